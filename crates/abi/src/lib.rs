@@ -1,1 +1,32 @@
-//! Placeholder.
+//! The bytes that cross a process: layouts, limits and packed words of a Portolan region.
+//!
+//! Everything here is plain data and arithmetic. The algorithms over these
+//! words live in `portolan-shm`; what maps them into memory lives in `portolan`.
+//!
+//! | module | what it lays out |
+//! |---|---|
+//! | [`limits`] | every bound, with a line for each user of it |
+//! | [`region`] | where each table lies in a region's file |
+//! | [`slot`] | the state and meta words of a queue's slot |
+//! | [`owner`] | owner words, allocation words and chunk words |
+//! | [`port`] | a port's status word and the names of rights |
+//! | [`space`] | a space's status word and the host word |
+//! | [`hello`] | what a newcomer and the host say to one another |
+//!
+//! ```
+//! use portolan_abi::slot::{SlotState, Phase};
+//! let free = SlotState::free(7);
+//! assert_eq!((free.phase(), free.position()), (Phase::Free, 7));
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod hello;
+pub mod limits;
+pub mod owner;
+pub mod port;
+pub mod region;
+pub mod slot;
+pub mod space;
+
+/// The format of a region. A member that speaks another one is refused at the door.
+pub const FORMAT_VERSION: u32 = 1;

@@ -1,1 +1,26 @@
-//! Placeholder.
+//! Lock-free structures over memory that the caller placed.
+//!
+//! No system calls and no clocks: what must sleep or wake says so in its return
+//! value. The same code runs over a shared mapping, under loom and under Miri.
+//!
+//! | module | structure |
+//! |---|---|
+//! | [`queue`] | a port's queue: many senders, one space receiving |
+//! | [`owner`] | owner rows and allocation words of extents |
+//! | [`chunk`] | the chunks that extents are cut from |
+//! | [`rights`] | each space's counts of rights |
+//! | [`wait_set`] | ready bits of many ports, summarised upwards |
+//! | [`region`] | the tables of a region as references |
+//!
+//! Every word here is shared with processes that may die at any instruction.
+//! Each module names its invariants and the step at which an operation becomes
+//! irrevocable (its *commit point*).
+
+pub mod atomic;
+pub mod chunk;
+pub mod mark;
+pub mod owner;
+pub mod queue;
+pub mod region;
+pub mod rights;
+pub mod wait_set;

@@ -1,0 +1,204 @@
+//! What a newcomer and the host say to one another over the rendezvous socket.
+//!
+//! Fixed-size little-endian records over a sequenced-packet socket, each with a
+//! magic and the format version first, so that members of another version can
+//! still be told what is wrong.
+//!
+//! ```text
+//! newcomer -> host   Hello                         "let me in"
+//! host -> newcomer   Welcome + region fd + listening socket, or Refusal
+//! newcomer -> host   one byte [`ARRIVED`]          "mapped, and a member"
+//! member   -> host   one byte [`LEAVING`]          "return what I held", answered by [`GONE`]
+//! ```
+
+use crate::limits::{MAX_DOMAIN_NAME, MAX_NAME};
+
+/// First bytes of every record.
+pub const MAGIC: u32 = 0x4e4c_5450;
+/// The newcomer has mapped the region.
+pub const ARRIVED: u8 = b'A';
+/// The member leaves in good order.
+pub const LEAVING: u8 = b'L';
+/// What the member held has been returned.
+pub const GONE: u8 = b'G';
+
+/// "Let me in."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The format that the newcomer speaks.
+    pub version: u32,
+    /// The newcomer's own name for `portolan ls`, zero-padded.
+    pub name: [u8; MAX_NAME + 1],
+}
+
+/// "Welcome", sent with two descriptors: the region and the listening socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// The format of the region.
+    pub version: u32,
+    /// The newcomer's space.
+    pub space: u8,
+    /// Its incarnation.
+    pub incarnation: u32,
+    /// Where the region lies in every member.
+    pub base: u64,
+    /// Bytes of the region's file.
+    pub len: u64,
+}
+
+/// Why the host did not admit a newcomer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reason {
+    /// Another format version.
+    Version = 1,
+    /// The newcomer's user or group is not on the list.
+    Permission = 2,
+    /// All spaces are taken.
+    Full = 3,
+    /// The host is out of descriptors.
+    Descriptors = 4,
+    /// The greeting was not one.
+    Garbled = 5,
+}
+
+/// "No", with the reason and two numbers that explain it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The format of the region.
+    pub version: u32,
+    /// Why.
+    pub reason: Reason,
+    /// The value that was refused (version, user id, number of spaces).
+    pub value: u64,
+}
+
+/// What a host answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Come in.
+    Welcome(Welcome),
+    /// Stay out.
+    Refusal(Refusal),
+}
+
+impl Hello {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 8 + MAX_NAME + 1;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        out[4..8].copy_from_slice(&self.version.to_le_bytes());
+        out[8..].copy_from_slice(&self.name);
+        out
+    }
+
+    /// Reads a record. The first eight bytes stay the same in every version.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if word32(bytes, 0)? != MAGIC {
+            return None;
+        }
+        let version = word32(bytes, 4)?;
+        let mut name = [0; MAX_NAME + 1];
+        if let Some(rest) = bytes.get(8..Self::BYTES) {
+            name.copy_from_slice(rest);
+        }
+        name[MAX_NAME] = 0;
+        Some(Self { version, name })
+    }
+}
+
+impl Answer {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 40;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        match self {
+            Self::Welcome(w) => {
+                out[4..8].copy_from_slice(&w.version.to_le_bytes());
+                out[12] = w.space;
+                out[16..20].copy_from_slice(&w.incarnation.to_le_bytes());
+                out[24..32].copy_from_slice(&w.base.to_le_bytes());
+                out[32..40].copy_from_slice(&w.len.to_le_bytes());
+            }
+            Self::Refusal(r) => {
+                out[4..8].copy_from_slice(&r.version.to_le_bytes());
+                out[8..12].copy_from_slice(&(r.reason as u32).to_le_bytes());
+                out[24..32].copy_from_slice(&r.value.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// Reads a record.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if word32(bytes, 0)? != MAGIC {
+            return None;
+        }
+        let version = word32(bytes, 4)?;
+        let reason = match word32(bytes, 8)? {
+            0 => {
+                return Some(Self::Welcome(Welcome {
+                    version,
+                    space: *bytes.get(12)?,
+                    incarnation: word32(bytes, 16)?,
+                    base: word64(bytes, 24)?,
+                    len: word64(bytes, 32)?,
+                }));
+            }
+            1 => Reason::Version,
+            2 => Reason::Permission,
+            3 => Reason::Full,
+            4 => Reason::Descriptors,
+            _ => Reason::Garbled,
+        };
+        Some(Self::Refusal(Refusal { version, reason, value: word64(bytes, 24)? }))
+    }
+}
+
+fn word32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn word64(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// The abstract socket's name of a user's domain, without the leading zero byte.
+///
+/// ```
+/// assert_eq!(portolan_abi::hello::socket_name(1000, "demo").as_deref(), Some("portolan/1000/demo"));
+/// ```
+pub fn socket_name(user: u32, domain: &str) -> Option<String> {
+    let fits = !domain.is_empty() && domain.len() <= MAX_DOMAIN_NAME && !domain.contains(['/', '\0']);
+    fits.then(|| format!("portolan/{user}/{domain}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_survive_the_wire() {
+        let mut name = [0; MAX_NAME + 1];
+        name[..3].copy_from_slice(b"abc");
+        let hello = Hello { version: 1, name };
+        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        let welcome = Answer::Welcome(Welcome { version: 1, space: 9, incarnation: 4, base: 1 << 45, len: 1 << 35 });
+        assert_eq!(Answer::decode(&welcome.encode()), Some(welcome));
+        let refusal = Answer::Refusal(Refusal { version: 2, reason: Reason::Full, value: 255 });
+        assert_eq!(Answer::decode(&refusal.encode()), Some(refusal));
+    }
+
+    #[test]
+    fn garbage_is_not_a_greeting() {
+        assert_eq!(Hello::decode(b""), None);
+        assert_eq!(Hello::decode(&[0xff; 100]), None);
+        assert_eq!(Answer::decode(&[0; 40]), None);
+    }
+}

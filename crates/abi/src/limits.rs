@@ -1,0 +1,42 @@
+//! Every bound of a region, as a named constant.
+
+/// Bytes of a page, the smallest extent.
+pub const PAGE: usize = 4096;
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
+/// Bytes of a chunk, the unit in which memory is taken from the kernel (one huge page).
+pub const CHUNK: usize = 2 << 20;
+/// Pages of a chunk.
+pub const CHUNK_PAGES: usize = CHUNK / PAGE;
+/// Spaces of a domain; identifiers are 1 to `MAX_SPACES - 1`, 0 is nobody.
+pub const MAX_SPACES: usize = 256;
+/// Ports of a domain: reply ports count, and 10,000 idle ones must fit beside them.
+pub const MAX_PORTS: usize = 32_768;
+/// Wait sets of a domain.
+pub const MAX_WAIT_SETS: usize = 512;
+/// Pending death notifications of a domain.
+pub const MAX_WATCHES: usize = 4096;
+/// Bytes of a message's header at the most.
+pub const MAX_HEADER: usize = 4096;
+/// Extents of one message at the most.
+pub const MAX_EXTENTS: usize = 1024;
+/// Rights of one message at the most.
+pub const MAX_RIGHTS: usize = 64;
+/// Bytes of a port's or space's name at the most.
+pub const MAX_NAME: usize = 63;
+/// Bytes of a domain's name at the most: an abstract socket's name holds 107, ours adds `portolan/UID/`.
+pub const MAX_DOMAIN_NAME: usize = 80;
+/// Slots of a queue at the most (and at least [`MIN_SLOTS`]); always a power of two.
+pub const MAX_SLOTS: usize = 65_536;
+/// Slots of a queue at the least: one being filled and one being read.
+pub const MIN_SLOTS: usize = 2;
+/// Lines of a slot at the most: the state and meta words and 496 bytes inline.
+pub const MAX_SLOT_LINES: usize = 8;
+/// Size classes of extents within one chunk: 4 KiB shifted left by 0 to 8.
+pub const SMALL_CLASSES: usize = 9;
+/// Bytes set aside for queues. Sparse; a queue of 64 slots of two lines takes 8 KiB of it.
+pub const QUEUE_HEAP: u64 = 4 << 30;
+
+const _: () = assert!(PAGE << (SMALL_CLASSES - 1) == CHUNK / 2);
+const _: () = assert!(MAX_PORTS <= 1 << 16, "a port index is 16 bits in rights");
+const _: () = assert!(MAX_SPACES <= 1 << 8, "a space id is 8 bits in slot states");

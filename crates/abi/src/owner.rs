@@ -1,0 +1,328 @@
+//! Owner words, allocation words and chunk words: who holds which pages.
+//!
+//! An extent is named by the index of its first page in the arena. Two records
+//! speak about it:
+//!
+//! - its **allocation word**, one per page in the region: free or used, with a
+//!   generation that goes up each time the extent is handed out;
+//! - its **owner words**, one per space in that space's own row: held, or being
+//!   sent to a position of a port. A space writes only its own row, so taking a
+//!   message over touches no line that another core holds.
+
+use crate::limits::{CHUNK_PAGES, PAGE, SMALL_CLASSES};
+
+/// An allocation word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocWord(pub u64);
+
+/// The states of an allocation word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Alloc {
+    /// Anybody may take it by compare-exchange; its chunk's home looks first.
+    Free = 0,
+    /// Some space holds it, or a published slot does.
+    Used = 1,
+    /// Withdrawn, while its chunk is given back to the domain.
+    Locked = 2,
+}
+
+impl AllocWord {
+    /// A word with these parts.
+    pub const fn new(state: Alloc, generation: u32) -> Self {
+        Self((generation as u64) << 32 | state as u64)
+    }
+
+    /// Free, used or locked.
+    pub const fn state(self) -> Alloc {
+        match self.0 & 3 {
+            0 => Alloc::Free,
+            1 => Alloc::Used,
+            _ => Alloc::Locked,
+        }
+    }
+
+    /// How often the extent was handed out.
+    pub const fn generation(self) -> u32 {
+        let b = self.0.to_le_bytes();
+        u32::from_le_bytes([b[4], b[5], b[6], b[7]])
+    }
+}
+
+/// A space's owner word for one extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerWord(pub u64);
+
+/// What a space says of an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Hold {
+    /// Not ours.
+    None = 0,
+    /// Ours.
+    Held = 1,
+    /// Written into a claimed slot; the slot's state decides whose it is.
+    Sending = 2,
+    /// Ours, but parked under a raw handle; taking it up again is a compare-exchange.
+    Parked = 3,
+}
+
+impl OwnerWord {
+    /// Not ours.
+    pub const NONE: Self = Self(0);
+
+    /// A word with these parts.
+    pub const fn new(hold: Hold, generation: u32) -> Self {
+        Self((generation as u64) << 32 | hold as u64)
+    }
+
+    /// None, held, sending or parked.
+    pub const fn hold(self) -> Hold {
+        match self.0 & 3 {
+            1 => Hold::Held,
+            2 => Hold::Sending,
+            3 => Hold::Parked,
+            _ => Hold::None,
+        }
+    }
+
+    /// The extent's generation when it was taken.
+    pub const fn generation(self) -> u32 {
+        AllocWord(self.0).generation()
+    }
+}
+
+/// Where an extent is being sent: a port's index and the low bits of the slot's position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination(pub u64);
+
+impl Destination {
+    /// Position `position` of port `port`.
+    pub const fn new(port: u16, position: u64) -> Self {
+        Self((port as u64) << crate::slot::POSITION_BITS | position & ((1 << crate::slot::POSITION_BITS) - 1))
+    }
+
+    /// The port's index.
+    pub const fn port(self) -> u16 {
+        let b = self.0.to_le_bytes();
+        u16::from_le_bytes([b[6], b[7]])
+    }
+
+    /// The slot's position.
+    pub const fn position(self) -> u64 {
+        self.0 & ((1 << crate::slot::POSITION_BITS) - 1)
+    }
+}
+
+/// How large an extent is: a size class within a chunk, or a run of chunks.
+///
+/// ```
+/// use portolan_abi::owner::Size;
+/// assert_eq!(Size::for_bytes(5000).pages(), 2);
+/// assert_eq!(Size::for_bytes(3 << 20).chunks(), 2);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Size(u16);
+
+impl Size {
+    /// The smallest size that holds `bytes` (at least one page).
+    ///
+    /// Sizes above `u16::MAX - 9` chunks (128 GiB) are clamped; no region grants them.
+    pub const fn for_bytes(bytes: usize) -> Self {
+        let mut class = 0;
+        while class < SMALL_CLASSES {
+            if bytes <= PAGE << class {
+                return Self::class(class);
+            }
+            class += 1;
+        }
+        Self::run(bytes.div_ceil(CHUNK_PAGES * PAGE))
+    }
+
+    const fn class(class: usize) -> Self {
+        debug_assert!(class < SMALL_CLASSES);
+        Self(class.to_le_bytes()[0] as u16)
+    }
+
+    /// A run of `chunks` whole chunks.
+    pub const fn run(chunks: usize) -> Self {
+        let most = u16::MAX as usize - SMALL_CLASSES;
+        let chunks = if chunks > most { most } else { chunks };
+        let code = (chunks + SMALL_CLASSES).to_le_bytes();
+        Self(u16::from_le_bytes([code[0], code[1]]))
+    }
+
+    /// The size behind a code read from shared memory, if there is one.
+    pub const fn from_code(code: u16) -> Option<Self> {
+        if code as usize == SMALL_CLASSES { None } else { Some(Self(code)) }
+    }
+
+    /// The code that stands for it in descriptors and chunk words.
+    pub const fn code(self) -> u16 {
+        self.0
+    }
+
+    /// The size class, if it is one within a chunk.
+    pub const fn small(self) -> Option<usize> {
+        if (self.0 as usize) < SMALL_CLASSES { Some(self.0 as usize) } else { None }
+    }
+
+    /// Whole chunks that it takes, 0 for a size class within a chunk.
+    pub const fn chunks(self) -> usize {
+        (self.0 as usize).saturating_sub(SMALL_CLASSES)
+    }
+
+    /// Pages that it takes.
+    pub const fn pages(self) -> usize {
+        match self.small() {
+            Some(class) => 1 << class,
+            None => self.chunks() * CHUNK_PAGES,
+        }
+    }
+
+    /// Bytes that it takes.
+    pub const fn bytes(self) -> usize {
+        self.pages() * PAGE
+    }
+}
+
+/// An extent in a message: two words in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Index of its first page in the arena.
+    pub page: u32,
+    /// Its generation.
+    pub generation: u32,
+    /// Its size.
+    pub size: Size,
+    /// Bytes of it that belong to the message.
+    pub len: u64,
+}
+
+impl Descriptor {
+    const LEN_BITS: u32 = 48;
+
+    /// The two words.
+    pub const fn pack(self) -> [u64; 2] {
+        [
+            (self.generation as u64) << 32 | self.page as u64,
+            (self.size.code() as u64) << Self::LEN_BITS | self.len & ((1 << Self::LEN_BITS) - 1),
+        ]
+    }
+
+    /// Reads two words; `None` if they cannot have been written by [`Descriptor::pack`].
+    pub const fn unpack(words: [u64; 2]) -> Option<Self> {
+        let first = words[0].to_le_bytes();
+        let second = words[1].to_le_bytes();
+        let len = words[1] & ((1 << Self::LEN_BITS) - 1);
+        match Size::from_code(u16::from_le_bytes([second[6], second[7]])) {
+            Some(size) if len <= size.bytes() as u64 => Some(Self {
+                page: u32::from_le_bytes([first[0], first[1], first[2], first[3]]),
+                generation: AllocWord(words[0]).generation(),
+                size,
+                len,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// What a chunk is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ChunkUse {
+    /// Nobody's.
+    Free = 0,
+    /// Being taken by its home: populated, cut up.
+    Taking = 1,
+    /// Cut into extents of one size class.
+    Small = 2,
+    /// First of a run.
+    Head = 3,
+    /// Part of a run whose head is `argument`.
+    Body = 4,
+    /// Being given back by the space named as home.
+    Returning = 5,
+}
+
+/// A chunk's word: use, populated, huge, size code, home, argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkWord {
+    /// What it is used for.
+    pub r#use: ChunkUse,
+    /// Its memory was taken from the kernel.
+    pub populated: bool,
+    /// Its memory is one huge page.
+    pub huge: bool,
+    /// The space that allocates from it, 0 for none (up for adoption).
+    pub home: u8,
+    /// The size code of its extents, or of the run.
+    pub size: u16,
+    /// For a body, the index of the head.
+    pub argument: u32,
+}
+
+impl ChunkWord {
+    /// A chunk that nobody has touched: all bits zero, as a fresh file reads.
+    pub const FRESH: Self = Self { r#use: ChunkUse::Free, populated: false, huge: false, home: 0, size: 0, argument: 0 };
+
+    /// Packs it.
+    pub const fn pack(self) -> u64 {
+        self.r#use as u64 | (self.populated as u64) << 6 | (self.huge as u64) << 7 | (self.home as u64) << 8 | (self.size as u64) << 16 | (self.argument as u64) << 32
+    }
+
+    /// Reads it. An unknown use, which no member writes, reads as a body of nothing.
+    pub const fn unpack(word: u64) -> Self {
+        let b = word.to_le_bytes();
+        let r#use = match b[0] & 0x3f {
+            0 => ChunkUse::Free,
+            1 => ChunkUse::Taking,
+            2 => ChunkUse::Small,
+            3 => ChunkUse::Head,
+            5 => ChunkUse::Returning,
+            _ => ChunkUse::Body,
+        };
+        Self {
+            r#use,
+            populated: b[0] & 0x40 != 0,
+            huge: b[0] & 0x80 != 0,
+            home: b[1],
+            size: u16::from_le_bytes([b[2], b[3]]),
+            argument: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_round_up_and_survive_their_code() {
+        for bytes in [0, 1, 4096, 4097, 1 << 20, (1 << 20) + 1, 2 << 20, 1 << 30] {
+            let size = Size::for_bytes(bytes);
+            assert!(size.bytes() >= bytes, "{bytes}");
+            assert_eq!(Size::from_code(size.code()), Some(size));
+        }
+        assert_eq!(Size::for_bytes(1 << 20).small(), Some(8));
+        assert_eq!(Size::for_bytes((1 << 20) + 1).chunks(), 1);
+        assert_eq!(Size::for_bytes(1 << 30).chunks(), 512);
+    }
+
+    #[test]
+    fn words_keep_their_parts() {
+        let d = Descriptor { page: 77, generation: u32::MAX, size: Size::for_bytes(1 << 30), len: 1 << 30 };
+        assert_eq!(Descriptor::unpack(d.pack()), Some(d));
+        let c = ChunkWord { r#use: ChunkUse::Body, populated: true, huge: true, home: 255, size: 8, argument: 90_000 };
+        assert_eq!(ChunkWord::unpack(c.pack()), c);
+        assert_eq!(ChunkWord::unpack(0), ChunkWord::FRESH);
+        let to = Destination::new(40_000, 123_456);
+        assert_eq!((to.port(), to.position()), (40_000, 123_456));
+    }
+
+    #[test]
+    fn a_descriptor_longer_than_its_extent_is_refused() {
+        let d = Descriptor { page: 0, generation: 1, size: Size::for_bytes(1), len: 4097 };
+        assert_eq!(Descriptor::unpack(d.pack()), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! A port's status word, and rights as they travel.
+
+/// What a port's entry is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PortPhase {
+    /// Nobody's: a new port may be made of it.
+    Free = 0,
+    /// Being bound by its owner.
+    Binding = 1,
+    /// Receives messages.
+    Open = 2,
+    /// Its receive right travels in a message; messages queue meanwhile.
+    Moving = 3,
+    /// Being closed: its queue is drained by its owner, or by the host if that is dead.
+    Closing = 4,
+    /// Closed, but a slot is still claimed by a live sender.
+    Lingering = 5,
+}
+
+/// A port's status word.
+///
+/// The generation goes up when the port begins to close, so every right made
+/// before is a dead name from that moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortStatus {
+    /// What it is doing.
+    pub phase: PortPhase,
+    /// The space that it is bound to; while it moves, the space that sent it.
+    pub owner: u8,
+    /// Serves requests (a synchronous port) instead of messages.
+    pub synchronous: bool,
+    /// Hands out the most urgent message first.
+    pub by_urgency: bool,
+    /// Gives each receiver its own copy of what is sent.
+    pub copied: bool,
+    /// Takes one client's replies; not named, not listed.
+    pub replies: bool,
+    /// Which port of this entry it is.
+    pub generation: u32,
+}
+
+/// Bits of a port's generation.
+pub const GENERATION_BITS: u32 = 24;
+/// The largest generation; after it comes 0.
+pub const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
+
+impl PortStatus {
+    /// An entry that was never used.
+    pub const FRESH: Self =
+        Self { phase: PortPhase::Free, owner: 0, synchronous: false, by_urgency: false, copied: false, replies: false, generation: 0 };
+
+    /// Packs it.
+    pub const fn pack(self) -> u64 {
+        self.phase as u64
+            | (self.owner as u64) << 8
+            | (self.synchronous as u64) << 16
+            | (self.by_urgency as u64) << 17
+            | (self.copied as u64) << 18
+            | (self.replies as u64) << 19
+            | ((self.generation & GENERATION_MASK) as u64) << 32
+    }
+
+    /// Reads it. An unknown phase, which no member writes, reads as lingering.
+    pub const fn unpack(word: u64) -> Self {
+        let b = word.to_le_bytes();
+        Self {
+            phase: match b[0] {
+                0 => PortPhase::Free,
+                1 => PortPhase::Binding,
+                2 => PortPhase::Open,
+                3 => PortPhase::Moving,
+                4 => PortPhase::Closing,
+                _ => PortPhase::Lingering,
+            },
+            owner: b[1],
+            synchronous: b[2] & 1 != 0,
+            by_urgency: b[2] & 2 != 0,
+            copied: b[2] & 4 != 0,
+            replies: b[2] & 8 != 0,
+            generation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+        }
+    }
+}
+
+/// The name of a port: its entry and which port of that entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortName {
+    /// Index of the entry.
+    pub index: u16,
+    /// Generation of the port.
+    pub generation: u32,
+}
+
+/// What a right that travels in a message allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RightKind {
+    /// To send any number of messages.
+    Send = 1,
+    /// To send one message.
+    SendOnce = 2,
+    /// To receive.
+    Receive = 3,
+}
+
+/// A right as it stands in a slot: kind, port, and for a reply the request's tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RightWord {
+    /// What it allows.
+    pub kind: RightKind,
+    /// On which port.
+    pub port: PortName,
+    /// Which request a send-once right answers, 0 for none.
+    pub tag: u32,
+}
+
+/// Bits of a request's tag.
+pub const TAG_BITS: u32 = 20;
+/// The largest tag.
+pub const TAG_MASK: u32 = (1 << TAG_BITS) - 1;
+
+impl RightWord {
+    /// Packs it: kind 4 bits, tag 20, port 16, generation 24.
+    pub const fn pack(self) -> u64 {
+        self.kind as u64
+            | ((self.tag & TAG_MASK) as u64) << 4
+            | (self.port.index as u64) << 24
+            | ((self.port.generation & GENERATION_MASK) as u64) << 40
+    }
+
+    /// Reads it; `None` if no member can have written it.
+    pub const fn unpack(word: u64) -> Option<Self> {
+        let b = word.to_le_bytes();
+        let kind = match b[0] & 15 {
+            1 => RightKind::Send,
+            2 => RightKind::SendOnce,
+            3 => RightKind::Receive,
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            port: PortName { index: u16::from_le_bytes([b[3], b[4]]), generation: u32::from_le_bytes([b[5], b[6], b[7], 0]) },
+            tag: u32::from_le_bytes([b[0], b[1], b[2], 0]) >> 4,
+        })
+    }
+}
+
+/// A space's count of one kind of right on one port.
+///
+/// Each space writes only its own row of these, and drops the count of an older
+/// generation when it meets one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RightCount {
+    /// How many.
+    pub count: u32,
+    /// Of which port of the entry.
+    pub generation: u32,
+}
+
+impl RightCount {
+    /// Packs it.
+    pub const fn pack(self) -> u64 {
+        (self.generation as u64) << 32 | self.count as u64
+    }
+
+    /// Reads it.
+    pub const fn unpack(word: u64) -> Self {
+        let b = word.to_le_bytes();
+        Self { count: u32::from_le_bytes([b[0], b[1], b[2], b[3]]), generation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]) }
+    }
+}
+
+/// Events of a port that its receiver is told beside messages.
+pub mod event {
+    /// The last send right is gone.
+    pub const NO_MORE_SENDERS: u32 = 1;
+    /// A watched port has died; the watch table says which.
+    pub const DEAD_NAME: u32 = 2;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_their_parts() {
+        let status = PortStatus {
+            phase: PortPhase::Moving,
+            owner: 3,
+            synchronous: true,
+            by_urgency: true,
+            copied: true,
+            replies: true,
+            generation: GENERATION_MASK,
+        };
+        assert_eq!(PortStatus::unpack(status.pack()), status);
+        assert_eq!(PortStatus::unpack(0), PortStatus::FRESH);
+        let right = RightWord { kind: RightKind::Receive, port: PortName { index: 65_535, generation: GENERATION_MASK }, tag: TAG_MASK };
+        assert_eq!(RightWord::unpack(right.pack()), Some(right));
+        assert_eq!(RightWord::unpack(0), None);
+    }
+}

@@ -1,0 +1,158 @@
+//! Where each table lies in a region's file.
+//!
+//! ```text
+//! header | spaces | ports | name hashes | wait sets | watches | chunk words
+//!   | allocation words | right rows | owner rows | queue heap
+//!   | arena: small part, then large part          (both chunk-aligned)
+//! ```
+//!
+//! The file is sparse: a table costs memory only where it is touched. The arena
+//! has two parts of equal size, because large extents want huge pages and are
+//! guarded in another way than small ones; the domain's limit bounds their sum.
+
+use crate::limits::{CHUNK, CHUNK_PAGES, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE, QUEUE_HEAP};
+
+/// First word of a region.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"portolan");
+/// Bytes of the header.
+pub const HEADER_BYTES: u64 = 4096;
+/// Bytes of a space's entry.
+pub const SPACE_BYTES: u64 = 256;
+/// Bytes of a port's entry.
+pub const PORT_BYTES: u64 = 512;
+/// Bytes of a wait set's entry.
+pub const WAIT_SET_BYTES: u64 = 8192;
+/// Bytes of a watch.
+pub const WATCH_BYTES: u64 = 64;
+/// Bytes of an owner word with its destination.
+pub const OWNER_BYTES: u64 = 16;
+/// Bytes of a space's counts of rights on one port.
+pub const RIGHT_BYTES: u64 = 16;
+
+/// Lowest address that a region may have.
+pub const BASE_LOWEST: u64 = 0x2000_0000_0000;
+/// Address that a region must end before: below what Linux gives programs and libraries.
+pub const BASE_HIGHEST: u64 = 0x5000_0000_0000;
+/// Regions lie at multiples of this.
+pub const BASE_STEP: u64 = 1 << 30;
+
+/// The offsets of every table for an arena of two parts of `part_chunks` chunks each.
+///
+/// ```
+/// use portolan_abi::region::Geometry;
+/// let geometry = Geometry::new(16 << 30).unwrap();
+/// assert_eq!(geometry.part_chunks, 8192);
+/// assert_eq!(geometry.arena % (2 << 20), 0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Chunks of each part.
+    pub part_chunks: u64,
+    /// Offset of the spaces.
+    pub spaces: u64,
+    /// Offset of the ports.
+    pub ports: u64,
+    /// Offset of the ports' name hashes.
+    pub names: u64,
+    /// Offset of the wait sets.
+    pub wait_sets: u64,
+    /// Offset of the watches.
+    pub watches: u64,
+    /// Offset of the chunk words.
+    pub chunks: u64,
+    /// Offset of the allocation words.
+    pub alloc: u64,
+    /// Offset of the right rows.
+    pub rights: u64,
+    /// Offset of the owner rows.
+    pub owners: u64,
+    /// Offset of the queue heap.
+    pub queues: u64,
+    /// Offset of the arena.
+    pub arena: u64,
+    /// Bytes of the file.
+    pub len: u64,
+}
+
+impl Geometry {
+    /// The layout of a domain whose extents may take `size` bytes, rounded up to chunks.
+    ///
+    /// `None` if `size` is zero or over 1 TiB.
+    pub const fn new(size: u64) -> Option<Self> {
+        let part_chunks = size.div_ceil(CHUNK as u64);
+        if part_chunks == 0 || size > 1 << 40 {
+            return None;
+        }
+        let pages = 2 * part_chunks * CHUNK_PAGES as u64;
+        let spaces = HEADER_BYTES;
+        let ports = page(spaces + MAX_SPACES as u64 * SPACE_BYTES);
+        let names = page(ports + MAX_PORTS as u64 * PORT_BYTES);
+        let wait_sets = page(names + MAX_PORTS as u64 * 8);
+        let watches = page(wait_sets + MAX_WAIT_SETS as u64 * WAIT_SET_BYTES);
+        let chunks = page(watches + MAX_WATCHES as u64 * WATCH_BYTES);
+        let alloc = page(chunks + 2 * part_chunks * 8);
+        let rights = page(alloc + pages * 8);
+        let owners = page(rights + MAX_SPACES as u64 * Self::RIGHT_ROW);
+        let queues = page(owners + MAX_SPACES as u64 * pages * OWNER_BYTES);
+        let arena = (queues + QUEUE_HEAP).next_multiple_of(CHUNK as u64);
+        let len = arena + 2 * part_chunks * CHUNK as u64;
+        Some(Self { part_chunks, spaces, ports, names, wait_sets, watches, chunks, alloc, rights, owners, queues, arena, len })
+    }
+
+    /// Bytes of one space's right row.
+    pub const RIGHT_ROW: u64 = MAX_PORTS as u64 * RIGHT_BYTES;
+
+    /// Chunks of both parts.
+    pub const fn all_chunks(&self) -> u64 {
+        2 * self.part_chunks
+    }
+
+    /// Pages of both parts.
+    pub const fn pages(&self) -> u64 {
+        self.all_chunks() * CHUNK_PAGES as u64
+    }
+
+    /// Bytes of one space's owner row.
+    pub const fn owner_row(&self) -> u64 {
+        self.pages() * OWNER_BYTES
+    }
+
+    /// Where the region of `user`'s domain `name` should lie; `attempt` picks another place.
+    ///
+    /// The hash is FNV-1a: every build and version of the program must agree on it.
+    pub const fn base(&self, user: u32, name: &[u8], attempt: u32) -> u64 {
+        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+        let seed = [user.to_le_bytes(), attempt.to_le_bytes()];
+        let mut i = 0;
+        while i < 8 + name.len() {
+            let byte = if i < 8 { seed[i / 4][i % 4] } else { name[i - 8] };
+            hash = (hash ^ byte as u64).wrapping_mul(0x100_0000_01b3);
+            i += 1;
+        }
+        let steps = (BASE_HIGHEST - BASE_LOWEST).saturating_sub(self.len) / BASE_STEP;
+        BASE_LOWEST + (hash ^ hash >> 32) % (steps + 1) * BASE_STEP
+    }
+}
+
+const fn page(offset: u64) -> u64 {
+    offset.next_multiple_of(PAGE as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_do_not_overlap_and_bases_stay_in_their_band() {
+        for size in [CHUNK as u64, 1 << 30, 16 << 30, 1 << 40] {
+            let g = Geometry::new(size).unwrap();
+            let order = [0, g.spaces, g.ports, g.names, g.wait_sets, g.watches, g.chunks, g.alloc, g.rights, g.owners, g.queues, g.arena, g.len];
+            assert!(order.is_sorted_by(|a, b| a < b));
+            for attempt in 0..100 {
+                let base = g.base(0, b"demo", attempt);
+                assert!(base >= BASE_LOWEST && base + g.len <= BASE_HIGHEST && base % BASE_STEP == 0);
+            }
+        }
+        assert_eq!(Geometry::new(0), None);
+    }
+}

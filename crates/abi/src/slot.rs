@@ -1,0 +1,250 @@
+//! The words of a queue's slot.
+//!
+//! ```text
+//! line 0:  state | meta | 48 bytes inline          line 1..: 64 bytes inline each
+//!
+//! state:   63           16 15      8 7        3 2       0
+//!          [ position 48 ][ space 8 ][ flags 5 ][ phase 3 ]
+//! ```
+//!
+//! The inline bytes hold, in this order and each only if the meta word says so:
+//! the reply word, the urgency word, one word for each right, two for each
+//! extent, then the header. What does not fit goes to a *header extent*.
+
+/// What a slot is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// Waits for the sender whose position it names.
+    Free = 0,
+    /// A sender is filling it.
+    Claimed = 1,
+    /// Holds a message.
+    Published = 2,
+    /// Its sender died before publishing; the receiver steps over it.
+    Void = 3,
+    /// Its port is closed.
+    Closed = 4,
+}
+
+const PHASE_BITS: u64 = 0b111;
+const SPACE_SHIFT: u32 = 8;
+const POSITION_SHIFT: u32 = 16;
+/// Bits of a position; at twenty million messages a second they last five months.
+pub const POSITION_BITS: u32 = 48;
+const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
+
+/// The state word of a slot: phase, flags, claiming space, position.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SlotState(pub u64);
+
+impl SlotState {
+    /// The receiver sleeps: whoever publishes here owes a wake.
+    pub const ASLEEP: u64 = 1 << 3;
+    /// The receiver has looked past this claim; senders leave the slot out until it is free again.
+    pub const PASSED: u64 = 1 << 4;
+    /// The port was closed while this slot was claimed: its sender takes the message back.
+    pub const CLOSING: u64 = 1 << 5;
+    const FLAGS: u64 = Self::ASLEEP | Self::PASSED | Self::CLOSING;
+    /// Adding this to a claimed state publishes it and keeps its flags.
+    pub const PUBLISH: u64 = Phase::Published as u64 - Phase::Claimed as u64;
+
+    const fn pack(position: u64, space: u8, phase: Phase) -> Self {
+        Self((position & POSITION_MASK) << POSITION_SHIFT | (space as u64) << SPACE_SHIFT | phase as u64)
+    }
+
+    /// A slot that waits for the message at `position`.
+    pub const fn free(position: u64) -> Self {
+        Self::pack(position, 0, Phase::Free)
+    }
+
+    /// A slot of a closed port.
+    pub const fn closed(position: u64) -> Self {
+        Self::pack(position, 0, Phase::Closed)
+    }
+
+    /// This free slot, claimed by `space` for `position`; flags stay.
+    #[must_use]
+    pub const fn claimed(self, position: u64, space: u8) -> Self {
+        Self(Self::pack(position, space, Phase::Claimed).0 | self.flags())
+    }
+
+    /// The same slot in another phase; position, space and flags stay.
+    #[must_use]
+    pub const fn with_phase(self, phase: Phase) -> Self {
+        Self(self.0 & !PHASE_BITS | phase as u64)
+    }
+
+    /// The same slot with `flags` added.
+    #[must_use]
+    pub const fn with(self, flags: u64) -> Self {
+        Self(self.0 | flags)
+    }
+
+    /// The same slot with `flags` taken away.
+    #[must_use]
+    pub const fn without(self, flags: u64) -> Self {
+        Self(self.0 & !flags)
+    }
+
+    /// What the slot is doing. Unknown values, which no member writes, read as closed.
+    pub const fn phase(self) -> Phase {
+        match self.0 & PHASE_BITS {
+            0 => Phase::Free,
+            1 => Phase::Claimed,
+            2 => Phase::Published,
+            3 => Phase::Void,
+            _ => Phase::Closed,
+        }
+    }
+
+    /// The space that claimed the slot, 0 for none.
+    pub const fn space(self) -> u8 {
+        self.0.to_le_bytes()[1]
+    }
+
+    /// The position in the port's sequence of messages.
+    pub const fn position(self) -> u64 {
+        self.0 >> POSITION_SHIFT
+    }
+
+    /// The flags alone.
+    pub const fn flags(self) -> u64 {
+        self.0 & Self::FLAGS
+    }
+
+    /// Whether any of `flags` is set.
+    pub const fn has(self, flags: u64) -> bool {
+        self.0 & flags != 0
+    }
+}
+
+impl core::fmt::Debug for SlotState {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?}({}, space {}, flags {:#x})", self.phase(), self.position(), self.space(), self.flags())
+    }
+}
+
+/// What a message is to its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// An ordinary message.
+    Message = 0,
+    /// A request; the reply word names where the answer goes.
+    Request = 1,
+    /// The answer to a request.
+    Reply = 2,
+    /// The request was dropped unanswered.
+    Dropped = 3,
+    /// The server died, or its port closed, before it answered.
+    ServerDead = 4,
+}
+
+/// The meta word of a published slot: how to read its inline bytes.
+///
+/// ```
+/// use portolan_abi::slot::{Kind, Meta};
+/// let meta = Meta { header: 48, ..Meta::new(Kind::Message) };
+/// assert_eq!(Meta::unpack(meta.pack()), meta);
+/// assert_eq!(meta.inline_bytes(), 48);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// Bytes of the header.
+    pub header: u16,
+    /// How many extents travel.
+    pub extents: u16,
+    /// How many rights travel.
+    pub rights: u8,
+    /// What the message is.
+    pub kind: Kind,
+    /// Header and descriptors lie in a header extent, whose descriptor alone is inline.
+    pub spilled: bool,
+    /// An urgency word is there.
+    pub urgent: bool,
+    /// A reply word is there.
+    pub reply: bool,
+}
+
+impl Meta {
+    const SPILLED: u64 = 1 << 48;
+    const URGENT: u64 = 1 << 49;
+    const REPLY: u64 = 1 << 50;
+
+    /// The meta word of an empty message.
+    pub const fn new(kind: Kind) -> Self {
+        Self { header: 0, extents: 0, rights: 0, kind, spilled: false, urgent: false, reply: false }
+    }
+
+    /// Packs it into a slot's second word.
+    pub const fn pack(self) -> u64 {
+        let mut word = self.header as u64 | (self.extents as u64) << 16 | (self.rights as u64) << 32 | (self.kind as u64) << 40;
+        if self.spilled {
+            word |= Self::SPILLED;
+        }
+        if self.urgent {
+            word |= Self::URGENT;
+        }
+        if self.reply {
+            word |= Self::REPLY;
+        }
+        word
+    }
+
+    /// Reads a slot's second word. An unknown kind, which no member writes, reads as a message.
+    pub const fn unpack(word: u64) -> Self {
+        let bytes = word.to_le_bytes();
+        let kind = match bytes[5] {
+            1 => Kind::Request,
+            2 => Kind::Reply,
+            3 => Kind::Dropped,
+            4 => Kind::ServerDead,
+            _ => Kind::Message,
+        };
+        Self {
+            header: u16::from_le_bytes([bytes[0], bytes[1]]),
+            extents: u16::from_le_bytes([bytes[2], bytes[3]]),
+            rights: bytes[4],
+            kind,
+            spilled: word & Self::SPILLED != 0,
+            urgent: word & Self::URGENT != 0,
+            reply: word & Self::REPLY != 0,
+        }
+    }
+
+    /// Words before the header: reply, urgency, rights, extents.
+    pub const fn descriptor_words(self) -> usize {
+        self.reply as usize + self.urgent as usize + self.rights as usize + 2 * self.extents as usize
+    }
+
+    /// Bytes that it all takes when it is not spilled.
+    pub const fn inline_bytes(self) -> usize {
+        8 * self.descriptor_words() + self.header as usize
+    }
+}
+
+/// Bytes that a slot of `lines` lines holds inline.
+pub const fn inline_capacity(lines: usize) -> usize {
+    lines * crate::limits::LINE - 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn publishing_keeps_flags_position_and_space() {
+        let claimed = SlotState::free(9).with(SlotState::ASLEEP).claimed(9, 200).with(SlotState::PASSED);
+        let published = SlotState(claimed.0 + SlotState::PUBLISH);
+        assert_eq!(published.phase(), Phase::Published);
+        assert_eq!((published.position(), published.space()), (9, 200));
+        assert_eq!(published.flags(), SlotState::ASLEEP | SlotState::PASSED);
+    }
+
+    #[test]
+    fn a_meta_word_keeps_every_field() {
+        let meta = Meta { header: 4096, extents: 1024, rights: 64, kind: Kind::ServerDead, spilled: true, urgent: true, reply: true };
+        assert_eq!(Meta::unpack(meta.pack()), meta);
+    }
+}

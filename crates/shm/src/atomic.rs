@@ -1,0 +1,31 @@
+//! The atomics: the processor's, or loom's when the model checker runs.
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Tells the processor that we spin; under loom, lets the others run.
+///
+/// ```
+/// portolan_shm::atomic::pause();
+/// ```
+pub fn pause() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    core::hint::spin_loop();
+}
+
+/// Makes the read-modify-write before it and the load after it a store-load pair (Dekker).
+///
+/// On x86 a locked instruction is already a full barrier, so only the compiler is
+/// held; loom and weaker machines get the fence.
+#[inline]
+pub fn store_load_barrier() {
+    #[cfg(any(loom, not(target_arch = "x86_64")))]
+    fence(Ordering::SeqCst);
+    #[cfg(not(any(loom, not(target_arch = "x86_64"))))]
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+}

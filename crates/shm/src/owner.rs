@@ -1,0 +1,265 @@
+//! Who holds an extent: allocation words and owner rows.
+//!
+//! ```text
+//!            allocate                  begin send             publish (the slot decides)
+//! free(g) ------------> held(g+1) by A ----------> sending by A ----------> in the slot
+//!    ^                      |   ^                      |                        |
+//!    +------ free ----------+   +------ send failed ---+        take: held(g+1) by B
+//! ```
+//!
+//! Each space has its own **row** of owner words and writes only that; the
+//! allocation word is written when an extent is handed out and when it is freed.
+//! So moving an extent from A to B touches A's row, the slot and B's row: no line
+//! of these but the slot's is ever in another core's cache on the way.
+//!
+//! # Invariants
+//!
+//! - **O1** A used extent is held by exactly one: a row that says *held* or *parked*
+//!   with the allocation word's generation, or a row that says *sending* to a slot
+//!   that is still claimed, or a published slot that is not taken.
+//! - **O2** A row is written by its space, or by the host after that space's death.
+//! - **O3** Where a crash leaves two records (row and slot, or row and a free word)
+//!   they carry the same generation, and giving the extent back is a compare-exchange
+//!   from `used(g)`: the second attempt does nothing.
+//! - **O4** Whoever takes an extent sees every byte that the last holder wrote: the
+//!   slot's publication, or the allocation word's release, carries them.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::mark;
+use portolan_abi::owner::{Alloc, AllocWord, Destination, Hold, OwnerWord};
+use portolan_abi::region::OWNER_BYTES;
+
+/// One space's record of one extent.
+#[repr(C)]
+#[derive(Default)]
+pub struct OwnerEntry {
+    /// [`OwnerWord`].
+    pub word: AtomicU64,
+    /// [`Destination`], valid while the word says *sending*.
+    pub to: AtomicU64,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<OwnerEntry>() as u64 == OWNER_BYTES);
+
+/// Why an owner word was not what the caller needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OwnerError {
+    /// The caller's: no such extent.
+    #[error("page {page} is past the arena's {pages} pages")]
+    OutOfRange {
+        /// Page asked for.
+        page: u32,
+        /// Pages of the arena.
+        pages: usize,
+    },
+    /// The caller's: this space does not hold it (it was sent, freed, or never received).
+    #[error("the extent at page {page} is not ours: it was sent, freed or never received (our owner word says {found:?})")]
+    NotHeld {
+        /// Its first page.
+        page: u32,
+        /// What the row says.
+        found: Hold,
+    },
+    /// The caller's: the handle is older than the extent's present use.
+    #[error("the handle for page {page} is stale: it names use {handle}, now is use {now}")]
+    Stale {
+        /// Its first page.
+        page: u32,
+        /// Generation of the handle.
+        handle: u32,
+        /// Generation now.
+        now: u32,
+    },
+}
+
+/// One space's row of owner words.
+#[derive(Clone, Copy)]
+pub struct OwnerRow<'r> {
+    entries: &'r [OwnerEntry],
+}
+
+impl<'r> OwnerRow<'r> {
+    /// The row over `entries`, one for each page of the arena.
+    pub fn new(entries: &'r [OwnerEntry]) -> Self {
+        Self { entries }
+    }
+
+    #[inline]
+    fn entry(&self, page: u32) -> Result<&'r OwnerEntry, OwnerError> {
+        self.entries.get(page as usize).ok_or(OwnerError::OutOfRange { page, pages: self.entries.len() })
+    }
+
+    /// What the row says of the extent at `page`; nothing, for a page that does not exist.
+    #[inline]
+    pub fn read(&self, page: u32) -> (OwnerWord, Destination) {
+        match self.entries.get(page as usize) {
+            // Acquire: the destination was stored before *sending*.
+            Some(entry) => (OwnerWord(entry.word.load(Ordering::Acquire)), Destination(entry.to.load(Ordering::Relaxed))),
+            None => (OwnerWord::NONE, Destination(0)),
+        }
+    }
+
+    /// Notes that the extent is ours. For its allocator, or the taker of its message,
+    /// before the take is committed (O1).
+    #[inline]
+    pub fn hold(&self, page: u32, generation: u32) -> Result<(), OwnerError> {
+        // Relaxed suffices among our threads; the queue's release store of `head` and
+        // the allocation word's exchange order it for the host.
+        self.entry(page)?.word.store(OwnerWord::new(Hold::Held, generation).0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Checks that the extent is ours.
+    #[inline]
+    pub fn check(&self, page: u32, generation: u32) -> Result<(), OwnerError> {
+        let found = OwnerWord(self.entry(page)?.word.load(Ordering::Relaxed));
+        if found == OwnerWord::new(Hold::Held, generation) {
+            return Ok(());
+        }
+        Err(refusal(page, generation, found))
+    }
+
+    /// Notes that the extent is being written to `to`, a slot that we have claimed.
+    #[inline]
+    pub fn sending(&self, page: u32, generation: u32, to: Destination) {
+        if let Ok(entry) = self.entry(page) {
+            entry.to.store(to.0, Ordering::Relaxed);
+            // Release: the destination comes first, for the host.
+            entry.word.store(OwnerWord::new(Hold::Sending, generation).0, Ordering::Release);
+        }
+    }
+
+    /// Notes that the extent is no longer ours: its slot is published, or it is free.
+    #[inline]
+    pub fn clear(&self, page: u32) {
+        if let Ok(entry) = self.entry(page) {
+            // Release: after the publication or the allocation word, never before.
+            entry.word.store(OwnerWord::NONE.0, Ordering::Release);
+        }
+    }
+
+    /// Parks a held extent under a raw handle. Of two threads that take it up again at
+    /// the same instant, one wins.
+    pub fn park(&self, page: u32, generation: u32) -> Result<(), OwnerError> {
+        self.swap(page, generation, Hold::Held, Hold::Parked)
+    }
+
+    /// Takes a parked extent up again.
+    pub fn unpark(&self, page: u32, generation: u32) -> Result<(), OwnerError> {
+        self.swap(page, generation, Hold::Parked, Hold::Held)
+    }
+
+    fn swap(&self, page: u32, generation: u32, from: Hold, to: Hold) -> Result<(), OwnerError> {
+        let from = OwnerWord::new(from, generation);
+        let to = OwnerWord::new(to, generation);
+        match self.entry(page)?.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(found) => Err(refusal(page, generation, OwnerWord(found))),
+        }
+    }
+}
+
+fn refusal(page: u32, generation: u32, found: OwnerWord) -> OwnerError {
+    if matches!(found.hold(), Hold::Held | Hold::Parked) && found.generation() != generation {
+        OwnerError::Stale { page, handle: generation, now: found.generation() }
+    } else {
+        OwnerError::NotHeld { page, found: found.hold() }
+    }
+}
+
+/// The allocation words of a region, one a page.
+#[derive(Clone, Copy)]
+pub struct AllocWords<'r> {
+    words: &'r [AtomicU64],
+}
+
+impl<'r> AllocWords<'r> {
+    /// The words of an arena.
+    pub fn new(words: &'r [AtomicU64]) -> Self {
+        Self { words }
+    }
+
+    /// Pages of the arena.
+    pub fn pages(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The word of the extent at `page`; locked, for a page that does not exist.
+    #[inline]
+    pub fn read(&self, page: u32) -> AllocWord {
+        match self.words.get(page as usize) {
+            // Acquire: who frees wrote before (O4).
+            Some(word) => AllocWord(word.load(Ordering::Acquire)),
+            None => AllocWord::new(Alloc::Locked, 0),
+        }
+    }
+
+    /// Hands the free extent at `page` to the space of `row`; its new generation.
+    ///
+    /// `None` if it is not free. The caller then checks that the chunk is still cut
+    /// as it believes (see [`crate::chunk`]) and frees it otherwise.
+    #[inline]
+    pub fn allocate(&self, row: &OwnerRow<'_>, page: u32) -> Option<u32> {
+        let word = self.words.get(page as usize)?;
+        let free = self.read(page);
+        if free.state() != Alloc::Free {
+            return None;
+        }
+        let generation = free.generation().wrapping_add(1);
+        // First the row (O3): dying here leaves a row of a generation that was never used.
+        let before = row.read(page).0;
+        if before.hold() != Hold::None {
+            return None;
+        }
+        row.hold(page, generation).ok()?;
+        mark!("allocate.noted");
+        let used = AllocWord::new(Alloc::Used, generation);
+        if word.compare_exchange(free.0, used.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            mark!("allocate.done");
+            return Some(generation);
+        }
+        row.clear(page);
+        None
+    }
+
+    /// Frees an extent that the space of `row` holds.
+    #[inline]
+    pub fn free(&self, row: &OwnerRow<'_>, page: u32, generation: u32) -> Result<(), OwnerError> {
+        row.check(page, generation)?;
+        mark!("free.before");
+        // Release: our last reads and writes of the pages are over (O4).
+        self.words[page as usize].store(AllocWord::new(Alloc::Free, generation).0, Ordering::Release);
+        mark!("free.word");
+        row.clear(page);
+        Ok(())
+    }
+
+    /// Frees an extent on behalf of the dead, or out of a message nobody will take.
+    /// `false` if that use of it had ended already (O3).
+    pub fn reclaim(&self, page: u32, generation: u32) -> bool {
+        let used = AllocWord::new(Alloc::Used, generation);
+        let free = AllocWord::new(Alloc::Free, generation);
+        match self.words.get(page as usize) {
+            Some(word) => word.compare_exchange(used.0, free.0, Ordering::AcqRel, Ordering::Relaxed).is_ok(),
+            None => false,
+        }
+    }
+
+    /// Withdraws a free extent, so that its chunk can be given back.
+    pub(crate) fn lock(&self, page: u32) -> bool {
+        self.change(page, Alloc::Free, Alloc::Locked)
+    }
+
+    /// Makes a withdrawn extent free again.
+    pub(crate) fn unlock(&self, page: u32) -> bool {
+        self.change(page, Alloc::Locked, Alloc::Free)
+    }
+
+    fn change(&self, page: u32, from: Alloc, to: Alloc) -> bool {
+        let was = self.read(page);
+        let to = AllocWord::new(to, was.generation());
+        was.state() == from
+            && self.words.get(page as usize).is_some_and(|w| w.compare_exchange(was.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    }
+}

@@ -1,0 +1,319 @@
+//! A port's queue: any number of senders, one space that receives.
+//!
+//! A ring of slots, each one or more cache lines. The slot's state word decides
+//! everything; there is no index that leads to it, so a receiver that polls the
+//! slot it expects next finds a small message with **one line transfer**.
+//!
+//! ```text
+//!            claim                publish              take, retire
+//! free(p) ----------> claimed(p) ----------> published(p) ----------> free(p+n)
+//!    ^   (sender, CAS)    | (sender, one RMW)                 (receiver, one RMW)
+//!    |                    | sender died
+//!    +----- retire ----- void(p)
+//! ```
+//!
+//! # Cost of a message (budget, lines and locked instructions)
+//!
+//! | step | lines that come from another core | locked instructions |
+//! |---|---|---|
+//! | claim | the slot (the receiver polls it) | 1 |
+//! | write header and descriptors | - (same line) | 0 |
+//! | publish | - | 1 |
+//! | find and read | the slot | 0 |
+//! | note as taken | - (a line that only this space writes) | 0 |
+//! | retire, at the next receive | the slot, while the sender is at work | 1 |
+//!
+//! # Invariants
+//!
+//! - **Q1** A slot's words change only by the hand of whoever its state names: the
+//!   claimer while claimed, the receiver while published or void, anybody's claim
+//!   while free. The host acts for the dead.
+//! - **Q2** Positions of one slot only grow. `free(p)` at ring index `p mod n` is
+//!   claimed for position `p` and no other.
+//! - **Q3** A sender leaves out position `p` only where the slot says so: it is
+//!   marked *passed* at an earlier position, or free for a later one. Hence a
+//!   receiver that sees `free(p)` at its head knows that nothing lies beyond.
+//! - **Q4** The receiver takes a message only after every slot that it has passed
+//!   was found unpublished *after* the later one was seen published; so the
+//!   messages of one sender are taken in the order in which they were sent.
+//! - **Q5** A published message is taken once `head` has moved past it, or, in a
+//!   passed slot, once the slot is retired. Until then it belongs to the queue.
+//! - **Q6** A sender that publishes while the receiver may be asleep is told so:
+//!   by the ASLEEP bit in its slot, or by `asleep`, which it loads after claiming.
+//!
+//! Source of the idea of position-stamped slots: bounded queues after Vyukov;
+//! dying senders, passing and the sleep marks are ours.
+
+mod receiver;
+mod sender;
+mod close;
+
+pub use close::{CloseStep, Closing};
+pub use receiver::{Cursor, Found, Next, Woken};
+pub use sender::{Claim, ClaimError, Published, Spot};
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use portolan_abi::limits::{LINE, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
+use portolan_abi::region::PORT_BYTES;
+use portolan_abi::slot::SlotState;
+
+/// One cache line of a queue.
+#[repr(C, align(64))]
+pub struct Line {
+    /// Eight words; in a slot's first line: state, meta, six inline words.
+    pub words: [AtomicU64; 8],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == LINE);
+
+impl Line {
+    /// A line of zeros, for tests and private queues.
+    pub fn new() -> Self {
+        Self { words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A port's entry: what senders, receiver and host share besides the slots.
+///
+/// Each group of fields has its own cache line, named after who writes it.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct PortEntry {
+    /// Written at bind, move and close; read by every send.
+    pub control: Control,
+    /// Written by the receiving space alone.
+    pub receiver: ReceiverLine,
+    /// Written by the receiver when it falls asleep; read by every send.
+    pub sleep: SleepLine,
+    /// Written by senders.
+    pub sender: SenderLine,
+    /// Counters for people.
+    pub counters: Counters,
+    /// The port's name, zero-padded.
+    pub name: Line,
+    /// Kept for later formats.
+    pub reserved: [Line; 2],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<PortEntry>() as u64 == PORT_BYTES);
+
+/// See [`PortEntry::control`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Control {
+    /// [`portolan_abi::port::PortStatus`].
+    pub status: AtomicU64,
+    /// Offset of the first slot in the queue heap, plus one line; 0 before the first bind.
+    pub queue: AtomicU64,
+    /// Binary logarithm of the number of slots (low byte), lines a slot (second byte).
+    pub geometry: AtomicU64,
+    /// Where the receive right is being sent, while it moves.
+    pub transit: AtomicU64,
+    /// Slots as a limit that the binder chose (at most the ring's).
+    pub capacity: AtomicU64,
+    /// Time of binding, nanoseconds of the monotonic clock.
+    pub bound_at: AtomicU64,
+}
+
+/// See [`PortEntry::receiver`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct ReceiverLine {
+    /// Every unpassed position before it has been taken.
+    pub head: AtomicU64,
+    /// Messages taken.
+    pub taken: AtomicU64,
+    /// Void slots stepped over.
+    pub voids: AtomicU64,
+}
+
+/// See [`PortEntry::sleep`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct SleepLine {
+    /// The receiver sleeps, or is about to.
+    pub asleep: AtomicU32,
+    /// The receiver's futex.
+    pub doorbell: AtomicU32,
+    /// Wait set index plus one, member index in the upper half; 0 for none.
+    pub wait_set: AtomicU64,
+    /// Events that wait for the receiver ([`portolan_abi::port::event`]).
+    pub events: AtomicU32,
+    /// Events that the receiver has asked for.
+    pub wanted: AtomicU32,
+}
+
+/// See [`PortEntry::sender`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct SenderLine {
+    /// A hint: no free position lies before it.
+    pub tail: AtomicU64,
+    /// Senders that sleep because the queue is full.
+    pub waiting: AtomicU32,
+    /// Their futex.
+    pub room: AtomicU32,
+}
+
+/// See [`PortEntry::counters`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Counters {
+    /// Messages dropped because the queue was full.
+    pub dropped: AtomicU64,
+    /// Senders that found the queue full.
+    pub full: AtomicU64,
+}
+
+/// A port's queue: its entry and its slots.
+#[derive(Clone, Copy)]
+pub struct Queue<'r> {
+    /// The port's entry.
+    pub port: &'r PortEntry,
+    lines: &'r [Line],
+    slot_lines: usize,
+}
+
+/// Why memory is not a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a queue of {slots} slots of {slot_lines} lines does not fit {lines} lines: slots are a power of two from 2 to 65536, lines 1 to 8")]
+pub struct QueueShape {
+    /// Slots asked for.
+    pub slots: usize,
+    /// Lines a slot.
+    pub slot_lines: usize,
+    /// Lines given.
+    pub lines: usize,
+}
+
+impl<'r> Queue<'r> {
+    /// The queue of `port` over `lines`.
+    pub fn new(port: &'r PortEntry, lines: &'r [Line], slot_lines: usize) -> Result<Self, QueueShape> {
+        let slots = lines.len().checked_div(slot_lines).unwrap_or(0);
+        let fits = (1..=MAX_SLOT_LINES).contains(&slot_lines)
+            && (MIN_SLOTS..=MAX_SLOTS).contains(&slots)
+            && slots.is_power_of_two()
+            && slots * slot_lines == lines.len();
+        if !fits {
+            return Err(QueueShape { slots, slot_lines, lines: lines.len() });
+        }
+        Ok(Self { port, lines, slot_lines })
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.lines.len() / self.slot_lines
+    }
+
+    /// Lines of one slot.
+    pub fn slot_lines(&self) -> usize {
+        self.slot_lines
+    }
+
+    fn slots_u64(&self) -> u64 {
+        self.slots() as u64
+    }
+
+    /// The slot that `position` falls on.
+    #[inline]
+    pub fn slot(&self, position: u64) -> Slot<'r> {
+        // A power of two: masking keeps the index in bounds whatever was read.
+        let index = usize::try_from(position & (self.slots_u64() - 1)).unwrap_or(0);
+        Slot { lines: &self.lines[index * self.slot_lines..(index + 1) * self.slot_lines] }
+    }
+
+    /// Makes every slot free, at positions that no slot of this memory has had.
+    ///
+    /// Only for whoever is binding the port (status `Binding`), with every slot
+    /// closed or untouched (Q2: stale senders find larger positions, never equal ones).
+    pub fn open(&self) {
+        let n = self.slots_u64();
+        let last = (0..n).map(|i| self.slot(i).state(Ordering::Relaxed).position()).max().unwrap_or(0);
+        let base = (last / n + 2) * n;
+        self.port.receiver.head.store(base, Ordering::Relaxed);
+        self.port.sender.tail.store(base, Ordering::Relaxed);
+        self.port.sleep.asleep.store(0, Ordering::Relaxed);
+        for i in 0..n {
+            // Release: a sender that sees the slot free sees head and tail; it reads with Acquire.
+            self.slot(i).words()[0].store(SlotState::free(base + i).0, Ordering::Release);
+        }
+    }
+
+    /// How many messages wait, as near as it can be told from outside.
+    pub fn depth(&self) -> usize {
+        (0..self.slots_u64()).filter(|i| self.is_untaken(self.slot(*i).state(Ordering::Acquire))).count()
+    }
+
+    /// Whether a slot in this state holds a message that nobody has taken (Q5).
+    pub fn is_untaken(&self, state: SlotState) -> bool {
+        let head = self.port.receiver.head.load(Ordering::Acquire);
+        state.phase() == portolan_abi::slot::Phase::Published
+            && !state.has(SlotState::CLOSING)
+            && (state.position() >= head || state.has(SlotState::PASSED))
+    }
+}
+
+/// One slot of a queue.
+#[derive(Clone, Copy)]
+pub struct Slot<'r> {
+    lines: &'r [Line],
+}
+
+impl<'r> Slot<'r> {
+    fn words(&self) -> &'r [AtomicU64; 8] {
+        &self.lines[0].words
+    }
+
+    /// Its state.
+    #[inline]
+    pub fn state(&self, order: Ordering) -> SlotState {
+        SlotState(self.words()[0].load(order))
+    }
+
+    #[inline]
+    fn exchange(&self, from: SlotState, to: SlotState) -> Result<SlotState, SlotState> {
+        // AcqRel: publishes what the caller wrote before; sees what the last holder wrote.
+        // SeqCst, because claim and sleep marks are one half of a store-load pair (Q6).
+        match self.words()[0].compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(was) => Ok(SlotState(was)),
+            Err(is) => Err(SlotState(is)),
+        }
+    }
+
+    /// Its meta word.
+    #[inline]
+    pub fn meta(&self) -> u64 {
+        // Relaxed: the state was loaded with Acquire, and its claimer stored meta before.
+        self.words()[1].load(Ordering::Relaxed)
+    }
+
+    /// The inline word `index`: six in the first line, eight in each other.
+    #[inline]
+    pub fn inline(&self, index: usize) -> &'r AtomicU64 {
+        let at = index + 2;
+        &self.lines[at / 8].words[at % 8]
+    }
+
+    /// How many inline words it has.
+    #[inline]
+    pub fn inline_words(&self) -> usize {
+        self.lines.len() * 8 - 2
+    }
+
+    /// Copies inline words out, from word `first` on.
+    #[inline]
+    pub fn read(&self, first: usize, into: &mut [u64]) {
+        for (i, word) in into.iter_mut().enumerate() {
+            // Relaxed: as for meta.
+            *word = self.inline(first + i).load(Ordering::Relaxed);
+        }
+    }
+}

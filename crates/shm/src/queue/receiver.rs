@@ -1,0 +1,387 @@
+//! The receiving side: find, take, retire; and falling asleep.
+
+use super::{Queue, Slot};
+use crate::atomic::{Ordering, pause, store_load_barrier};
+use crate::mark;
+use portolan_abi::slot::{Phase, SlotState};
+
+/// How often a receiver looks at a claimed slot before it looks past it.
+const PATIENCE: u32 = if cfg!(loom) { 1 } else { 200 };
+
+/// The receiver's place in a queue. Private to the receiving process; one that
+/// takes the port over rebuilds it with [`Cursor::resume`].
+#[derive(Debug, Default)]
+pub struct Cursor {
+    head: u64,
+    /// Positions passed while claimed (or, on a port by urgency, while published), oldest first.
+    passed: Vec<u64>,
+    /// Taken, but not yet retired: done when the receiver has time.
+    unretired: Option<u64>,
+    /// Positions that carry our ASLEEP mark.
+    marked: Vec<u64>,
+    retired_since_wake: usize,
+}
+
+/// A message found in a slot; [`Queue::take`] makes it ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a found message is still in the queue"]
+pub struct Found {
+    position: u64,
+    passed: bool,
+}
+
+impl Found {
+    /// Its position.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+}
+
+/// What a look at the queue gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A message.
+    Found(Found),
+    /// Nothing published.
+    Empty,
+    /// The port is closed.
+    Closed,
+}
+
+/// Whether a sleeper must be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "senders that sleep must be woken"]
+pub enum Woken {
+    /// Nobody waits for room, or not enough of it is there yet.
+    Nobody,
+    /// Wake all that wait for room.
+    Senders,
+}
+
+impl Cursor {
+    /// The place of a receiver that has just bound the port, or received its receive right.
+    pub fn resume(queue: &Queue<'_>) -> Self {
+        // Acquire: pairs with the Release in `take` of the space that received before us.
+        let head = queue.port.receiver.head.load(Ordering::Acquire);
+        let mut passed: Vec<u64> = (0..queue.slots_u64())
+            .map(|i| queue.slot(i).state(Ordering::Acquire))
+            .filter(|s| s.has(SlotState::PASSED) && s.phase() != Phase::Free && s.position() < head)
+            .map(SlotState::position)
+            .collect();
+        passed.sort_unstable();
+        Self { head, passed, ..Self::default() }
+    }
+
+    /// The next position that it has not looked past.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+}
+
+impl<'r> Queue<'r> {
+    /// Looks for the next message. Costs one load when there is none.
+    #[inline]
+    pub fn next(&self, cursor: &mut Cursor) -> Next {
+        if cursor.passed.is_empty() {
+            let state = self.slot(cursor.head).state(Ordering::Acquire);
+            if state.phase() == Phase::Published && state.position() == cursor.head {
+                return Next::Found(Found { position: cursor.head, passed: false });
+            }
+            if state.phase() == Phase::Free && state.position() == cursor.head {
+                return Next::Empty;
+            }
+        }
+        self.search(cursor)
+    }
+
+    #[cold]
+    fn search(&self, cursor: &mut Cursor) -> Next {
+        let mut patience = PATIENCE;
+        // Bounded: each turn moves the head, spends patience, or returns.
+        loop {
+            if let Some(found) = self.late(cursor) {
+                return Next::Found(found);
+            }
+            if cursor.passed.len() >= self.slots() {
+                return Next::Empty;
+            }
+            let slot = self.slot(cursor.head);
+            let state = slot.state(Ordering::Acquire);
+            match state.phase() {
+                Phase::Closed => return Next::Closed,
+                Phase::Free if state.position() <= cursor.head => return Next::Empty,
+                // Q3: left out for this lap; or one lap later still passed.
+                _ if state.position() != cursor.head => self.advance(cursor),
+                Phase::Free => return Next::Empty,
+                Phase::Published => {
+                    // Q4: the passed ones are looked at again, after this one was seen.
+                    return Next::Found(self.late(cursor).unwrap_or(Found { position: cursor.head, passed: false }));
+                }
+                Phase::Void => self.skip_void(cursor, slot, state),
+                Phase::Claimed if self.nothing_beyond(cursor.head) => return Next::Empty,
+                Phase::Claimed if patience > 0 => {
+                    patience -= 1;
+                    pause();
+                }
+                Phase::Claimed => {
+                    if slot.exchange(state, state.with(SlotState::PASSED)).is_ok() {
+                        mark!("receive.passed");
+                        cursor.passed.push(cursor.head);
+                        self.advance(cursor);
+                        patience = PATIENCE;
+                    }
+                }
+            }
+        }
+    }
+
+    fn nothing_beyond(&self, position: u64) -> bool {
+        let beyond = self.slot(position + 1).state(Ordering::Acquire);
+        beyond.phase() == Phase::Free && beyond.position() == position + 1
+    }
+
+    fn advance(&self, cursor: &mut Cursor) {
+        cursor.head += 1;
+        // Release: who resumes sees the slots as we left them.
+        self.port.receiver.head.store(cursor.head, Ordering::Release);
+    }
+
+    /// The first passed slot that holds a message now, in sending order (Q4).
+    fn late(&self, cursor: &mut Cursor) -> Option<Found> {
+        let mut i = 0;
+        let mut best = None;
+        while let Some(&position) = cursor.passed.get(i) {
+            if best == Some(i) {
+                return Some(Found { position, passed: true });
+            }
+            let state = self.slot(position).state(Ordering::Acquire);
+            match state.phase() {
+                // Look again at the older ones; they may have been published before this one.
+                Phase::Published if best.is_none_or(|b| i < b) => {
+                    best = Some(i);
+                    i = 0;
+                }
+                Phase::Void => {
+                    cursor.passed.remove(i);
+                    best = best.map(|b| if i < b { b - 1 } else { b });
+                    self.count_void();
+                    self.free_slot(cursor, position, true);
+                }
+                _ => i += 1,
+            }
+        }
+        None
+    }
+
+    fn skip_void(&self, cursor: &mut Cursor, slot: Slot<'_>, state: SlotState) {
+        if slot.exchange(state, state.with(SlotState::PASSED)).is_ok() {
+            let position = cursor.head;
+            self.advance(cursor);
+            self.count_void();
+            self.free_slot(cursor, position, true);
+        }
+    }
+
+    fn count_void(&self) {
+        let voids = &self.port.receiver.voids;
+        // Relaxed: a counter with one writer.
+        voids.store(voids.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// On a port by urgency: passes every published message, so that later ones can be
+    /// compared with it, and gives the position of each to `seen`.
+    pub fn pass_published(&self, cursor: &mut Cursor, mut seen: impl FnMut(u64)) {
+        while cursor.passed.len() < self.slots() {
+            let slot = self.slot(cursor.head);
+            let state = slot.state(Ordering::Acquire);
+            match state.phase() {
+                Phase::Void if state.position() == cursor.head => self.skip_void(cursor, slot, state),
+                Phase::Published | Phase::Claimed if state.position() == cursor.head => {
+                    if state.phase() == Phase::Claimed && self.nothing_beyond(cursor.head) {
+                        return;
+                    }
+                    if slot.exchange(state, state.with(SlotState::PASSED)).is_ok() {
+                        cursor.passed.push(cursor.head);
+                        seen(cursor.head);
+                        self.advance(cursor);
+                    }
+                }
+                Phase::Closed => return,
+                Phase::Free if state.position() <= cursor.head => return,
+                _ => self.advance(cursor),
+            }
+        }
+    }
+
+    /// The positions passed and still there, oldest first, with their states.
+    pub fn passed(&self, cursor: &Cursor) -> Vec<(u64, SlotState)> {
+        cursor.passed.iter().map(|p| (*p, self.slot(*p).state(Ordering::Acquire))).collect()
+    }
+
+    /// A passed position that holds a message, as something to take.
+    pub fn found_passed(&self, cursor: &Cursor, position: u64) -> Option<Found> {
+        let there = cursor.passed.contains(&position) && self.slot(position).state(Ordering::Acquire).phase() == Phase::Published;
+        there.then_some(Found { position, passed: true })
+    }
+
+    /// Makes a found message ours: **the commit point of a receive** (Q5).
+    ///
+    /// The caller has read the slot and written its owner words before. The slot
+    /// itself is retired later, by [`Queue::settle`] or the next take.
+    #[inline]
+    pub fn take(&self, cursor: &mut Cursor, found: Found) -> Woken {
+        mark!("receive.before_take");
+        let woken = self.settle(cursor);
+        let taken = &self.port.receiver.taken;
+        // Relaxed: a counter with one writer.
+        taken.store(taken.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if found.passed {
+            cursor.passed.retain(|p| *p != found.position);
+            self.free_slot(cursor, found.position, true);
+            return self.room_made(cursor, woken);
+        }
+        cursor.unretired = Some(found.position);
+        // Release: our owner words come before it, for the host that reads it after our death.
+        cursor.head = found.position + 1;
+        self.port.receiver.head.store(cursor.head, Ordering::Release);
+        mark!("receive.taken");
+        woken
+    }
+
+    /// Retires what was taken last, so that its slot can be claimed again.
+    #[inline]
+    pub fn settle(&self, cursor: &mut Cursor) -> Woken {
+        let Some(position) = cursor.unretired.take() else {
+            return Woken::Nobody;
+        };
+        self.free_slot(cursor, position, false);
+        self.room_made(cursor, Woken::Nobody)
+    }
+
+    /// Q2, Q3: the slot's next position. One that was passed may have been left out by
+    /// senders up to a lap ahead of the head, so it comes back beyond that.
+    fn free_slot(&self, cursor: &mut Cursor, position: u64, passed: bool) {
+        mark!("receive.before_retire");
+        let n = self.slots_u64();
+        let mut next = position + n;
+        if passed {
+            let beyond = cursor.head + n;
+            next = beyond + (position.wrapping_sub(beyond) & (n - 1));
+        }
+        // AcqRel and not a plain store: the second half of the store-load pair with
+        // senders that announce in `waiting` and then look at the slot again.
+        self.slot(position).words()[0].swap(SlotState::free(next).0, Ordering::SeqCst);
+        cursor.retired_since_wake += 1;
+        mark!("receive.retired");
+    }
+
+    #[inline]
+    fn room_made(&self, cursor: &mut Cursor, woken: Woken) -> Woken {
+        store_load_barrier();
+        // SeqCst: pairs with the announcement in `announce_waiting`.
+        if self.port.sender.waiting.load(Ordering::SeqCst) == 0 || cursor.retired_since_wake < self.slots() / 2 {
+            return woken;
+        }
+        cursor.retired_since_wake = 0;
+        Woken::Senders
+    }
+
+    /// Before a receiver sleeps or leaves: retires, and wakes senders whatever the room.
+    pub fn settle_all(&self, cursor: &mut Cursor) -> Woken {
+        let _ = self.settle(cursor);
+        store_load_barrier();
+        if cursor.retired_since_wake == 0 || self.port.sender.waiting.load(Ordering::SeqCst) == 0 {
+            return Woken::Nobody;
+        }
+        cursor.retired_since_wake = 0;
+        Woken::Senders
+    }
+
+    /// Says "I am about to sleep" in every place where a sender will look (Q6).
+    ///
+    /// `false`: something is published, do not sleep. After sleeping, or instead of
+    /// it, call [`Queue::disarm`].
+    pub fn arm(&self, cursor: &mut Cursor) -> bool {
+        // SeqCst (an exchange on x86): the first half of the pair with `publish`.
+        self.port.sleep.asleep.store(1, Ordering::SeqCst);
+        store_load_barrier();
+        for i in 0..cursor.passed.len() {
+            if !self.mark_claimed(cursor, cursor.passed[i]) {
+                return false;
+            }
+        }
+        let head = cursor.head;
+        for at in head..=head + self.slots_u64() {
+            let slot = self.slot(at);
+            let state = slot.state(Ordering::SeqCst);
+            match state.phase() {
+                Phase::Free if state.position() == at => {
+                    if slot.exchange(state, state.with(SlotState::ASLEEP)).is_ok() {
+                        cursor.marked.push(at);
+                        mark!("sleep.armed");
+                        return true;
+                    }
+                    // Claimed this instant: look at it again.
+                    if !self.mark_claimed(cursor, at) {
+                        return false;
+                    }
+                }
+                Phase::Closed | Phase::Published | Phase::Void if state.position() == at => return false,
+                Phase::Claimed if state.position() == at && !self.mark_claimed(cursor, at) => return false,
+                Phase::Closed => return false,
+                _ => {}
+            }
+        }
+        true
+    }
+
+    /// Marks a claimed slot; `false` if it is published, void or closed now.
+    fn mark_claimed(&self, cursor: &mut Cursor, position: u64) -> bool {
+        let slot = self.slot(position);
+        let mut state = slot.state(Ordering::SeqCst);
+        loop {
+            match state.phase() {
+                Phase::Claimed => match slot.exchange(state, state.with(SlotState::ASLEEP)) {
+                    Ok(_) => {
+                        cursor.marked.push(position);
+                        return true;
+                    }
+                    Err(now) => state = now,
+                },
+                Phase::Free => return true,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Takes the sleep marks back, so that senders make no system call for us.
+    pub fn disarm(&self, cursor: &mut Cursor) {
+        self.port.sleep.asleep.store(0, Ordering::Relaxed);
+        while let Some(position) = cursor.marked.pop() {
+            let slot = self.slot(position);
+            let mut state = slot.state(Ordering::Relaxed);
+            while state.position() == position && state.has(SlotState::ASLEEP) && matches!(state.phase(), Phase::Free | Phase::Claimed) {
+                match slot.exchange(state, state.without(SlotState::ASLEEP)) {
+                    Ok(_) => break,
+                    Err(now) => state = now,
+                }
+            }
+        }
+    }
+
+    /// A sender announces that it will sleep for room. It then tries to claim once
+    /// more, and sleeps on `room` at the value returned here only if that fails.
+    pub fn announce_waiting(&self) -> u32 {
+        let room = self.port.sender.room.load(Ordering::SeqCst);
+        self.port.sender.waiting.fetch_add(1, Ordering::SeqCst);
+        store_load_barrier();
+        room
+    }
+
+    /// A sender has stopped waiting for room.
+    pub fn stop_waiting(&self) {
+        let waiting = &self.port.sender.waiting;
+        // Saturating: the host may have cleared it at a death.
+        let _ = waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |w| w.checked_sub(1));
+    }
+}

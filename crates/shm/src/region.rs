@@ -1,0 +1,282 @@
+//! A region's tables, as references.
+//!
+//! The one promise that everything here rests on is made in [`Tables::new`]: the
+//! memory is mapped, and all who write it follow this crate's protocols or are dead.
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::chunk::Chunks;
+use crate::owner::{AllocWords, OwnerEntry, OwnerRow};
+use crate::queue::{Line, PortEntry, Queue};
+use crate::rights::{RightEntry, RightRow};
+use crate::wait_set::WaitSetEntry;
+use core::marker::PhantomData;
+use portolan_abi::limits::{LINE, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, QUEUE_HEAP};
+use portolan_abi::region::{Geometry, HEADER_BYTES, SPACE_BYTES, WATCH_BYTES};
+
+/// The head of a region.
+#[repr(C, align(64))]
+pub struct Header {
+    /// [`portolan_abi::region::MAGIC`].
+    pub magic: AtomicU64,
+    /// [`portolan_abi::FORMAT_VERSION`].
+    pub version: AtomicU64,
+    /// Bytes that extents may take, as given to [`Geometry::new`].
+    pub size: AtomicU64,
+    /// Address in every member.
+    pub base: AtomicU64,
+    /// Bytes of memory that extents may have at one time.
+    pub limit: AtomicU64,
+    /// 0 trusted, 1 guarded.
+    pub protection: AtomicU64,
+    /// The creator's user.
+    pub user: AtomicU64,
+    /// Bit 0: pages are locked in memory.
+    pub options: AtomicU64,
+    /// Who hosts.
+    pub host: HostLine,
+    /// Names: their lock and the futex of those who wait for one.
+    pub names: NamesLine,
+    /// Rights: see [`crate::rights`] R2.
+    pub rights: CounterLine,
+    /// Queue heap: next free byte.
+    pub queue_heap: CounterLine,
+    /// Where to look for a free port next.
+    pub port_hint: CounterLine,
+    /// Deaths whose reclaim has finished.
+    pub reclaims: CounterLine,
+    /// The domain's name, zero-padded to 128 bytes.
+    pub name: [AtomicU64; 16],
+    /// Users who may join besides the creator's: a count, then ids.
+    pub users: [AtomicU32; 64],
+    /// Groups who may join: a count, then ids.
+    pub groups: [AtomicU32; 64],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Header>() as u64 <= HEADER_BYTES);
+
+/// See [`Header::host`].
+#[repr(C, align(64))]
+pub struct HostLine {
+    /// [`portolan_abi::space::HostWord`].
+    pub word: AtomicU64,
+    /// Takeovers so far.
+    pub takeovers: AtomicU64,
+}
+
+/// See [`Header::names`].
+#[repr(C, align(64))]
+pub struct NamesLine {
+    /// Goes up whenever a name appears; a futex.
+    pub epoch: AtomicU32,
+    /// The space that holds the lock plus one, 0 for nobody; a futex.
+    pub lock: AtomicU32,
+}
+
+/// A counter with a line of its own.
+#[repr(C, align(64))]
+pub struct CounterLine {
+    /// Its value.
+    pub value: AtomicU64,
+}
+
+/// A space's entry.
+#[repr(C, align(64))]
+pub struct SpaceEntry {
+    /// [`portolan_abi::space::SpaceStatus`].
+    pub status: AtomicU64,
+    /// Process id.
+    pub pid: AtomicU64,
+    /// The process's start time, clock ticks after boot; tells a reused id.
+    pub start_time: AtomicU64,
+    /// User.
+    pub user: AtomicU64,
+    /// Messages sent.
+    pub sent: AtomicU64,
+    /// Bytes in extents sent.
+    pub sent_bytes: AtomicU64,
+    spare: [AtomicU64; 2],
+    /// What it calls itself, zero-padded.
+    pub name: [AtomicU64; 8],
+    reserved: [AtomicU64; 16],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<SpaceEntry>() as u64 == SPACE_BYTES);
+
+/// A request to be told of a port's death.
+#[repr(C, align(64))]
+pub struct WatchEntry {
+    /// 0 free, 1 being written, 2 armed, 3 fired; space in the second byte.
+    pub state: AtomicU64,
+    /// The watched port: index and generation as in a right word.
+    pub target: AtomicU64,
+    /// The port that is told.
+    pub notify: AtomicU64,
+    /// What the asker wants to read then.
+    pub token: AtomicU64,
+    spare: [AtomicU64; 4],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<WatchEntry>() as u64 == WATCH_BYTES);
+
+/// Records that are made of atomics only, so that any bytes are valid ones and
+/// several processes may write them.
+///
+/// # Safety
+///
+/// Every field, all the way down, is an atomic integer.
+unsafe trait Words {}
+// SAFETY: (all of these)
+// - only atomic integers: see the definitions.
+unsafe impl Words for AtomicU64 {}
+// SAFETY: as above.
+unsafe impl Words for Header {}
+// SAFETY: as above.
+unsafe impl Words for SpaceEntry {}
+// SAFETY: as above.
+unsafe impl Words for PortEntry {}
+// SAFETY: as above.
+unsafe impl Words for WaitSetEntry {}
+// SAFETY: as above.
+unsafe impl Words for WatchEntry {}
+// SAFETY: as above.
+unsafe impl Words for RightEntry {}
+// SAFETY: as above.
+unsafe impl Words for OwnerEntry {}
+// SAFETY: as above.
+unsafe impl Words for Line {}
+
+/// Mapped memory that [`Tables::new`] was promised: every table of the geometry lies in it.
+struct Ground<'r> {
+    base: *mut u8,
+    life: PhantomData<&'r Header>,
+}
+
+impl<'r> Ground<'r> {
+    fn table<T: Words>(&self, offset: u64, count: usize) -> &'r [T] {
+        let offset = usize::try_from(offset).unwrap_or(0);
+        // SAFETY:
+        // - in bounds: the offsets come from a `Geometry`, which ends within the mapping.
+        let first = unsafe { self.base.add(offset) };
+        // SAFETY:
+        // - aligned: every table begins on a page;
+        // - in bounds: `Geometry::new` leaves room for `count` entries before the next table;
+        // - initialised and shared: `Words` are valid for any bytes and mutated atomically;
+        // - live: promised for 'r to `Tables::new`.
+        unsafe { core::slice::from_raw_parts(first.cast::<T>(), count) }
+    }
+}
+
+/// The tables of a mapped region.
+#[derive(Clone, Copy)]
+pub struct Tables<'r> {
+    /// Where each lies.
+    pub geometry: Geometry,
+    /// The head.
+    pub header: &'r Header,
+    /// Spaces; the first is nobody's.
+    pub spaces: &'r [SpaceEntry],
+    /// Ports.
+    pub ports: &'r [PortEntry],
+    /// A hash of each named port's name, 0 for none.
+    pub names: &'r [AtomicU64],
+    /// Wait sets.
+    pub wait_sets: &'r [WaitSetEntry],
+    /// Watches.
+    pub watches: &'r [WatchEntry],
+    /// Chunk words.
+    pub chunks: Chunks<'r>,
+    /// Allocation words.
+    pub alloc: AllocWords<'r>,
+    rights: &'r [RightEntry],
+    owners: &'r [OwnerEntry],
+    queues: &'r [Line],
+}
+
+impl<'r> Tables<'r> {
+    /// The tables of the region at `base`.
+    ///
+    /// # Safety
+    ///
+    /// - `base` is aligned to a page and `geometry.arena` bytes from it are mapped,
+    ///   readable and writable, for as long as `'r`.
+    /// - Every process that maps them writes them only through this crate. This is
+    ///   where the trust inside a domain is placed: members may be buggy and may die
+    ///   at any instruction, but a hostile one is out of scope.
+    pub unsafe fn new(base: *mut u8, geometry: Geometry) -> Self {
+        let ground = Ground { base, life: PhantomData };
+        let size = |count: u64| usize::try_from(count).unwrap_or(0);
+        Self {
+            geometry,
+            header: &ground.table(0, 1)[0],
+            spaces: ground.table(geometry.spaces, MAX_SPACES),
+            ports: ground.table(geometry.ports, MAX_PORTS),
+            names: ground.table(geometry.names, MAX_PORTS),
+            wait_sets: ground.table(geometry.wait_sets, MAX_WAIT_SETS),
+            watches: ground.table(geometry.watches, MAX_WATCHES),
+            chunks: Chunks::new(ground.table(geometry.chunks, size(geometry.all_chunks()))),
+            alloc: AllocWords::new(ground.table(geometry.alloc, size(geometry.pages()))),
+            rights: ground.table(geometry.rights, MAX_SPACES * MAX_PORTS),
+            owners: ground.table(geometry.owners, MAX_SPACES * size(geometry.pages())),
+            queues: ground.table(geometry.queues, size(QUEUE_HEAP) / LINE),
+        }
+    }
+
+    /// The owner row of `space`.
+    #[inline]
+    pub fn owner_row(&self, space: u8) -> OwnerRow<'r> {
+        let pages = self.alloc.pages();
+        let first = usize::from(space) * pages;
+        OwnerRow::new(&self.owners[first..first + pages])
+    }
+
+    /// The right row of `space`.
+    #[inline]
+    pub fn right_row(&self, space: u8) -> RightRow<'r> {
+        let first = usize::from(space) * MAX_PORTS;
+        RightRow::new(&self.rights[first..first + MAX_PORTS])
+    }
+
+    /// The queue of port `index`, if it has one.
+    pub fn queue(&self, index: u16) -> Option<Queue<'r>> {
+        let port = self.ports.get(usize::from(index))?;
+        // Acquire: geometry and offset were stored before the status that led here.
+        let geometry = port.control.geometry.load(Ordering::Acquire).to_le_bytes();
+        let offset = usize::try_from(port.control.queue.load(Ordering::Acquire)).ok()?.checked_sub(LINE)?;
+        let slot_lines = usize::from(geometry[1]);
+        let lines = 1usize.checked_shl(u32::from(geometry[0]))?.checked_mul(slot_lines)?;
+        let lines = self.queues.get(offset / LINE..(offset / LINE).checked_add(lines)?)?;
+        Queue::new(port, lines, slot_lines).ok()
+    }
+
+    /// Sets aside memory for a queue; its offset plus one line, as it goes into a port's entry.
+    ///
+    /// Queue memory stays queue memory: the port's entry keeps it for good.
+    pub fn reserve_queue(&self, lines: usize) -> Option<u64> {
+        let bytes = (lines * LINE) as u64;
+        let heap = &self.header.queue_heap.value;
+        let at = heap.fetch_add(bytes, Ordering::Relaxed);
+        (at + bytes <= QUEUE_HEAP).then_some(at + LINE as u64)
+    }
+}
+
+/// Reads a zero-padded text.
+pub fn read_text(words: &[AtomicU64]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes()).take_while(|b| *b != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Writes a text, cut to fit, zero-padded.
+pub fn write_text(words: &[AtomicU64], text: &str) {
+    let mut bytes = text.bytes().chain(core::iter::repeat(0));
+    let last = words.len() * 8 - 1;
+    for (i, word) in words.iter().enumerate() {
+        let mut chunk = [0; 8];
+        for (j, byte) in chunk.iter_mut().enumerate() {
+            *byte = if i * 8 + j == last { 0 } else { bytes.next().unwrap_or(0) };
+        }
+        word.store(u64::from_le_bytes(chunk), Ordering::Relaxed);
+    }
+}

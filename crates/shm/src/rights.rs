@@ -1,0 +1,151 @@
+//! Each space's counts of the rights that it holds.
+//!
+//! A row has one entry a port: how many send rights, and which send-once right, its
+//! space holds. Only that space writes it (the host after its death), so using a
+//! right costs nothing and copying one touches no shared line. The number of
+//! senders of a port is the sum over all rows plus the rights in published slots.
+//!
+//! # Invariants
+//!
+//! - **R1** A right in a message is counted by its slot while that is published and
+//!   not taken. The taker adds it to its row before it takes; the sender takes it
+//!   from its row after it published. So a right is counted twice for a moment,
+//!   never not at all.
+//! - **R2** `epoch` of the region goes up before a right enters or leaves a row or
+//!   slot. A sum that began and ended in one epoch is exact.
+
+use crate::atomic::{AtomicU64, Ordering};
+use portolan_abi::port::{PortName, RightCount, TAG_MASK};
+use portolan_abi::region::RIGHT_BYTES;
+
+/// A space's rights on one port.
+#[repr(C)]
+#[derive(Default)]
+pub struct RightEntry {
+    /// Send rights ([`RightCount`]).
+    pub send: AtomicU64,
+    /// Send-once rights ([`RightCount`], the count's upper bits being the tag of the last).
+    pub once: AtomicU64,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<RightEntry>() as u64 == RIGHT_BYTES);
+
+/// One space's row.
+#[derive(Clone, Copy)]
+pub struct RightRow<'r> {
+    entries: &'r [RightEntry],
+}
+
+/// Send-once rights that a space holds on a port: how many, and the request's tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// How many.
+    pub count: u32,
+    /// Tag of the request that the last of them answers.
+    pub tag: u32,
+    /// Generation of the port.
+    pub generation: u32,
+}
+
+const ONCE_COUNT_BITS: u32 = 12;
+
+impl Once {
+    fn unpack(word: u64) -> Self {
+        let RightCount { count, generation } = RightCount::unpack(word);
+        Self { count: count & ((1 << ONCE_COUNT_BITS) - 1), tag: count >> ONCE_COUNT_BITS & TAG_MASK, generation }
+    }
+
+    fn pack(self) -> u64 {
+        let count = self.count & ((1 << ONCE_COUNT_BITS) - 1) | (self.tag & TAG_MASK) << ONCE_COUNT_BITS;
+        RightCount { count, generation: self.generation }.pack()
+    }
+}
+
+impl<'r> RightRow<'r> {
+    /// The row over `entries`, one a port.
+    pub fn new(entries: &'r [RightEntry]) -> Self {
+        Self { entries }
+    }
+
+    /// Adds `by` send rights; the new count.
+    pub fn add_send(&self, port: PortName, by: u32) -> u32 {
+        self.change_send(port, |count| count.saturating_add(by))
+    }
+
+    /// Takes one send right away; the new count.
+    pub fn drop_send(&self, port: PortName) -> u32 {
+        self.change_send(port, |count| count.saturating_sub(1))
+    }
+
+    fn change_send(&self, port: PortName, change: impl Fn(u32) -> u32) -> u32 {
+        let Some(entry) = self.entries.get(usize::from(port.index)) else { return 0 };
+        let mut was = entry.send.load(Ordering::Acquire);
+        loop {
+            let now = RightCount { count: change(Self::of(was, port)), generation: port.generation };
+            match entry.send.compare_exchange(was, now.pack(), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return now.count,
+                Err(other) => was = other,
+            }
+        }
+    }
+
+    fn of(word: u64, port: PortName) -> u32 {
+        let RightCount { count, generation } = RightCount::unpack(word);
+        if generation == port.generation { count } else { 0 }
+    }
+
+    /// How many send rights on `port` the space holds.
+    pub fn sends(&self, port: PortName) -> u32 {
+        self.entries.get(usize::from(port.index)).map_or(0, |e| Self::of(e.send.load(Ordering::Acquire), port))
+    }
+
+    /// Adds a send-once right that answers the request `tag`.
+    #[inline]
+    pub fn add_once(&self, port: PortName, tag: u32) {
+        self.change_once(port, |once| Once { count: once.count + 1, tag, ..once });
+    }
+
+    /// Takes a send-once right away.
+    #[inline]
+    pub fn drop_once(&self, port: PortName) {
+        self.change_once(port, |once| Once { count: once.count.saturating_sub(1), ..once });
+    }
+
+    #[inline]
+    fn change_once(&self, port: PortName, change: impl Fn(Once) -> Once) {
+        let Some(entry) = self.entries.get(usize::from(port.index)) else { return };
+        let mut was = entry.once.load(Ordering::Relaxed);
+        loop {
+            let mut once = Once::unpack(was);
+            if once.generation != port.generation {
+                once = Once { count: 0, tag: 0, generation: port.generation };
+            }
+            match entry.once.compare_exchange(was, change(once).pack(), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(other) => was = other,
+            }
+        }
+    }
+
+    /// The send-once rights on the port with this index, if there are any.
+    pub fn once(&self, index: u16) -> Option<Once> {
+        let entry = self.entries.get(usize::from(index))?;
+        Some(Once::unpack(entry.once.load(Ordering::Acquire))).filter(|o| o.count > 0)
+    }
+
+    /// The send rights on the port with this index, of whatever generation, if there are any.
+    pub fn any_sends(&self, index: u16) -> Option<RightCount> {
+        let entry = self.entries.get(usize::from(index))?;
+        Some(RightCount::unpack(entry.send.load(Ordering::Acquire))).filter(|c| c.count > 0)
+    }
+
+    /// Host: forgets what a dead space held on the port with this index.
+    pub fn forget(&self, index: u16) {
+        if let Some(entry) = self.entries.get(usize::from(index)) {
+            // Release: what followed from these rights has been done.
+            entry.send.store(0, Ordering::Release);
+            entry.once.store(0, Ordering::Release);
+        }
+    }
+}
