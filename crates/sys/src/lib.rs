@@ -1,1 +1,44 @@
-//! Placeholder.
+//! Linux mechanisms for Portolan, without policy.
+//!
+//! Every function here does one thing to the kernel and reports what happened.
+//! Which memory to map, when to sleep, whom to trust and what to do about a death
+//! is decided by the crates above.
+//!
+//! | module | what it wraps |
+//! |---|---|
+//! | [`memory`] | sealed memfds, mappings at a fixed address, advice on ranges |
+//! | [`shared`] | a small safe window of shared memory, for benchmarks and tests |
+//! | [`futex`] | sleeping on a shared word and waking sleepers |
+//! | [`bell`] | a descriptor that becomes readable when a futex word changes |
+//! | [`process`] | pidfds, `/proc/PID`, poll, eventfd |
+//! | [`socket`] | sequenced-packet Unix sockets that carry descriptors |
+//! | [`mqueue`] | POSIX message queues, as a peer to measure against |
+//! | [`userfault`] | closing and opening pages with userfaultfd minor faults |
+//! | [`fault`] | the SIGSEGV and SIGBUS handler, by address range |
+//! | [`fork`] | what a forked child must let go of |
+//! | [`machine`] | processors, memory, limits and use |
+//! | [`probe`](mod@probe) | which of these mechanisms this kernel offers |
+//!
+//! # Conventions
+//!
+//! - A descriptor is an [`OwnedFd`](std::os::fd::OwnedFd) and closes on exec.
+//! - A deadline is an `Option<Instant>`; `None` waits for ever.
+//! - A process id is a `u32`; 0 means "outside our pid namespace".
+//! - An address range is a `start: usize` and a `len: usize`, both whole pages.
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("portolan-sys runs on 64-bit Linux only");
+
+pub mod bell;
+pub mod fault;
+pub mod fork;
+pub mod futex;
+pub mod machine;
+pub mod memory;
+pub mod mqueue;
+pub mod probe;
+pub mod process;
+pub mod shared;
+pub mod socket;
+mod time;
+pub mod userfault;

@@ -1,0 +1,154 @@
+//! A descriptor that becomes readable when a futex word changes.
+//!
+//! A futex can be slept on and not polled. A [`FutexFd`] turns one word at a time into
+//! something for poll, epoll and what is built on them:
+//!
+//! ```text
+//!         arm(word, value)                 the word is not `value`, or somebody
+//!   idle ------------------> armed ------> woke its sleepers: rung, readable
+//!    ^                                        |
+//!    +----------------- drain ----------------+
+//! ```
+//!
+//! It uses an io_uring futex wait, whose ring can be polled. Where io_uring is missing or
+//! forbidden, as in many containers, a sleeping helper thread does the same. Neither
+//! uses the processor while nothing happens.
+//!
+//! # The word may go
+//!
+//! Nothing here reads the word by itself: the kernel looks at it when it is armed, and
+//! answers a bad address with an error, which rings. So arming is safe even if the word
+//! is unmapped before it rings; the bell then rings for no reason or not at all.
+
+mod ring;
+mod thread;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicU32;
+
+use self::ring::Ring;
+use self::thread::Helper;
+
+/// A descriptor that becomes readable when a futex word changes.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::{bell::FutexFd, futex};
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// let word = AtomicU32::new(0);
+/// let mut bell = FutexFd::new()?;
+/// bell.arm(&word, 0)?;
+/// assert!(!bell.drain()?);
+/// word.store(1, Ordering::Release);
+/// futex::wake(&word, u32::MAX);
+/// portolan_sys::process::poll(&[bell.as_fd()], None)?;
+/// assert!(bell.drain()?);
+/// # use std::os::fd::AsFd;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct FutexFd {
+    inner: Inner,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Ring(Ring),
+    Helper(Helper),
+}
+
+/// What a [`FutexFd`] works with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An io_uring futex wait (Linux 6.7).
+    ///
+    /// Its completion runs in the thread that armed it, and may interrupt that thread's
+    /// system call: `epoll_wait` can return `EINTR` without a signal. If that thread
+    /// ends, the bell rings once for no reason.
+    Ring,
+    /// A helper thread that sleeps on the word.
+    Thread,
+}
+
+impl FutexFd {
+    /// A bell of the best kind there is.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`, above all, and those of [`with_thread`](Self::with_thread).
+    pub fn new() -> io::Result<Self> {
+        match Ring::new() {
+            Ok(ring) => Ok(Self {
+                inner: Inner::Ring(ring),
+            }),
+            Err(_) => Self::with_thread(),
+        }
+    }
+
+    /// A bell with an io_uring.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` and `ENOSYS`: no io_uring here. `Unsupported`: none with futexes.
+    pub fn with_ring() -> io::Result<Self> {
+        Ok(Self {
+            inner: Inner::Ring(Ring::new()?),
+        })
+    }
+
+    /// A bell with a helper thread.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSYS`: a kernel before 5.16. `EAGAIN`: too many threads. `EMFILE`.
+    pub fn with_thread() -> io::Result<Self> {
+        Ok(Self {
+            inner: Inner::Helper(Helper::new()?),
+        })
+    }
+
+    /// What this bell works with.
+    pub fn kind(&self) -> Kind {
+        match &self.inner {
+            Inner::Ring(_) => Kind::Ring,
+            Inner::Helper(_) => Kind::Thread,
+        }
+    }
+
+    /// Waits for `word` to be woken, or to be something else than `expected` now. Takes
+    /// the place of what was armed before.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's; nothing is armed then.
+    pub fn arm(&mut self, word: &AtomicU32, expected: u32) -> io::Result<()> {
+        match &mut self.inner {
+            Inner::Ring(ring) => ring.arm(word, expected),
+            Inner::Helper(helper) => helper.arm(word, expected),
+        }
+    }
+
+    /// Whether the bell has rung since it was armed. If so it is idle and not readable
+    /// any more: look at the word, then arm it again.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn drain(&mut self) -> io::Result<bool> {
+        match &mut self.inner {
+            Inner::Ring(ring) => Ok(ring.drain()),
+            Inner::Helper(helper) => helper.drain(),
+        }
+    }
+}
+
+impl AsFd for FutexFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.inner {
+            Inner::Ring(ring) => ring.as_fd(),
+            Inner::Helper(helper) => helper.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! A bell with a helper thread that sleeps on the word and writes an eventfd.
+//!
+//! The helper waits for two words at once: the user's, and `orders`, which is changed
+//! whenever there is a new order. So it can be called off without disturbing anyone else
+//! who sleeps on the user's word.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rustix::io::Errno;
+use rustix::thread::ClockId;
+use rustix::thread::futex::{self, Wait, WaitFlags, WaitPtr, WaitvFlags};
+
+use crate::fork;
+use crate::futex::wake;
+use crate::process::EventFd;
+
+/// Bytes of stack for the helper, which calls little.
+const STACK: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct Helper {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// The process that the thread lives in.
+    generation: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    order: Mutex<Order>,
+    /// Number of the newest order, wrapping. Written under the lock.
+    orders: AtomicU32,
+    rung: EventFd,
+}
+
+/// What the helper is to do.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Idle,
+    /// Wait for the word at this address to be woken, or to be something else.
+    Watch {
+        address: usize,
+        expected: u32,
+    },
+    Quit,
+}
+
+impl Helper {
+    pub(super) fn new() -> io::Result<Self> {
+        // Waiting for nothing is invalid where the call exists.
+        match futex::waitv(&[], WaitvFlags::empty(), None, ClockId::Monotonic) {
+            Err(Errno::INVAL) | Ok(_) => {}
+            Err(other) => return Err(other.into()),
+        }
+        let shared = Arc::new(Shared {
+            order: Mutex::new(Order::Idle),
+            orders: AtomicU32::new(0),
+            rung: EventFd::new()?,
+        });
+        let theirs = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("portolan-bell".to_owned())
+            .stack_size(STACK)
+            .spawn(move || theirs.run())?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+            generation: fork::generation(),
+        })
+    }
+
+    pub(super) fn arm(&mut self, word: &AtomicU32, expected: u32) -> io::Result<()> {
+        self.shared.give(Order::Watch {
+            address: word.as_ptr().addr(),
+            expected,
+        })
+    }
+
+    pub(super) fn drain(&mut self) -> io::Result<bool> {
+        Ok(self.shared.rung.drain()? > 0)
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        if self.generation != fork::generation() {
+            // A forked child has no such thread, and its lock may be held for ever.
+            return;
+        }
+        let _ = self.shared.give(Order::Quit);
+        let _ = thread.join();
+    }
+}
+
+impl AsFd for Helper {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.rung.as_fd()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Order> {
+        // An order is one store; a panic cannot leave half of one.
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the helper's order, and forgets a ring of the old one.
+    fn give(&self, order: Order) -> io::Result<()> {
+        let mut current = self.lock();
+        *current = order;
+        self.rung.drain()?;
+        // Relaxed: the helper reads the order under the lock.
+        self.orders.fetch_add(1, Ordering::Relaxed);
+        drop(current);
+        wake(&self.orders, 1);
+        Ok(())
+    }
+
+    /// The helper's life.
+    fn run(&self) {
+        block_signals();
+        loop {
+            let (number, order) = self.order();
+            let orders = waiter(self.orders.as_ptr().addr(), number);
+            // Whatever ends the sleep, a bad address too, is a reason to look.
+            let _ = match order {
+                Order::Quit => return,
+                Order::Idle => sleep_on(&[orders]),
+                Order::Watch { address, expected } => {
+                    sleep_on(&[orders, waiter(address, expected)])
+                }
+            };
+            self.ring(number);
+        }
+    }
+
+    /// The newest order and its number.
+    fn order(&self) -> (u32, Order) {
+        let order = self.lock();
+        (self.orders.load(Ordering::Relaxed), *order)
+    }
+
+    /// Rings unless there is a new order, which then counts from its own beginning.
+    fn ring(&self, number: u32) {
+        let mut order = self.lock();
+        if self.orders.load(Ordering::Relaxed) == number && matches!(*order, Order::Watch { .. }) {
+            *order = Order::Idle;
+            let _ = self.rung.notify();
+        }
+    }
+}
+
+fn waiter(address: usize, expected: u32) -> Wait {
+    let mut wait = Wait::new();
+    wait.val = expected.into();
+    wait.uaddr = WaitPtr::new(ptr::without_provenance_mut(address));
+    // Shared between processes.
+    wait.flags = WaitFlags::SIZE_U32;
+    wait
+}
+
+fn sleep_on(words: &[Wait]) -> rustix::io::Result<usize> {
+    loop {
+        match futex::waitv(words, WaitvFlags::empty(), None, ClockId::Monotonic) {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Leaves the process's signals to the threads that know of them.
+fn block_signals() {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY:
+    // - Room for a signal set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY:
+    // - `all` was filled above; the old set is not asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut()) };
+}

@@ -1,0 +1,133 @@
+//! The machine: processors, memory, limits, and what this process uses.
+
+mod cgroup;
+mod describe;
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+pub(crate) use describe::huge_pages as describe_huge_pages;
+pub use describe::{Machine, describe};
+
+/// The processors that the calling thread may run on, in ascending order.
+///
+/// # Examples
+///
+/// ```
+/// assert!(!portolan_sys::machine::cpus_allowed().is_empty());
+/// ```
+pub fn cpus_allowed() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else {
+        // Only for a machine with more processors than the set has room for.
+        return vec![0];
+    };
+    (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| set.is_set(cpu))
+        .collect()
+}
+
+/// Keeps the calling thread, and threads that it makes, on one processor.
+///
+/// # Errors
+///
+/// `EINVAL`: no such processor, or not allowed.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(Errno::INVAL.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Whether it can help to spin before sleeping: with one processor the peer does not run
+/// as long as we do.
+pub fn spin_hint() -> bool {
+    cpus_allowed().len() > 1
+}
+
+/// A sensible limit for a domain's memory, in bytes: half of what is available here, to
+/// the machine or to our control group, whichever is less.
+pub fn default_limit() -> u64 {
+    let available = available().unwrap_or(0);
+    available.min(cgroup::headroom().unwrap_or(u64::MAX)) / 2
+}
+
+/// Bytes of memory that could be had without swapping.
+pub fn available() -> Option<u64> {
+    describe::meminfo("MemAvailable:")
+}
+
+/// A limit of the process: what holds, and how far it may raise that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// What holds; `None` is no limit.
+    pub soft: Option<u64>,
+    /// How far the process may raise it; `None` is any.
+    pub hard: Option<u64>,
+}
+
+/// How many descriptors the process may have.
+pub fn rlimit_nofile() -> Limit {
+    limit(Resource::Nofile)
+}
+
+/// How many bytes the process may lock in memory.
+pub fn rlimit_memlock() -> Limit {
+    limit(Resource::Memlock)
+}
+
+fn limit(resource: Resource) -> Limit {
+    let limit = getrlimit(resource);
+    Limit {
+        soft: limit.current,
+        hard: limit.maximum,
+    }
+}
+
+/// Bytes of memory that this process has mapped and present, shared ones included.
+///
+/// # Errors
+///
+/// Where `/proc` is not mounted.
+pub fn resident_bytes() -> io::Result<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages = statm
+        .split_ascii_whitespace()
+        .nth(1)
+        .and_then(|pages| pages.parse::<u64>().ok());
+    let pages = pages.ok_or(io::ErrorKind::InvalidData)?;
+    Ok(pages * rustix::param::page_size() as u64)
+}
+
+/// Processor time that this process used, in user mode and in the kernel.
+pub fn cpu_time() -> Duration {
+    usage(libc::RUSAGE_SELF)
+}
+
+/// Processor time that ended children used which were waited for, and theirs in turn.
+pub fn children_cpu_time() -> Duration {
+    usage(libc::RUSAGE_CHILDREN)
+}
+
+fn usage(who: libc::c_int) -> Duration {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY:
+    // - Room for the answer; both values of `who` are valid, so it cannot fail.
+    unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
+    // SAFETY:
+    // - Zeroed, then filled by the kernel.
+    let usage = unsafe { usage.assume_init() };
+    duration(usage.ru_utime) + duration(usage.ru_stime)
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_micros(micros)
+}

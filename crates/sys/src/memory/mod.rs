@@ -1,0 +1,26 @@
+//! Shared memory: memfds, mappings, and advice on address ranges.
+//!
+//! # Invariants
+//!
+//! - **M1** A memfd that leaves [`create`] can neither shrink nor grow, so no access to
+//!   a mapping of it runs past its end into SIGBUS.
+//! - **M2** A [`Mapping`] never replaces another mapping of the process.
+//! - **M3** A [`Mapping`] unmaps only what it mapped, also in a forked child.
+
+mod file;
+mod mapping;
+mod range;
+
+pub use file::{
+    AllocateError, DataRanges, VerifyError, allocate, create, data_ranges, punch, verify,
+};
+pub use mapping::{MapError, Mapping};
+pub use range::{
+    Access, Lock, advise_huge, collapse, lock, populate_read, populate_write, protect, zap,
+};
+
+/// Bytes in a page.
+pub const PAGE: usize = 4096;
+
+/// Bytes in a huge page.
+pub const HUGE_PAGE: usize = 2 << 20;

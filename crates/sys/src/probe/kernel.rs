@@ -1,0 +1,281 @@
+//! Trials of kernel mechanisms.
+
+use std::fmt::Display;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use rustix::ioctl::{Updater, ioctl, opcode};
+use rustix::thread::ClockId;
+use rustix::thread::futex::{self, WaitvFlags};
+
+use super::{Outcome, Trial};
+use crate::bell::FutexFd;
+use crate::memory::{self, HUGE_PAGE, Mapping, PAGE};
+use crate::process::PidFd;
+use crate::socket;
+use crate::userfault::Minor;
+
+pub(super) const TRIALS: &[Trial] = &[
+    Trial {
+        name: "memfd seals",
+        run: memfd_seals,
+        without: "everything: shared memory could shrink under its users",
+    },
+    Trial {
+        name: "MFD_NOEXEC_SEAL",
+        run: noexec_seal,
+        without: "nothing but hardening: a memfd can be made executable",
+    },
+    Trial {
+        name: "MAP_FIXED_NOREPLACE",
+        run: fixed_noreplace,
+        without: "equal addresses in every space, and with them pointers in messages",
+    },
+    Trial {
+        name: "pidfd",
+        run: pidfd,
+        without: "reliable notice of a death",
+    },
+    Trial {
+        name: "SO_PEERPIDFD",
+        run: peer_pidfd,
+        without: "certainty about who connected, if process ids are reused quickly",
+    },
+    Trial {
+        name: "userfaultfd minor, SIGBUS",
+        run: userfault_minor,
+        without: "guarding of small extents",
+    },
+    Trial {
+        name: "MADV_POPULATE_WRITE",
+        run: populate_write,
+        without: "memory taken in batches: every page costs a fault of its own",
+    },
+    Trial {
+        name: "MADV_COLLAPSE on shared memory",
+        run: collapse,
+        without: "huge pages, unless the system gives them by itself; guarding large extents is slow",
+    },
+    Trial {
+        name: "MADV_GUARD_INSTALL on shared memory",
+        run: guard_install,
+        without: "the cheapest guard for a few pages; mprotect or userfaultfd serve instead",
+    },
+    Trial {
+        name: "io_uring futex wait",
+        run: ring_futex,
+        without: "wait set descriptors without a helper thread",
+    },
+    Trial {
+        name: "futex_waitv",
+        run: waitv,
+        without: "wait set descriptors where io_uring is missing too",
+    },
+    Trial {
+        name: "PAGEMAP_SCAN",
+        run: pagemap_scan,
+        without: "tracked automatic update",
+    },
+    Trial {
+        name: "asynchronous write protection",
+        run: async_write_protect,
+        without: "tracked automatic update",
+    },
+    Trial {
+        name: "SO_PASSRIGHTS",
+        run: pass_rights,
+        without: "refusing descriptors from peers that must not send any",
+    },
+];
+
+fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
+fn memory(len: usize) -> Result<(OwnedFd, Mapping), String> {
+    let fd = memory::create("portolan-probe", len as u64).map_err(text)?;
+    let mapping = Mapping::shared_anywhere(&fd, len).map_err(text)?;
+    Ok((fd, mapping))
+}
+
+fn memfd_seals() -> Outcome {
+    let fd = memory::create("portolan-probe", PAGE as u64).map_err(text)?;
+    memory::verify(&fd, PAGE as u64).map_err(text)?;
+    match rustix::fs::ftruncate(&fd, 0) {
+        Err(Errno::PERM) => Ok("a sealed memfd refuses to shrink".to_owned()),
+        other => Err(format!("a sealed memfd was truncated: {other:?}")),
+    }
+}
+
+fn noexec_seal() -> Outcome {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL;
+    memfd_create("portolan-probe", flags).map_err(text)?;
+    Ok("Linux 6.3".to_owned())
+}
+
+fn fixed_noreplace() -> Outcome {
+    let (fd, mapping) = memory(PAGE)?;
+    match Mapping::shared_at(&fd, mapping.base().addr(), PAGE) {
+        Err(memory::MapError::Taken { .. }) => Ok("a taken range is refused".to_owned()),
+        Err(other) => Err(text(other)),
+        Ok(_) => Err("a mapping was replaced".to_owned()),
+    }
+}
+
+fn pidfd() -> Outcome {
+    let own = PidFd::open(std::process::id()).map_err(text)?;
+    if own.is_dead() {
+        Err("says that we are dead".to_owned())
+    } else {
+        Ok("Linux 5.3".to_owned())
+    }
+}
+
+fn peer_pidfd() -> Outcome {
+    /// Linux 6.5.
+    const SO_PEERPIDFD: i32 = 77;
+    let (one, _other) = socket::pair().map_err(text)?;
+    let [raw] = socket::option(one.as_fd(), SO_PEERPIDFD).map_err(text)?;
+    // SAFETY:
+    // - The kernel has just made the descriptor for us.
+    drop(unsafe { OwnedFd::from_raw_fd(raw.cast_signed()) });
+    Ok("Linux 6.5".to_owned())
+}
+
+fn userfault_minor() -> Outcome {
+    let (fd, mapping) = memory(PAGE)?;
+    let start = mapping.base().addr();
+    memory::allocate(&fd, 0, PAGE as u64).map_err(text)?;
+    let minor = Minor::new().map_err(text)?;
+    minor.register(start, PAGE).map_err(text)?;
+    minor.resume(start, PAGE).map_err(text)?;
+    Ok("user mode only, no privilege needed".to_owned())
+}
+
+fn populate_write() -> Outcome {
+    let (_fd, mapping) = memory(PAGE)?;
+    memory::populate_write(mapping.base().addr(), PAGE).map_err(text)?;
+    Ok("Linux 5.14".to_owned())
+}
+
+fn collapse() -> Outcome {
+    let (_fd, mapping) = memory(HUGE_PAGE)?;
+    let start = mapping.base().addr();
+    memory::populate_write(start, HUGE_PAGE).map_err(text)?;
+    match memory::collapse(start, HUGE_PAGE).map_err(text)? {
+        true => Ok("2 MiB collapsed".to_owned()),
+        false => Err("no huge page could be had; memory may be fragmented".to_owned()),
+    }
+}
+
+fn guard_install() -> Outcome {
+    /// Linux 6.13, on shared memory 6.15.
+    const MADV_GUARD_INSTALL: i32 = 102;
+    let (_fd, mapping) = memory(PAGE)?;
+    // SAFETY:
+    // - Our own mapping, which nobody reads or writes any more.
+    let guarded = unsafe { libc::madvise(mapping.base().cast(), PAGE, MADV_GUARD_INSTALL) };
+    if guarded < 0 {
+        Err(text(io::Error::last_os_error()))
+    } else {
+        Ok("Linux 6.15".to_owned())
+    }
+}
+
+fn ring_futex() -> Outcome {
+    let word = AtomicU32::new(0);
+    let mut bell = FutexFd::with_ring().map_err(text)?;
+    // The word is something else already, so the bell rings at once.
+    bell.arm(&word, 1).map_err(text)?;
+    let rung = bell.drain().map_err(text)?;
+    if rung {
+        Ok("Linux 6.7".to_owned())
+    } else {
+        Err("did not ring".to_owned())
+    }
+}
+
+fn waitv() -> Outcome {
+    match futex::waitv(&[], WaitvFlags::empty(), None, ClockId::Monotonic) {
+        Err(Errno::INVAL) => Ok("Linux 5.16".to_owned()),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Default)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    regions: u64,
+    regions_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_any: u64,
+    return_mask: u64,
+}
+
+const _: () = assert!(size_of::<Scan>() == 96);
+
+fn pagemap_scan() -> Outcome {
+    const PAGEMAP_SCAN: u32 = opcode::read_write::<Scan>(b'f', 16);
+    const PRESENT: u64 = 1 << 3;
+    let (_fd, mapping) = memory(PAGE)?;
+    let start = mapping.base().addr() as u64;
+    let pagemap = std::fs::File::open("/proc/self/pagemap").map_err(text)?;
+    let mut scan = Scan {
+        size: size_of::<Scan>() as u64,
+        start,
+        end: start + PAGE as u64,
+        category_mask: PRESENT,
+        return_mask: PRESENT,
+        ..Scan::default()
+    };
+    // SAFETY:
+    // - The struct is the one that the request takes; see the size assertion.
+    let request = unsafe { Updater::<PAGEMAP_SCAN, _>::new(&mut scan) };
+    // SAFETY:
+    // - No buffer is given, so the kernel writes to the struct only.
+    unsafe { ioctl(&pagemap, request) }.map_err(text)?;
+    Ok("Linux 6.7".to_owned())
+}
+
+fn async_write_protect() -> Outcome {
+    const PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+    const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
+    const WP_UNPOPULATED: u64 = 1 << 13;
+    const WP_ASYNC: u64 = 1 << 15;
+    let features = PAGEFAULT_FLAG_WP | WP_HUGETLBFS_SHMEM | WP_UNPOPULATED | WP_ASYNC;
+    Minor::with_features(features).map_err(text)?;
+    Ok("Linux 6.7, shared memory too".to_owned())
+}
+
+fn pass_rights() -> Outcome {
+    /// Linux 6.16.
+    const SO_PASSRIGHTS: i32 = 83;
+    let (one, other) = socket::pair().map_err(text)?;
+    let off = 0_i32;
+    let (value, len) = (
+        (&raw const off).cast(),
+        size_of_val(&off) as libc::socklen_t,
+    );
+    // SAFETY:
+    // - `value` points to `len` bytes.
+    let set =
+        unsafe { libc::setsockopt(one.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, len) };
+    if set < 0 {
+        return Err(text(io::Error::last_os_error()));
+    }
+    match socket::send(&other, b"x", &[one.as_fd()]) {
+        Err(_) => Ok("Linux 6.16: a descriptor was refused".to_owned()),
+        Ok(()) => Err("a descriptor was let through".to_owned()),
+    }
+}

@@ -1,0 +1,11 @@
+//! Other processes, and waiting on descriptors.
+
+mod event;
+mod pidfd;
+mod proc;
+
+pub(crate) use event::wait;
+pub use event::{EventFd, Ready, poll};
+pub use pidfd::{PidFd, signal};
+pub use proc::{comm, start_time};
+pub use rustix::process::Signal;

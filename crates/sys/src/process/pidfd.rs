@@ -1,0 +1,110 @@
+//! Process descriptors: a reference to a process that no reuse of its id can bend.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::socket;
+
+/// Linux 6.5: the pidfd of a socket's peer.
+const SO_PEERPIDFD: i32 = 77;
+
+/// A reference to one process, which never comes to mean another.
+///
+/// Readable, for poll and epoll, once the process is dead.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::process::PidFd;
+/// let own = PidFd::open(std::process::id())?;
+/// assert!(!own.is_dead());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct PidFd {
+    fd: OwnedFd,
+}
+
+impl PidFd {
+    /// Refers to the process that has the id `pid` now.
+    ///
+    /// # Errors
+    ///
+    /// `ESRCH`: there is none.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let pid = i32::try_from(pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or(Errno::SRCH)?;
+        Ok(Self {
+            fd: pidfd_open(pid, PidfdFlags::empty())?,
+        })
+    }
+
+    /// Refers to the process that connected, or that listened, at the other end.
+    ///
+    /// Kernels before 6.5 cannot say, and the peer is looked up by its process id; if it
+    /// has died meanwhile that may be another process. Compare
+    /// [`start_time`](super::start_time) where that matters.
+    ///
+    /// # Errors
+    ///
+    /// `ESRCH` and `ENODATA`: the peer is dead and gone, or outside our pid namespace.
+    pub fn of_peer(socket: impl AsFd) -> io::Result<Self> {
+        let raw = match socket::option(socket.as_fd(), SO_PEERPIDFD) {
+            Ok([raw]) => raw.cast_signed(),
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+                return Self::open(socket::credentials(socket.as_fd())?.pid);
+            }
+            Err(error) => return Err(error),
+        };
+        // SAFETY:
+        // - The kernel has just made the descriptor for us, close-on-exec.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        Ok(Self { fd })
+    }
+
+    /// Whether the process has ended. A stopped process is alive, a zombie is dead.
+    pub fn is_dead(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let polled = retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)));
+        polled.is_ok() && fds[0].revents().contains(PollFlags::IN)
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<PidFd> for OwnedFd {
+    fn from(pidfd: PidFd) -> Self {
+        pidfd.fd
+    }
+}
+
+impl From<OwnedFd> for PidFd {
+    /// Takes a pidfd that another process sent. Any other descriptor is never dead, or
+    /// dead when readable.
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
+/// Sends `signal` to the process.
+///
+/// # Errors
+///
+/// `ESRCH`: it is dead. `EPERM`: it belongs to another user.
+pub fn signal(process: &PidFd, signal: Signal) -> io::Result<()> {
+    Ok(pidfd_send_signal(&process.fd, signal)?)
+}

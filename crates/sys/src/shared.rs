@@ -1,0 +1,231 @@
+//! A window of shared memory for benchmarks and tests.
+//!
+//! The window's bytes are plain data that any process holding the descriptor may write
+//! at any time. The copying functions move them with ordinary loads and stores: what
+//! two sides write at once is garbled, and nothing worse happens, because no byte is
+//! ever given a meaning here. Where one side must wait for the other, it uses
+//! [`Window::word`] or [`Window::word32`], which are atomic.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::fstat;
+
+use crate::memory::{self, MapError, Mapping, VerifyError};
+
+/// Shared memory with bounds-checked access.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::shared::Window;
+/// let ours = Window::create(4096)?;
+/// let theirs = Window::from_fd(ours.fd().try_clone_to_owned()?)?;
+/// ours.copy_in(100, b"hello");
+/// let mut bytes = [0; 5];
+/// theirs.copy_out(100, &mut bytes);
+/// assert_eq!(&bytes, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Window {
+    mapping: Mapping,
+    fd: OwnedFd,
+}
+
+/// Why there is no window.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WindowError {
+    /// The sender's, or the machine's: the descriptor is not sealed shared memory.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    /// The machine's: the memory could not be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The machine's: the memory could not be made.
+    #[error("cannot make shared memory: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Window {
+    /// Makes shared memory of `len` bytes, rounded up to whole pages.
+    ///
+    /// # Errors
+    ///
+    /// [`WindowError`].
+    pub fn create(len: usize) -> Result<Self, WindowError> {
+        let len = len
+            .checked_next_multiple_of(memory::PAGE)
+            .unwrap_or(usize::MAX);
+        let fd = memory::create("portolan-window", len as u64)?;
+        Ok(Self {
+            mapping: Mapping::shared_anywhere(&fd, len)?,
+            fd,
+        })
+    }
+
+    /// Maps the whole of a window that another process created.
+    ///
+    /// # Errors
+    ///
+    /// [`WindowError::Verify`] if its size is not final.
+    pub fn from_fd(fd: OwnedFd) -> Result<Self, WindowError> {
+        let found = fstat(&fd).map_err(io::Error::from)?.st_size;
+        memory::verify(&fd, u64::try_from(found).unwrap_or(0))?;
+        let len = usize::try_from(found).unwrap_or(0);
+        Ok(Self {
+            mapping: Mapping::shared_anywhere(&fd, len)?,
+            fd,
+        })
+    }
+
+    /// The descriptor to pass to another process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The first byte. Other processes may change what it points to at any time.
+    pub fn base(&self) -> *mut u8 {
+        self.mapping.base()
+    }
+
+    /// Bytes in the window; never zero.
+    #[expect(clippy::len_without_is_empty, reason = "a window is never empty")]
+    pub fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    /// The `index`th 8-byte word.
+    ///
+    /// # Panics
+    ///
+    /// If the window ends before it.
+    pub fn word(&self, index: usize) -> &AtomicU64 {
+        let word = self.at(index.saturating_mul(8), 8);
+        // SAFETY:
+        // - In bounds: `at` checked 8 bytes.
+        // - Aligned: the base is a page, the offset a multiple of 8.
+        // - Live as long as `self`, which unmaps.
+        // - Any bits are a valid `u64`.
+        unsafe { AtomicU64::from_ptr(word.cast()) }
+    }
+
+    /// The `index`th 4-byte word, for a futex.
+    ///
+    /// # Panics
+    ///
+    /// If the window ends before it.
+    pub fn word32(&self, index: usize) -> &AtomicU32 {
+        let word = self.at(index.saturating_mul(4), 4);
+        // SAFETY:
+        // - In bounds: `at` checked 4 bytes.
+        // - Aligned: the base is a page, the offset a multiple of 4.
+        // - Live as long as `self`, which unmaps.
+        // - Any bits are a valid `u32`.
+        unsafe { AtomicU32::from_ptr(word.cast()) }
+    }
+
+    /// Copies `bytes` into the window at `offset`.
+    ///
+    /// # Panics
+    ///
+    /// If they do not fit.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        let to = self.at(offset, bytes.len());
+        // SAFETY:
+        // - In bounds: `at` checked.
+        // - No Rust reference points into the window's plain bytes, so none overlaps.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Copies from the window at `offset` into `bytes`.
+    ///
+    /// # Panics
+    ///
+    /// If the window ends before that.
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.at(offset, bytes.len());
+        // SAFETY:
+        // - In bounds: `at` checked.
+        // - `bytes` is exclusively the caller's, so it does not overlap the window.
+        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// Sets `len` bytes from `offset` on to `byte`.
+    ///
+    /// # Panics
+    ///
+    /// If the window ends before that.
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) {
+        let to = self.at(offset, len);
+        // SAFETY:
+        // - In bounds: `at` checked.
+        unsafe { to.write_bytes(byte, len) };
+    }
+
+    /// The wrapping sum of the range's 8-byte words; reads all of it. A tail of fewer
+    /// than 8 bytes counts byte by byte.
+    ///
+    /// # Panics
+    ///
+    /// If the window ends before that.
+    pub fn sum(&self, offset: usize, len: usize) -> u64 {
+        let from = self.at(offset, len);
+        let words = len / 8;
+        let mut sum = 0_u64;
+        for index in 0..words {
+            let word = from.cast::<u64>().wrapping_add(index);
+            // SAFETY:
+            // - In bounds: `at` checked `len` bytes, and `index` is below `len / 8`.
+            // - Unaligned is allowed, and any bits are a valid `u64`.
+            sum = sum.wrapping_add(unsafe { word.read_unaligned() });
+        }
+        for index in words * 8..len {
+            let byte = from.wrapping_add(index);
+            // SAFETY:
+            // - In bounds: `at` checked `len` bytes.
+            sum = sum.wrapping_add(u64::from(unsafe { byte.read() }));
+        }
+        sum
+    }
+
+    /// Writes `seed`, `seed + 1`, ... to the range's 8-byte words. A tail of fewer than
+    /// 8 bytes stays as it is.
+    ///
+    /// # Panics
+    ///
+    /// If the window ends before that.
+    pub fn touch_write(&self, offset: usize, len: usize, seed: u64) {
+        let to = self.at(offset, len);
+        for index in 0..len / 8 {
+            let word = to.cast::<u64>().wrapping_add(index);
+            // SAFETY:
+            // - In bounds: `at` checked `len` bytes, and `index` is below `len / 8`.
+            // - Unaligned is allowed.
+            unsafe { word.write_unaligned(seed.wrapping_add(index as u64)) };
+        }
+    }
+
+    /// Takes memory for the whole window and maps it, so that no touch faults.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the machine has too little.
+    pub fn populate(&self) -> io::Result<()> {
+        memory::populate_write(self.base().addr(), self.len())
+    }
+
+    /// The byte at `offset`, after checking that `len` bytes follow.
+    #[track_caller]
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        let end = offset.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.len()),
+            "{len} bytes at {offset} do not fit a window of {} bytes",
+            self.len()
+        );
+        self.base().wrapping_add(offset)
+    }
+}

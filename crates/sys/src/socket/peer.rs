@@ -1,0 +1,168 @@
+//! Who is at the other end, and who holds a name.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use super::{Address, SocketError};
+use crate::process::comm;
+
+/// Linux 4.13: the supplementary groups of a socket's peer.
+const SO_PEERGROUPS: i32 = 59;
+
+/// The process that connected, or that first listened, at the other end.
+///
+/// All of it as of that moment. A listener's process may be dead, its socket inherited:
+/// judge by the user, not by the process id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id; 0 outside our pid namespace.
+    pub pid: u32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// Who is at the other end of a connected socket.
+///
+/// # Errors
+///
+/// [`SocketError::Io`]: not a Unix socket.
+pub fn peer(socket: impl AsFd) -> Result<Peer, SocketError> {
+    let failed = |source| SocketError::Io {
+        doing: "cannot tell the peer of a socket",
+        source,
+    };
+    let credentials = credentials(socket.as_fd()).map_err(failed)?;
+    let groups = groups(socket.as_fd()).map_err(failed)?;
+    Ok(Peer {
+        pid: credentials.pid,
+        uid: credentials.uid,
+        gid: credentials.gid,
+        groups,
+    })
+}
+
+/// `SO_PEERCRED`. Not rustix's, which cannot express a peer outside our pid namespace.
+pub(crate) fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
+    let [pid, uid, gid] = option(socket, libc::SO_PEERCRED)?;
+    Ok(Credentials { pid, uid, gid })
+}
+
+/// The kernel's `struct ucred`.
+pub(crate) struct Credentials {
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// Reads a socket option that consists of `N` 32-bit words.
+pub(crate) fn option<const N: usize>(socket: BorrowedFd<'_>, name: i32) -> io::Result<[u32; N]> {
+    let mut words = [0; N];
+    if read_option(socket, name, &mut words)? != N {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(words)
+}
+
+fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    // Enough for most users; the kernel refuses where it is not.
+    let mut groups = vec![0_u32; 32];
+    loop {
+        match read_option(socket, SO_PEERGROUPS, &mut groups) {
+            Ok(count) => {
+                groups.truncate(count);
+                return Ok(groups);
+            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ERANGE) => groups.resize(groups.len() * 2, 0),
+                // The kernel does not know the groups, or does not know the question.
+                Some(libc::ENODATA | libc::ENOPROTOOPT) => return Ok(Vec::new()),
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+/// Reads a socket option of 32-bit words into `words`; says how many it has.
+fn read_option(socket: BorrowedFd<'_>, name: i32, words: &mut [u32]) -> io::Result<usize> {
+    let mut len = libc::socklen_t::try_from(size_of_val(words)).unwrap_or(libc::socklen_t::MAX);
+    let to = words.as_mut_ptr().cast();
+    let fd = socket.as_raw_fd();
+    // SAFETY:
+    // - `words` has room for `len` bytes, and the kernel writes no more than that.
+    // - Any bits are a valid `u32`.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, to, &raw mut len) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(len as usize / size_of::<u32>())
+}
+
+/// A process that has a listening socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its process id.
+    pub pid: u32,
+    /// The short name of its program.
+    pub comm: String,
+}
+
+/// Who listens at `address`, for error messages; `None` if nobody or if it is hidden.
+///
+/// Only processes whose descriptors we may list are found. Of several, the one with the
+/// lowest process id.
+pub fn holder(address: &Address) -> Option<Holder> {
+    let table = std::fs::read("/proc/self/net/unix").ok()?;
+    let inode = listening_inode(&table, address)?;
+    let wanted = format!("socket:[{inode}]");
+    let mut pids: Vec<u32> = std::fs::read_dir("/proc")
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    pids.sort_unstable();
+    let pid = pids
+        .into_iter()
+        .find(|&pid| has_descriptor(pid, wanted.as_bytes()))?;
+    Some(Holder {
+        pid,
+        comm: comm(pid).unwrap_or_default(),
+    })
+}
+
+/// The inode of the socket that listens at `address`, from `/proc/net/unix`.
+fn listening_inode(table: &[u8], address: &Address) -> Option<u64> {
+    /// The flag of a socket that accepts connections.
+    const ACCEPTS: &str = "00010000";
+    let shown: Vec<u8> = match address {
+        // The kernel shows a zero byte as `@`, first of all the one that marks the name.
+        Address::Abstract(name) => std::iter::once(b'@')
+            .chain(name.iter().map(|&byte| if byte == 0 { b'@' } else { byte }))
+            .collect(),
+        Address::Path(path) => path.as_os_str().as_bytes().to_vec(),
+    };
+    // A line: number, references, protocol, flags, type, state, inode, name.
+    table.split(|&byte| byte == b'\n').find_map(|line| {
+        let fields = line.strip_suffix(shown.as_slice())?.strip_suffix(b" ")?;
+        let fields: Vec<&str> = std::str::from_utf8(fields)
+            .ok()?
+            .split_whitespace()
+            .collect();
+        match fields[..] {
+            [_, _, _, ACCEPTS, _, _, inode] => inode.parse().ok(),
+            _ => None,
+        }
+    })
+}
+
+fn has_descriptor(pid: u32, wanted: &[u8]) -> bool {
+    let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return false;
+    };
+    fds.filter_map(Result::ok)
+        .filter_map(|fd| std::fs::read_link(fd.path()).ok())
+        .any(|target| target.as_os_str().as_bytes() == wanted)
+}
