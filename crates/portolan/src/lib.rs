@@ -1,1 +1,33 @@
-//! Placeholder.
+//! Portolan hands memory over between processes instead of copying it.
+//!
+//! Placeholder of the crate's documentation.
+
+mod domain;
+mod extent;
+mod guard;
+mod member;
+mod region;
+
+/// What happens to the sender's access to an extent that it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protection {
+    /// The handle is consumed and the owner word changes; page tables stay as they are.
+    #[default]
+    Trusted,
+    /// An extent is accessible only in the space that owns it; a stray access is reported.
+    Guarded,
+    /// The receiver gets a copy of its own.
+    Copied,
+}
+
+/// Why this process may not use its membership any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Disowned {
+    /// The caller's: this process was forked from a member. It is not a member itself.
+    #[error("this process was forked from a member and is not one itself: join the domain, or exec, before using it")]
+    Forked,
+    /// The caller's: this process closed the descriptors that tie it to its host.
+    #[error("this process has lost its connection to the domain's host (did it close all descriptors?): leave and join again")]
+    Disconnected,
+}

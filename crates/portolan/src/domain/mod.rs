@@ -1,0 +1,3 @@
+//! Domains (being written).
+/// The thread that watches the host, or hosts.
+pub(crate) struct Link;

@@ -1,0 +1,55 @@
+//! One space: this process's membership in a domain, shared by every handle that it makes.
+
+use crate::domain::Link;
+use crate::extent::Cache;
+use crate::guard::Guard;
+use crate::region::Region;
+use crate::{Disowned, Protection};
+use portolan_shm::owner::OwnerRow;
+use portolan_shm::region::Tables;
+use portolan_shm::rights::RightRow;
+use std::sync::Mutex;
+
+/// What every handle of this process in one domain shares.
+pub(crate) struct Member {
+    pub(crate) region: Region,
+    /// Our space.
+    pub(crate) space: u8,
+    /// Its incarnation.
+    pub(crate) incarnation: u32,
+    /// The domain's name.
+    pub(crate) domain: String,
+    /// How extents are protected here.
+    pub(crate) protection: Protection,
+    /// Extents near at hand.
+    pub(crate) cache: Mutex<Cache>,
+    /// What closes and opens pages in a guarded domain.
+    pub(crate) guard: Option<Guard>,
+    /// The thread that watches the host, or hosts; its drop leaves the domain.
+    pub(crate) link: Link,
+}
+
+impl Member {
+    #[inline]
+    pub(crate) fn tables(&self) -> &Tables<'_> {
+        self.region.tables()
+    }
+
+    /// Our owner words.
+    #[inline]
+    pub(crate) fn row(&self) -> OwnerRow<'_> {
+        self.tables().owner_row(self.space)
+    }
+
+    /// Our counts of rights.
+    #[inline]
+    pub(crate) fn rights(&self) -> RightRow<'_> {
+        self.tables().right_row(self.space)
+    }
+
+    /// Refuses a forked child: it is not a member, and the region is not mapped there.
+    #[inline]
+    pub(crate) fn present(&self) -> Result<(), Disowned> {
+        if portolan_sys::fork::in_child() { Err(Disowned::Forked) } else { Ok(()) }
+    }
+}
