@@ -55,7 +55,8 @@ pub struct FutexFd {
 
 #[derive(Debug)]
 enum Inner {
-    Ring(Ring),
+    /// Boxed, because it is several times as large.
+    Ring(Box<Ring>),
     Helper(Helper),
 }
 
@@ -81,7 +82,7 @@ impl FutexFd {
     pub fn new() -> io::Result<Self> {
         match Ring::new() {
             Ok(ring) => Ok(Self {
-                inner: Inner::Ring(ring),
+                inner: Inner::Ring(Box::new(ring)),
             }),
             Err(_) => Self::with_thread(),
         }
@@ -94,7 +95,7 @@ impl FutexFd {
     /// `EPERM` and `ENOSYS`: no io_uring here. `Unsupported`: none with futexes.
     pub fn with_ring() -> io::Result<Self> {
         Ok(Self {
-            inner: Inner::Ring(Ring::new()?),
+            inner: Inner::Ring(Box::new(Ring::new()?)),
         })
     }
 

@@ -51,11 +51,11 @@ impl Ring {
     }
 
     pub(super) fn drain(&mut self) -> bool {
-        // Reading the queue empties it, also of a wait that was cancelled long ago.
-        let armed = self.armed;
-        let rung = self.ring.completion().fold(false, |rung, completion| {
-            rung || Some(completion.user_data()) == armed
-        });
+        let mut rung = false;
+        // To the end: what is left of a wait that was called off goes as well.
+        for completion in self.ring.completion() {
+            rung |= Some(completion.user_data()) == self.armed;
+        }
         if rung {
             self.armed = None;
         }

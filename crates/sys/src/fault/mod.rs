@@ -60,4 +60,7 @@ pub enum Verdict {
 ///
 /// It may do only what is async-signal-safe: no allocation, no locks, no panic, no
 /// standard output. [`Line`] and [`report`] may be used.
+///
+/// It runs on the thread's signal stack, if there is one. That of a Rust thread has 8 KiB,
+/// and with AVX-512 the interrupted registers take almost half of it: keep frames small.
 pub type Handler = fn(fault: &Fault, context: usize) -> Verdict;

@@ -10,13 +10,14 @@
 pub fn report(parts: &[&[u8]]) {
     let mut line = Line::new();
     for part in parts {
-        line = line.text(part);
+        line.text(part);
     }
     line.write();
 }
 
-/// Longest line, in bytes; the rest is cut off.
-const LINE: usize = 1024;
+/// Longest line, in bytes; the rest is cut off. A line lies on the signal stack, which
+/// has only a few kilobytes.
+const LINE: usize = 512;
 
 /// A line of text, put together without allocation. Async-signal-safe.
 ///
@@ -24,11 +25,11 @@ const LINE: usize = 1024;
 ///
 /// ```
 /// use portolan_sys::fault::Line;
-/// let line = Line::new().text(b"extent ").decimal(7).text(b" at ").hex(0x7f00);
+/// let mut line = Line::new();
+/// line.text(b"extent ").decimal(7).text(b" at ").hex(0x7f00);
 /// assert_eq!(line.as_bytes(), b"extent 7 at 0x7f00");
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a line is written by `write`"]
 pub struct Line {
     bytes: [u8; LINE],
     len: usize,
@@ -44,7 +45,7 @@ impl Line {
     }
 
     /// Adds bytes as they are.
-    pub fn text(mut self, text: &[u8]) -> Self {
+    pub fn text(&mut self, text: &[u8]) -> &mut Self {
         for (to, from) in self.bytes.iter_mut().skip(self.len).zip(text) {
             *to = *from;
             self.len += 1;
@@ -53,12 +54,12 @@ impl Line {
     }
 
     /// Adds a number.
-    pub fn decimal(self, number: u64) -> Self {
+    pub fn decimal(&mut self, number: u64) -> &mut Self {
         self.digits(number, 10)
     }
 
     /// Adds a number in hexadecimal, with `0x`.
-    pub fn hex(self, number: u64) -> Self {
+    pub fn hex(&mut self, number: u64) -> &mut Self {
         self.text(b"0x").digits(number, 16)
     }
 
@@ -77,7 +78,7 @@ impl Line {
         let _ = written;
     }
 
-    fn digits(self, mut number: u64, base: u64) -> Self {
+    fn digits(&mut self, mut number: u64, base: u64) -> &mut Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         // Room for 2^64 in decimal, the longer of the two.
         let mut digits = [0; 20];

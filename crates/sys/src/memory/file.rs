@@ -171,7 +171,21 @@ pub fn punch(fd: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Bytes of memory that the file has taken.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn allocated_bytes(fd: impl AsFd) -> io::Result<u64> {
+    /// Bytes in a block of `st_blocks`, whatever the file system's own blocks are.
+    const BLOCK: u64 = 512;
+    Ok(u64::try_from(fstat(fd)?.st_blocks).unwrap_or(0) * BLOCK)
+}
+
 /// The parts of `range` that have memory behind them, in ascending order.
+///
+/// Memory that was [`allocate`]d and never written or mapped counts as a hole, because
+/// it reads as zero; [`allocated_bytes`] counts it.
 ///
 /// Moves the file position, which is shared by all holders of the descriptor and which
 /// nothing in Portolan reads.
@@ -179,9 +193,10 @@ pub fn punch(fd: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
 /// # Examples
 ///
 /// ```
-/// use portolan_sys::memory;
+/// use portolan_sys::memory::{self, Mapping};
 /// let fd = memory::create("example", 1 << 20)?;
-/// memory::allocate(&fd, 8192, 4096)?;
+/// let mapping = Mapping::shared_anywhere(&fd, 1 << 20)?;
+/// memory::populate_write(mapping.base().addr() + 8192, 4096)?;
 /// let ranges: Vec<_> = memory::data_ranges(&fd, 0..1 << 20).collect::<Result<_, _>>()?;
 /// assert_eq!(ranges, [8192..12288]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

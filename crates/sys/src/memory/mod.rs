@@ -12,7 +12,8 @@ mod mapping;
 mod range;
 
 pub use file::{
-    AllocateError, DataRanges, VerifyError, allocate, create, data_ranges, punch, verify,
+    AllocateError, DataRanges, VerifyError, allocate, allocated_bytes, create, data_ranges, punch,
+    verify,
 };
 pub use mapping::{MapError, Mapping};
 pub use range::{

@@ -113,7 +113,7 @@ fn memfd_seals() -> Outcome {
 fn noexec_seal() -> Outcome {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL;
     memfd_create("portolan-probe", flags).map_err(text)?;
-    Ok("Linux 6.3".to_owned())
+    Ok("since Linux 6.3".to_owned())
 }
 
 fn fixed_noreplace() -> Outcome {
@@ -130,7 +130,7 @@ fn pidfd() -> Outcome {
     if own.is_dead() {
         Err("says that we are dead".to_owned())
     } else {
-        Ok("Linux 5.3".to_owned())
+        Ok("since Linux 5.3".to_owned())
     }
 }
 
@@ -142,7 +142,7 @@ fn peer_pidfd() -> Outcome {
     // SAFETY:
     // - The kernel has just made the descriptor for us.
     drop(unsafe { OwnedFd::from_raw_fd(raw.cast_signed()) });
-    Ok("Linux 6.5".to_owned())
+    Ok("since Linux 6.5".to_owned())
 }
 
 fn userfault_minor() -> Outcome {
@@ -158,7 +158,7 @@ fn userfault_minor() -> Outcome {
 fn populate_write() -> Outcome {
     let (_fd, mapping) = memory(PAGE)?;
     memory::populate_write(mapping.base().addr(), PAGE).map_err(text)?;
-    Ok("Linux 5.14".to_owned())
+    Ok("since Linux 5.14".to_owned())
 }
 
 fn collapse() -> Outcome {
@@ -181,7 +181,7 @@ fn guard_install() -> Outcome {
     if guarded < 0 {
         Err(text(io::Error::last_os_error()))
     } else {
-        Ok("Linux 6.15".to_owned())
+        Ok("since Linux 6.15".to_owned())
     }
 }
 
@@ -192,7 +192,7 @@ fn ring_futex() -> Outcome {
     bell.arm(&word, 1).map_err(text)?;
     let rung = bell.drain().map_err(text)?;
     if rung {
-        Ok("Linux 6.7".to_owned())
+        Ok("since Linux 6.7".to_owned())
     } else {
         Err("did not ring".to_owned())
     }
@@ -200,7 +200,7 @@ fn ring_futex() -> Outcome {
 
 fn waitv() -> Outcome {
     match futex::waitv(&[], WaitvFlags::empty(), None, ClockId::Monotonic) {
-        Err(Errno::INVAL) => Ok("Linux 5.16".to_owned()),
+        Err(Errno::INVAL) => Ok("since Linux 5.16".to_owned()),
         other => Err(format!("{other:?}")),
     }
 }
@@ -245,7 +245,7 @@ fn pagemap_scan() -> Outcome {
     // SAFETY:
     // - No buffer is given, so the kernel writes to the struct only.
     unsafe { ioctl(&pagemap, request) }.map_err(text)?;
-    Ok("Linux 6.7".to_owned())
+    Ok("since Linux 6.7".to_owned())
 }
 
 fn async_write_protect() -> Outcome {
@@ -255,7 +255,7 @@ fn async_write_protect() -> Outcome {
     const WP_ASYNC: u64 = 1 << 15;
     let features = PAGEFAULT_FLAG_WP | WP_HUGETLBFS_SHMEM | WP_UNPOPULATED | WP_ASYNC;
     Minor::with_features(features).map_err(text)?;
-    Ok("Linux 6.7, shared memory too".to_owned())
+    Ok("since Linux 6.7, shared memory too".to_owned())
 }
 
 fn pass_rights() -> Outcome {
@@ -263,19 +263,16 @@ fn pass_rights() -> Outcome {
     const SO_PASSRIGHTS: i32 = 83;
     let (one, other) = socket::pair().map_err(text)?;
     let off = 0_i32;
-    let (value, len) = (
-        (&raw const off).cast(),
-        size_of_val(&off) as libc::socklen_t,
-    );
+    let bytes = libc::socklen_t::try_from(size_of_val(&off)).map_err(text)?;
+    let (fd, value) = (one.as_raw_fd(), (&raw const off).cast());
     // SAFETY:
-    // - `value` points to `len` bytes.
-    let set =
-        unsafe { libc::setsockopt(one.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, len) };
+    // - `value` points to as many bytes as said.
+    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, value, bytes) };
     if set < 0 {
         return Err(text(io::Error::last_os_error()));
     }
     match socket::send(&other, b"x", &[one.as_fd()]) {
-        Err(_) => Ok("Linux 6.16: a descriptor was refused".to_owned()),
+        Err(_) => Ok("since Linux 6.16: a descriptor was refused".to_owned()),
         Ok(()) => Err("a descriptor was let through".to_owned()),
     }
 }

@@ -1,0 +1,316 @@
+//! Faults and who answers them. Whatever may kill a process runs in a child.
+
+mod support;
+
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use portolan_sys::fault::{self, Fault, Kind, Line, Verdict, WatchError};
+use portolan_sys::memory::{self, Access, Mapping, PAGE};
+use portolan_sys::userfault::Minor;
+
+const LEN: usize = 8 * PAGE;
+
+/// A memory file whose pages are all there, and a mapping of it that is watched by a
+/// userfaultfd with every page closed.
+fn closed() -> (Mapping, Mapping, Minor) {
+    let fd = memory::create("portolan-closed", LEN as u64).unwrap();
+    let open = Mapping::shared_anywhere(&fd, LEN).unwrap();
+    for page in 0..LEN / PAGE {
+        write(
+            open.base().addr() + page * PAGE,
+            u8::try_from(page).unwrap() + 1,
+        );
+    }
+    let closed = Mapping::shared_anywhere(&fd, LEN).unwrap();
+    let minor = Minor::new().unwrap();
+    minor.register(closed.base().addr(), LEN).unwrap();
+    (open, closed, minor)
+}
+
+fn read(address: usize) -> u8 {
+    let byte = std::ptr::with_exposed_provenance::<u8>(address);
+    // SAFETY:
+    // - Mapped by the test, or the test is about the fault.
+    unsafe { byte.read_volatile() }
+}
+
+fn write(address: usize, value: u8) {
+    let byte = std::ptr::with_exposed_provenance_mut::<u8>(address);
+    // SAFETY:
+    // - Mapped by the test, or the test is about the fault.
+    unsafe { byte.write_volatile(value) };
+}
+
+/// Runs `test` in a child; what became of it, and what it said.
+fn run(test: &str) -> (ExitStatus, String) {
+    let output = support::child(test, "victim").output().unwrap();
+    (
+        output.status,
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+#[test]
+fn a_touch_of_a_closed_page_is_sigbus() {
+    if support::role().is_none() {
+        let (status, said) = run("a_touch_of_a_closed_page_is_sigbus");
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{said}");
+        return;
+    }
+    let (_open, closed, _minor) = closed();
+    read(closed.base().addr());
+}
+
+#[test]
+fn resume_opens_and_zap_closes_with_the_content_kept() {
+    let (open, closed, minor) = closed();
+    let start = closed.base().addr();
+    assert!(!is_open(start));
+    // One page in the middle first: the batch has to step over it.
+    minor.resume(start + 3 * PAGE, PAGE).unwrap();
+    assert!(is_open(start + 3 * PAGE) && !is_open(start + 2 * PAGE));
+    minor.resume(start, LEN).unwrap();
+    for page in 0..LEN / PAGE {
+        assert_eq!(usize::from(read(start + page * PAGE)), page + 1);
+    }
+    minor.resume(start, LEN).unwrap();
+    write(start, 77);
+    // SAFETY:
+    // - Shared memory.
+    unsafe { memory::zap(start, LEN) }.unwrap();
+    assert!(!is_open(start) && !is_open(start + LEN - PAGE));
+    assert_eq!(read(open.base().addr()), 77);
+    minor.resume(start, PAGE).unwrap();
+    assert_eq!(read(start), 77);
+    minor.unregister(start, LEN).unwrap();
+    assert!(is_open(start + PAGE));
+}
+
+/// Whether the kernel can read the page: it answers EFAULT, not SIGBUS, if not.
+fn is_open(address: usize) -> bool {
+    let (_read, write) = rustix::pipe::pipe().unwrap();
+    let from = std::ptr::with_exposed_provenance(address);
+    // SAFETY:
+    // - The kernel checks the address itself.
+    let written = unsafe { libc::write(write.as_raw_fd(), from, 1) };
+    assert!(
+        written == 1
+            || rustix::io::Errno::from_io_error(&std::io::Error::last_os_error())
+                == Some(rustix::io::Errno::FAULT)
+    );
+    written == 1
+}
+
+#[test]
+fn a_hole_cannot_be_resumed_and_allocated_memory_can() {
+    let fd = memory::create("portolan-hole", LEN as u64).unwrap();
+    let mapping = Mapping::shared_anywhere(&fd, LEN).unwrap();
+    let start = mapping.base().addr();
+    let minor = Minor::new().unwrap();
+    minor.register(start, LEN).unwrap();
+    let hole = minor.resume(start, LEN).unwrap_err();
+    assert_eq!(hole.raw_os_error(), Some(libc::EFAULT));
+    // Taken, but never written: closed like any other page.
+    memory::allocate(&fd, 0, LEN as u64).unwrap();
+    assert!(!is_open(start));
+    minor.resume(start, LEN).unwrap();
+    assert_eq!(read(start), 0);
+    assert!(minor.resume(0x1000, PAGE).is_err());
+}
+
+#[test]
+fn dropping_the_descriptor_opens_everything() {
+    let (_open, closed, minor) = closed();
+    drop(minor);
+    assert_eq!(read(closed.base().addr()), 1);
+}
+
+/// What the handler in [`a_watcher_opens_pages_by_touch`] saw.
+static TOUCHED: AtomicUsize = AtomicUsize::new(0);
+static WRITES: AtomicU32 = AtomicU32::new(0);
+
+fn open_on_touch(fault: &Fault, context: usize) -> Verdict {
+    let minor = std::ptr::with_exposed_provenance::<Minor>(context);
+    // SAFETY:
+    // - The test keeps it alive for as long as it watches.
+    let minor = unsafe { &*minor };
+    TOUCHED.fetch_add(1, Ordering::Relaxed);
+    if fault.write == Some(true) {
+        WRITES.fetch_add(1, Ordering::Relaxed);
+    }
+    let page = fault.address / PAGE * PAGE;
+    match minor.resume(page, PAGE) {
+        Ok(()) if fault.kind == Kind::Bus => Verdict::Retry,
+        _ => Verdict::Refuse,
+    }
+}
+
+#[test]
+fn a_watcher_opens_pages_by_touch() {
+    let (_open, closed, minor) = closed();
+    let start = closed.base().addr();
+    let context = (&raw const minor).expose_provenance();
+    let watch = fault::watch(start, LEN, open_on_touch, context).unwrap();
+    assert_eq!(read(start + 5), 0);
+    assert_eq!(read(start + PAGE), 2);
+    assert_eq!(TOUCHED.load(Ordering::Relaxed), 2);
+    write(start + 2 * PAGE, 9);
+    assert_eq!(TOUCHED.load(Ordering::Relaxed), 3);
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(WRITES.load(Ordering::Relaxed), 1);
+    }
+    // Several threads at once.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for page in 3..LEN / PAGE {
+                    assert_eq!(usize::from(read(start + page * PAGE)), page + 1);
+                }
+            });
+        }
+    });
+    drop(watch);
+}
+
+#[test]
+fn a_refused_fault_kills_with_its_own_signal() {
+    if support::role().is_none() {
+        let (status, said) = run("a_refused_fault_kills_with_its_own_signal");
+        assert_eq!(status.signal(), Some(libc::SIGSEGV), "{said}");
+        assert!(said.contains("stray write at 0x"), "{said}");
+        return;
+    }
+    fn refuse(fault: &Fault, context: usize) -> Verdict {
+        if fault.kind == Kind::Segv && fault.address == context {
+            Line::new()
+                .text(b"stray write at ")
+                .hex(fault.address as u64)
+                .text(b"\n")
+                .write();
+        }
+        Verdict::Refuse
+    }
+    let fd = memory::create("portolan-refuse", LEN as u64).unwrap();
+    let mapping = Mapping::shared_anywhere(&fd, LEN).unwrap();
+    let start = mapping.base().addr();
+    let _watch = fault::watch(start, LEN, refuse, start + 8).unwrap();
+    // SAFETY:
+    // - Our mapping, and no reference points into it.
+    unsafe { memory::protect(start, LEN, Access::Read) }.unwrap();
+    write(start + 8, 1);
+}
+
+#[test]
+fn a_fault_that_nobody_watches_kills_as_ever() {
+    if support::role().is_none() {
+        let (status, said) = run("a_fault_that_nobody_watches_kills_as_ever");
+        assert_eq!(status.signal(), Some(libc::SIGSEGV), "{said}");
+        return;
+    }
+    let _watch = fault::watch(PAGE, PAGE, |_, _| Verdict::Retry, 0).unwrap();
+    read(2 * PAGE);
+}
+
+#[test]
+fn a_signal_that_somebody_sent_is_not_a_fault() {
+    if support::role().is_none() {
+        let (status, said) = run("a_signal_that_somebody_sent_is_not_a_fault");
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{said}");
+        return;
+    }
+    let _watch = fault::watch(0, usize::MAX, |_, _| Verdict::Retry, 0).unwrap();
+    // The runtime's own handler, which is the previous one, resets the action and expects
+    // the access to be made again. A sent signal is not, so it takes a second one.
+    for _ in 0..2 {
+        // SAFETY:
+        // - Kills the process, which is the point.
+        unsafe { libc::raise(libc::SIGBUS) };
+    }
+}
+
+#[test]
+fn the_handler_before_ours_still_gets_its_faults() {
+    if support::role().is_none() {
+        let (status, said) = run("the_handler_before_ours_still_gets_its_faults");
+        assert_eq!(status.code(), Some(42), "{said}");
+        return;
+    }
+    extern "C" fn older(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY:
+        // - The handler before passes on what the kernel gave.
+        let info = unsafe { &*info };
+        // SAFETY:
+        // - A fault carries an address.
+        let address = unsafe { info.si_addr() }.addr();
+        let code = if signal == libc::SIGSEGV && address == 3 * PAGE {
+            42
+        } else {
+            43
+        };
+        // SAFETY:
+        // - Ends the process without running anything else.
+        unsafe { libc::_exit(code) };
+    }
+    let older: extern "C" fn(_, _, _) = older;
+    // SAFETY:
+    // - All bits zero are a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = older as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY:
+    // - A handler of the type that the flags say.
+    unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) };
+    let _watch = fault::watch(PAGE, PAGE, |_, _| Verdict::Retry, 0).unwrap();
+    read(3 * PAGE);
+}
+
+#[test]
+fn a_dropped_watch_watches_nothing_and_makes_room() {
+    if support::role().is_none() {
+        // In a process of its own, because it fills the table.
+        let (status, said) = run("a_dropped_watch_watches_nothing_and_makes_room");
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{said}");
+        assert!(said.contains("before the fault"), "{said}");
+        return;
+    }
+    let (_open, closed, minor) = closed();
+    let context = (&raw const minor).expose_provenance();
+    let watch = || fault::watch(closed.base().addr(), LEN, open_on_touch, context);
+    let mut watches: Vec<_> = std::iter::from_fn(|| watch().ok()).collect();
+    assert!(matches!(watch(), Err(WatchError::Full { max }) if max == watches.len()));
+    watches.pop();
+    watches.push(watch().unwrap());
+    assert_eq!(read(closed.base().addr()), 1);
+    drop(watches);
+    fault::report(&[b"before the ", b"fault\n"]);
+    read(closed.base().addr() + PAGE);
+}
+
+#[test]
+fn impossible_ranges_are_refused() {
+    let watch = |start, len| fault::watch(start, len, |_, _| Verdict::Refuse, 0);
+    assert!(matches!(
+        watch(usize::MAX, 2),
+        Err(WatchError::OutOfRange { .. })
+    ));
+    assert!(matches!(watch(PAGE, 0), Err(WatchError::OutOfRange { .. })));
+}
+
+#[test]
+fn lines_hold_what_fits() {
+    let line = Line::new()
+        .decimal(0)
+        .text(b" ")
+        .decimal(u64::MAX)
+        .text(b" ")
+        .hex(u64::MAX);
+    assert_eq!(
+        line.as_bytes(),
+        b"0 18446744073709551615 0xffffffffffffffff"
+    );
+    let long = Line::new().text(&[b'x'; 2000]).text(b"more");
+    assert!(long.as_bytes().len() < 2000);
+}
