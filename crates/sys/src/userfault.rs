@@ -36,6 +36,8 @@ mod abi {
     /// Linux 5.14.
     pub(super) const FEATURE_MINOR_SHMEM: u64 = 1 << 10;
     pub(super) const MODE_MINOR: u64 = 1 << 2;
+    /// Nobody waits for a page where SIGBUS tells of it.
+    pub(super) const CONTINUE_DONTWAKE: u64 = 1 << 0;
     /// The group of ioctls, and their numbers.
     pub(super) const GROUP: u8 = 0xAA;
     pub(super) const REGISTER: u8 = 0x00;
@@ -170,7 +172,7 @@ impl Minor {
         while done < len {
             let mut step = abi::Continue {
                 range: range(start.wrapping_add(done), len - done),
-                mode: 0,
+                mode: abi::CONTINUE_DONTWAKE,
                 mapped: 0,
             };
             // SAFETY:

@@ -232,6 +232,40 @@ fn a_signal_that_somebody_sent_is_not_a_fault() {
 }
 
 #[test]
+fn without_a_handler_before_ours_the_default_holds() {
+    let Some(role) = support::role() else {
+        let test = "without_a_handler_before_ours_the_default_holds";
+        for (role, died_of) in [
+            ("unwatched", Some(libc::SIGSEGV)),
+            ("refused", Some(libc::SIGSEGV)),
+            ("sent", Some(libc::SIGSEGV)),
+            ("ignored", None),
+        ] {
+            let output = support::child(test, role).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.signal(), died_of, "{role}: {said}");
+        }
+        return;
+    };
+    let before = if role == "ignored" {
+        libc::SIG_IGN
+    } else {
+        libc::SIG_DFL
+    };
+    // SAFETY:
+    // - No handler of ours runs.
+    unsafe { libc::signal(libc::SIGSEGV, before) };
+    let _watch = fault::watch(PAGE, PAGE, |_, _| Verdict::Refuse, 0).unwrap();
+    match role.as_str() {
+        "unwatched" => drop(read(3 * PAGE)),
+        "refused" => drop(read(PAGE)),
+        // SAFETY:
+        // - Kills the process or does nothing, which is the point.
+        _ => drop(unsafe { libc::raise(libc::SIGSEGV) }),
+    }
+}
+
+#[test]
 fn the_handler_before_ours_still_gets_its_faults() {
     if support::role().is_none() {
         let (status, said) = run("the_handler_before_ours_still_gets_its_faults");
@@ -301,8 +335,8 @@ fn impossible_ranges_are_refused() {
 
 #[test]
 fn lines_hold_what_fits() {
-    let line = Line::new()
-        .decimal(0)
+    let mut line = Line::new();
+    line.decimal(0)
         .text(b" ")
         .decimal(u64::MAX)
         .text(b" ")
@@ -311,6 +345,7 @@ fn lines_hold_what_fits() {
         line.as_bytes(),
         b"0 18446744073709551615 0xffffffffffffffff"
     );
-    let long = Line::new().text(&[b'x'; 2000]).text(b"more");
+    let mut long = Line::new();
+    long.text(&[b'x'; 2000]).text(b"more");
     assert!(long.as_bytes().len() < 2000);
 }

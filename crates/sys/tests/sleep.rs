@@ -241,3 +241,24 @@ fn a_bell_survives_the_word() {
         assert!(bell.drain().unwrap());
     }
 }
+
+#[test]
+fn a_forked_child_can_neither_use_nor_break_a_bell() {
+    let word = AtomicU32::new(0);
+    for mut bell in bells() {
+        bell.arm(&word, 0).unwrap();
+        let answer = support::in_fork(|| {
+            // SAFETY:
+            // - The child's copy, dropped once; the child exits without dropping it again.
+            let mut copy = unsafe { std::ptr::read(&bell) };
+            let refused = copy.arm(&word, 0).is_err() && copy.drain().is_err();
+            drop(copy);
+            u8::from(!refused)
+        });
+        assert_eq!(answer, 0);
+        word.store(1, Ordering::Release);
+        futex::wake(&word, 1);
+        assert!(readable(&bell, None));
+        word.store(0, Ordering::Release);
+    }
+}

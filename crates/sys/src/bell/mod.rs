@@ -24,11 +24,13 @@ mod ring;
 mod thread;
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU32;
 
 use self::ring::Ring;
 use self::thread::Helper;
+use crate::fork;
 
 /// A descriptor that becomes readable when a futex word changes.
 ///
@@ -50,7 +52,10 @@ use self::thread::Helper;
 /// ```
 #[derive(Debug)]
 pub struct FutexFd {
-    inner: Inner,
+    /// Dropped only in the process that made it. A forked child has neither the memory of
+    /// the ring nor the thread.
+    inner: ManuallyDrop<Inner>,
+    generation: u64,
 }
 
 #[derive(Debug)]
@@ -81,9 +86,7 @@ impl FutexFd {
     /// `EMFILE`, above all, and those of [`with_thread`](Self::with_thread).
     pub fn new() -> io::Result<Self> {
         match Ring::new() {
-            Ok(ring) => Ok(Self {
-                inner: Inner::Ring(Box::new(ring)),
-            }),
+            Ok(ring) => Ok(Self::of(Inner::Ring(Box::new(ring)))),
             Err(_) => Self::with_thread(),
         }
     }
@@ -94,9 +97,7 @@ impl FutexFd {
     ///
     /// `EPERM` and `ENOSYS`: no io_uring here. `Unsupported`: none with futexes.
     pub fn with_ring() -> io::Result<Self> {
-        Ok(Self {
-            inner: Inner::Ring(Box::new(Ring::new()?)),
-        })
+        Ok(Self::of(Inner::Ring(Box::new(Ring::new()?))))
     }
 
     /// A bell with a helper thread.
@@ -105,14 +106,19 @@ impl FutexFd {
     ///
     /// `ENOSYS`: a kernel before 5.16. `EAGAIN`: too many threads. `EMFILE`.
     pub fn with_thread() -> io::Result<Self> {
-        Ok(Self {
-            inner: Inner::Helper(Helper::new()?),
-        })
+        Ok(Self::of(Inner::Helper(Helper::new()?)))
+    }
+
+    fn of(inner: Inner) -> Self {
+        Self {
+            inner: ManuallyDrop::new(inner),
+            generation: fork::generation(),
+        }
     }
 
     /// What this bell works with.
     pub fn kind(&self) -> Kind {
-        match &self.inner {
+        match &*self.inner {
             Inner::Ring(_) => Kind::Ring,
             Inner::Helper(_) => Kind::Thread,
         }
@@ -123,9 +129,9 @@ impl FutexFd {
     ///
     /// # Errors
     ///
-    /// The kernel's; nothing is armed then.
+    /// The kernel's; nothing is armed then. `Unsupported` in a forked child.
     pub fn arm(&mut self, word: &AtomicU32, expected: u32) -> io::Result<()> {
-        match &mut self.inner {
+        match self.inner()? {
             Inner::Ring(ring) => ring.arm(word, expected),
             Inner::Helper(helper) => helper.arm(word, expected),
         }
@@ -136,18 +142,38 @@ impl FutexFd {
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// The kernel's. `Unsupported` in a forked child.
     pub fn drain(&mut self) -> io::Result<bool> {
-        match &mut self.inner {
+        match self.inner()? {
             Inner::Ring(ring) => Ok(ring.drain()),
             Inner::Helper(helper) => helper.drain(),
         }
     }
 }
 
+impl FutexFd {
+    fn inner(&mut self) -> io::Result<&mut Inner> {
+        if self.generation == fork::generation() {
+            Ok(&mut self.inner)
+        } else {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+}
+
+impl Drop for FutexFd {
+    fn drop(&mut self) {
+        if self.generation == fork::generation() {
+            // SAFETY:
+            // - Dropped here and nowhere else, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.inner) };
+        }
+    }
+}
+
 impl AsFd for FutexFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.inner {
+        match &*self.inner {
             Inner::Ring(ring) => ring.as_fd(),
             Inner::Helper(helper) => helper.as_fd(),
         }

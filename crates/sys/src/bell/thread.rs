@@ -16,7 +16,6 @@ use rustix::io::Errno;
 use rustix::thread::ClockId;
 use rustix::thread::futex::{self, Wait, WaitFlags, WaitPtr, WaitvFlags};
 
-use crate::fork;
 use crate::futex::wake;
 use crate::process::EventFd;
 
@@ -27,8 +26,6 @@ const STACK: usize = 64 << 10;
 pub(super) struct Helper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// The process that the thread lives in.
-    generation: u64,
 }
 
 #[derive(Debug)]
@@ -71,7 +68,6 @@ impl Helper {
         Ok(Self {
             shared,
             thread: Some(thread),
-            generation: fork::generation(),
         })
     }
 
@@ -92,10 +88,6 @@ impl Drop for Helper {
         let Some(thread) = self.thread.take() else {
             return;
         };
-        if self.generation != fork::generation() {
-            // A forked child has no such thread, and its lock may be held for ever.
-            return;
-        }
         let _ = self.shared.give(Order::Quit);
         let _ = thread.join();
     }

@@ -59,7 +59,7 @@ pub enum Verdict {
 /// Decides a fault. Runs in the signal handler, in the thread that faulted.
 ///
 /// It may do only what is async-signal-safe: no allocation, no locks, no panic, no
-/// standard output. [`Line`] and [`report`] may be used.
+/// standard output. [`Line`] and [`report()`] may be used.
 ///
 /// It runs on the thread's signal stack, if there is one. That of a Rust thread has 8 KiB,
 /// and with AVX-512 the interrupted registers take almost half of it: keep frames small.

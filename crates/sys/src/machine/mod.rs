@@ -54,13 +54,16 @@ pub fn spin_hint() -> bool {
 /// A sensible limit for a domain's memory, in bytes: half of what is available here, to
 /// the machine or to our control group, whichever is less.
 pub fn default_limit() -> u64 {
-    let available = available().unwrap_or(0);
-    available.min(cgroup::headroom().unwrap_or(u64::MAX)) / 2
+    available().min(cgroup::headroom().unwrap_or(u64::MAX)) / 2
 }
 
 /// Bytes of memory that could be had without swapping.
-pub fn available() -> Option<u64> {
-    describe::meminfo("MemAvailable:")
+pub fn available() -> u64 {
+    describe::meminfo("MemAvailable:").unwrap_or_else(|| {
+        // Without `/proc` only what is not used for anything at all.
+        let info = rustix::system::sysinfo();
+        info.freeram.saturating_mul(info.mem_unit.into())
+    })
 }
 
 /// A limit of the process: what holds, and how far it may raise that.

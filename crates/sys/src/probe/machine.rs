@@ -77,8 +77,15 @@ fn user_interrupts() -> Outcome {
 #[cfg(target_arch = "x86_64")]
 fn cpuid(leaf: u32, has: fn(&std::arch::x86_64::CpuidResult) -> bool) -> Outcome {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
-    let highest = __cpuid(leaf & 0x8000_0000).eax;
-    if highest >= leaf && has(&__cpuid_count(leaf, 0)) {
+    // SAFETY:
+    // - Every x86-64 processor has the instruction.
+    #[allow(unused_unsafe, reason = "unsafe before Rust 1.94")]
+    let highest = unsafe { __cpuid(leaf & 0x8000_0000) }.eax;
+    // SAFETY:
+    // - As above.
+    #[allow(unused_unsafe, reason = "unsafe before Rust 1.94")]
+    let registers = unsafe { __cpuid_count(leaf, 0) };
+    if highest >= leaf && has(&registers) {
         Ok("the processor has it".to_owned())
     } else {
         Err("the processor, or its hypervisor, does not offer it".to_owned())

@@ -1,11 +1,13 @@
 //! Other processes, and waiting on descriptors.
 
 mod event;
+mod own;
 mod pidfd;
 mod proc;
 
 pub(crate) use event::wait;
 pub use event::{EventFd, Ready, poll};
+pub use own::{spawn_quiet, user};
 pub use pidfd::{PidFd, signal};
 pub use proc::{comm, start_time};
 pub use rustix::process::Signal;

@@ -90,13 +90,11 @@ pub fn connect_by(address: &Address, deadline: Option<Instant>) -> Result<OwnedF
 
 fn not_connected(address: &Address, errno: Errno) -> SocketError {
     let address = address.clone();
-    match (errno, &address) {
-        // A missing abstract name and a dead path both refuse; only the former is absent.
-        (Errno::CONNREFUSED, Address::Abstract(_)) => SocketError::Refused { address },
-        (Errno::CONNREFUSED, Address::Path(_)) => SocketError::Refused { address },
-        (Errno::NOENT | Errno::NOTDIR, _) => SocketError::NotFound { address },
-        (Errno::AGAIN, _) => SocketError::BacklogFull { address },
-        (other, _) => SocketError::new("cannot connect a socket", other),
+    match errno {
+        Errno::CONNREFUSED => SocketError::Refused { address },
+        Errno::NOENT | Errno::NOTDIR => SocketError::NotFound { address },
+        Errno::AGAIN => SocketError::BacklogFull { address },
+        other => SocketError::new("cannot connect a socket", other),
     }
 }
 

@@ -17,13 +17,13 @@ pub enum SocketError {
         /// The address wanted.
         address: Address,
     },
-    /// The state's: the address exists and nobody listens there, or not yet. Retry.
+    /// The state's: nobody listens there, any more or yet; an abstract name may not exist.
     #[error("{address} has no listener")]
     Refused {
         /// The address wanted.
         address: Address,
     },
-    /// The state's: there is no such address.
+    /// The state's: there is no such file, or no such directory to put one in.
     #[error("{address} does not exist")]
     NotFound {
         /// The address wanted.

@@ -1,0 +1,90 @@
+//! This process: whose it is, and threads of it that signals leave alone.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::thread::{Builder, JoinHandle};
+
+/// The effective user of this process.
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Starts a thread that never runs a signal handler of the program's.
+///
+/// Every signal is blocked there from its first instruction on, but for those that
+/// report its own faults.
+///
+/// # Errors
+///
+/// `EAGAIN`: too many threads.
+pub fn spawn_quiet<F>(name: &str, stack: usize, run: F) -> io::Result<JoinHandle<()>>
+where
+    F: FnOnce() + Send + 'static,
+{
+    // A thread begins with the mask of the one that makes it.
+    let before = change_mask(&quiet());
+    let spawned = Builder::new()
+        .name(name.to_owned())
+        .stack_size(stack)
+        .spawn(run);
+    change_mask(&before);
+    spawned
+}
+
+/// All signals but those that the processor raises.
+fn quiet() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY:
+    // - Room for a signal set.
+    unsafe { libc::sigfillset(set.as_mut_ptr()) };
+    // SAFETY:
+    // - Filled above.
+    let mut set = unsafe { set.assume_init() };
+    for fault in [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGILL,
+        libc::SIGFPE,
+        libc::SIGTRAP,
+    ] {
+        // SAFETY:
+        // - A valid set and valid signals.
+        unsafe { libc::sigdelset(&raw mut set, fault) };
+    }
+    set
+}
+
+/// Replaces the calling thread's mask; returns the old one.
+fn change_mask(to: &libc::sigset_t) -> libc::sigset_t {
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY:
+    // - A valid set, and room for another.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, ptr::from_ref(to), before.as_mut_ptr()) };
+    // SAFETY:
+    // - Zeroed, then filled by the call, which cannot fail on a valid request.
+    unsafe { before.assume_init() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quiet_thread_blocks_signals_and_its_maker_does_not() {
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let line = status.lines().find_map(|l| l.strip_prefix("SigBlk:"));
+            u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
+        };
+        let before = blocked();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = spawn_quiet("quiet", 64 << 10, move || tell.send(blocked()).unwrap()).unwrap();
+        thread.join().unwrap();
+        let bit = |signal: i32| 1_u64 << (signal - 1);
+        let theirs = told.recv().unwrap();
+        assert_ne!(theirs & bit(libc::SIGTERM), 0);
+        assert_eq!(theirs & (bit(libc::SIGSEGV) | bit(libc::SIGBUS)), 0);
+        assert_eq!(blocked(), before);
+    }
+}
