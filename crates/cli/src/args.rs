@@ -1,0 +1,129 @@
+//! The command line. Every command's help ends in an example.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Processes that hand memory over instead of copying it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "portolan",
+    version,
+    arg_required_else_help = true,
+    after_help = "Example:\n  portolan demo            hand 256 MiB through three processes, three ways\n  portolan bench latency   what one message costs on this machine"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Demo(DemoArgs),
+    Bench(BenchArgs),
+    Ls(LsArgs),
+    Doctor(DoctorArgs),
+    /// A further process of a running command. Not for users.
+    #[command(name = "__peer", hide = true)]
+    Peer,
+}
+
+/// Send a file through three processes (read, digest and stamp, write) and compare.
+///
+/// One process reads FILE in blocks, one computes its BLAKE3 digest and stamps
+/// each block, one writes the result. The digest is checked against the file
+/// that was written. The same work is then done over pipes and over Unix
+/// sockets. Prints throughput, processor time, and how often each byte was copied.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  portolan demo /var/lib/big.iso\n  portolan demo big.iso --output copy.iso --carrier pipe"
+)]
+pub(crate) struct DemoArgs {
+    /// The file to send; 256 MiB of generated data if none is given
+    pub(crate) file: Option<PathBuf>,
+    /// Keep what was written, in this file (otherwise it is discarded)
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Only these ways of carrying the blocks (default: all)
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub(crate) carrier: Vec<CarrierName>,
+    /// Size of a block in KiB
+    #[arg(long, default_value_t = 2048, value_name = "KIB", value_parser = clap::value_parser!(u32).range(4..=65_536))]
+    pub(crate) block: u32,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A way to carry blocks from one process of the demo to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum CarrierName {
+    /// Two pipes
+    Pipe,
+    /// Two Unix stream sockets
+    Socket,
+}
+
+/// Measure messages between processes on this machine, beside its limit.
+///
+/// Separate processes, pinned to two CPUs if there are two. The limit (for
+/// `latency` one cache line from core to core, for `wake` a bare futex
+/// ping-pong, for `throughput` and `fanin` a bare ring in shared memory) is
+/// measured in slices between the slices of the other rows; the ratio of a row
+/// is the median over its slices of its median to that of the limit's
+/// neighbouring slices.
+///
+/// p50 is the median over batches of 16 rounds where a round takes less than
+/// 2 us, over single rounds otherwise; p99, p99.9 and max are always over single
+/// rounds, less the time it takes to read the clock. One way is half of a round
+/// trip. For rates the sample is a batch of messages, and p99 is the rate that
+/// 99 % of the batches reached. The limit's rows are printed whatever the filter.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  portolan bench latency --quick\n  portolan bench wake --filter pipe --json > wake.json"
+)]
+pub(crate) struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    pub(crate) kind: BenchKind,
+    /// Every kind of row, few sizes, short slices
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Only rows that contain this word in any of their columns
+    #[arg(long, value_name = "WORD")]
+    pub(crate) filter: Option<String>,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchKind {
+    /// One message there and back, by size
+    Latency,
+    /// Messages one after another from one sender
+    Throughput,
+    /// Processor time per message from many senders to one receiver
+    Fanin,
+    /// Waking a process that sleeps, on one CPU and on two
+    Wake,
+}
+
+/// List domains, their spaces and ports, queues, and who owns how much.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  portolan ls --json")]
+pub(crate) struct LsArgs {
+    /// Print the list as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which kernel features are there, and what is lost without each.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  portolan doctor\n  portolan doctor --json")]
+pub(crate) struct DoctorArgs {
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,269 @@
+//! What a row measures, and what it is called.
+
+use serde::{Deserialize, Serialize};
+
+use crate::out;
+
+/// Bytes of a small message: what fits a cache line beside its sequence number.
+pub(crate) const SMALL: u64 = 48;
+
+/// One row's subject. It travels to the peers in their brief.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Case {
+    pub(crate) system: System,
+    /// Stands for the machine's limit in its group.
+    pub(crate) limit: bool,
+    pub(crate) mode: Mode,
+    pub(crate) protection: Protection,
+    pub(crate) payload: Payload,
+    pub(crate) temper: Temper,
+    pub(crate) bytes: u64,
+    pub(crate) pattern: Pattern,
+    pub(crate) placement: Placement,
+}
+
+/// The mechanism under test; each has one file in `systems`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum System {
+    /// One cache line each way.
+    Line,
+    /// A shared buffer with a flag: written there, read there.
+    Buffer,
+    /// The same with one copy into it (1), and one out of it (2).
+    Memcpy {
+        copies: u8,
+    },
+    Pipe,
+    UnixStream,
+    UnixSeqpacket,
+    MessageQueue,
+    Futex,
+    /// A single-writer ring of slots in shared memory.
+    Ring,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    Poll,
+    Block,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Protection {
+    None,
+}
+
+/// What sender and receiver do to the bytes of each message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Payload {
+    Untouched,
+    /// All written by the sender, all read by the receiver.
+    Touched,
+}
+
+/// Whether a message's bytes were in cache before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Temper {
+    /// The same buffers again and again.
+    Hot,
+    /// Rotating over more buffers than any cache holds.
+    Cold,
+}
+
+/// Who sends when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Pattern {
+    /// There and back. `one_way` halves the time.
+    RoundTrip { one_way: bool },
+    /// One sender, as fast as it goes; we receive.
+    Stream,
+    /// Many senders at once; what counts is processor time.
+    FanIn { senders: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Placement {
+    OneCpu,
+    TwoCpus,
+}
+
+/// What a row's figures are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Unit {
+    #[serde(rename = "ns one way")]
+    OneWay,
+    #[serde(rename = "ns round trip")]
+    RoundTrip,
+    #[serde(rename = "msg/s")]
+    Messages,
+    #[serde(rename = "GB/s")]
+    Gigabytes,
+    #[serde(rename = "ns CPU/msg")]
+    CpuTime,
+}
+
+impl Case {
+    /// A touched, hot, two-CPU round trip of `bytes`; the plan changes what differs.
+    pub(crate) fn new(system: System, bytes: u64) -> Self {
+        Self {
+            system,
+            limit: false,
+            mode: Mode::Poll,
+            protection: Protection::None,
+            payload: Payload::Touched,
+            temper: Temper::Hot,
+            bytes,
+            pattern: Pattern::RoundTrip { one_way: true },
+            placement: Placement::TwoCpus,
+        }
+    }
+
+    pub(crate) fn unit(&self) -> Unit {
+        match self.pattern {
+            Pattern::RoundTrip { one_way: true } => Unit::OneWay,
+            Pattern::RoundTrip { one_way: false } => Unit::RoundTrip,
+            Pattern::Stream if self.bytes <= SMALL => Unit::Messages,
+            Pattern::Stream => Unit::Gigabytes,
+            Pattern::FanIn { .. } => Unit::CpuTime,
+        }
+    }
+
+    pub(crate) fn system_name(&self) -> &'static str {
+        if self.limit {
+            return "limit";
+        }
+        match self.system {
+            System::Line => "line",
+            System::Buffer => "shared buffer",
+            System::Memcpy { .. } => "memcpy",
+            System::Pipe => "pipe",
+            System::UnixStream => "unix stream",
+            System::UnixSeqpacket => "unix seqpacket",
+            System::MessageQueue => "mqueue",
+            System::Futex => "futex",
+            System::Ring => "ring",
+        }
+    }
+
+    /// The row's `case`: what the other columns do not say.
+    pub(crate) fn name(&self) -> String {
+        let mut parts = Vec::new();
+        match self.system {
+            System::Line => parts.push("cache line".to_owned()),
+            System::Futex if self.limit => parts.push("futex ping-pong".to_owned()),
+            System::Ring if self.limit => parts.push("bare ring".to_owned()),
+            System::Memcpy { copies: 1 } => parts.push("one copy".to_owned()),
+            System::Memcpy { .. } => parts.push("two copies".to_owned()),
+            _ => parts.push("message".to_owned()),
+        }
+        if self.temper == Temper::Cold {
+            parts.push("cold".to_owned());
+        }
+        match self.pattern {
+            Pattern::RoundTrip { one_way: true } => {}
+            Pattern::RoundTrip { one_way: false } => parts.push(
+                match self.placement {
+                    Placement::OneCpu => "one CPU",
+                    Placement::TwoCpus => "two CPUs",
+                }
+                .to_owned(),
+            ),
+            Pattern::Stream => parts.push("stream".to_owned()),
+            Pattern::FanIn { senders: 1 } => parts.push("1 sender".to_owned()),
+            Pattern::FanIn { senders } => parts.push(format!("{senders} senders")),
+        }
+        parts.join(", ")
+    }
+
+    /// Whether `word` occurs in any column, in any case of letters.
+    pub(crate) fn contains(&self, word: &str) -> bool {
+        let columns = [
+            self.system_name().to_owned(),
+            self.name(),
+            self.mode.name().to_owned(),
+            self.protection.name().to_owned(),
+            self.payload.name().to_owned(),
+            self.bytes.to_string(),
+            out::size(self.bytes),
+            self.unit().name().to_owned(),
+        ];
+        let word = word.to_lowercase();
+        columns
+            .iter()
+            .any(|column| column.to_lowercase().contains(&word))
+    }
+}
+
+impl Mode {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Poll => "poll",
+            Self::Block => "block",
+        }
+    }
+}
+
+impl Protection {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+        }
+    }
+}
+
+impl Payload {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Untouched => "untouched",
+            Self::Touched => "touched",
+        }
+    }
+}
+
+impl Unit {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::OneWay => "ns one way",
+            Self::RoundTrip => "ns round trip",
+            Self::Messages => "msg/s",
+            Self::Gigabytes => "GB/s",
+            Self::CpuTime => "ns CPU/msg",
+        }
+    }
+
+    /// The figure for `picos` picoseconds per event of `bytes` bytes.
+    pub(crate) fn value(self, picos: f64, bytes: u64) -> f64 {
+        match self {
+            Self::OneWay | Self::RoundTrip | Self::CpuTime => picos / 1e3,
+            Self::Messages => 1e12 / picos,
+            Self::Gigabytes => bytes as f64 * 1e3 / picos,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_looks_at_every_column() {
+        let case = Case {
+            mode: Mode::Block,
+            ..Case::new(System::Pipe, 64 << 10)
+        };
+        for word in ["PIPE", "block", "65536", "64 KiB", "one way", "touched"] {
+            assert!(case.contains(word), "{word}");
+        }
+        assert!(!case.contains("mqueue"));
+    }
+
+    #[test]
+    fn units_convert_from_picoseconds_an_event() {
+        assert_eq!(Unit::OneWay.value(60_000.0, 0), 60.0);
+        assert_eq!(Unit::Messages.value(2_000.0, 48), 5e8);
+        assert_eq!(Unit::Gigabytes.value(1e6, 1000), 1.0);
+    }
+}

@@ -1,0 +1,75 @@
+//! Which processors the processes of a benchmark run on.
+
+use std::fs;
+
+use portolan_sys::machine;
+
+use crate::error::{CliError, Result};
+
+/// The CPUs of a run. The measuring process has one to itself if there are two.
+#[derive(Clone, Debug)]
+pub(crate) struct Cpus {
+    pub(crate) ours: usize,
+    /// Where the peers go, by seat; never empty.
+    others: Vec<usize>,
+}
+
+impl Cpus {
+    /// Chooses among the CPUs that this process may use. The first peer gets another
+    /// core, not our core's second thread, where there is one.
+    pub(crate) fn choose() -> Self {
+        let allowed = machine::cpus_allowed();
+        let ours = allowed.first().copied().unwrap_or(0);
+        let siblings = siblings(ours);
+        let mut others: Vec<usize> = allowed.iter().copied().filter(|&cpu| cpu != ours).collect();
+        others.sort_by_key(|cpu| siblings.contains(cpu));
+        if others.is_empty() {
+            others.push(ours);
+        }
+        Self { ours, others }
+    }
+
+    pub(crate) fn peer(&self, seat: u32) -> usize {
+        let seat = usize::try_from(seat).unwrap_or(0);
+        self.others[seat % self.others.len()]
+    }
+
+    /// Whether everything must share one CPU.
+    pub(crate) fn single(&self) -> bool {
+        self.others == [self.ours]
+    }
+}
+
+/// Keeps this process (its calling thread, before it starts others) on `cpu`.
+pub(crate) fn pin(cpu: usize) -> Result<()> {
+    machine::pin(cpu).map_err(CliError::system("pinning a process to a CPU"))
+}
+
+/// The threads of `cpu`'s core, itself included; empty where the kernel does not tell.
+fn siblings(cpu: usize) -> Vec<usize> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    parse_list(&fs::read_to_string(path).unwrap_or_default())
+}
+
+/// A kernel list such as `0-1,8`.
+fn parse_list(list: &str) -> Vec<usize> {
+    let mut cpus = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+            cpus.extend(first..=last);
+        }
+    }
+    cpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_lists_parse() {
+        assert_eq!(parse_list("0-2,8\n"), [0, 1, 2, 8]);
+        assert_eq!(parse_list(""), Vec::<usize>::new());
+    }
+}

@@ -1,0 +1,201 @@
+//! Measures the rows of a plan, slice by slice in turn with the limit.
+//!
+//! ```text
+//! group:  L r1 L r2 L r3 L   L r1 L r2 L r3 L   ...   one round robin a slice
+//! ```
+//!
+//! The machine's speed drifts (other guests, clock rates, page placement), so a
+//! row is compared only with the limit's slices on both sides of its own, and
+//! with its yardstick's slice of the same round.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::case::Case;
+use super::cpus::Cpus;
+use super::run::{self, Run};
+use super::sampler::{Figures, Sampler, clock_cost, median};
+use crate::error::Result;
+
+/// Rows that are measured in turn. Each group costs the memory of all of its rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) limit: Case,
+    pub(crate) rows: Vec<Entry>,
+}
+
+/// A row to be measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) case: Case,
+    /// The row of the same group that this one is held against.
+    pub(crate) yardstick: Option<Case>,
+    /// False for one that is here only as another's yardstick.
+    pub(crate) shown: bool,
+}
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    pub(crate) slices: usize,
+    pub(crate) slice: Duration,
+    pub(crate) limit_slice: Duration,
+}
+
+/// A measured row. Ratios are of times: above one is slower than the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    pub(crate) case: Case,
+    pub(crate) figures: Figures,
+    pub(crate) ratio_to_limit: f64,
+    pub(crate) yardstick: Option<(Case, f64)>,
+}
+
+/// A row under way.
+struct Lane {
+    entry: Entry,
+    run: Box<dyn Run>,
+    sampler: Sampler,
+    /// Medians of the slices, in picoseconds.
+    medians: Vec<f64>,
+    ratios: Vec<f64>,
+}
+
+/// A limit and its samples over all groups that it bounds.
+struct Bound {
+    case: Case,
+    sampler: Sampler,
+}
+
+/// Measures everything. The limits come first, each once; the rest in the plan's order.
+pub(crate) fn measure(groups: &[Group], effort: Effort, cpus: &Cpus) -> Result<Vec<Measured>> {
+    let clock = clock_cost();
+    let slices: usize = groups
+        .iter()
+        .map(|group| group.rows.len() * effort.slices)
+        .sum();
+    let progress = progress(slices);
+    let mut bounds: Vec<Bound> = Vec::new();
+    let mut rows = Vec::new();
+    for group in groups {
+        let position = bounds.iter().position(|bound| bound.case == group.limit);
+        let bound = position.unwrap_or_else(|| {
+            bounds.push(Bound {
+                case: group.limit.clone(),
+                sampler: Sampler::new(clock),
+            });
+            bounds.len() - 1
+        });
+        rows.extend(measure_group(
+            group,
+            &mut bounds[bound].sampler,
+            clock,
+            effort,
+            cpus,
+            &progress,
+        )?);
+    }
+    progress.finish_and_clear();
+    let limits = bounds.into_iter().filter_map(|Bound { case, sampler }| {
+        Some(Measured {
+            case,
+            figures: sampler.figures()?,
+            ratio_to_limit: 1.0,
+            yardstick: None,
+        })
+    });
+    Ok(limits.chain(rows).collect())
+}
+
+fn measure_group(
+    group: &Group,
+    limit_sampler: &mut Sampler,
+    clock: Duration,
+    effort: Effort,
+    cpus: &Cpus,
+    progress: &ProgressBar,
+) -> Result<Vec<Measured>> {
+    let mut limit = run::start(&group.limit, cpus)?;
+    let mut lanes = Vec::new();
+    for entry in &group.rows {
+        progress.set_message(format!("preparing {}", label(&entry.case)));
+        lanes.push(Lane {
+            run: run::start(&entry.case, cpus)?,
+            entry: entry.clone(),
+            sampler: Sampler::new(clock),
+            medians: Vec::new(),
+            ratios: Vec::new(),
+        });
+    }
+    // Asked for alone, a limit gets the time of a row.
+    let limit_slice = if lanes.is_empty() {
+        effort.slice
+    } else {
+        effort.limit_slice
+    };
+    for _ in 0..effort.slices {
+        let mut before = slice(limit.as_mut(), limit_slice, limit_sampler)?;
+        for lane in &mut lanes {
+            progress.set_message(label(&lane.entry.case));
+            let own = slice(lane.run.as_mut(), effort.slice, &mut lane.sampler)?;
+            let after = slice(limit.as_mut(), limit_slice, limit_sampler)?;
+            lane.medians.push(own);
+            lane.ratios.push(own / f64::midpoint(before, after));
+            before = after;
+            progress.inc(1);
+        }
+    }
+    limit.finish()?;
+    let measured = lanes
+        .iter()
+        .filter(|lane| lane.entry.shown)
+        .filter_map(|lane| {
+            Some(Measured {
+                case: lane.entry.case.clone(),
+                figures: lane.sampler.figures()?,
+                ratio_to_limit: median(lane.ratios.clone())?,
+                yardstick: held_against(lane, &lanes),
+            })
+        });
+    let measured = measured.collect();
+    lanes.into_iter().try_for_each(|lane| lane.run.finish())?;
+    Ok(measured)
+}
+
+/// Runs one slice; its median in picoseconds.
+fn slice(run: &mut dyn Run, budget: Duration, sampler: &mut Sampler) -> Result<f64> {
+    run.slice(budget, sampler)?;
+    // A slice has at least one round, thus a sample.
+    Ok(sampler.close_slice().unwrap_or(f64::NAN))
+}
+
+/// The median over the slices of `lane`'s time to its yardstick's.
+fn held_against(lane: &Lane, lanes: &[Lane]) -> Option<(Case, f64)> {
+    let yardstick = lane.entry.yardstick.as_ref()?;
+    let other = lanes.iter().find(|other| other.entry.case == *yardstick)?;
+    let ratios = lane
+        .medians
+        .iter()
+        .zip(&other.medians)
+        .map(|(own, other)| own / other);
+    Some((yardstick.clone(), median(ratios.collect())?))
+}
+
+fn label(case: &Case) -> String {
+    format!(
+        "{}, {} ({})",
+        case.system_name(),
+        case.name(),
+        crate::out::size(case.bytes)
+    )
+}
+
+/// On a terminal only; drawn between slices, never by a thread of its own.
+fn progress(slices: usize) -> ProgressBar {
+    let bar = ProgressBar::new(slices as u64);
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {eta}  {msg}")
+        .expect("a valid template");
+    bar.set_style(style);
+    bar
+}

@@ -1,0 +1,86 @@
+//! `portolan bench`: what messages between processes cost on this machine.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `case` | what a row measures and how it is named |
+//! | `plan` | which rows there are |
+//! | `systems` | the mechanisms, each an `Endpoint` |
+//! | `run` | one row's processes and its slices of work |
+//! | `harness` | turns between rows and the limit, ratios |
+//! | `sampler` | percentiles |
+//! | `report` | table and JSON |
+
+mod case;
+mod cpus;
+mod harness;
+mod machine;
+mod plan;
+mod report;
+mod run;
+mod sampler;
+mod systems;
+
+use std::time::Duration;
+
+pub(crate) use run::{PeerBrief, peer_main};
+
+use self::cpus::Cpus;
+use self::harness::{Effort, Group};
+use self::machine::Machine;
+use crate::args::{BenchArgs, BenchKind};
+use crate::error::{CliError, Result};
+
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    let cpus = Cpus::choose();
+    let machine = Machine::look(&cpus);
+    let mut groups = plan::plan(args.kind, args.quick, &cpus);
+    if let Some(word) = &args.filter {
+        groups = plan::filter(groups, word);
+        if groups.is_empty() {
+            return Err(CliError::NothingMatches { word: word.clone() });
+        }
+    }
+    drop_unaffordable(&mut groups);
+    cpus::pin(cpus.ours)?;
+    let measured = harness::measure(&groups, effort(args), &cpus)?;
+    report::print(&machine, &measured, args.json)
+}
+
+/// Long enough that a slice sees the steady state, short enough that drift of the
+/// machine touches a row and its neighbouring limit alike.
+fn effort(args: &BenchArgs) -> Effort {
+    // A sleeper's round takes longer, and 64 senders must all be at it.
+    let scale = match args.kind {
+        BenchKind::Latency | BenchKind::Throughput => 1,
+        BenchKind::Wake => 2,
+        BenchKind::Fanin => 10,
+    };
+    let (slices, slice, limit_slice) = if args.quick { (5, 5, 1) } else { (10, 30, 5) };
+    Effort {
+        slices,
+        slice: Duration::from_millis(scale * slice),
+        limit_slice: Duration::from_millis(scale * limit_slice),
+    }
+}
+
+/// Rows that need more memory than there is are left out, and that is said.
+fn drop_unaffordable(groups: &mut [Group]) {
+    // The other half is for whatever else runs.
+    let available = portolan_sys::machine::available() / 2;
+    for group in groups {
+        // A group's rows are alive together.
+        let mut needed = 0;
+        group.rows.retain(|entry| {
+            needed += plan::memory(&entry.case);
+            let affordable = needed <= available;
+            if !affordable {
+                let size = crate::out::size(entry.case.bytes);
+                eprintln!(
+                    "portolan: left out for lack of memory: {}, {size}",
+                    entry.case.name()
+                );
+            }
+            affordable
+        });
+    }
+}

@@ -1,0 +1,289 @@
+//! One row while it is measured: our end, the peers, and slices of work.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::case::{Case, Pattern, Placement};
+use super::cpus::Cpus;
+use super::sampler::Sampler;
+use super::systems::{Endpoint, with_endpoint};
+use crate::child::{Brief, Child, Control};
+use crate::error::Result;
+
+/// Rounds shorter than this are timed in batches for the median.
+const LONG_ROUND: Duration = Duration::from_micros(2);
+/// Rounds in such a batch, and single rounds after it.
+const BATCH: u64 = 16;
+const SINGLES: u64 = 8;
+/// Samples in a slice of a stream.
+const STREAM_SAMPLES: u64 = 100;
+/// The first estimate of a round's pace ends when its rounds took this long.
+const CALIBRATION: Duration = Duration::from_millis(1);
+/// Rounds of one slice at most, whatever the pace.
+const ROUNDS_MAX: u64 = 1 << 26;
+
+/// What a peer is to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct PeerBrief {
+    case: Case,
+    seat: u32,
+    cpu: usize,
+}
+
+/// Coordinator to peer: do so many rounds, or send so many messages.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    rounds: u64,
+}
+
+/// Peer to coordinator: ready, or done and how much processor time it took.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    cpu_nanos: u64,
+}
+
+/// A row under measurement, whatever its endpoint's type.
+pub(crate) trait Run {
+    /// Works for about `budget` and records it.
+    fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()>;
+    /// Lets the peers go.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// Makes the connection, starts the peers, and measures the pace.
+pub(crate) fn start(case: &Case, cpus: &Cpus) -> Result<Box<dyn Run>> {
+    with_endpoint!(case.system, E => Ok(Box::new(Typed::<E>::start(case, cpus)?)))
+}
+
+/// The whole life of a peer.
+pub(crate) fn peer_main(
+    brief: &PeerBrief,
+    control: &Control,
+    descriptors: Vec<std::os::fd::OwnedFd>,
+) -> Result<()> {
+    super::cpus::pin(brief.cpu)?;
+    with_endpoint!(brief.case.system, E => serve(E::attach(&brief.case, brief.seat, descriptors)?, &brief.case, control))
+}
+
+fn serve<E: Endpoint>(mut end: E, case: &Case, control: &Control) -> Result<()> {
+    control.send(&Answer { cpu_nanos: 0 })?;
+    while let Some(Order { rounds }) = control.receive()? {
+        let before = cpu_nanos();
+        for _ in 0..rounds {
+            match case.pattern {
+                Pattern::RoundTrip { .. } => end.echo()?,
+                Pattern::Stream | Pattern::FanIn { .. } => end.send()?,
+            }
+        }
+        control.send(&Answer {
+            cpu_nanos: cpu_nanos() - before,
+        })?;
+    }
+    Ok(())
+}
+
+struct Typed<E> {
+    case: Case,
+    end: E,
+    peers: Vec<Child>,
+    /// Time of a round or of a message, from the last slice.
+    pace: Duration,
+}
+
+impl<E: Endpoint> Typed<E> {
+    fn start(case: &Case, cpus: &Cpus) -> Result<Self> {
+        let (end, descriptors) = E::create(case)?;
+        let borrowed: Vec<_> = descriptors.iter().map(std::os::fd::AsFd::as_fd).collect();
+        let seats = match case.pattern {
+            Pattern::FanIn { senders } => senders,
+            Pattern::RoundTrip { .. } | Pattern::Stream => 1,
+        };
+        let role = format!(
+            "peer of the row \"{}, {}\"",
+            case.system_name(),
+            case.name()
+        );
+        let mut peers = Vec::new();
+        for seat in 0..seats {
+            let cpu = match case.placement {
+                Placement::OneCpu => cpus.ours,
+                Placement::TwoCpus => cpus.peer(seat),
+            };
+            let brief = Brief::Bench(PeerBrief {
+                case: case.clone(),
+                seat,
+                cpu,
+            });
+            peers.push(Child::start(&role, &brief, &borrowed)?);
+        }
+        // Our copies go, so that a dead peer ends the pipe.
+        drop(borrowed);
+        drop(descriptors);
+        for peer in &mut peers {
+            let Answer { .. } = peer.expect()?;
+            peer.watch()?;
+        }
+        let mut run = Self {
+            case: case.clone(),
+            end,
+            peers,
+            pace: Duration::ZERO,
+        };
+        run.calibrate()?;
+        Ok(run)
+    }
+
+    /// Doubles the rounds until they take long enough to tell the pace. Warms up, too.
+    fn calibrate(&mut self) -> Result<()> {
+        let mut unrecorded = Sampler::new(Duration::ZERO);
+        let mut rounds = 1;
+        loop {
+            self.pace = CALIBRATION / u32::try_from(rounds).unwrap_or(u32::MAX);
+            let start = Instant::now();
+            self.work(rounds, &mut unrecorded)?;
+            let elapsed = start.elapsed();
+            if elapsed >= CALIBRATION || rounds >= ROUNDS_MAX {
+                break;
+            }
+            rounds *= 2;
+        }
+        Ok(())
+    }
+
+    /// Orders about `rounds` rounds and takes our part in them; updates the pace.
+    fn work(&mut self, rounds: u64, sampler: &mut Sampler) -> Result<()> {
+        match self.case.pattern {
+            Pattern::RoundTrip { one_way } => {
+                self.round_trips(rounds, if one_way { 2 } else { 1 }, sampler)
+            }
+            Pattern::Stream => self.stream(rounds, sampler),
+            Pattern::FanIn { senders } => self.fan_in(rounds.div_ceil(senders.into()), sampler),
+        }
+    }
+
+    fn round_trips(&mut self, rounds: u64, events: u64, sampler: &mut Sampler) -> Result<()> {
+        // The first rounds of a slice wake the peer and refill the caches.
+        let warm = 1 + rounds / 16;
+        let batched = self.pace < LONG_ROUND;
+        let cycle = if batched { BATCH + SINGLES } else { 1 };
+        let cycles = rounds.div_ceil(cycle);
+        self.order(warm + cycles * cycle)?;
+        for _ in 0..warm {
+            self.end.round_trip()?;
+        }
+        let start = Instant::now();
+        for _ in 0..cycles {
+            if !batched {
+                let elapsed = self.timed(1)?;
+                sampler.typical(elapsed, events);
+                sampler.tail(elapsed, events);
+                continue;
+            }
+            let elapsed = self.timed(BATCH)?;
+            sampler.typical(elapsed, BATCH * events);
+            for _ in 0..SINGLES {
+                let elapsed = self.timed(1)?;
+                sampler.tail(elapsed, events);
+            }
+        }
+        self.pace = pace(start.elapsed(), cycles * cycle);
+        self.answers()?;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn timed(&mut self, rounds: u64) -> Result<Duration> {
+        let start = Instant::now();
+        for _ in 0..rounds {
+            self.end.round_trip()?;
+        }
+        Ok(start.elapsed())
+    }
+
+    fn stream(&mut self, messages: u64, sampler: &mut Sampler) -> Result<()> {
+        let warm = 1 + messages / 16;
+        let batch = messages.div_ceil(STREAM_SAMPLES);
+        let batches = messages.div_ceil(batch);
+        self.order(warm + batches * batch)?;
+        for _ in 0..warm {
+            self.end.receive()?;
+        }
+        let start = Instant::now();
+        let mut last = start;
+        for _ in 0..batches {
+            for _ in 0..batch {
+                self.end.receive()?;
+            }
+            let now = Instant::now();
+            sampler.typical(now - last, batch);
+            sampler.tail(now - last, batch);
+            last = now;
+        }
+        self.pace = pace(last - start, batches * batch);
+        self.answers()?;
+        Ok(())
+    }
+
+    /// One sample: the processor time of all processes, by message.
+    fn fan_in(&mut self, each: u64, sampler: &mut Sampler) -> Result<()> {
+        let messages = each * self.peers.len() as u64;
+        self.order(each)?;
+        let (start, before) = (Instant::now(), cpu_nanos());
+        for _ in 0..messages {
+            self.end.receive()?;
+        }
+        let ours = cpu_nanos() - before;
+        self.pace = pace(start.elapsed(), messages);
+        let total = Duration::from_nanos(ours + self.answers()?);
+        sampler.typical(total, messages);
+        sampler.tail(total, messages);
+        Ok(())
+    }
+
+    fn order(&self, rounds: u64) -> Result<()> {
+        self.peers
+            .iter()
+            .try_for_each(|peer| peer.control().send(&Order { rounds }))
+    }
+
+    /// Waits until every peer is parked again; their processor time together.
+    fn answers(&mut self) -> Result<u64> {
+        let mut total = 0;
+        for peer in &mut self.peers {
+            let Answer { cpu_nanos } = peer.expect()?;
+            total += cpu_nanos;
+        }
+        Ok(total)
+    }
+}
+
+impl<E: Endpoint> Run for Typed<E> {
+    fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()> {
+        let rounds = budget.as_nanos() / self.pace.as_nanos().max(1);
+        let rounds = u64::try_from(rounds)
+            .unwrap_or(ROUNDS_MAX)
+            .clamp(1, ROUNDS_MAX);
+        self.work(rounds, sampler)
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        // Our end goes last: a peer may still say goodbye to it.
+        let Self { end, peers, .. } = *self;
+        peers.into_iter().try_for_each(Child::dismiss)?;
+        drop(end);
+        Ok(())
+    }
+}
+
+fn pace(elapsed: Duration, rounds: u64) -> Duration {
+    Duration::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX) / rounds)
+        .max(Duration::from_nanos(1))
+}
+
+/// User and system time of this process so far.
+fn cpu_nanos() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,98 @@
+//! What the endpoints in shared memory have in common.
+
+use std::hint::black_box;
+use std::os::fd::OwnedFd;
+use std::thread;
+
+use portolan_sys::memory::HUGE_PAGE;
+use portolan_sys::shared::{Window, WindowError};
+
+use crate::bench::case::{Case, Placement};
+use crate::error::{CliError, Result};
+
+/// Two lines, because processors fetch them in pairs: a word on each side of such a
+/// boundary never travels with its neighbour.
+pub(crate) const LINE_PAIR: usize = 128;
+
+/// A resident window, on large pages where it fills some: the baseline gets what
+/// Portolan's own large extents get.
+pub(crate) fn create(bytes: usize) -> Result<Window> {
+    let doing = "making shared memory for a benchmark";
+    let window = Window::create(bytes).map_err(|error| system(doing, error))?;
+    window.populate().map_err(CliError::system(doing))?;
+    let large = window.len() / HUGE_PAGE * HUGE_PAGE;
+    if large > 0 {
+        // Without large pages the row is a little slower, and still a row.
+        let _ = portolan_sys::memory::collapse(window.base().addr(), large);
+    }
+    Ok(window)
+}
+
+/// The same window in a peer, its pages mapped.
+pub(crate) fn attach(descriptors: Vec<OwnedFd>) -> Result<Window> {
+    let doing = "mapping shared memory for a benchmark";
+    let descriptor = descriptors
+        .into_iter()
+        .next()
+        .ok_or(CliError::NoCoordinator)?;
+    let window = Window::from_fd(descriptor).map_err(|error| system(doing, error))?;
+    window.populate().map_err(CliError::system(doing))?;
+    Ok(window)
+}
+
+/// A descriptor of `window` for the peers.
+pub(crate) fn share(window: &Window) -> Result<Vec<OwnedFd>> {
+    let descriptor = window
+        .fd()
+        .try_clone_to_owned()
+        .map_err(CliError::system("sharing memory with a peer"))?;
+    Ok(vec![descriptor])
+}
+
+fn system(doing: &'static str, error: WindowError) -> CliError {
+    CliError::System {
+        doing,
+        source: std::io::Error::other(error),
+    }
+}
+
+/// Writes all of a private payload, word by word as [`Window::touch_write`] does.
+pub(crate) fn write_private(payload: &mut [u8], seed: u64) {
+    for (word, value) in payload.chunks_exact_mut(8).zip(seed..) {
+        word.copy_from_slice(&value.to_ne_bytes());
+    }
+    black_box(payload);
+}
+
+/// Reads all of a private payload, word by word as [`Window::sum`] does.
+pub(crate) fn read_private(payload: &[u8]) {
+    let words = payload.chunks_exact(8);
+    let sum = words.fold(0_u64, |sum, word| {
+        sum.wrapping_add(u64::from_ne_bytes(word.try_into().expect("8 bytes")))
+    });
+    black_box(sum);
+}
+
+/// A busy wait without a pause instruction, which would add its own 10 to 40 ns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spin {
+    /// With one CPU the other side runs only if we let it.
+    yields: bool,
+}
+
+impl Spin {
+    pub(crate) fn new(case: &Case) -> Self {
+        Self {
+            yields: case.placement == Placement::OneCpu,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn until(self, mut done: impl FnMut() -> bool) {
+        while !done() {
+            if self.yields {
+                thread::yield_now();
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The mechanisms under test.
+//!
+//! Each is one [`Endpoint`] type. To add one: a variant of
+//! [`System`](super::case::System), a file here, a line in [`with_endpoint`], and
+//! its rows in `plan`.
+
+mod buffer;
+mod futex;
+mod line;
+mod memory;
+mod mqueue;
+mod pipe;
+mod ring;
+mod stream;
+mod unix;
+
+use std::os::fd::OwnedFd;
+
+pub(crate) use buffer::Buffer;
+pub(crate) use futex::Futex;
+pub(crate) use line::Line;
+pub(crate) use mqueue::MessageQueue;
+pub(crate) use pipe::Pipe;
+pub(crate) use ring::Ring;
+pub(crate) use unix::Unix;
+
+use super::case::Case;
+use crate::error::Result;
+
+/// One process's end of a two-way (for [`Ring`] one-way) connection.
+///
+/// The measured loops are generic over this type, so nothing is called through a
+/// pointer inside them. Whoever made the end with [`create`](Self::create) drives
+/// (round trips) or receives (streams); the others echo or send.
+pub(crate) trait Endpoint: Sized {
+    /// Makes the connection: our end, and the descriptors for every peer's.
+    fn create(case: &Case) -> Result<(Self, Vec<OwnedFd>)>;
+
+    /// Makes a peer's end from the descriptors. Peers are numbered by `seat`.
+    fn attach(case: &Case, seat: u32, descriptors: Vec<OwnedFd>) -> Result<Self>;
+
+    /// Sends the next message: writes its payload first if the case says touched.
+    fn send(&mut self) -> Result<()>;
+
+    /// Waits for the next message, as the case's mode says, and reads its payload.
+    fn receive(&mut self) -> Result<()>;
+
+    /// One round, as the side that is timed.
+    #[inline(always)]
+    fn round_trip(&mut self) -> Result<()> {
+        self.send()?;
+        self.receive()
+    }
+
+    /// One round, as the other side.
+    #[inline(always)]
+    fn echo(&mut self) -> Result<()> {
+        self.receive()?;
+        self.send()
+    }
+}
+
+/// Runs `$body` with `$E` standing for the endpoint type of `$system`.
+macro_rules! with_endpoint {
+    ($system:expr, $E:ident => $body:expr) => {{
+        use $crate::bench::case::System;
+        use $crate::bench::systems as s;
+        macro_rules! with {
+            ($type:ty) => {{
+                type $E = $type;
+                $body
+            }};
+        }
+        match $system {
+            System::Line => with!(s::Line),
+            System::Buffer | System::Memcpy { .. } => with!(s::Buffer),
+            System::Pipe => with!(s::Pipe),
+            System::UnixStream | System::UnixSeqpacket => with!(s::Unix),
+            System::MessageQueue => with!(s::MessageQueue),
+            System::Futex => with!(s::Futex),
+            System::Ring => with!(s::Ring),
+        }
+    }};
+}
+pub(crate) use with_endpoint;

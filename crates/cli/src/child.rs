@@ -1,0 +1,291 @@
+//! The further processes of one run: this program again, under the control of
+//! the process that the user started.
+//!
+//! ```text
+//! coordinator ── control socket (the child's standard input) ── child
+//!      Brief + descriptors  ->
+//!      an order             ->                parked in a read between orders:
+//!                               <-  an answer no CPU time, no busy loop
+//!      end of file          ->                the child leaves
+//! ```
+//!
+//! # Invariants
+//!
+//! - **C1** A child never outlives its coordinator: the kernel kills it
+//!   (`PR_SET_PDEATHSIG`), even in a busy loop.
+//! - **C2** A coordinator never waits for a dead child: it either waits on the
+//!   control sockets, or has [`Child::watch`] end the command.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{CliError, End, FOLLOWED, Result};
+use crate::{bench, demo};
+
+/// The longest packet on a control socket: a brief with room to spare.
+const PACKET_MAX: usize = 8 << 10;
+/// The most descriptors in one packet: a stage of the demo takes four.
+const DESCRIPTORS_MAX: usize = 8;
+/// How long a child that was told to leave may take before it is killed.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// What a child is for: the first packet it gets.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Brief {
+    Bench(bench::PeerBrief),
+    Demo(demo::StageBrief),
+}
+
+/// The hidden subcommand: takes the brief and does what it says.
+pub(crate) fn main() -> Result<()> {
+    // C1. A coordinator that died before this line has closed the socket, so that
+    // the read of the brief below ends.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(CliError::system("asking to be killed with the coordinator"))?;
+    // Under another number, so that nothing mistakes the socket for input.
+    let stdin = std::io::stdin();
+    let socket = stdin
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|_| CliError::NoCoordinator)?;
+    let control = Control(socket);
+    let Ok(Some((brief, descriptors))) = control.receive_with::<Brief>() else {
+        return Err(CliError::NoCoordinator);
+    };
+    match brief {
+        Brief::Bench(brief) => bench::peer_main(&brief, &control, descriptors),
+        Brief::Demo(brief) => demo::stage_main(&brief, &control, descriptors),
+    }
+}
+
+/// One end of a control socket: whole packets, in order.
+#[derive(Debug)]
+pub(crate) struct Control(OwnedFd);
+
+impl Control {
+    pub(crate) fn send<T: Serialize>(&self, packet: &T) -> Result<()> {
+        self.send_with(packet, &[])
+    }
+
+    fn send_with<T: Serialize>(&self, packet: &T, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+        let bytes = serde_json::to_vec(packet).expect("plain data serialises");
+        assert!(bytes.len() <= PACKET_MAX && descriptors.len() <= DESCRIPTORS_MAX);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
+        }
+        rustix::net::sendmsg(
+            &self.0,
+            &[IoSlice::new(&bytes)],
+            &mut ancillary,
+            SendFlags::NOSIGNAL,
+        )
+        .map_err(CliError::system("sending to another process of this run"))?;
+        Ok(())
+    }
+
+    /// The next packet; `None` once the other side has left.
+    pub(crate) fn receive<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+        Ok(self.receive_with()?.map(|(packet, _)| packet))
+    }
+
+    fn receive_with<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>> {
+        let mut bytes = vec![0; PACKET_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::io::retry_on_intr(|| {
+            rustix::net::recvmsg(
+                &self.0,
+                &mut [IoSliceMut::new(&mut bytes)],
+                &mut ancillary,
+                RecvFlags::CMSG_CLOEXEC,
+            )
+        })
+        .map_err(CliError::system("hearing from another process of this run"))?;
+        if received.bytes == 0 {
+            return Ok(None);
+        }
+        let descriptors = ancillary
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        let packet = serde_json::from_slice(&bytes[..received.bytes])
+            .map_err(|source| CliError::Garbled { pid: 0, source })?;
+        Ok(Some((packet, descriptors)))
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A process that we started. Dropped, it is killed; see [`Child::dismiss`] for the polite end.
+#[derive(Debug)]
+pub(crate) struct Child {
+    role: String,
+    process: std::process::Child,
+    control: Option<Control>,
+    /// Set before we end the child ourselves, so that its end is no accident.
+    expected: Arc<AtomicBool>,
+}
+
+impl Child {
+    /// Starts this program again and hands it its brief and copies of `descriptors`.
+    pub(crate) fn start(role: &str, brief: &Brief, descriptors: &[BorrowedFd<'_>]) -> Result<Self> {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(CliError::system("making a control socket"))?;
+        let process = Command::new("/proc/self/exe")
+            .arg("__peer")
+            .stdin(Stdio::from(theirs))
+            // Only the coordinator prints results.
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(CliError::system("starting a further process"))?;
+        let child = Self {
+            role: role.to_owned(),
+            process,
+            control: Some(Control(ours)),
+            expected: Arc::new(AtomicBool::new(false)),
+        };
+        child.control().send_with(brief, descriptors)?;
+        Ok(child)
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        self.control
+            .as_ref()
+            .expect("present until the child is dismissed")
+    }
+
+    /// The next packet, which must come: a child that left instead is an error.
+    pub(crate) fn expect<T: DeserializeOwned>(&mut self) -> Result<T> {
+        match self.control().receive()? {
+            Some(packet) => Ok(packet),
+            None => Err(self.died()),
+        }
+    }
+
+    /// From now on the child's death ends the command, whatever the coordinator
+    /// is doing (C2): it may be in a busy loop or asleep in any system call.
+    pub(crate) fn watch(&self) -> Result<()> {
+        let doing = "watching another process of this run";
+        let pid = Pid::from_child(&self.process);
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+            .map_err(CliError::system(doing))?;
+        let (role, expected) = (self.role.clone(), Arc::clone(&self.expected));
+        let watcher = move || {
+            // An unanswerable poll must not end the command: nobody died.
+            if !readable(pidfd.as_fd(), None).unwrap_or(false) {
+                return;
+            }
+            // Relaxed: set by the thread that then ends the child; the child's
+            // death, which we have just observed, lies between.
+            if !expected.load(Ordering::Relaxed) {
+                let pid = pid.as_raw_nonzero().get().unsigned_abs();
+                let error = CliError::PeerDied {
+                    role,
+                    pid,
+                    status: "see its own message, if any".into(),
+                    end: End::Failed,
+                };
+                error.report();
+                std::process::exit(error.exit_code().into());
+            }
+        };
+        std::thread::Builder::new()
+            .name("watch".into())
+            // It only polls: keep it small, fan-in has one for each of 64 children.
+            .stack_size(64 << 10)
+            .spawn(watcher)
+            .map_err(CliError::system(doing))?;
+        Ok(())
+    }
+
+    /// Tells the child to leave and waits until it has.
+    pub(crate) fn dismiss(mut self) -> Result<()> {
+        self.expected.store(true, Ordering::Relaxed);
+        drop(self.control.take());
+        let pid = Pid::from_child(&self.process);
+        let doing = "waiting for another process of this run to leave";
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+            .map_err(CliError::system(doing))?;
+        // One that does not leave in time is killed by the drop.
+        readable(pidfd.as_fd(), Some(LEAVING)).map_err(CliError::system(doing))?;
+        Ok(())
+    }
+
+    /// The error for a child whose control socket ended: waits for its status.
+    pub(crate) fn died(&mut self) -> CliError {
+        self.expected.store(true, Ordering::Relaxed);
+        let (status, end) = match self.process.wait() {
+            Ok(status) => describe(status),
+            Err(error) => (error.to_string(), End::Failed),
+        };
+        CliError::PeerDied {
+            role: self.role.clone(),
+            pid: self.process.id(),
+            status,
+            end,
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.expected.store(true, Ordering::Relaxed);
+        // Both fail only if it is gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn describe(status: ExitStatus) -> (String, End) {
+    match status.code() {
+        Some(0) => ("it left without a result".into(), End::Failed),
+        Some(code) if code == i32::from(FOLLOWED) => {
+            ("its neighbour was gone".into(), End::Followed)
+        }
+        Some(code) => (format!("exit code {code}"), End::Failed),
+        None => (status.to_string(), End::Killed),
+    }
+}
+
+/// Waits until `descriptor` is readable or at its end; false when time ran out first.
+pub(crate) fn readable(
+    descriptor: BorrowedFd<'_>,
+    timeout: Option<Duration>,
+) -> std::io::Result<bool> {
+    let timeout = timeout.map(|t| Timespec {
+        tv_sec: t.as_secs().cast_signed(),
+        tv_nsec: t.subsec_nanos().into(),
+    });
+    let mut fds = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    let ready = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()))?;
+    Ok(ready > 0)
+}

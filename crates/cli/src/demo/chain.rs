@@ -1,0 +1,204 @@
+//! The three processes as a whole: started together, ended together (D2).
+
+use std::fs::File;
+use std::io::Seek as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+use super::files::{Input, Output};
+use super::stages::{Done, Ready, Role, StageBrief, Start};
+use crate::args::CarrierName;
+use crate::child::{Brief, Child};
+use crate::error::{CliError, End, Result};
+
+/// A larger pipe and socket buffer, for the baselines at their best; what an
+/// unprivileged process may set.
+const BUFFER: usize = 1 << 20;
+/// How often the bar moves.
+const TICK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+/// How long the other stages get to fail, too, before we say which failed first.
+const AFTERMATH: Duration = Duration::from_millis(200);
+
+/// What a run of the chain took.
+#[derive(Debug)]
+pub(crate) struct Totals {
+    pub(crate) elapsed: Duration,
+    /// User and system time of the three stages.
+    pub(crate) cpu: Duration,
+    /// The hasher's; the writer's last stamp was the same.
+    pub(crate) digest: String,
+}
+
+/// One stage while it runs.
+struct Stage {
+    child: Child,
+    done: Option<Done>,
+}
+
+/// Sends `input` through the chain into `output`.
+pub(crate) fn run(
+    carrier: CarrierName,
+    input: &Input,
+    output: &Output,
+    block_kib: u32,
+) -> Result<Totals> {
+    // We keep the writer's open file: its position says how far the work is.
+    let result = output.reopen()?;
+    let mut stages = start(carrier, input, &result, block_kib)?;
+    for stage in &mut stages {
+        let Ready {} = stage.child.expect()?;
+    }
+    let bar = super::progress(input.len(), carrier.label());
+    let begun = Instant::now();
+    for stage in &stages {
+        stage.child.control().send(&Start {})?;
+    }
+    while stages.iter().any(|stage| stage.done.is_none()) {
+        wait(&stages)?;
+        if let Err(error) = collect(&mut stages) {
+            bar.finish_and_clear();
+            return Err(first_failure(error, &mut stages));
+        }
+        bar.set_position((&result).stream_position().unwrap_or(0));
+    }
+    let elapsed = begun.elapsed();
+    bar.finish_and_clear();
+    let dones: Vec<Done> = stages
+        .iter()
+        .filter_map(|stage| stage.done.clone())
+        .collect();
+    stages
+        .into_iter()
+        .try_for_each(|stage| stage.child.dismiss())?;
+    totals(carrier, elapsed, &dones)
+}
+
+fn totals(carrier: CarrierName, elapsed: Duration, dones: &[Done]) -> Result<Totals> {
+    let [reader, hasher, writer] = dones else {
+        unreachable!("one result for each of the three stages");
+    };
+    if writer.digest != hasher.digest {
+        let (found, expected) = (writer.digest.clone(), hasher.digest.clone());
+        return Err(CliError::WrongDigest {
+            carrier: carrier.label(),
+            what: "the last stamp",
+            found,
+            expected,
+        });
+    }
+    let cpu = reader.cpu + hasher.cpu + writer.cpu;
+    Ok(Totals {
+        elapsed,
+        cpu,
+        digest: hasher.digest.clone(),
+    })
+}
+
+/// The descriptors between the stages: reader to hasher, hasher to writer.
+struct Hops {
+    ends: [(OwnedFd, OwnedFd); 2],
+}
+
+impl Hops {
+    fn make(carrier: CarrierName) -> Result<Self> {
+        let hop = || match carrier {
+            CarrierName::Pipe => {
+                let (from, to) =
+                    pipe_with(PipeFlags::CLOEXEC).map_err(CliError::system("making a pipe"))?;
+                // A user's quota may refuse; the default size works as well.
+                let _ = fcntl_setpipe_size(&to, BUFFER);
+                Ok((from, to))
+            }
+            CarrierName::Socket => {
+                let doing = "making a pair of Unix sockets";
+                let (from, to) = socketpair(
+                    AddressFamily::UNIX,
+                    SocketType::STREAM,
+                    SocketFlags::CLOEXEC,
+                    None,
+                )
+                .map_err(CliError::system(doing))?;
+                rustix::net::sockopt::set_socket_send_buffer_size(&to, BUFFER)
+                    .map_err(CliError::system(doing))?;
+                Ok((from, to))
+            }
+        };
+        Ok(Self {
+            ends: [hop()?, hop()?],
+        })
+    }
+}
+
+fn start(carrier: CarrierName, input: &Input, result: &File, block_kib: u32) -> Result<Vec<Stage>> {
+    let Hops {
+        ends: [(hasher_in, reader_out), (writer_in, hasher_out)],
+    } = Hops::make(carrier)?;
+    let block = usize::try_from(block_kib).expect("64-bit only") << 10;
+    let file = input.reopen()?;
+    let descriptors = [
+        (file.as_fd(), reader_out.as_fd()),
+        (hasher_in.as_fd(), hasher_out.as_fd()),
+        (writer_in.as_fd(), result.as_fd()),
+    ];
+    // Our copies go with this function, so that a dead stage ends its neighbours' streams.
+    let stages = Role::ALL
+        .into_iter()
+        .zip(descriptors)
+        .map(|(role, (from, to))| {
+            let brief = Brief::Demo(StageBrief {
+                role,
+                carrier,
+                block,
+            });
+            let child = Child::start(role.name(), &brief, &[from, to])?;
+            Ok(Stage { child, done: None })
+        });
+    stages.collect()
+}
+
+/// Until a stage says something or ends, or the bar is to move.
+fn wait(stages: &[Stage]) -> Result<()> {
+    let waiting = stages.iter().filter(|stage| stage.done.is_none());
+    let mut fds: Vec<PollFd<'_>> = waiting
+        .map(|stage| PollFd::from_borrowed_fd(stage.child.control().as_fd(), PollFlags::IN))
+        .collect();
+    rustix::io::retry_on_intr(|| poll(&mut fds, Some(&TICK)))
+        .map_err(CliError::system("waiting for the demo's processes"))?;
+    Ok(())
+}
+
+/// Takes the results that have arrived.
+fn collect(stages: &mut [Stage]) -> Result<()> {
+    for stage in stages.iter_mut().filter(|stage| stage.done.is_none()) {
+        let ready = crate::child::readable(stage.child.control().as_fd(), Some(Duration::ZERO));
+        if ready.map_err(CliError::system("waiting for the demo's processes"))? {
+            stage.done = Some(stage.child.expect()?);
+        }
+    }
+    Ok(())
+}
+
+/// Of several stages that ended, the one whose end explains the others'.
+fn first_failure(error: CliError, stages: &mut [Stage]) -> CliError {
+    std::thread::sleep(AFTERMATH);
+    let mut failures = vec![error];
+    for stage in stages.iter_mut().filter(|stage| stage.done.is_none()) {
+        let ended = crate::child::readable(stage.child.control().as_fd(), Some(Duration::ZERO));
+        if ended.unwrap_or(false) {
+            failures.push(stage.child.died());
+        }
+    }
+    // One that did not end by itself explains more than any that did.
+    failures.sort_by_key(|error| match error {
+        CliError::PeerDied { end, .. } => *end,
+        _ => End::Failed,
+    });
+    failures.swap_remove(0)
+}
