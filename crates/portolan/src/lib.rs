@@ -8,6 +8,8 @@ mod guard;
 mod member;
 mod region;
 
+pub use domain::{Builder, Domain, JoinError, LeaveError};
+
 /// What happens to the sender's access to an extent that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protection {

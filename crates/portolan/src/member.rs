@@ -53,3 +53,9 @@ impl Member {
         if portolan_sys::fork::in_child() { Err(Disowned::Forked) } else { Ok(()) }
     }
 }
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        crate::domain::depart(self);
+    }
+}

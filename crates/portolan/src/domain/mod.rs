@@ -1,3 +1,152 @@
-//! Domains (being written).
-/// The thread that watches the host, or hosts.
-pub(crate) struct Link;
+//! Domains: who is in one, who hosts it, and what becomes of the dead.
+//!
+//! ```text
+//!                 bind and listen first                     leave: all returned
+//! a process ----------------------------> space 1, host ----------------------> gone
+//!     |                                        | dies: its pidfd is readable
+//!     | hello, welcome, arrived                v
+//!     +-----------------------> a space --- takes the host word over
+//! ```
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `settings` | how a domain is to be: the builder |
+//! | `rendezvous` | finding the host, or becoming the first |
+//! | `create` | making a region |
+//! | `link` | this process's tie to its host: one thread, and leaving |
+//! | `watch` | a member's thread: waits for the host's death, and succeeds it |
+//! | `host` | the host's thread: newcomers, deaths |
+//! | `admit` | one newcomer's admission |
+//! | `reclaim` | returning what a dead space held |
+//!
+//! # Invariants
+//!
+//! - **D1** At most one living space has the host word, and only it writes other spaces' entries.
+//! - **D2** The host word is taken from nobody, or from a space whose pidfd is readable.
+//! - **D3** A space's entry is handed out again only after its reclaim has finished; its
+//!   incarnation then goes up.
+//! - **D4** The listening socket is made once and shared by every member: the domain's name
+//!   lives exactly as long as a member does, and is never bound a second time meanwhile.
+//! - **D5** Every step of a reclaim may be repeated, by another host, after the one that began
+//!   it was killed.
+
+mod create;
+mod descriptor;
+mod error;
+mod link;
+mod rendezvous;
+mod settings;
+
+pub use error::{JoinError, LeaveError};
+pub(crate) use link::{Link, depart};
+pub use settings::Builder;
+
+use crate::Protection;
+use crate::member::Member;
+use portolan_abi::space::HostWord;
+use portolan_shm::atomic::Ordering;
+use std::sync::Arc;
+
+/// This process's membership in a domain. Cheap to clone; the process leaves when the
+/// last clone, port, right, extent and message of it is dropped.
+///
+/// # Examples
+///
+/// ```
+/// let domain = portolan::Domain::private()?;
+/// assert_eq!(domain.space(), 1);
+/// assert!(domain.is_host());
+/// # Ok::<(), portolan::JoinError>(())
+/// ```
+#[derive(Clone)]
+pub struct Domain {
+    // In this order: the drop of the last member leaves the domain, and the second waits
+    // until that has happened, should the host's thread be doing it.
+    member: Arc<Member>,
+    settled: link::Settled,
+}
+
+impl Domain {
+    /// Joins the domain `name` of this process's user, and creates it if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`], after 5 seconds at the latest.
+    pub fn join(name: &str) -> Result<Self, JoinError> {
+        Self::builder(name).join()
+    }
+
+    /// How to join the domain `name`, and what to create if it is not there.
+    pub fn builder(name: &str) -> Builder {
+        Builder::new(name)
+    }
+
+    /// A domain that only this process is in, without socket and thread. For tests.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`].
+    pub fn private() -> Result<Self, JoinError> {
+        Self::builder("private").private()
+    }
+
+    fn new(member: Arc<Member>) -> Self {
+        let settled = member.link.settled();
+        Self { member, settled }
+    }
+
+    /// The domain's name.
+    pub fn name(&self) -> &str {
+        &self.member.domain
+    }
+
+    /// This process's number in the domain, from 1 on.
+    pub fn space(&self) -> u8 {
+        self.member.space
+    }
+
+    /// Whether this process hosts the domain now.
+    pub fn is_host(&self) -> bool {
+        host(&self.member) == me(&self.member)
+    }
+
+    /// How extents are protected in this domain.
+    pub fn protection(&self) -> Protection {
+        self.member.protection
+    }
+
+    /// Leaves the domain: when this returns, everything that this process held in it has
+    /// been returned and its place is free. Dropping the last handle does the same.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaveError`]: what stands in the way, and when it will have happened.
+    pub fn leave(self) -> Result<(), LeaveError> {
+        link::leave(self.member, self.settled)
+    }
+
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.member
+    }
+}
+
+impl std::fmt::Debug for Domain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Member { domain, space, .. } = &*self.member;
+        write!(f, "Domain({domain:?}, space {space})")
+    }
+}
+
+/// Who hosts.
+fn host(member: &Member) -> HostWord {
+    // Acquire: what the host did before it took the role is seen.
+    HostWord::unpack(member.tables().header.host.word.load(Ordering::Acquire))
+}
+
+/// Our own host word.
+fn me(member: &Member) -> HostWord {
+    HostWord {
+        space: member.space,
+        incarnation: member.incarnation,
+    }
+}

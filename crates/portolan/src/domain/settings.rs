@@ -1,0 +1,195 @@
+//! What a domain is to be like: the builder.
+
+use super::error::JoinError;
+use super::{Domain, rendezvous};
+use crate::Protection;
+use portolan_abi::hello::socket_name;
+use portolan_abi::region::Geometry;
+use portolan_sys::socket::Address;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long joining may take unless the caller says otherwise.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// How many bytes of addresses extents get unless the caller says otherwise.
+const SIZE: u64 = 16 << 30;
+/// Users or groups that a domain's header has room for, besides their count.
+const MAX_PERMITTED: usize = 63;
+
+/// How to join a domain, and what it is like if this process is the first.
+///
+/// Size, limit, protection, locking and permissions hold if this process creates the
+/// domain; of a domain that exists, they are what its creator chose.
+///
+/// # Examples
+///
+/// ```
+/// use portolan::{Domain, Protection};
+/// let domain = Domain::builder("example").size(1 << 30).protection(Protection::Trusted).private()?;
+/// assert_eq!(domain.protection(), Protection::Trusted);
+/// # Ok::<(), portolan::JoinError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `join`"]
+pub struct Builder {
+    pub(super) name: String,
+    pub(super) size: u64,
+    pub(super) limit: Option<u64>,
+    pub(super) protection: Option<Protection>,
+    pub(super) lock_pages: bool,
+    pub(super) users: Vec<u32>,
+    pub(super) groups: Vec<u32>,
+    pub(super) space_name: Option<String>,
+    pub(super) deadline: Duration,
+    pub(super) directory: Option<PathBuf>,
+    /// The effective user of this process.
+    pub(super) user: u32,
+    /// Whose domain it is.
+    pub(super) owner: u32,
+}
+
+impl Builder {
+    pub(super) fn new(name: &str) -> Self {
+        let user = portolan_sys::process::user();
+        Self {
+            name: name.to_owned(),
+            size: SIZE,
+            limit: None,
+            protection: None,
+            lock_pages: false,
+            users: Vec::new(),
+            groups: Vec::new(),
+            space_name: None,
+            deadline: DEADLINE,
+            directory: None,
+            user,
+            owner: user,
+        }
+    }
+
+    /// Bytes of addresses for extents of up to 1 MiB, and as many for larger ones; memory is
+    /// taken as it is used, up to the limit. 16 GiB by default, at most 1 TiB.
+    pub fn size(mut self, bytes: u64) -> Self {
+        self.size = bytes;
+        self
+    }
+
+    /// Bytes of memory that the domain's extents may have at one time. By default half of
+    /// what is available here when the domain is created.
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = Some(bytes);
+        self
+    }
+
+    /// Trusted (the default) or guarded. Joining a domain of another protection fails.
+    pub fn protection(mut self, protection: Protection) -> Self {
+        self.protection = Some(protection);
+        self
+    }
+
+    /// Whether the pages of extents are locked in memory.
+    pub fn lock_pages(mut self, lock: bool) -> Self {
+        self.lock_pages = lock;
+        self
+    }
+
+    /// Permits another user to join.
+    pub fn allow_user(mut self, uid: u32) -> Self {
+        self.users.push(uid);
+        self
+    }
+
+    /// Permits the members of a group to join.
+    pub fn allow_group(mut self, gid: u32) -> Self {
+        self.groups.push(gid);
+        self
+    }
+
+    /// Joins a domain of another user, who must have permitted it. It is not created if
+    /// it is not there.
+    pub fn of_user(mut self, uid: u32) -> Self {
+        self.owner = uid;
+        self
+    }
+
+    /// What this process is called in `portolan ls`; by default its program's name.
+    pub fn space_name(mut self, name: &str) -> Self {
+        self.space_name = Some(name.to_owned());
+        self
+    }
+
+    /// How long joining may take; 5 seconds by default.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Meets the other members at a socket in this directory instead of an abstract one,
+    /// which only processes of one network namespace share. The last member to leave
+    /// removes the socket; one that was killed leaves it for the next newcomer to replace.
+    pub fn path(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = Some(directory.into());
+        self
+    }
+
+    /// Joins the domain, and creates it if it is not there.
+    ///
+    /// A process has one membership in a domain: joining again gives another handle of it.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`].
+    pub fn join(self) -> Result<Domain, JoinError> {
+        self.check()?;
+        rendezvous::join(&self)
+    }
+
+    /// Creates a domain that only this process is in: no socket, no thread. For tests.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`].
+    pub fn private(self) -> Result<Domain, JoinError> {
+        self.check()?;
+        rendezvous::private(&self)
+    }
+
+    fn check(&self) -> Result<(), JoinError> {
+        if portolan_sys::fork::in_child() {
+            return Err(JoinError::Forked);
+        }
+        if socket_name(self.owner, &self.name).is_none() {
+            return Err(JoinError::BadName {
+                name: self.name.clone(),
+            });
+        }
+        if Geometry::new(self.size).is_none() {
+            return Err(JoinError::BadSize { size: self.size });
+        }
+        if self.protection == Some(Protection::Copied) {
+            return Err(JoinError::BadProtection);
+        }
+        for (list, what) in [(&self.users, "users"), (&self.groups, "groups")] {
+            if list.len() > MAX_PERMITTED {
+                let (count, max) = (list.len(), MAX_PERMITTED);
+                return Err(JoinError::TooManyPermitted { count, what, max });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the members meet.
+    pub(super) fn address(&self) -> Address {
+        let name = socket_name(self.owner, &self.name).unwrap_or_default();
+        match &self.directory {
+            None => Address::Abstract(name.into_bytes()),
+            Some(directory) => Address::Path(directory.join(name.replace('/', "-"))),
+        }
+    }
+
+    pub(super) fn space_name_or_default(&self) -> String {
+        self.space_name.clone().unwrap_or_else(|| {
+            portolan_sys::process::comm(std::process::id()).unwrap_or_default()
+        })
+    }
+}
