@@ -9,18 +9,25 @@
 //! host -> newcomer   Welcome + region fd + listening socket, or Refusal
 //! newcomer -> host   one byte [`ARRIVED`]          "mapped, and a member"
 //! member   -> host   one byte [`LEAVING`]          "return what I held", answered by [`GONE`]
+//!
+//! member   -> host   Return                        "I was your predecessor's; tell me when you go"
+//! host     -> member one byte [`BACK`], or Refusal
 //! ```
 
 use crate::limits::{MAX_DOMAIN_NAME, MAX_NAME};
 
-/// First bytes of every record.
+/// First bytes of every record but [`Return`].
 pub const MAGIC: u32 = 0x4e4c_5450;
+/// First bytes of a [`Return`].
+pub const RETURN_MAGIC: u32 = 0x524c_5450;
 /// The newcomer has mapped the region.
 pub const ARRIVED: u8 = b'A';
 /// The member leaves in good order.
 pub const LEAVING: u8 = b'L';
 /// What the member held has been returned.
 pub const GONE: u8 = b'G';
+/// The member is known to its new host.
+pub const BACK: u8 = b'B';
 
 /// "Let me in."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +67,58 @@ pub enum Reason {
     Descriptors = 4,
     /// The greeting was not one.
     Garbled = 5,
+    /// Host and newcomer are in different process namespaces.
+    Namespace = 6,
+    /// The space that wants back in is no member.
+    Stranger = 7,
+}
+
+/// A member of a host that is gone makes itself known to the new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Return {
+    /// Its space.
+    pub space: u8,
+    /// Its incarnation.
+    pub incarnation: u32,
+}
+
+/// What opens a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Greeting {
+    /// Of a newcomer.
+    Hello(Hello),
+    /// Of a member.
+    Return(Return),
+}
+
+impl Greeting {
+    /// Reads either record.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        Return::decode(bytes).map(Self::Return).or_else(|| Hello::decode(bytes).map(Self::Hello))
+    }
+}
+
+impl Return {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 16;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&RETURN_MAGIC.to_le_bytes());
+        out[4..8].copy_from_slice(&crate::FORMAT_VERSION.to_le_bytes());
+        out[8] = self.space;
+        out[12..].copy_from_slice(&self.incarnation.to_le_bytes());
+        out
+    }
+
+    /// Reads a record of this format's version; no other can be a member.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if word32(bytes, 0)? != RETURN_MAGIC || word32(bytes, 4)? != crate::FORMAT_VERSION {
+            return None;
+        }
+        Some(Self { space: *bytes.get(8)?, incarnation: word32(bytes, 12)? })
+    }
 }
 
 /// "No", with the reason and two numbers that explain it.
@@ -155,6 +214,8 @@ impl Answer {
             2 => Reason::Permission,
             3 => Reason::Full,
             4 => Reason::Descriptors,
+            6 => Reason::Namespace,
+            7 => Reason::Stranger,
             _ => Reason::Garbled,
         };
         Some(Self::Refusal(Refusal { version, reason, value: word64(bytes, 24)? }))
@@ -193,6 +254,9 @@ mod tests {
         assert_eq!(Answer::decode(&welcome.encode()), Some(welcome));
         let refusal = Answer::Refusal(Refusal { version: 2, reason: Reason::Full, value: 255 });
         assert_eq!(Answer::decode(&refusal.encode()), Some(refusal));
+        let back = Return { space: 7, incarnation: 9 };
+        assert_eq!(Greeting::decode(&back.encode()), Some(Greeting::Return(back)));
+        assert_eq!(Greeting::decode(&hello.encode()), Some(Greeting::Hello(hello)));
     }
 
     #[test]
