@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -95,8 +96,11 @@ impl Control {
             &mut ancillary,
             SendFlags::NOSIGNAL,
         )
-        .map_err(CliError::system("sending to another process of this run"))?;
-        Ok(())
+        .map(|_whole_packet| ())
+        .map_err(|error| match error {
+            Errno::PIPE | Errno::CONNRESET => CliError::Gone,
+            _ => CliError::system("sending to another process of this run")(error),
+        })
     }
 
     /// The next packet; `None` once the other side has left.
@@ -115,11 +119,15 @@ impl Control {
                 &mut ancillary,
                 RecvFlags::CMSG_CLOEXEC,
             )
-        })
-        .map_err(CliError::system("hearing from another process of this run"))?;
-        if received.bytes == 0 {
-            return Ok(None);
-        }
+        });
+        let received = match received {
+            Ok(received) if received.bytes > 0 => received,
+            // A reset: it left without reading all that we sent.
+            Ok(_) | Err(Errno::CONNRESET) => return Ok(None),
+            Err(error) => {
+                return Err(CliError::system("hearing from another process of this run")(error));
+            }
+        };
         let descriptors = ancillary
             .drain()
             .filter_map(|message| match message {
@@ -128,8 +136,7 @@ impl Control {
             })
             .flatten()
             .collect();
-        let packet = serde_json::from_slice(&bytes[..received.bytes])
-            .map_err(|source| CliError::Garbled { pid: 0, source })?;
+        let packet = serde_json::from_slice(&bytes[..received.bytes]).map_err(CliError::Garbled)?;
         Ok(Some((packet, descriptors)))
     }
 }
@@ -167,14 +174,28 @@ impl Child {
             .stdout(Stdio::null())
             .spawn()
             .map_err(CliError::system("starting a further process"))?;
-        let child = Self {
+        let mut child = Self {
             role: role.to_owned(),
             process,
             control: Some(Control(ours)),
             expected: Arc::new(AtomicBool::new(false)),
         };
-        child.control().send_with(brief, descriptors)?;
+        let sent = child.control().send_with(brief, descriptors);
+        child.delivered(sent)?;
         Ok(child)
+    }
+
+    /// Sends a packet; a child that is gone is an error that says how it ended.
+    pub(crate) fn send<T: Serialize>(&mut self, packet: &T) -> Result<()> {
+        let sent = self.control().send(packet);
+        self.delivered(sent)
+    }
+
+    fn delivered(&mut self, sent: Result<()>) -> Result<()> {
+        match sent {
+            Err(CliError::Gone) => Err(self.died()),
+            sent => sent,
+        }
     }
 
     pub(crate) fn control(&self) -> &Control {

@@ -7,6 +7,11 @@ use crate::args::DoctorArgs;
 use crate::error::Result;
 use crate::out::{self, Align, Table};
 
+#[derive(Serialize)]
+struct Report<'a> {
+    features: Vec<Finding<'a>>,
+}
+
 /// A finding as JSON.
 #[derive(Serialize)]
 struct Finding<'a> {
@@ -20,8 +25,9 @@ struct Finding<'a> {
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let features = probe();
     if args.json {
-        let findings: Vec<Finding<'_>> = features.iter().map(finding).collect();
-        return out::print_json(&findings);
+        return out::print_json(&Report {
+            features: features.iter().map(finding).collect(),
+        });
     }
     out::print(&format!(
         "{}\n\n{}",

@@ -38,6 +38,9 @@ pub(crate) enum CliError {
         status: String,
         end: End,
     },
+    /// A peer's: the other end of a control socket is closed.
+    #[error("another process of this run is gone")]
+    Gone,
     /// A peer's: a neighbour in the chain closed its end in the middle of the work.
     #[error("the {role} lost its neighbour: {source}")]
     NeighbourLost {
@@ -45,8 +48,8 @@ pub(crate) enum CliError {
         source: io::Error,
     },
     /// A peer's: a packet on the control socket makes no sense.
-    #[error("process {pid} sent a packet that does not parse: {source}")]
-    Garbled { pid: u32, source: serde_json::Error },
+    #[error("another process of this run sent a packet that does not parse: {0}")]
+    Garbled(serde_json::Error),
     /// Ours: the data that arrived is not the data that was sent.
     #[error("{carrier}: {what} has digest {found}, expected {expected}")]
     WrongDigest {
@@ -101,7 +104,7 @@ impl CliError {
             | Self::NothingMatches { .. }
             | Self::NoCoordinator => Blame::Caller,
             Self::System { .. } | Self::ReaderLeft => Blame::System,
-            Self::PeerDied { .. } | Self::NeighbourLost { .. } | Self::Garbled { .. } => {
+            Self::PeerDied { .. } | Self::Gone | Self::NeighbourLost { .. } | Self::Garbled(_) => {
                 Blame::Peer
             }
             Self::WrongDigest { .. } | Self::OutOfOrder { .. } => Blame::Portolan,
@@ -125,7 +128,7 @@ impl CliError {
             Self::PeerDied { .. } => {
                 "if nobody killed it, look for its own message above, and in the kernel log for the out-of-memory killer"
             }
-            Self::NeighbourLost { .. } | Self::Garbled { .. } => {
+            Self::Gone | Self::NeighbourLost { .. } | Self::Garbled(_) => {
                 "run it again; if it repeats, report it"
             }
             Self::WrongDigest { .. } | Self::OutOfOrder { .. } => {

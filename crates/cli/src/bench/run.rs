@@ -242,10 +242,10 @@ impl<E: Endpoint> Typed<E> {
         Ok(())
     }
 
-    fn order(&self, rounds: u64) -> Result<()> {
+    fn order(&mut self, rounds: u64) -> Result<()> {
         self.peers
-            .iter()
-            .try_for_each(|peer| peer.control().send(&Order { rounds }))
+            .iter_mut()
+            .try_for_each(|peer| peer.send(&Order { rounds }))
     }
 
     /// Waits until every peer is parked again; their processor time together.

@@ -57,8 +57,8 @@ pub(crate) fn run(
     }
     let bar = super::progress(input.len(), carrier.label());
     let begun = Instant::now();
-    for stage in &stages {
-        stage.child.control().send(&Start {})?;
+    for stage in &mut stages {
+        stage.child.send(&Start {})?;
     }
     while stages.iter().any(|stage| stage.done.is_none()) {
         wait(&stages)?;

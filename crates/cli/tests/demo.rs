@@ -1,0 +1,186 @@
+//! The demo carries a file unchanged, whatever carries it, and leaves nothing behind.
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use support::{portolan, succeeds};
+
+/// Every carrier of this build.
+const CARRIERS: [&str; 2] = ["pipe", "unix socket"];
+
+/// A directory of its own for one test, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("portolan-{test}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// A file of `len` bytes that do not repeat with any block size.
+    fn file(&self, len: usize) -> (String, String) {
+        let bytes: Vec<u8> = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let path = self.0.join("input");
+        fs::write(&path, &bytes).unwrap();
+        (
+            path.to_str().unwrap().to_owned(),
+            blake3::hash(&bytes).to_hex().to_string(),
+        )
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn carried(file: &str) -> Value {
+    serde_json::from_str(&succeeds(&["demo", file, "--block", "64", "--json"])).unwrap()
+}
+
+#[test]
+fn every_carrier_yields_the_digest_of_the_file() {
+    let scratch = Scratch::new("digest");
+    // Not a whole number of blocks.
+    let (path, digest) = scratch.file(1_000_003);
+    let report = carried(&path);
+    assert_eq!(report["blake3"], digest);
+    assert_eq!(report["bytes"], 1_000_003);
+    let carriers = report["carriers"].as_array().unwrap();
+    let names: Vec<&str> = carriers
+        .iter()
+        .map(|one| one["carrier"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, CARRIERS);
+    for carrier in carriers {
+        assert!(carrier["gb_per_s"].as_f64().unwrap() > 0.0, "{carrier}");
+    }
+    assert_eq!(scratch.names(), ["input"]);
+}
+
+#[test]
+fn files_of_awkward_sizes_are_carried() {
+    let scratch = Scratch::new("sizes");
+    for len in [0, 1, 64 << 10, (64 << 10) + 1] {
+        let (path, digest) = scratch.file(len);
+        assert_eq!(carried(&path)["blake3"], digest, "{len} bytes");
+    }
+}
+
+#[test]
+fn the_output_is_kept_under_its_name_and_replaces_what_was_there() {
+    let scratch = Scratch::new("kept");
+    let (path, _) = scratch.file(300_000);
+    let kept = scratch.0.join("kept");
+    fs::write(&kept, b"before").unwrap();
+    succeeds(&["demo", &path, "--output", kept.to_str().unwrap()]);
+    assert_eq!(fs::read(&kept).unwrap(), fs::read(&path).unwrap());
+    assert_eq!(scratch.names(), ["input", "kept"]);
+}
+
+#[test]
+fn an_output_that_cannot_be_made_is_the_callers_mistake() {
+    let scratch = Scratch::new("unwritable");
+    let (path, _) = scratch.file(10);
+    let output = portolan(&["demo", &path, "--output", "/no/such/directory/file"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/no/such/directory"));
+}
+
+#[test]
+fn a_directory_is_no_input() {
+    let output = portolan(&["demo", "/"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not a regular file"));
+}
+
+/// A demo under way, its three processes just started, and who they are.
+fn started(scratch: &Scratch) -> (Child, Vec<u32>) {
+    let path = scratch.0.join("large");
+    // Enough work that none of them is done before we have found all three.
+    fs::File::create(&path).unwrap().set_len(256 << 20).unwrap();
+    let demo = Command::new(env!("CARGO_BIN_EXE_portolan"))
+        .args(["demo", "--carrier", "pipe", path.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let stages = loop {
+        let stages = children(demo.id());
+        if stages.len() == 3 {
+            break stages;
+        }
+        std::thread::yield_now();
+    };
+    (demo, stages)
+}
+
+fn children(process: u32) -> Vec<u32> {
+    let path = format!("/proc/{process}/task/{process}/children");
+    let list = fs::read_to_string(path).unwrap_or_default();
+    list.split_whitespace()
+        .map(|pid| pid.parse().unwrap())
+        .collect()
+}
+
+fn kill(process: u32) {
+    let killed = Command::new("sh")
+        .args(["-c", &format!("kill -KILL {process}")])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+}
+
+/// Gone, or dead and waiting for whoever inherited it.
+fn is_gone(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(") ")
+        .next()
+        .is_none_or(|state| state.is_empty() || state.starts_with('Z'))
+}
+
+#[test]
+fn a_killed_stage_ends_the_demo_and_is_named() {
+    for (index, role) in ["reader", "hasher", "writer"].into_iter().enumerate() {
+        let scratch = Scratch::new(&format!("killed-{role}"));
+        let (demo, stages) = started(&scratch);
+        kill(stages[index]);
+        let output = demo.wait_with_output().unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{complaint}");
+        let named = format!(
+            "the {role} (process {}) ended early: signal: 9",
+            stages[index]
+        );
+        assert!(complaint.contains(&named), "{complaint}");
+        assert!(stages.iter().all(|&stage| is_gone(stage)));
+        assert_eq!(scratch.names(), ["large"]);
+    }
+}
+
+#[test]
+fn a_killed_coordinator_leaves_no_process_and_no_file() {
+    let scratch = Scratch::new("orphans");
+    let (mut demo, stages) = started(&scratch);
+    kill(demo.id());
+    demo.wait().unwrap();
+    while !stages.iter().all(|&stage| is_gone(stage)) {
+        std::thread::yield_now();
+    }
+    assert_eq!(scratch.names(), ["large"]);
+}

@@ -1,0 +1,23 @@
+//! Runs the binary.
+
+use std::process::{Command, Output};
+
+/// Runs `portolan` with `args` and waits for its end.
+pub(crate) fn portolan(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_portolan"))
+        .args(args)
+        .output()
+        .expect("the binary starts")
+}
+
+/// Standard output as text, after checking that the run succeeded.
+pub(crate) fn succeeds(args: &[&str]) -> String {
+    let output = portolan(args);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{args:?}: {}\n{complaint}",
+        output.status
+    );
+    String::from_utf8(output.stdout).expect("output is UTF-8")
+}
