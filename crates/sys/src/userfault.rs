@@ -16,7 +16,8 @@
 //!
 //! A *hole*, a page that has no memory yet, is not guarded: a touch makes an empty page.
 //! Take memory first ([`memory::allocate`](crate::memory::allocate)). Huge pages are
-//! opened as small ones.
+//! opened as small ones, and [`memory::collapse`](crate::memory::collapse) on a registered
+//! range opens it: collapse through another mapping, or before closing.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

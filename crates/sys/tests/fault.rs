@@ -122,6 +122,31 @@ fn a_hole_cannot_be_resumed_and_allocated_memory_can() {
 }
 
 #[test]
+fn populating_does_not_open_and_collapsing_does() {
+    let len = memory::HUGE_PAGE;
+    let fd = memory::create("portolan-collapse", len as u64).unwrap();
+    let mapping = Mapping::shared_anywhere(&fd, len).unwrap();
+    let start = mapping.base().addr();
+    memory::populate_write(start, len).unwrap();
+    let minor = Minor::new().unwrap();
+    minor.register(start, len).unwrap();
+    // SAFETY:
+    // - Shared memory.
+    unsafe { memory::zap(start, len) }.unwrap();
+    assert!(memory::populate_read(start, PAGE).is_err());
+    assert!(memory::populate_write(start, PAGE).is_err());
+    assert!(!is_open(start));
+    if memory::collapse(start, len).unwrap() {
+        // Not what one would wish for; the documentation warns of it.
+        assert!(is_open(start));
+    }
+    // SAFETY:
+    // - Shared memory.
+    unsafe { memory::zap(start, len) }.unwrap();
+    assert!(!is_open(start) && !is_open(start + len - PAGE));
+}
+
+#[test]
 fn dropping_the_descriptor_opens_everything() {
     let (_open, closed, minor) = closed();
     drop(minor);

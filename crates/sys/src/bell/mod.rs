@@ -70,9 +70,10 @@ enum Inner {
 pub enum Kind {
     /// An io_uring futex wait (Linux 6.7).
     ///
-    /// Its completion runs in the thread that armed it, and may interrupt that thread's
-    /// system call: `epoll_wait` can return `EINTR` without a signal. If that thread
-    /// ends, the bell rings once for no reason.
+    /// A ring completes in the thread that armed it, by a kind of signal. So when it rings
+    /// while that thread sleeps in `epoll_wait`, that call returns `EINTR`, every time,
+    /// and only the next one finds the bell readable. Whatever handles signals handles
+    /// this. If the thread ends, the bell rings once for no reason.
     Ring,
     /// A helper thread that sleeps on the word.
     Thread,

@@ -28,6 +28,9 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn new() -> io::Result<Self> {
+        // Completions interrupt the thread that armed the ring (see `Kind::Ring`). With
+        // IORING_SETUP_DEFER_TASKRUN they would not, but then nothing wakes a poller
+        // either: on Linux 6.18 `epoll_wait` slept on.
         let ring = IoUring::new(ENTRIES)?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
@@ -74,10 +77,7 @@ impl Ring {
         self.submit(&cancel, 1)?;
         // The wait completes one way or the other, perhaps after its cancellation.
         while !self.drain() {
-            match self.ring.submit_and_wait(1) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                _ => {}
-            }
+            self.enter(1)?;
         }
         // The cancellation's own completion would otherwise make the ring readable.
         self.ring.completion().for_each(drop);
@@ -91,6 +91,11 @@ impl Ring {
         //   word only while it submits, when the caller's reference is alive.
         let pushed = unsafe { self.ring.submission().push(entry) };
         pushed.map_err(io::Error::other)?;
+        self.enter(want)
+    }
+
+    /// Submits what is pushed and waits for `want` completions.
+    fn enter(&self, want: usize) -> io::Result<()> {
         loop {
             match self.ring.submit_and_wait(want) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -19,7 +19,7 @@ const MADV_COLLAPSE: i32 = 25;
 /// # Errors
 ///
 /// `ENOMEM`: a part is not mapped, or no memory is left. `EFAULT`: an access would have
-/// raised SIGBUS. `EINVAL`: not whole pages, or a kernel before 5.14.
+/// raised SIGBUS, as on a page that [`userfault`](crate::userfault) keeps closed. `EINVAL`: not whole pages, or a kernel before 5.14.
 pub fn populate_write(start: usize, len: usize) -> io::Result<()> {
     harmless(start, len, Advice::LinuxPopulateWrite)
 }
@@ -45,7 +45,8 @@ pub fn advise_huge(start: usize, len: usize) -> io::Result<()> {
 /// Moves the range's memory to huge pages now; `Ok(false)` if that was not possible.
 ///
 /// Possible also where huge pages for shared memory are switched off. The range should
-/// be aligned to [`HUGE_PAGE`](super::HUGE_PAGE) both in memory and in its file.
+/// be aligned to [`HUGE_PAGE`](super::HUGE_PAGE) both in memory and in its file. It is
+/// mapped afterwards, also where [`userfault`](crate::userfault) had it closed.
 ///
 /// # Errors
 ///

@@ -18,9 +18,10 @@ pub fn user() -> u32 {
 /// # Errors
 ///
 /// `EAGAIN`: too many threads.
-pub fn spawn_quiet<F>(name: &str, stack: usize, run: F) -> io::Result<JoinHandle<()>>
+pub fn spawn_quiet<F, T>(name: &str, stack: usize, run: F) -> io::Result<JoinHandle<T>>
 where
-    F: FnOnce() + Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
 {
     // A thread begins with the mask of the one that makes it.
     let before = change_mask(&quiet());
