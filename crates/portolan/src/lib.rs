@@ -2,13 +2,26 @@
 //!
 //! Placeholder of the crate's documentation.
 
+mod deadline;
 mod domain;
 mod extent;
 mod guard;
 mod member;
+mod message;
+mod port;
 mod region;
+mod wait;
 
+pub use deadline::Deadline;
 pub use domain::{Builder, Domain, JoinError, LeaveError};
+pub use extent::{AllocateError, Extent, OutOfPages, RawExtent};
+pub use message::{ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency};
+pub use port::{
+    Access, BindError, ConnectError, PendingReply, PortOptions, ReceiveError, ReceiveRight, ReplyError, Request, RequestError, Right, SendError,
+    SendOnceRight, SendRight, SharedReceiver, Unsent, WatchError, WhenFull,
+};
+pub use portolan_shm::owner::OwnerError;
+pub use wait::Waiting;
 
 /// What happens to the sender's access to an extent that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,11 +6,15 @@
 //! references into its pages.
 #![allow(unsafe_code)]
 
+use crate::member::Member;
 use portolan_abi::limits::PAGE;
+use portolan_abi::port::PortName;
 use portolan_abi::region::Geometry;
+use portolan_shm::queue::Queue;
 use portolan_shm::region::Tables;
 use portolan_sys::memory::Mapping;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// A mapped region and its file.
 pub(crate) struct Region {
@@ -95,5 +99,42 @@ impl Region {
     fn check(&self, page: u32, len: usize) {
         let end = u64::from(page) * PAGE as u64 + len as u64;
         assert!(end <= self.tables.geometry.pages() * PAGE as u64, "extents lie in the arena");
+    }
+}
+
+/// A port's queue together with the membership that keeps it mapped: what every
+/// handle of a port holds.
+pub(crate) struct Attached {
+    // Declared before the member that it points into.
+    queue: Queue<'static>,
+    /// Whose handle it is.
+    pub(crate) member: Arc<Member>,
+    /// The port.
+    pub(crate) port: PortName,
+}
+
+impl Attached {
+    /// The handle of `port`, if its entry has a queue.
+    pub(crate) fn new(member: &Arc<Member>, port: PortName) -> Option<Self> {
+        let region: *const Region = &raw const member.region;
+        // SAFETY:
+        // - live: `member` is cloned into the same struct, so the region outlives `queue`,
+        //   which `queue()` lends out for no longer than a borrow of the struct;
+        // - in place: the region lies inside the `Arc` and never moves.
+        let region: &'static Region = unsafe { &*region };
+        let queue = region.tables().queue(port.index)?;
+        Some(Self { queue, member: Arc::clone(member), port })
+    }
+
+    /// The queue.
+    #[inline]
+    pub(crate) fn queue(&self) -> &Queue<'_> {
+        &self.queue
+    }
+}
+
+impl Clone for Attached {
+    fn clone(&self) -> Self {
+        Self { queue: self.queue, member: Arc::clone(&self.member), port: self.port }
     }
 }

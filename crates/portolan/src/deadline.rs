@@ -1,0 +1,73 @@
+//! Deadlines: how long a call may wait.
+
+use std::time::{Duration, Instant};
+
+/// How long a call may wait.
+///
+/// ```
+/// use portolan::Deadline;
+/// use std::time::Duration;
+/// assert!(Deadline::NOW.has_passed());
+/// assert!(!Deadline::after(Duration::from_secs(60)).has_passed());
+/// assert!(!Deadline::NEVER.has_passed());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline(When);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Now,
+    At(Instant),
+    Never,
+}
+
+impl Deadline {
+    /// Do not wait at all.
+    pub const NOW: Self = Self(When::Now);
+    /// Wait for as long as it takes.
+    pub const NEVER: Self = Self(When::Never);
+
+    /// Wait until `at`.
+    pub const fn at(at: Instant) -> Self {
+        Self(When::At(at))
+    }
+
+    /// Wait for `time` from now on.
+    pub fn after(time: Duration) -> Self {
+        Instant::now().checked_add(time).map_or(Self::NEVER, Self::at)
+    }
+
+    /// Whether there is nothing left to wait for.
+    pub fn has_passed(self) -> bool {
+        match self.0 {
+            When::Now => true,
+            When::At(at) => Instant::now() >= at,
+            When::Never => false,
+        }
+    }
+
+    /// The instant, if there is one.
+    pub fn instant(self) -> Option<Instant> {
+        match self.0 {
+            When::Now => Some(Instant::now()),
+            When::At(at) => Some(at),
+            When::Never => None,
+        }
+    }
+
+    pub(crate) fn is_now(self) -> bool {
+        self.0 == When::Now
+    }
+}
+
+impl From<Duration> for Deadline {
+    fn from(time: Duration) -> Self {
+        Self::after(time)
+    }
+}
+
+impl From<Instant> for Deadline {
+    fn from(at: Instant) -> Self {
+        Self::at(at)
+    }
+}

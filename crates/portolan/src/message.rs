@@ -1,0 +1,404 @@
+//! Messages: a header, extents, rights, and perhaps an urgency.
+//!
+//! A header of up to [`INLINE_HEADER`] bytes lies in the message itself and is copied
+//! into the slot and out of it, in the line that carries the message anyway. A longer
+//! one lies in an extent of its own: it is written there once and changes owner with
+//! the message, so it is copied once whether or not a receiver waits (the paper copies
+//! once only in the first case: DASH, restricted remapping, benefit 3).
+
+use crate::extent::Extent;
+use crate::port::Right;
+use crate::{AllocateError, Domain};
+use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, MAX_RIGHTS};
+use smallvec::SmallVec;
+use std::time::{Duration, Instant};
+
+/// Bytes of a header that lie in the message itself.
+pub const INLINE_HEADER: usize = 112;
+
+/// What is sent to a port.
+///
+/// ```
+/// use portolan::{Domain, Message};
+/// let domain = Domain::private()?;
+/// let mut message = Message::new(b"frame 1")?;
+/// message.push(domain.allocate(4096)?)?;
+/// message.push(domain.allocate(100)?)?;
+/// assert_eq!(message.header(), b"frame 1");
+/// assert_eq!(message.len(), 4196);
+/// assert_eq!(message.at(4096).map(<[u8]>::len), Some(100));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+#[must_use = "a dropped message gives its extents back"]
+pub struct Message {
+    header: Header,
+    pub(crate) extents: SmallVec<[Extent; 2]>,
+    pub(crate) rights: Vec<Right>,
+    pub(crate) urgency: Option<Urgency>,
+    pub(crate) notice: Option<Notice>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Header {
+    Inline { len: usize, words: [u64; INLINE_HEADER / 8] },
+    Heap(Vec<u8>),
+    Page { extent: Extent, len: usize },
+}
+
+impl Header {
+    /// Its bytes.
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Inline { len, words } => &bytes_of(words)[..*len],
+            Self::Heap(bytes) => bytes,
+            Self::Page { extent, len } => extent.get(..*len).unwrap_or(&[]),
+        }
+    }
+}
+
+impl Default for Header {
+    fn default() -> Self {
+        Self::Inline { len: 0, words: [0; INLINE_HEADER / 8] }
+    }
+}
+
+/// When a message should be dealt with, for ports that hand out the most urgent first.
+///
+/// Deadlines come before priorities, earlier ones first; messages without come last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// To be done by this instant of the monotonic clock.
+    Deadline(Instant),
+    /// More urgent the higher it is.
+    Priority(u32),
+}
+
+/// What a port is told besides messages, when it asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// No send right on this port is left anywhere.
+    NoMoreSenders,
+    /// A send-once right on this port was dropped unused.
+    SendOnceDropped,
+    /// A watched port has died.
+    DeadName {
+        /// What the watcher gave to recognise it by.
+        token: u64,
+    },
+}
+
+/// The caller's: a message holds less than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// The header is too long.
+    #[error("a header of {len} bytes is over the limit of {limit}: put the rest into an extent")]
+    Header {
+        /// Its length.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Too many extents.
+    #[error("a message carries {limit} extents at the most: use larger ones, or send several messages")]
+    Extents {
+        /// The limit.
+        limit: usize,
+    },
+    /// Too many rights.
+    #[error("a message carries {limit} rights at the most: send several messages")]
+    Rights {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// An extent or right that a message could not take, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Refused<T> {
+    /// Why.
+    pub error: MessageError,
+    /// What was to be added; it is the caller's again.
+    pub item: T,
+}
+
+impl Message {
+    /// A message with this header and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageError::Header`] above 4096 bytes.
+    #[inline]
+    pub fn new(header: &[u8]) -> Result<Self, MessageError> {
+        let mut message = Self::default();
+        message.set_header(header)?;
+        Ok(message)
+    }
+
+    /// The header.
+    #[inline]
+    pub fn header(&self) -> &[u8] {
+        self.header.bytes()
+    }
+
+    /// Replaces the header.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageError::Header`] above 4096 bytes; the old header stays.
+    #[inline]
+    pub fn set_header(&mut self, header: &[u8]) -> Result<(), MessageError> {
+        if header.len() > MAX_HEADER {
+            return Err(MessageError::Header { len: header.len(), limit: MAX_HEADER });
+        }
+        self.header = if header.len() <= INLINE_HEADER {
+            let mut words = [0; INLINE_HEADER / 8];
+            for (word, chunk) in words.iter_mut().zip(header.chunks(8)) {
+                let mut bytes = [0; 8];
+                bytes[..chunk.len()].copy_from_slice(chunk);
+                *word = u64::from_le_bytes(bytes);
+            }
+            Header::Inline { len: header.len(), words }
+        } else {
+            Header::Heap(header.to_vec())
+        };
+        Ok(())
+    }
+
+    pub(crate) fn raw_header(&self) -> &Header {
+        &self.header
+    }
+
+    pub(crate) fn take_raw_header(&mut self) -> Header {
+        std::mem::take(&mut self.header)
+    }
+
+    pub(crate) fn set_raw_header(&mut self, header: Header) {
+        self.header = header;
+    }
+
+    /// Appends an extent.
+    ///
+    /// # Errors
+    ///
+    /// The extent comes back if the message holds [`MAX_EXTENTS`] already.
+    #[inline]
+    pub fn push(&mut self, extent: Extent) -> Result<(), Refused<Extent>> {
+        let end = self.extents.len();
+        self.insert(end, extent)
+    }
+
+    /// Puts an extent before the one at `index` (at the end, if there are fewer).
+    ///
+    /// # Errors
+    ///
+    /// The extent comes back if the message holds [`MAX_EXTENTS`] already.
+    pub fn insert(&mut self, index: usize, extent: Extent) -> Result<(), Refused<Extent>> {
+        if self.extents.len() >= MAX_EXTENTS {
+            return Err(Refused { error: MessageError::Extents { limit: MAX_EXTENTS }, item: extent });
+        }
+        self.extents.insert(index.min(self.extents.len()), extent);
+        Ok(())
+    }
+
+    /// Takes the extent at `index` out.
+    pub fn remove(&mut self, index: usize) -> Option<Extent> {
+        (index < self.extents.len()).then(|| self.extents.remove(index))
+    }
+
+    /// Splits the extents from `index` on off, for another message.
+    pub fn split_off(&mut self, index: usize) -> Vec<Extent> {
+        let index = index.min(self.extents.len());
+        self.extents.drain(index..).collect()
+    }
+
+    /// Exchanges two extents; `false` if there are not that many.
+    pub fn swap(&mut self, a: usize, b: usize) -> bool {
+        let there = a < self.extents.len() && b < self.extents.len();
+        if there {
+            self.extents.swap(a, b);
+        }
+        there
+    }
+
+    /// The extents.
+    pub fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// The extents, to change what is in them.
+    pub fn extents_mut(&mut self) -> &mut [Extent] {
+        &mut self.extents
+    }
+
+    /// Bytes in all extents.
+    pub fn len(&self) -> usize {
+        self.extents.iter().map(Extent::len).sum()
+    }
+
+    /// Whether the extents hold no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The message as one byte sequence: what lies at `offset`, to the end of that extent.
+    ///
+    /// `None` at or past the end.
+    pub fn at(&self, offset: usize) -> Option<&[u8]> {
+        let (index, within) = self.locate(offset)?;
+        self.extents[index].get(within..)
+    }
+
+    /// What lies at `offset`, to write.
+    pub fn at_mut(&mut self, offset: usize) -> Option<&mut [u8]> {
+        let (index, within) = self.locate(offset)?;
+        self.extents[index].get_mut(within..)
+    }
+
+    fn locate(&self, mut offset: usize) -> Option<(usize, usize)> {
+        for (index, extent) in self.extents.iter().enumerate() {
+            if offset < extent.len() {
+                return Some((index, offset));
+            }
+            offset -= extent.len();
+        }
+        None
+    }
+
+    /// The byte sequence in pieces, for vectored writes.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.extents.iter().map(|e| &e[..])
+    }
+
+    /// Copies from `offset` on into `out`; how many bytes there were.
+    pub fn read_at(&self, mut offset: usize, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        while let Some(piece) = self.at(offset).filter(|_| done < out.len()) {
+            let n = piece.len().min(out.len() - done);
+            out[done..done + n].copy_from_slice(&piece[..n]);
+            done += n;
+            offset += n;
+        }
+        done
+    }
+
+    /// Attaches a right.
+    ///
+    /// # Errors
+    ///
+    /// The right comes back if the message carries [`MAX_RIGHTS`] already.
+    pub fn attach(&mut self, right: impl Into<Right>) -> Result<(), Refused<Right>> {
+        if self.rights.len() >= MAX_RIGHTS {
+            return Err(Refused { error: MessageError::Rights { limit: MAX_RIGHTS }, item: right.into() });
+        }
+        let mut right = right.into();
+        if let Right::Receive(port) = &mut right {
+            port.lay_down();
+        }
+        self.rights.push(right);
+        Ok(())
+    }
+
+    /// Takes the rights that came with the message.
+    pub fn take_rights(&mut self) -> Vec<Right> {
+        std::mem::take(&mut self.rights)
+    }
+
+    /// Says when it should be dealt with.
+    pub fn set_urgency(&mut self, urgency: Option<Urgency>) {
+        self.urgency = urgency;
+    }
+
+    /// When it should be dealt with.
+    pub fn urgency(&self) -> Option<Urgency> {
+        self.urgency
+    }
+
+    /// Whether this is no message but something that the port asked to be told.
+    pub fn notice(&self) -> Option<Notice> {
+        self.notice
+    }
+}
+
+impl Domain {
+    /// A message whose header, if it is long, is written straight into a page of the
+    /// domain: the only copy that it will see.
+    ///
+    /// # Errors
+    ///
+    /// As [`Message::new`] and [`Domain::allocate`].
+    pub fn message(&self, header: &[u8]) -> Result<Message, ComposeError> {
+        if header.len() <= INLINE_HEADER || header.len() > MAX_HEADER {
+            return Ok(Message::new(header)?);
+        }
+        let mut extent = self.allocate(header.len())?;
+        extent.copy_from_slice(header);
+        Ok(Message { header: Header::Page { extent, len: header.len() }, ..Message::default() })
+    }
+}
+
+/// Why a message could not be composed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ComposeError {
+    /// The caller's.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// No page for the header.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
+}
+
+/// The bytes of little-endian words; on this machine the words themselves.
+fn bytes_of(words: &[u64; INLINE_HEADER / 8]) -> &[u8] {
+    bytemuck::cast_slice(words)
+}
+
+const _: () = assert!(cfg!(target_endian = "little"), "a region's words are little-endian");
+
+impl Urgency {
+    const PRIORITY: u64 = 1 << 63;
+
+    /// One word; the smaller, the more urgent.
+    pub(crate) fn pack(self) -> u64 {
+        match self {
+            Self::Deadline(at) => monotonic_nanos(at).min(Self::PRIORITY - 1),
+            Self::Priority(p) => Self::PRIORITY | u64::from(u32::MAX - p),
+        }
+    }
+
+    pub(crate) fn unpack(word: u64) -> Self {
+        match word.checked_sub(Self::PRIORITY) {
+            Some(rest) => Self::Priority(u32::MAX - u32::try_from(rest).unwrap_or(u32::MAX)),
+            None => Self::Deadline(from_monotonic_nanos(word)),
+        }
+    }
+}
+
+/// Nanoseconds of the machine's monotonic clock at `at`, the same in every process.
+fn monotonic_nanos(at: Instant) -> u64 {
+    let now = Instant::now();
+    let clock = clock_nanos();
+    let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    match at.checked_duration_since(now) {
+        Some(ahead) => clock.saturating_add(nanos(ahead)),
+        None => clock.saturating_sub(nanos(now - at)),
+    }
+}
+
+fn from_monotonic_nanos(word: u64) -> Instant {
+    let now = Instant::now();
+    let clock = clock_nanos();
+    let shift = Duration::from_nanos(word.abs_diff(clock));
+    let moved = if word >= clock { now.checked_add(shift) } else { now.checked_sub(shift) };
+    moved.unwrap_or(now)
+}
+
+fn clock_nanos() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}

@@ -1,0 +1,96 @@
+//! Closing a port: by its owner, or on behalf of a dead one. Each step may be repeated.
+
+use super::rights::{drop_watches, fire_watches};
+use super::wire::Contents;
+use super::{answer_for_dead, send};
+use crate::member::Member;
+use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus, RightKind};
+use portolan_abi::slot::Kind;
+use portolan_shm::mark;
+use portolan_shm::queue::{CloseStep, Closing, Queue};
+use std::sync::atomic::Ordering;
+
+/// Closes port `index`, whoever owned it. Only for its owner, or the host after its death.
+///
+/// 1. The generation goes up: every right on it is a dead name.
+/// 2. Every slot is closed; what waited in it is given back, its requests are answered.
+/// 3. Whoever waits for it is woken, whoever watches it is told.
+/// 4. The entry is free again, or lingers until live senders have let go of their slots.
+pub(crate) fn close(member: &Member, index: u16) {
+    let tables = member.tables();
+    let Some(entry) = tables.ports.get(usize::from(index)) else { return };
+    let status = &entry.control.status;
+    let was = PortStatus::unpack(status.load(Ordering::Acquire));
+    let closing = match was.phase {
+        PortPhase::Free | PortPhase::Lingering => return,
+        PortPhase::Closing => was,
+        PortPhase::Binding | PortPhase::Open | PortPhase::Moving => {
+            let generation = was.generation.wrapping_add(1) & GENERATION_MASK;
+            PortStatus { phase: PortPhase::Closing, generation, ..was }
+        }
+    };
+    // SeqCst: dead before we look for watches; see `SendRight::watch`.
+    status.store(closing.pack(), Ordering::SeqCst);
+    mark!("close.begun");
+    tables.names[usize::from(index)].store(0, Ordering::Release);
+    let died = PortName { index, generation: closing.generation.wrapping_sub(1) & GENERATION_MASK };
+    if let Some(queue) = tables.queue(index) {
+        drain(member, &queue);
+        send::wake_senders(&queue);
+        send::wake(member, &queue);
+    }
+    mark!("close.drained");
+    drop_watches(member, died);
+    fire_watches(member, died);
+    mark!("close.told");
+    status.store(PortStatus { phase: PortPhase::Lingering, owner: 0, ..closing }.pack(), Ordering::Release);
+    sweep(member, index);
+}
+
+/// Frees a lingering entry once no slot of it is claimed any more. For anybody.
+pub(crate) fn sweep(member: &Member, index: u16) {
+    let Some(queue) = member.tables().queue(index) else { return };
+    let status = &queue.port.control.status;
+    let was = PortStatus::unpack(status.load(Ordering::Acquire));
+    if was.phase != PortPhase::Lingering || queue.closing() != Closing::Complete {
+        return;
+    }
+    let free = PortStatus { generation: was.generation, ..PortStatus::FRESH };
+    // Lost only to somebody who did the same.
+    let _ = status.compare_exchange(was.pack(), free.pack(), Ordering::AcqRel, Ordering::Relaxed);
+}
+
+fn drain(member: &Member, queue: &Queue<'_>) {
+    for index in 0..queue.slots() as u64 {
+        while let CloseStep::Message { position } = queue.close_slot(index) {
+            dispose(member, &Contents::read(member, &queue.slot(position)));
+            mark!("close.disposed");
+            queue.close_drained(position);
+        }
+    }
+}
+
+/// Gives back what a message holds that nobody will take. Repeating it does nothing (O3).
+pub(crate) fn dispose(member: &Member, contents: &Contents) {
+    for d in contents.all_extents() {
+        member.tables().alloc.reclaim(d.page, d.generation);
+    }
+    for right in &contents.rights {
+        match right.kind {
+            // Counted only by its slot, which is about to be closed.
+            RightKind::Send => {}
+            RightKind::SendOnce => answer_for_dead(member, right.port, right.tag),
+            RightKind::Receive => close_if(member, right.port),
+        }
+    }
+    if let (Kind::Request, Some(reply)) = (contents.kind, contents.reply) {
+        answer_for_dead(member, reply.port, reply.tag);
+    }
+}
+
+fn close_if(member: &Member, port: PortName) {
+    let Some(entry) = member.tables().ports.get(usize::from(port.index)) else { return };
+    if PortStatus::unpack(entry.control.status.load(Ordering::Acquire)).generation == port.generation {
+        close(member, port.index);
+    }
+}

@@ -1,0 +1,29 @@
+//! Ports: where messages are received.
+//!
+//! A port is bound to one space. What a program holds is a right: the
+//! [`ReceiveRight`] of the space that it is bound to, and any number of
+//! [`SendRight`]s and [`SendOnceRight`]s anywhere in the domain. Rights travel in
+//! messages.
+
+mod bind;
+pub(crate) mod close;
+mod names;
+mod receive;
+mod request;
+mod rights;
+mod send;
+mod shared;
+pub(crate) mod wire;
+
+pub use bind::{BindError, PortOptions};
+pub use names::ConnectError;
+pub use receive::{Access, ReceiveError, ReceiveRight};
+pub use request::{PendingReply, ReplyError, Request, RequestError};
+pub use rights::{Right, SendOnceRight, SendRight, WatchError};
+pub use send::{SendError, Unsent, WhenFull};
+pub use shared::SharedReceiver;
+
+pub(crate) use names::wake_waiters;
+pub(crate) use request::answer_for_dead;
+pub(crate) use rights::check_senders;
+pub(crate) use send::{wake, wake_senders};

@@ -1,0 +1,408 @@
+//! Receiving: look, take, and wait if there is nothing.
+
+use super::rights::{self, Right};
+use super::wire::Contents;
+use super::{SendOnceRight, SendRight, close, send};
+use crate::member::Member;
+use crate::message::{Message, Notice};
+use crate::region::Attached;
+use crate::wait::{Patience, Waiting, pause};
+use crate::{Deadline, Disowned};
+use portolan_abi::owner::Destination;
+use portolan_abi::port::{PortName, PortPhase, RightWord, event};
+use portolan_abi::slot::{Kind, Phase};
+use portolan_shm::mark;
+use portolan_shm::queue::{Cursor, Found, Next, Woken};
+use portolan_shm::region::read_text;
+use portolan_sys::futex;
+use std::sync::atomic::Ordering;
+
+/// Whether the receiver will touch the message's pages at once (the paper's hint).
+///
+/// In a guarded domain [`Access::Now`] opens them in one batch and [`Access::Later`]
+/// leaves each to its first touch; forwarders want the latter. In a trusted domain,
+/// where pages stay mapped, [`Access::Now`] maps those that this process has never
+/// touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Open pages as they are touched, if they are.
+    #[default]
+    Later,
+    /// Open all pages now.
+    Now,
+}
+
+/// Why nothing was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// The state's: nothing came before the deadline.
+    #[error("no message came before the deadline")]
+    TimedOut,
+    /// The caller's: the port takes requests, not messages, or the other way round.
+    #[error("this port is {0}: use {1}")]
+    WrongKind(&'static str, &'static str),
+    /// The state's: the port was closed.
+    #[error("the port is closed")]
+    Closed,
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
+}
+
+/// The right to receive from a port. Dropping it closes the port.
+///
+/// One thread receives at a time; [`ReceiveRight::share`] makes a handle for several.
+pub struct ReceiveRight {
+    at: Attached,
+    cursor: Cursor,
+    patience: Patience,
+    waiting: Waiting,
+    /// Messages passed over on a port by urgency: urgency, position.
+    by_urgency: Option<Vec<(u64, u64)>>,
+    given: bool,
+}
+
+/// What a look at the port gave, as this space's already.
+pub(super) struct Taken {
+    pub(super) kind: Kind,
+    pub(super) reply: Option<RightWord>,
+    pub(super) message: Message,
+}
+
+impl ReceiveRight {
+    pub(super) fn new(at: Attached, by_urgency: bool) -> Self {
+        let cursor = Cursor::resume(at.queue());
+        Self { at, cursor, patience: Patience::default(), waiting: Waiting::default(), by_urgency: by_urgency.then(Vec::new), given: false }
+    }
+
+    /// Receives a message from an asynchronous port.
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError`]; nothing is lost.
+    #[inline]
+    pub fn receive(&mut self, access: Access, deadline: impl Into<Deadline>) -> Result<Message, ReceiveError> {
+        let taken = self.next(deadline.into())?;
+        self.finish(taken, access)
+    }
+
+    /// Receives a message if one is there.
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError::TimedOut`] if none is.
+    #[inline]
+    pub fn try_receive(&mut self, access: Access) -> Result<Message, ReceiveError> {
+        self.receive(access, Deadline::NOW)
+    }
+
+    pub(super) fn finish(&self, taken: Taken, access: Access) -> Result<Message, ReceiveError> {
+        let Taken { kind, reply, mut message } = taken;
+        match kind {
+            Kind::Request => {
+                // Cannot happen: a request is refused by an asynchronous port. If a buggy member
+                // sent one all the same, its client is answered, and the message dropped.
+                drop(reply.map(|word| self.once(word)));
+                return Err(ReceiveError::WrongKind("asynchronous", "send, and receive"));
+            }
+            Kind::Dropped | Kind::ServerDead => message.notice = Some(Notice::SendOnceDropped),
+            Kind::Message | Kind::Reply => {}
+        }
+        self.open(&message, access);
+        Ok(message)
+    }
+
+    pub(super) fn once(&self, word: RightWord) -> Option<SendOnceRight> {
+        Some(SendOnceRight::new(Attached::new(&self.at.member, word.port)?, word.tag))
+    }
+
+    /// Opens the message's pages as the hint says.
+    pub(super) fn open(&self, message: &Message, access: Access) {
+        if access == Access::Later {
+            return;
+        }
+        let member = &self.at.member;
+        for extent in message.extents() {
+            let (page, size) = extent.pages();
+            match &member.guard {
+                Some(guard) => guard.open(member, page, size),
+                None => crate::extent::map(member, page, size),
+            }
+        }
+    }
+
+    /// The next message or notice, waiting for it.
+    #[inline]
+    pub(super) fn next(&mut self, deadline: Deadline) -> Result<Taken, ReceiveError> {
+        self.at.member.present()?;
+        if let Some(taken) = self.look()? {
+            return Ok(taken);
+        }
+        self.settle();
+        if deadline.is_now() {
+            return Err(ReceiveError::TimedOut);
+        }
+        self.wait(deadline)
+    }
+
+    /// Looks once.
+    #[inline]
+    fn look(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        if self.by_urgency.is_some() {
+            return self.look_by_urgency();
+        }
+        match self.at.queue().next(&mut self.cursor) {
+            Next::Found(found) => Ok(Some(self.take(found))),
+            Next::Empty => Ok(self.event()),
+            Next::Closed => Err(ReceiveError::Closed),
+        }
+    }
+
+    /// Takes a found message: all of it is ours before the queue is told.
+    #[inline]
+    fn take(&mut self, found: Found) -> Taken {
+        let queue = self.at.queue();
+        let member = &self.at.member;
+        let contents = Contents::read(member, &queue.slot(found.position()));
+        let row = member.row();
+        for d in contents.all_extents() {
+            // In range: `Contents` has checked it.
+            let _ = row.hold(d.page, d.generation);
+        }
+        mark!("receive.noted");
+        Right::arrive(member, &contents.rights);
+        if let (Kind::Request, Some(reply)) = (contents.kind, contents.reply) {
+            member.rights().add_once(reply.port, reply.tag);
+        }
+        // The line of no return.
+        if queue.take(&mut self.cursor, found) == Woken::Senders {
+            send::wake_senders(queue);
+        }
+        let mut taken = Taken { kind: contents.kind, reply: contents.reply, message: Message::default() };
+        contents.into_message(member, &mut taken.message);
+        taken
+    }
+
+    /// On a port by urgency everything published is passed over, then the most urgent taken.
+    fn look_by_urgency(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        let Self { at, cursor, by_urgency: Some(waiting), .. } = self else { return Ok(None) };
+        let queue = at.queue();
+        queue.pass_published(cursor, |_| {});
+        waiting.clear();
+        for (position, state) in queue.passed(cursor) {
+            if state.phase() == Phase::Published {
+                let urgency = Contents::read(&at.member, &queue.slot(position)).urgency;
+                waiting.push((urgency.unwrap_or(u64::MAX), position));
+            }
+        }
+        let most = waiting.iter().min().and_then(|(_, position)| queue.found_passed(cursor, *position));
+        match most {
+            Some(found) => Ok(Some(self.take(found))),
+            // Voids among the passed are cleared by the ordinary look.
+            None => match queue.next(cursor) {
+                Next::Closed => Err(ReceiveError::Closed),
+                Next::Found(found) => Ok(Some(self.take(found))),
+                Next::Empty => Ok(self.event()),
+            },
+        }
+    }
+
+    /// Something that the port asked to be told.
+    #[inline]
+    fn event(&self) -> Option<Taken> {
+        let events = self.at.queue().port.sleep.events.load(Ordering::Acquire);
+        if events == 0 { None } else { self.notice(events) }
+    }
+
+    #[cold]
+    fn notice(&self, events: u32) -> Option<Taken> {
+        let word = &self.at.queue().port.sleep.events;
+        let notice = if events & event::NO_MORE_SENDERS != 0 {
+            word.fetch_and(!event::NO_MORE_SENDERS, Ordering::AcqRel);
+            Notice::NoMoreSenders
+        } else {
+            word.fetch_and(!event::DEAD_NAME, Ordering::AcqRel);
+            let (token, more) = rights::take_fired(&self.at.member, self.at.port)?;
+            if more {
+                word.fetch_or(event::DEAD_NAME, Ordering::AcqRel);
+            }
+            Notice::DeadName { token }
+        };
+        let mut message = Message::default();
+        message.notice = Some(notice);
+        Some(Taken { kind: Kind::Message, reply: None, message })
+    }
+
+    /// Gives the slot read last back.
+    #[inline]
+    fn settle(&mut self) {
+        let queue = self.at.queue();
+        if queue.settle_all(&mut self.cursor) == Woken::Senders {
+            send::wake_senders(queue);
+        }
+    }
+
+    /// Spins, then sleeps, until something comes.
+    #[cold]
+    fn wait(&mut self, deadline: Deadline) -> Result<Taken, ReceiveError> {
+        if self.waiting == Waiting::Poll {
+            return self.poll(deadline);
+        }
+        loop {
+            let looks = if self.waiting == Waiting::Sleep { 0 } else { self.patience.looks() };
+            for look in 0..looks {
+                if let Some(taken) = self.look()? {
+                    self.patience.paid(look);
+                    return Ok(taken);
+                }
+                if look % 256 == 255 && deadline.has_passed() {
+                    return Err(ReceiveError::TimedOut);
+                }
+                pause(look);
+            }
+            if looks > 0 {
+                self.patience.in_vain();
+            }
+            self.sleep(deadline);
+            if let Some(taken) = self.look()? {
+                return Ok(taken);
+            }
+            if deadline.has_passed() {
+                return Err(ReceiveError::TimedOut);
+            }
+        }
+    }
+
+    fn poll(&mut self, deadline: Deadline) -> Result<Taken, ReceiveError> {
+        loop {
+            for _ in 0..1024 {
+                if let Some(taken) = self.look()? {
+                    return Ok(taken);
+                }
+            }
+            if deadline.has_passed() {
+                return Err(ReceiveError::TimedOut);
+            }
+        }
+    }
+
+    /// Sleeps until woken, if there is nothing (Q6).
+    fn sleep(&mut self, deadline: Deadline) {
+        let sleep = &self.at.queue().port.sleep;
+        let bell = sleep.doorbell.load(Ordering::SeqCst);
+        if self.arm() {
+            mark!("sleep.before_futex");
+            let _ = futex::wait(&self.at.queue().port.sleep.doorbell, bell, deadline.instant());
+        }
+        self.disarm();
+    }
+
+    /// Says to all senders that this port must be woken; `false` if something is there.
+    pub(crate) fn arm(&mut self) -> bool {
+        let queue = self.at.queue();
+        queue.arm(&mut self.cursor) && queue.port.sleep.events.load(Ordering::SeqCst) == 0
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        self.at.queue().disarm(&mut self.cursor);
+    }
+
+    /// Chooses how this port waits.
+    pub fn set_waiting(&mut self, waiting: Waiting) {
+        self.waiting = waiting;
+    }
+
+    /// A new send right on this port.
+    ///
+    /// If the port died at this instant the right is a dead name, as it would be a moment later.
+    pub fn make_send(&self) -> SendRight {
+        SendRight::make_counted(self.at.clone())
+    }
+
+    /// A new send-once right on this port.
+    pub fn make_send_once(&self) -> SendOnceRight {
+        SendOnceRight::make(self.at.clone())
+    }
+
+    /// Asks to be told, once, when no send right on this port is left anywhere
+    /// ([`Notice::NoMoreSenders`]). If there is none now, it is told at once.
+    pub fn request_no_more_senders(&self) {
+        self.at.queue().port.sleep.wanted.fetch_or(event::NO_MORE_SENDERS, Ordering::SeqCst);
+        rights::check_senders(&self.at.member, self.at.port);
+    }
+
+    /// How many send rights there are, held or travelling.
+    pub fn senders(&self) -> u32 {
+        rights::senders(&self.at.member, self.at.port)
+    }
+
+    /// Messages that wait.
+    pub fn depth(&self) -> usize {
+        self.at.queue().depth()
+    }
+
+    /// The name under which others find it.
+    pub fn name(&self) -> Option<String> {
+        Some(read_text(&self.at.queue().port.name.words)).filter(|n| !n.is_empty())
+    }
+
+    pub(crate) fn at(&self) -> &Attached {
+        &self.at
+    }
+
+    /// Lays the port down, to be sent: what was taken is retired, so that the next receiver
+    /// finds nothing of ours.
+    pub(crate) fn lay_down(&mut self) {
+        self.disarm();
+        self.settle();
+    }
+
+    /// About to be published at `destination`: from here on the port is *moving*, and the
+    /// slot decides whose it is. Its queue stays where it is, in order.
+    pub(super) fn leave(&self, destination: Destination) {
+        self.at.queue().port.control.transit.store(destination.0, Ordering::Relaxed);
+        mark!("right.receive_leaves");
+        rights::set_phase(&self.at.member, self.at.port, PortPhase::Moving, self.at.member.space);
+    }
+
+    /// It was not published after all.
+    pub(super) fn stay(&self) {
+        rights::set_phase(&self.at.member, self.at.port, PortPhase::Open, self.at.member.space);
+    }
+
+    pub(super) fn given(mut self) {
+        self.given = true;
+    }
+
+    /// A receive right came in a message that we are about to take: the port is ours.
+    pub(super) fn arrive(member: &Member, port: PortName) {
+        rights::set_phase(member, port, PortPhase::Open, member.space);
+    }
+
+    /// The handle of a receive right that has arrived.
+    pub(super) fn resumed(at: Attached) -> Option<Self> {
+        let status = portolan_abi::port::PortStatus::unpack(at.queue().port.control.status.load(Ordering::Acquire));
+        (status.generation == at.port.generation).then(|| Self::new(at, status.by_urgency))
+    }
+}
+
+impl Drop for ReceiveRight {
+    fn drop(&mut self) {
+        if !self.given && self.at.member.present().is_ok() {
+            close::close(&self.at.member, self.at.port.index);
+        }
+    }
+}
+
+impl From<ReceiveRight> for Right {
+    fn from(right: ReceiveRight) -> Self {
+        Self::Receive(right)
+    }
+}
+
+impl std::fmt::Debug for ReceiveRight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReceiveRight").field("port", &self.at.port).field("name", &self.name()).finish()
+    }
+}

@@ -1,0 +1,281 @@
+//! Requests and replies.
+//!
+//! A client takes the answer at a small port of its own (a *reply port*), which it
+//! uses again for its next request. A request carries a send-once right on it, with a
+//! tag; the server's row of rights notes it, so the host can answer for a dead server.
+//! A client that gives up closes its reply port: a late answer meets a dead name.
+
+use super::bind::{PortOptions, bind};
+use super::rights::SendOnceRight;
+use super::send::{self, full, try_post};
+use super::{Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, Unsent, WhenFull};
+use crate::member::Member;
+use crate::message::Message;
+use crate::wait::Waiting;
+use crate::{Deadline, Disowned};
+use portolan_abi::port::{PortName, RightKind, RightWord, TAG_MASK};
+use portolan_abi::slot::Kind;
+use portolan_shm::mark;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Reply ports that are not in use.
+#[derive(Default)]
+pub(crate) struct ReplyPorts(Mutex<Vec<ReplyPort>>);
+
+struct ReplyPort {
+    port: ReceiveRight,
+    tag: u32,
+}
+
+/// A request that was received, to be answered: by any thread, in any order.
+///
+/// Dropped unanswered, its client gets an error.
+#[derive(Debug)]
+#[must_use = "a dropped request answers its client with an error"]
+pub struct Request {
+    /// What was asked.
+    pub message: Message,
+    reply: Option<SendOnceRight>,
+}
+
+/// An answer that was not delivered; see [`SendError`].
+pub type ReplyError = SendError;
+
+/// A request on its way, to be waited for. Dropped, it is abandoned.
+#[must_use = "a dropped request is abandoned"]
+pub struct PendingReply {
+    pool: Arc<ReplyPorts>,
+    port: Option<ReplyPort>,
+}
+
+/// Why a request was not answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The request was not sent; the message is inside.
+    #[error(transparent)]
+    Unsent(#[from] SendError),
+    /// No port for the answer.
+    #[error("no port for the answer: {0}")]
+    NoReplyPort(Box<BindError>, Box<Message>),
+    /// The state's: no answer came before the deadline. It was sent, and may be served yet.
+    #[error("no answer came before the deadline; the request was sent and may still be served")]
+    TimedOut,
+    /// The peer's: the server dropped the request unanswered.
+    #[error("the server dropped the request unanswered")]
+    Dropped,
+    /// The peer's: the server died, or closed its port, before it answered.
+    #[error("the server died, or closed its port, before it answered")]
+    ServerDead,
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
+}
+
+impl SendRight {
+    /// Sends a request to a synchronous port and waits for the answer.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]; prompt when the server dies, with the message inside if it was
+    /// not sent.
+    ///
+    /// ```
+    /// use portolan::{Access, Deadline, Domain, Message, PortOptions};
+    /// let domain = Domain::private()?;
+    /// let mut port = domain.bind(PortOptions::unnamed().synchronous())?;
+    /// let right = port.make_send();
+    /// let server = std::thread::spawn(move || {
+    ///     let request = port.get_request(Access::Later, Deadline::NEVER).unwrap();
+    ///     let answer = Message::new(request.message.header()).unwrap();
+    ///     request.reply(answer).unwrap();
+    /// });
+    /// let answer = right.request_reply(Message::new(b"ping")?, Access::Later, Deadline::NEVER)?;
+    /// assert_eq!(answer.header(), b"ping");
+    /// # server.join().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn request_reply(&self, message: Message, access: Access, deadline: impl Into<Deadline>) -> Result<Message, RequestError> {
+        self.request_waiting(message, access, deadline.into(), Waiting::Adaptive)
+    }
+
+    /// As [`SendRight::request_reply`], waiting for the answer as `waiting` says.
+    ///
+    /// # Errors
+    ///
+    /// As [`SendRight::request_reply`].
+    pub fn request_waiting(&self, message: Message, access: Access, deadline: Deadline, waiting: Waiting) -> Result<Message, RequestError> {
+        let mut port = self.post_request(message, WhenFull::Wait(deadline))?;
+        port.port.set_waiting(waiting);
+        let answer = port.wait(access, deadline);
+        if !matches!(answer, Err(RequestError::TimedOut | RequestError::Disowned(_))) {
+            self.replies.put(port);
+        }
+        answer
+    }
+
+    /// Sends a request; the answer is waited for later. Any number may be under way.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Unsent`] or [`RequestError::NoReplyPort`], with the message inside.
+    pub fn request(&self, message: Message, when_full: impl Into<WhenFull>) -> Result<PendingReply, RequestError> {
+        let port = self.post_request(message, when_full.into())?;
+        Ok(PendingReply { pool: Arc::clone(&self.replies), port: Some(port) })
+    }
+
+    #[inline]
+    fn post_request(&self, mut message: Message, when_full: WhenFull) -> Result<ReplyPort, RequestError> {
+        self.to.member.present()?;
+        let mut port = match self.replies.take(&self.to.member) {
+            Ok(port) => port,
+            Err(error) => return Err(RequestError::NoReplyPort(Box::new(error), Box::new(message))),
+        };
+        port.tag = port.tag.wrapping_add(1) & TAG_MASK;
+        let reply = Some(RightWord { kind: RightKind::SendOnce, port: port.port.at().port, tag: port.tag });
+        mark!("request.before_post");
+        let sent = match try_post(&self.to, &self.spot, Kind::Request, reply, &mut message) {
+            Ok(()) => Ok(()),
+            Err(Unsent::Full { slots }) => full(&self.to, &self.spot, Kind::Request, reply, message, when_full, slots),
+            Err(reason) => Err(reason.with(message)),
+        };
+        match sent {
+            Ok(()) => Ok(port),
+            Err(error) => {
+                self.replies.put(port);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+impl ReplyPort {
+    /// Waits for the answer to the last request.
+    #[inline]
+    fn wait(&mut self, access: Access, deadline: Deadline) -> Result<Message, RequestError> {
+        loop {
+            let taken = match self.port.next(deadline) {
+                Ok(taken) => taken,
+                Err(ReceiveError::TimedOut) => return Err(RequestError::TimedOut),
+                Err(ReceiveError::Disowned(why)) => return Err(why.into()),
+                Err(_) => return Err(RequestError::ServerDead),
+            };
+            // An answer to an older request, by a host that answered for a server which had
+            // answered just before it died: not ours.
+            if taken.reply.map(|r| r.tag) != Some(self.tag) {
+                continue;
+            }
+            return match taken.kind {
+                Kind::Dropped => Err(RequestError::Dropped),
+                Kind::ServerDead => Err(RequestError::ServerDead),
+                Kind::Reply | Kind::Message | Kind::Request => {
+                    self.port.open(&taken.message, access);
+                    Ok(taken.message)
+                }
+            };
+        }
+    }
+}
+
+impl PendingReply {
+    /// Waits for the answer. After [`RequestError::TimedOut`] it can be waited for again.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]; [`RequestError::Dropped`] if the answer was taken before.
+    pub fn wait(&mut self, access: Access, deadline: impl Into<Deadline>) -> Result<Message, RequestError> {
+        let Some(port) = &mut self.port else { return Err(RequestError::Dropped) };
+        let answer = port.wait(access, deadline.into());
+        if !matches!(answer, Err(RequestError::TimedOut | RequestError::Disowned(_)))
+            && let Some(port) = self.port.take()
+        {
+            self.pool.put(port);
+        }
+        answer
+    }
+}
+
+impl ReceiveRight {
+    /// Receives a request from a synchronous port. Many may be open at once.
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError`].
+    #[inline]
+    pub fn get_request(&mut self, access: Access, deadline: impl Into<Deadline>) -> Result<Request, ReceiveError> {
+        let taken = self.next(deadline.into())?;
+        self.finish_request(taken, access)
+    }
+
+    pub(super) fn finish_request(&self, taken: super::receive::Taken, access: Access) -> Result<Request, ReceiveError> {
+        let reply = match (taken.kind, taken.reply) {
+            (Kind::Request, Some(word)) => self.once(word),
+            _ => None,
+        };
+        self.open(&taken.message, access);
+        Ok(Request { message: taken.message, reply })
+    }
+}
+
+impl Request {
+    /// Answers. A copy of what was asked may be kept; its extents may be sent back.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`] with the message inside, if the client is gone.
+    #[inline]
+    pub fn reply(mut self, mut message: Message) -> Result<(), ReplyError> {
+        match self.reply.take() {
+            Some(mut once) => once.post(Kind::Reply, &mut message).map_err(|reason| reason.with(message)),
+            None => Err(Unsent::DeadName.with(message)),
+        }
+    }
+
+    /// Answers with the request's own message, changed in place.
+    ///
+    /// # Errors
+    ///
+    /// As [`Request::reply`].
+    #[inline]
+    pub fn reply_in_place(mut self) -> Result<(), ReplyError> {
+        let message = std::mem::take(&mut self.message);
+        self.reply(message)
+    }
+
+    /// Whether somebody waits for an answer; not for notices.
+    pub fn wants_reply(&self) -> bool {
+        self.reply.is_some()
+    }
+
+    /// The right to answer, for another thread or space; and what was asked.
+    pub fn into_parts(self) -> (Message, Option<SendOnceRight>) {
+        (self.message, self.reply)
+    }
+}
+
+impl ReplyPorts {
+    #[inline]
+    fn take(&self, member: &Arc<Member>) -> Result<ReplyPort, BindError> {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match spare {
+            Some(port) => Ok(port),
+            None => {
+                let options = PortOptions::unnamed().queue(3).for_replies();
+                Ok(ReplyPort { port: bind(member, &options)?, tag: 0 })
+            }
+        }
+    }
+
+    #[inline]
+    fn put(&self, port: ReplyPort) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(port);
+    }
+}
+
+/// Tells a client that its server will not answer: on behalf of a dead space, or of a
+/// port that closes with the request in its queue.
+pub(crate) fn answer_for_dead(member: &Member, port: PortName, tag: u32) {
+    send::post_word(member, port, Kind::ServerDead, RightWord { kind: RightKind::SendOnce, port, tag });
+}
+

@@ -1,0 +1,412 @@
+//! Rights: what a program holds on a port, and what becomes of them when they travel.
+
+use super::request::ReplyPorts;
+use super::{ReceiveRight, SendError, WhenFull, send};
+use crate::member::Member;
+use crate::message::Message;
+use crate::region::Attached;
+use portolan_abi::owner::Destination;
+use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
+use portolan_abi::slot::Kind;
+use portolan_shm::mark;
+use portolan_shm::queue::Spot;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The right to send any number of messages to a port. A clone is another right, and counted.
+///
+/// ```
+/// use portolan::{Deadline, Domain, Message, PortOptions, WhenFull};
+/// let domain = Domain::private()?;
+/// let mut port = domain.bind(PortOptions::unnamed())?;
+/// let right = port.make_send();
+/// right.send(Message::new(b"hello")?, WhenFull::Fail)?;
+/// let message = port.receive(Default::default(), Deadline::NOW)?;
+/// assert_eq!(message.header(), b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct SendRight {
+    pub(super) to: Attached,
+    pub(super) spot: Spot,
+    /// Where answers to requests come in; shared by clones.
+    pub(super) replies: Arc<ReplyPorts>,
+    given: bool,
+}
+
+/// The right to send one message to a port: most often the answer to a request.
+/// If it is dropped unused, who waits for the answer is told.
+pub struct SendOnceRight {
+    pub(super) to: Attached,
+    pub(super) tag: u32,
+    given: bool,
+}
+
+/// A right of any kind, as it travels in a message.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Right {
+    /// See [`SendRight`].
+    Send(SendRight),
+    /// See [`SendOnceRight`].
+    SendOnce(SendOnceRight),
+    /// See [`ReceiveRight`].
+    Receive(ReceiveRight),
+}
+
+/// Why no death notification could be arranged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the domain's {limit} death notifications are all in use: drop ports that wait for some")]
+pub struct WatchError {
+    /// The limit.
+    pub limit: usize,
+}
+
+impl SendRight {
+    /// A new, counted right; `None` if the port is dead.
+    pub(super) fn make(to: Attached) -> Option<Self> {
+        let right = Self::make_counted(to);
+        mark!("right.counted");
+        right.is_live().then_some(right)
+    }
+
+    /// A new, counted right, dead or alive.
+    pub(super) fn make_counted(to: Attached) -> Self {
+        touch_epoch(&to.member);
+        to.member.rights().add_send(to.port, 1);
+        Self::of(to)
+    }
+
+    /// The handle of a right that is counted already.
+    fn of(to: Attached) -> Self {
+        Self { spot: Spot::new(to.queue().port.sender.tail.load(Ordering::Relaxed)), to, replies: Arc::default(), given: false }
+    }
+
+    /// Sends a message to an asynchronous port.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`] holds the message, whole, and the reason.
+    #[inline]
+    pub fn send(&self, message: Message, when_full: impl Into<WhenFull>) -> Result<(), SendError> {
+        send::send(&self.to, &self.spot, message, when_full.into())
+    }
+
+    /// Whether the port lives.
+    pub fn is_live(&self) -> bool {
+        let status = PortStatus::unpack(self.to.queue().port.control.status.load(Ordering::Acquire));
+        status.generation == self.to.port.generation && matches!(status.phase, PortPhase::Open | PortPhase::Moving)
+    }
+
+    /// Asks that `notify` be told with `token` when the port of this right dies
+    /// ([`crate::Notice::DeadName`]). If it is dead already, it is told at once.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchError`] if the domain's table of watches is full.
+    pub fn watch(&self, notify: &ReceiveRight, token: u64) -> Result<(), WatchError> {
+        let member = &self.to.member;
+        let watches = member.tables().watches;
+        let writing = 1 | u64::from(member.space) << 8;
+        let entry = watches
+            .iter()
+            .find(|w| w.state.compare_exchange(0, writing, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+            .ok_or(WatchError { limit: watches.len() })?;
+        mark!("watch.taken");
+        entry.target.store(word_of(self.to.port), Ordering::Relaxed);
+        entry.notify.store(word_of(notify.at().port), Ordering::Relaxed);
+        entry.token.store(token, Ordering::Relaxed);
+        // SeqCst: armed before we look whether the port is dead; the closer kills it
+        // before it looks for watches.
+        entry.state.store(2 | u64::from(member.space) << 8, Ordering::SeqCst);
+        if !self.is_live() {
+            fire_watches(member, self.to.port);
+        }
+        Ok(())
+    }
+}
+
+impl SendOnceRight {
+    pub(super) fn new(to: Attached, tag: u32) -> Self {
+        Self { to, tag, given: false }
+    }
+
+    /// A new, counted right, not made from a request.
+    pub(super) fn make(to: Attached) -> Self {
+        touch_epoch(&to.member);
+        to.member.rights().add_once(to.port, 0);
+        Self::new(to, 0)
+    }
+
+    /// Sends the one message.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`] holds the message. The right is used up unless the queue was full.
+    pub fn send(mut self, mut message: Message) -> Result<(), SendError> {
+        self.post(Kind::Reply, &mut message).map_err(|reason| reason.with(message))
+    }
+
+    pub(super) fn post(&mut self, kind: Kind, message: &mut Message) -> Result<(), super::Unsent> {
+        let reply = RightWord { kind: RightKind::SendOnce, port: self.to.port, tag: self.tag };
+        let spot = Spot::new(self.to.queue().port.sender.tail.load(Ordering::Relaxed));
+        let posted = send::try_post(&self.to, &spot, kind, Some(reply), message);
+        if !matches!(posted, Err(super::Unsent::Full { .. })) {
+            self.given = true;
+            self.to.member.rights().drop_once(self.to.port);
+        }
+        posted
+    }
+}
+
+impl Right {
+    pub(super) fn word(&self) -> RightWord {
+        match self {
+            Self::Send(r) => RightWord { kind: RightKind::Send, port: r.to.port, tag: 0 },
+            Self::SendOnce(r) => RightWord { kind: RightKind::SendOnce, port: r.to.port, tag: r.tag },
+            Self::Receive(r) => RightWord { kind: RightKind::Receive, port: r.at().port, tag: 0 },
+        }
+    }
+
+    pub(super) fn is_of(&self, member: &Arc<Member>) -> bool {
+        let whose = match self {
+            Self::Send(r) => &r.to.member,
+            Self::SendOnce(r) => &r.to.member,
+            Self::Receive(r) => &r.at().member,
+        };
+        Arc::ptr_eq(whose, member)
+    }
+
+    /// Rights are about to be published at `destination`.
+    pub(super) fn leave(member: &Member, rights: &[Self], destination: Destination) {
+        touch_epoch(member);
+        for right in rights {
+            if let Self::Receive(r) = right {
+                r.leave(destination);
+            }
+        }
+    }
+
+    /// They were not published after all.
+    pub(super) fn stay(member: &Member, rights: &[Self]) {
+        touch_epoch(member);
+        for right in rights {
+            if let Self::Receive(r) = right {
+                r.stay();
+            }
+        }
+    }
+
+    /// The right was published: forget it here (R1).
+    pub(super) fn given(self) {
+        match self {
+            Self::Send(mut r) => {
+                r.given = true;
+                touch_epoch(&r.to.member);
+                r.to.member.rights().drop_send(r.to.port);
+            }
+            Self::SendOnce(mut r) => {
+                r.given = true;
+                r.to.member.rights().drop_once(r.to.port);
+            }
+            Self::Receive(r) => r.given(),
+        }
+    }
+
+    /// Notes rights of a message that we are about to take as ours (R1).
+    pub(super) fn arrive(member: &Member, rights: &[RightWord]) {
+        if rights.is_empty() {
+            return;
+        }
+        touch_epoch(member);
+        for right in rights {
+            match right.kind {
+                RightKind::Send => {
+                    member.rights().add_send(right.port, 1);
+                }
+                RightKind::SendOnce => member.rights().add_once(right.port, right.tag),
+                RightKind::Receive => ReceiveRight::arrive(member, right.port),
+            }
+        }
+    }
+
+    /// The handle of a right that has arrived; nothing, for one that names no port.
+    pub(super) fn taken(member: &Arc<Member>, word: RightWord) -> Option<Self> {
+        let to = Attached::new(member, word.port)?;
+        Some(match word.kind {
+            RightKind::Send => Self::Send(SendRight::of(to)),
+            RightKind::SendOnce => Self::SendOnce(SendOnceRight::new(to, word.tag)),
+            RightKind::Receive => Self::Receive(ReceiveRight::resumed(to)?),
+        })
+    }
+}
+
+impl Clone for SendRight {
+    fn clone(&self) -> Self {
+        let mut right = Self::make_counted(self.to.clone());
+        right.replies = Arc::clone(&self.replies);
+        right
+    }
+}
+
+impl Drop for SendRight {
+    fn drop(&mut self) {
+        if self.given || self.to.member.present().is_err() {
+            return;
+        }
+        touch_epoch(&self.to.member);
+        if self.to.member.rights().drop_send(self.to.port) == 0 {
+            check_senders(&self.to.member, self.to.port);
+        }
+    }
+}
+
+impl Drop for SendOnceRight {
+    fn drop(&mut self) {
+        if !self.given && self.to.member.present().is_ok() {
+            // A queue of replies has room for this one; a dead port needs no answer.
+            let _ = self.post(Kind::Dropped, &mut Message::default());
+        }
+    }
+}
+
+impl From<SendRight> for Right {
+    fn from(right: SendRight) -> Self {
+        Self::Send(right)
+    }
+}
+
+impl From<SendOnceRight> for Right {
+    fn from(right: SendOnceRight) -> Self {
+        Self::SendOnce(right)
+    }
+}
+
+impl std::fmt::Debug for SendRight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SendRight").field(&self.to.port).finish()
+    }
+}
+
+impl std::fmt::Debug for SendOnceRight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SendOnceRight").field(&self.to.port).finish()
+    }
+}
+
+/// R2: a right is about to enter or leave a row or slot.
+fn touch_epoch(member: &Member) {
+    member.tables().header.rights.value.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Tells the port's receiver that no send right is left, if it asked and there is none.
+pub(crate) fn check_senders(member: &Member, port: PortName) {
+    let Some(entry) = member.tables().ports.get(usize::from(port.index)) else { return };
+    if entry.sleep.wanted.load(Ordering::SeqCst) & event::NO_MORE_SENDERS == 0 || senders(member, port) != 0 {
+        return;
+    }
+    let was = entry.sleep.wanted.fetch_and(!event::NO_MORE_SENDERS, Ordering::SeqCst);
+    if was & event::NO_MORE_SENDERS != 0 {
+        raise(member, port.index, event::NO_MORE_SENDERS);
+    }
+}
+
+/// Tells a port's receiver of an event.
+pub(super) fn raise(member: &Member, index: u16, event: u32) {
+    if let Some(queue) = member.tables().queue(index) {
+        queue.port.sleep.events.fetch_or(event, Ordering::SeqCst);
+        send::wake(member, &queue);
+    }
+}
+
+/// Send rights on the port: in every row, and in every published slot (R2).
+pub(super) fn senders(member: &Member, port: PortName) -> u32 {
+    let tables = member.tables();
+    let epoch = &tables.header.rights.value;
+    loop {
+        let before = epoch.load(Ordering::SeqCst);
+        let held: u32 = (1..tables.spaces.len()).filter_map(|s| u8::try_from(s).ok()).map(|s| tables.right_row(s).sends(port)).sum();
+        if held > 0 {
+            return held;
+        }
+        let travelling = in_slots(member, port);
+        if epoch.load(Ordering::SeqCst) == before {
+            return travelling;
+        }
+    }
+}
+
+fn in_slots(member: &Member, port: PortName) -> u32 {
+    let tables = member.tables();
+    let mut found = 0;
+    for index in 0..u16::try_from(tables.ports.len()).unwrap_or(u16::MAX) {
+        let entry = &tables.ports[usize::from(index)];
+        let phase = PortStatus::unpack(entry.control.status.load(Ordering::Acquire)).phase;
+        if !matches!(phase, PortPhase::Open | PortPhase::Moving) {
+            continue;
+        }
+        let Some(queue) = tables.queue(index) else { continue };
+        for at in 0..queue.slots() as u64 {
+            let slot = queue.slot(at);
+            if queue.is_untaken(slot.state(Ordering::Acquire)) {
+                let contents = super::wire::Contents::read(member, &slot);
+                found += contents.rights.iter().filter(|r| r.kind == RightKind::Send && r.port == port).count();
+            }
+        }
+    }
+    u32::try_from(found).unwrap_or(u32::MAX)
+}
+
+/// A port's name as one word, for watches.
+fn word_of(port: PortName) -> u64 {
+    RightWord { kind: RightKind::Send, port, tag: 0 }.pack()
+}
+
+/// Tells every watcher of a dead port.
+pub(super) fn fire_watches(member: &Member, port: PortName) {
+    let target = word_of(port);
+    for entry in member.tables().watches {
+        let state = entry.state.load(Ordering::SeqCst);
+        if state & 0xff != 2 || entry.target.load(Ordering::Acquire) != target {
+            continue;
+        }
+        let fired = state & !0xff | 3;
+        let notify = entry.notify.load(Ordering::Acquire);
+        if entry.state.compare_exchange(state, fired, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            && let Some(notify) = RightWord::unpack(notify)
+        {
+            mark!("watch.fired");
+            raise(member, notify.port.index, event::DEAD_NAME);
+        }
+    }
+}
+
+/// Takes one notification that has fired for the port `notify`: its token, and whether
+/// more are there.
+pub(super) fn take_fired(member: &Member, notify: PortName) -> Option<(u64, bool)> {
+    let notify = word_of(notify);
+    let mut fired = member.tables().watches.iter().filter(|w| w.state.load(Ordering::Acquire) & 0xff == 3 && w.notify.load(Ordering::Acquire) == notify);
+    let first = fired.next()?;
+    let token = first.token.load(Ordering::Acquire);
+    first.state.store(0, Ordering::Release);
+    Some((token, fired.next().is_some()))
+}
+
+/// Forgets what the port `notify` waits for; it is being closed.
+pub(super) fn drop_watches(member: &Member, notify: PortName) {
+    let notify = word_of(notify);
+    for entry in member.tables().watches {
+        if matches!(entry.state.load(Ordering::Acquire) & 0xff, 2 | 3) && entry.notify.load(Ordering::Acquire) == notify {
+            entry.state.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// A receive right that travels: from `Open` to `Moving` and back.
+pub(super) fn set_phase(member: &Member, port: PortName, phase: PortPhase, owner: u8) {
+    let Some(entry) = member.tables().ports.get(usize::from(port.index)) else { return };
+    let was = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+    if was.generation == port.generation && matches!(was.phase, PortPhase::Open | PortPhase::Moving) {
+        // Release: the transit word, or the queue as we left it, comes first.
+        entry.control.status.store(PortStatus { phase, owner, ..was }.pack(), Ordering::Release);
+    }
+}

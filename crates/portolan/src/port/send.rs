@@ -1,0 +1,311 @@
+//! Sending: check everything, claim, write, publish.
+
+use crate::member::Member;
+use crate::message::{Header, Message};
+use crate::port::{Right, wire};
+use crate::region::Attached;
+use crate::wait::Backoff;
+use crate::{AllocateError, Deadline, Disowned, Extent};
+use portolan_abi::owner::Destination;
+use portolan_abi::port::{PortName, PortPhase, PortStatus, RightWord};
+use portolan_abi::slot::{Kind, Meta, inline_capacity};
+use portolan_shm::mark;
+use portolan_shm::owner::OwnerError;
+use portolan_shm::queue::{ClaimError, Published, Queue, Spot};
+use portolan_sys::futex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a send does when the queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Wait for room.
+    Wait(Deadline),
+    /// Give the message back at once.
+    Fail,
+    /// Drop the message, count it, and call it sent.
+    Drop,
+}
+
+impl From<Deadline> for WhenFull {
+    fn from(deadline: Deadline) -> Self {
+        Self::Wait(deadline)
+    }
+}
+
+/// A message that was not sent, and why. The message is the caller's again.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct SendError {
+    /// Why.
+    pub reason: Unsent,
+    /// The message, whole.
+    pub message: Box<Message>,
+}
+
+/// Why a message was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsent {
+    /// The state's: the queue is full.
+    #[error("the port's queue is full ({slots} messages): wait longer, or let the receiver catch up")]
+    Full {
+        /// Slots of the queue.
+        slots: usize,
+    },
+    /// The peer's: the port is gone, by its owner's act or death.
+    #[error("the port is dead: its owner closed it or died; drop this right and look the name up again")]
+    DeadName,
+    /// The caller's: requests go to synchronous ports, messages to asynchronous ones.
+    #[error("this port is {0}: use {1}")]
+    WrongKind(&'static str, &'static str),
+    /// The caller's: an extent in the message belongs to another domain.
+    #[error("the message holds an extent or right of another domain: allocate it from the port's domain")]
+    Foreign,
+    /// A peer's or the caller's: an extent's owner word does not name this space.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+    /// No page for a long header or many extents.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
+}
+
+impl Unsent {
+    pub(crate) fn with(self, message: Message) -> SendError {
+        SendError { reason: self, message: Box::new(message) }
+    }
+}
+
+/// Sends `message`, waiting for room as `when_full` says.
+#[inline]
+pub(super) fn send(to: &Attached, spot: &Spot, mut message: Message, when_full: WhenFull) -> Result<(), SendError> {
+    match try_post(to, spot, Kind::Message, None, &mut message) {
+        Ok(()) => Ok(()),
+        Err(Unsent::Full { slots }) => full(to, spot, Kind::Message, None, message, when_full, slots),
+        Err(reason) => Err(reason.with(message)),
+    }
+}
+
+/// The queue was found full.
+#[cold]
+pub(super) fn full(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<RightWord>,
+    mut message: Message,
+    when_full: WhenFull,
+    slots: usize,
+) -> Result<(), SendError> {
+    let counters = &to.queue().port.counters;
+    counters.full.fetch_add(1, Ordering::Relaxed);
+    let deadline = match when_full {
+        WhenFull::Fail => return Err(Unsent::Full { slots }.with(message)),
+        WhenFull::Drop => {
+            counters.dropped.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        WhenFull::Wait(deadline) => deadline,
+    };
+    let mut backoff = Backoff::for_room();
+    loop {
+        let attempt = |message: &mut Message| try_post(to, spot, kind, reply, message);
+        match attempt(&mut message) {
+            Err(Unsent::Full { .. }) => {}
+            Ok(()) => return Ok(()),
+            Err(reason) => return Err(reason.with(message)),
+        }
+        if backoff.spin() {
+            continue;
+        }
+        let queue = to.queue();
+        let room = queue.announce_waiting();
+        let last = attempt(&mut message);
+        if matches!(last, Err(Unsent::Full { .. })) && !deadline.has_passed() {
+            mark!("send.waiting");
+            let _ = futex::wait(&queue.port.sender.room, room, deadline.instant());
+        }
+        queue.stop_waiting();
+        match last {
+            Ok(()) => return Ok(()),
+            Err(Unsent::Full { .. }) if deadline.has_passed() => {
+                return attempt(&mut message).map_err(|reason| reason.with(message));
+            }
+            Err(Unsent::Full { .. }) => {}
+            Err(reason) => return Err(reason.with(message)),
+        }
+    }
+}
+
+/// One attempt. On success everything in `message` belongs to the receiver, and what is
+/// left of it is empty.
+#[inline]
+pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<RightWord>, message: &mut Message) -> Result<(), Unsent> {
+    let member = &to.member;
+    member.present()?;
+    let queue = to.queue();
+    admit(to, kind)?;
+    check(member, message)?;
+    let plan = wire::plan(member, message, kind, reply, inline_capacity(queue.slot_lines()))?;
+    if let Some(guard) = &member.guard {
+        // Before the claim: no receive can return before our access has ended, and no
+        // receiver waits for a claimed slot while we change page tables.
+        each_extent(message, |e| guard.close(member, e.pages().0, e.pages().1));
+    }
+    let claim = match queue.claim(spot, member.space) {
+        Ok(claim) => claim,
+        Err(ClaimError::Full { slots }) => return Err(Unsent::Full { slots }),
+        Err(ClaimError::Closed) => return Err(Unsent::DeadName),
+    };
+    let position = claim.position();
+    let destination = Destination::new(to.port.index, position);
+    let row = member.row();
+    each_extent(message, |e| {
+        let d = e.descriptor();
+        row.sending(d.page, d.generation, destination);
+    });
+    mark!("send.noted");
+    if !message.rights.is_empty() {
+        Right::leave(member, &message.rights, destination);
+    }
+    plan.write(message, &claim);
+    mark!("send.written");
+    // The line of no return.
+    let published = claim.publish();
+    if published == Published::Closed {
+        take_back(to, message, position);
+        return Err(Unsent::DeadName);
+    }
+    each_extent(message, |e| row.clear(e.pages().0));
+    mark!("send.cleared");
+    given(member, message);
+    if published == Published::Wake {
+        wake(member, queue);
+    }
+    Ok(())
+}
+
+/// Whether the port lives and takes this kind of message.
+#[inline]
+fn admit(to: &Attached, kind: Kind) -> Result<(), Unsent> {
+    // Acquire: pairs with the release of bind, move and close.
+    let status = PortStatus::unpack(to.queue().port.control.status.load(Ordering::Acquire));
+    if status.generation != to.port.generation || !matches!(status.phase, PortPhase::Open | PortPhase::Moving) {
+        return Err(Unsent::DeadName);
+    }
+    match kind {
+        Kind::Message if status.synchronous => Err(Unsent::WrongKind("synchronous", "request_reply, or bind an asynchronous port")),
+        Kind::Request if !status.synchronous => Err(Unsent::WrongKind("asynchronous", "send, or bind a synchronous port")),
+        _ => Ok(()),
+    }
+}
+
+/// Everything that could be wrong with the message, before anything is changed.
+#[inline]
+fn check(member: &Arc<Member>, message: &Message) -> Result<(), Unsent> {
+    let row = member.row();
+    for extent in &message.extents {
+        if !extent.is_of(member) {
+            return Err(Unsent::Foreign);
+        }
+        let d = extent.descriptor();
+        row.check(d.page, d.generation)?;
+    }
+    if message.rights.iter().any(|r| !r.is_of(member)) {
+        return Err(Unsent::Foreign);
+    }
+    match message.raw_header() {
+        Header::Page { extent, .. } if !extent.is_of(member) => Err(Unsent::Foreign),
+        _ => Ok(()),
+    }
+}
+
+#[inline]
+fn each_extent(message: &Message, mut f: impl FnMut(&Extent)) {
+    message.extents.iter().for_each(&mut f);
+    if let Header::Page { extent, .. } = message.raw_header() {
+        f(extent);
+    }
+}
+
+/// The port was closed between claim and publication: the message is ours again.
+#[cold]
+fn take_back(to: &Attached, message: &Message, position: u64) {
+    let member = &to.member;
+    let row = member.row();
+    each_extent(message, |e| {
+        let d = e.descriptor();
+        let _ = row.hold(d.page, d.generation);
+    });
+    Right::stay(member, &message.rights);
+    to.queue().withdraw(position);
+    super::close::sweep(member, to.port.index);
+}
+
+/// Posts an answer that is a word and nothing else, on behalf of somebody who cannot.
+/// A full or dead port gets none: its owner has given up, or is being closed itself.
+pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: RightWord) {
+    let Some(queue) = member.tables().queue(port.index) else { return };
+    let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Acquire));
+    if status.generation != port.generation || !matches!(status.phase, PortPhase::Open | PortPhase::Moving) {
+        return;
+    }
+    let spot = Spot::new(queue.port.sender.tail.load(Ordering::Relaxed));
+    let Ok(claim) = queue.claim(&spot, member.space) else { return };
+    let position = claim.position();
+    claim.set_meta(Meta { reply: true, ..Meta::new(kind) }.pack());
+    claim.write(0, &[word.pack()]);
+    match claim.publish() {
+        Published::Done => {}
+        Published::Wake => wake(member, &queue),
+        Published::Closed => queue.withdraw(position),
+    }
+}
+
+/// The receiver has it all: forget our handles.
+#[inline]
+fn given(member: &Member, message: &mut Message) {
+    let mut bytes = 0;
+    for mut extent in message.extents.drain(..) {
+        bytes += extent.len() as u64;
+        extent.forget();
+    }
+    if let Header::Page { extent, .. } = &mut message.take_raw_header() {
+        extent.forget();
+    }
+    for right in message.rights.drain(..) {
+        right.given();
+    }
+    if let Some(me) = member.tables().spaces.get(usize::from(member.space)) {
+        // Relaxed: counters for people, written by this space only; a lost update between
+        // our own threads is of no account.
+        me.sent.store(me.sent.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        me.sent_bytes.store(me.sent_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+    }
+}
+
+/// Wakes whoever receives from the port.
+#[cold]
+pub(crate) fn wake(member: &Member, queue: &Queue<'_>) {
+    let sleep = &queue.port.sleep;
+    sleep.doorbell.fetch_add(1, Ordering::SeqCst);
+    mark!("send.before_wake");
+    futex::wake(&sleep.doorbell, 1);
+    let link = sleep.wait_set.load(Ordering::Acquire).to_le_bytes();
+    let set = u32::from_le_bytes([link[0], link[1], link[2], link[3]]);
+    let index = u32::from_le_bytes([link[4], link[5], link[6], link[7]]);
+    let Some(entry) = set.checked_sub(1).and_then(|s| member.tables().wait_sets.get(s as usize)) else { return };
+    if entry.raise(index as usize) {
+        futex::wake(&entry.doorbell, 1);
+    }
+}
+
+/// Wakes all senders that wait for room.
+#[cold]
+pub(crate) fn wake_senders(queue: &Queue<'_>) {
+    queue.port.sender.room.fetch_add(1, Ordering::SeqCst);
+    futex::wake(&queue.port.sender.room, u32::MAX);
+}
