@@ -15,7 +15,7 @@
 use crate::member::Member;
 use crate::{Disowned, Domain};
 use portolan_abi::limits::{CHUNK, CHUNK_PAGES, PAGE};
-use portolan_abi::owner::{Descriptor, Size};
+use portolan_abi::owner::{Alloc, ChunkUse, Descriptor, Size};
 use portolan_shm::chunk::{Chunks, GiveBack};
 use portolan_shm::mark;
 use portolan_shm::owner::OwnerError;
@@ -339,7 +339,13 @@ fn grow(member: &Member, homed: &mut Homed) -> Option<(u32, u32)> {
     mark!("allocate.run_claimed");
     let limit = tables.header.limit.load(std::sync::atomic::Ordering::Relaxed) / CHUNK as u64;
     // What we have just claimed is in this count already.
-    if tables.chunks.populated() as u64 > limit || !populate(member, first, count) {
+    while tables.chunks.populated() as u64 > limit {
+        if !release_one(member) {
+            tables.chunks.abandon(first, count);
+            return None;
+        }
+    }
+    if !populate(member, first, count) {
         tables.chunks.abandon(first, count);
         return None;
     }
@@ -347,6 +353,27 @@ fn grow(member: &Member, homed: &mut Homed) -> Option<(u32, u32)> {
     homed.chunks.push(first);
     homed.at = (homed.chunks.len() - 1, 0);
     homed.round(member, LOOK)
+}
+
+/// Gives the memory of one free chunk to the kernel, so that it can be used elsewhere.
+fn release_one(member: &Member) -> bool {
+    let tables = member.tables();
+    let chunks = &tables.chunks;
+    let idle = |i: &usize| {
+        let word = chunks.read(*i);
+        word.r#use == ChunkUse::Free && word.populated
+    };
+    let Some(found) = (0..chunks.len()).find(idle) else { return false };
+    let Some(index) = chunks.claim_run(found..found + 1, 1, member.space) else {
+        // Somebody was faster; look again.
+        return true;
+    };
+    let punched = memory::punch(member.region.fd(), member.region.offset(Chunks::first_page(index)), CHUNK as u64).is_ok();
+    if punched {
+        chunks.note_empty(index);
+    }
+    chunks.abandon(index, 1);
+    punched
 }
 
 /// Takes memory from the kernel for chunks that we are taking (C3).
@@ -414,9 +441,9 @@ pub(crate) fn free_bytes(member: &Member) -> u64 {
         .map(|index| {
             let word = tables.chunks.read(index);
             let Some(size) = Size::from_code(word.size).filter(|s| tables.chunks.is_cut(Chunks::first_page(index), *s)) else {
-                return if word.populated && word.r#use == portolan_abi::owner::ChunkUse::Free { CHUNK as u64 } else { 0 };
+                return if word.populated && word.r#use == ChunkUse::Free { CHUNK as u64 } else { 0 };
             };
-            let free = Chunks::extents(index, size).filter(|p| tables.alloc.read(*p).state() == portolan_abi::owner::Alloc::Free).count();
+            let free = Chunks::extents(index, size).filter(|p| tables.alloc.read(*p).state() == Alloc::Free).count();
             (free * size.bytes()) as u64
         })
         .sum();

@@ -151,6 +151,13 @@ impl<'r> Chunks<'r> {
         mark!("chunk.populated");
     }
 
+    /// Notes that the memory of a chunk that we are taking was given to the kernel.
+    pub fn note_empty(&self, index: usize) {
+        let word = self.read(index);
+        self.set(index, ChunkWord { populated: false, huge: false, ..word });
+        mark!("chunk.emptied");
+    }
+
     /// Gives chunks that we are taking back untouched.
     pub fn abandon(&self, first: usize, count: usize) {
         for index in first..first + count {

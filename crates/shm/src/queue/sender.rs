@@ -97,8 +97,9 @@ impl<'r> Queue<'r> {
                     spot.0.store(at, Ordering::Relaxed);
                     return Err(ClaimError::Full { slots: self.slots() });
                 }
-                // Behind: others have been here. Jump to the hint once, then walk.
+                // Behind, or out of service for this lap. Jump to the hint once, then walk.
                 _ => {
+                    left_out = 0;
                     let tail = self.port.sender.tail.load(Ordering::Relaxed);
                     at = if !hinted && tail > at { tail } else { at + 1 };
                     hinted = true;
