@@ -355,13 +355,12 @@ fn the_most_urgent_message_comes_first() -> Outcome {
         }
     }
     // Full of messages that wait for a more urgent one.
-    for _ in 0..8 {
-        send(b"x", None)?;
-    }
-    assert!(send(b"y", None).is_err());
-    for _ in 0..8 {
+    let sent = (0..100).take_while(|_| send(b"x", None).is_ok()).count();
+    assert!((7..=16).contains(&sent), "{sent}");
+    for _ in 0..sent {
         assert_eq!(port.try_receive(Access::Later)?.header(), b"x");
     }
+    assert!(port.try_receive(Access::Later).is_err());
     Ok(())
 }
 

@@ -135,7 +135,9 @@ impl PortOptions {
         if self.queue == 0 || self.queue >= MAX_SLOTS || lines > MAX_SLOT_LINES {
             return Err(BindError::Shape { messages: self.queue, inline_bytes: self.inline_bytes });
         }
-        Ok(((self.queue + 1).next_power_of_two().max(MIN_SLOTS), lines))
+        // By urgency, messages are taken out of order, and their slots may miss a lap.
+        let spare = if self.by_urgency { self.queue + 1 } else { 1 };
+        Ok(((self.queue + spare).next_power_of_two().clamp(MIN_SLOTS, MAX_SLOTS), lines))
     }
 }
 

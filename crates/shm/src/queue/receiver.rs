@@ -165,7 +165,7 @@ impl<'r> Queue<'r> {
                     cursor.passed.remove(i);
                     best = best.map(|b| if i < b { b - 1 } else { b });
                     self.count_void();
-                    self.free_slot(cursor, position, true);
+                    self.free_passed(cursor, position);
                 }
                 _ => i += 1,
             }
@@ -178,7 +178,7 @@ impl<'r> Queue<'r> {
             let position = cursor.head;
             self.advance(cursor);
             self.count_void();
-            self.free_slot(cursor, position, true);
+            self.free_passed(cursor, position);
         }
     }
 
@@ -237,7 +237,7 @@ impl<'r> Queue<'r> {
         taken.store(taken.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if found.passed {
             cursor.passed.retain(|p| *p != found.position);
-            self.free_slot(cursor, found.position, true);
+            self.free_passed(cursor, found.position);
             return self.room_made(cursor, woken);
         }
         cursor.unretired = Some(found.position);
@@ -254,23 +254,41 @@ impl<'r> Queue<'r> {
         let Some(position) = cursor.unretired.take() else {
             return Woken::Nobody;
         };
-        self.free_slot(cursor, position, false);
+        self.free_slot(cursor, position);
         self.room_made(cursor, Woken::Nobody)
     }
 
-    /// Q2, Q3: the slot's next position. One that was passed may have been left out by
-    /// senders up to a lap ahead of the head, so it comes back beyond that.
-    fn free_slot(&self, cursor: &mut Cursor, position: u64, passed: bool) {
+    /// Q2: the slot's next position is a lap later.
+    #[inline]
+    fn free_slot(&self, cursor: &mut Cursor, position: u64) {
+        mark!("receive.before_retire");
+        // SeqCst and not a plain store: the first half of the store-load pair with
+        // senders that announce in `waiting` and then look at the slot again.
+        self.slot(position).words()[0].swap(SlotState::free(position + self.slots_u64()).0, Ordering::SeqCst);
+        cursor.retired_since_wake += 1;
+        mark!("receive.retired");
+    }
+
+    /// Q3: a slot that was passed comes back a lap later too, unless a sender has left that
+    /// position out, or the head is past it: then beyond every position that a sender can
+    /// have reached, which is a lap ahead of the head.
+    fn free_passed(&self, cursor: &mut Cursor, position: u64) {
         mark!("receive.before_retire");
         let n = self.slots_u64();
-        let mut next = position + n;
-        if passed {
+        let slot = self.slot(position);
+        let mut state = slot.state(Ordering::Acquire);
+        loop {
             let beyond = cursor.head + n;
-            next = beyond + (position.wrapping_sub(beyond) & (n - 1));
+            let next = if state.has(SlotState::SKIPPED) || position + n < cursor.head {
+                beyond + (position.wrapping_sub(beyond) & (n - 1))
+            } else {
+                position + n
+            };
+            match slot.exchange(state, SlotState::free(next)) {
+                Ok(_) => break,
+                Err(now) => state = now,
+            }
         }
-        // AcqRel and not a plain store: the second half of the store-load pair with
-        // senders that announce in `waiting` and then look at the slot again.
-        self.slot(position).words()[0].swap(SlotState::free(next).0, Ordering::SeqCst);
         cursor.retired_since_wake += 1;
         mark!("receive.retired");
     }

@@ -87,6 +87,10 @@ impl<'r> Queue<'r> {
                 Phase::Free if found.position() < at => at = found.position(),
                 // Q3: passed, so this position is left out.
                 Phase::Claimed | Phase::Published | Phase::Void if found.position() < at && found.has(SlotState::PASSED) => {
+                    // Told to the receiver, who then brings the slot back in a later lap.
+                    if !found.has(SlotState::SKIPPED) && slot.exchange(found, found.with(SlotState::SKIPPED)).is_err() {
+                        continue;
+                    }
                     left_out += 1;
                     if left_out > self.slots() {
                         break;
