@@ -114,3 +114,10 @@ fn a_filter_that_matches_nothing_is_the_callers_mistake() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("carrier pigeon"));
 }
+
+#[cfg(feature = "peers")]
+#[test]
+fn peers_have_rows() {
+    covers("latency", "iceoryx2", "cache line", &["iceoryx2"]);
+    covers("wake", "iceoryx2", "futex ping-pong, one CPU", &["iceoryx2"]);
+}

@@ -40,6 +40,9 @@ pub(crate) enum System {
     Futex,
     /// A single-writer ring of slots in shared memory.
     Ring,
+    /// Publish and subscribe; for blocking with an event.
+    #[cfg(feature = "peers")]
+    Iceoryx,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +148,8 @@ impl Case {
             System::MessageQueue => "mqueue",
             System::Futex => "futex",
             System::Ring => "ring",
+            #[cfg(feature = "peers")]
+            System::Iceoryx => "iceoryx2",
         }
     }
 

@@ -125,7 +125,7 @@ fn latency(sizes: &[u64]) -> Vec<Group> {
                 shown: true,
             });
         }
-        for case in copied(bytes) {
+        for case in peers(bytes).into_iter().chain(copied(bytes)) {
             // What does the same work is held against the shared buffer.
             let same_work = case.payload == Payload::Touched && bytes >= 4 * KIB;
             rows.push(Entry {
@@ -140,6 +140,30 @@ fn latency(sizes: &[u64]) -> Vec<Group> {
         });
     }
     groups
+}
+
+/// Rows of peers that hand memory over as we do.
+#[cfg(feature = "peers")]
+fn peers(bytes: u64) -> Vec<Case> {
+    // It has no empty messages without a type of their own.
+    if !(SMALL..=COPIED_MAX).contains(&bytes) {
+        return Vec::new();
+    }
+    let touched = Case::new(System::Iceoryx, bytes);
+    let untouched = Case {
+        payload: Payload::Untouched,
+        ..touched.clone()
+    };
+    let block = Case {
+        mode: Mode::Block,
+        ..touched.clone()
+    };
+    vec![untouched, touched, block]
+}
+
+#[cfg(not(feature = "peers"))]
+fn peers(_bytes: u64) -> Vec<Case> {
+    Vec::new()
 }
 
 /// The systems that copy a message of `bytes`, once or more.
@@ -262,6 +286,8 @@ fn wake(cpus: &Cpus) -> Vec<Group> {
             System::UnixSeqpacket,
             System::MessageQueue,
         ];
+        #[cfg(feature = "peers")]
+        let systems = [[System::Iceoryx].as_slice(), systems.as_slice()].concat();
         let row = |&system: &System| Entry {
             case: case(system),
             yardstick: None,

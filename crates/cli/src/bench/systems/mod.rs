@@ -6,6 +6,8 @@
 
 mod buffer;
 mod futex;
+#[cfg(feature = "peers")]
+mod iceoryx;
 mod line;
 mod memory;
 mod mqueue;
@@ -18,6 +20,8 @@ use std::os::fd::OwnedFd;
 
 pub(crate) use buffer::Buffer;
 pub(crate) use futex::Futex;
+#[cfg(feature = "peers")]
+pub(crate) use iceoryx::Iceoryx;
 pub(crate) use line::Line;
 pub(crate) use mqueue::MessageQueue;
 pub(crate) use pipe::Pipe;
@@ -79,6 +83,8 @@ macro_rules! with_endpoint {
             System::MessageQueue => with!(s::MessageQueue),
             System::Futex => with!(s::Futex),
             System::Ring => with!(s::Ring),
+            #[cfg(feature = "peers")]
+            System::Iceoryx => with!(s::Iceoryx),
         }
     }};
 }

@@ -1,0 +1,230 @@
+//! iceoryx2: a publisher and a subscriber each way; for blocking an event, too.
+//!
+//! The payload is written in the loaned sample and read in the received one.
+
+use std::fmt::Debug;
+use std::hint::black_box;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use iceoryx2::port::listener::Listener;
+use iceoryx2::port::notifier::Notifier;
+use iceoryx2::port::publisher::Publisher;
+use iceoryx2::port::subscriber::Subscriber;
+use iceoryx2::prelude::*;
+
+use super::Endpoint;
+use super::memory::Spin;
+use crate::bench::case::{Case, Mode, Payload};
+use crate::error::{CliError, Result};
+
+type Service = ipc::Service;
+
+/// Samples of one direction that may be under way.
+const DEPTH: usize = 8;
+
+pub(crate) struct Iceoryx {
+    ports: Ports,
+    /// For blocking: wakes the other side, and is woken by it.
+    event: Option<(Notifier<Service>, Listener<Service>)>,
+    words: usize,
+    count: u64,
+    spin: Spin,
+    /// Last: the ports go before the node they belong to.
+    _node: Node<Service>,
+}
+
+/// The payload's type decides whether anything is written.
+enum Ports {
+    Touched(Pair<u64>),
+    Untouched(Pair<MaybeUninit<u64>>),
+}
+
+/// The two ends of one process.
+struct Pair<T: Debug + ZeroCopySend + 'static> {
+    publisher: Publisher<Service, [T], ()>,
+    subscriber: Subscriber<Service, [T], ()>,
+}
+
+impl Iceoryx {
+    /// `coordinator` is the process that both sides know; `ours` and `theirs` name the directions.
+    fn new(case: &Case, coordinator: u32, ours: &str, theirs: &str) -> Result<Self> {
+        set_log_level(LogLevel::Fatal);
+        let node = NodeBuilder::new()
+            // Control-C is to end us, not to be noticed by a library at its leisure.
+            .signal_handling_mode(SignalHandlingMode::Disabled)
+            .create::<Service>()
+            .map_err(refused)?;
+        let words = usize::try_from(case.bytes).expect("64-bit only") / size_of::<u64>();
+        let name = |way: &str| {
+            let row = format!("{} {} {:?}", case.name(), case.bytes, case.payload);
+            format!(
+                "portolan-bench/{coordinator}/{row}/{}/{way}",
+                case.mode.name()
+            )
+        };
+        let (ours, theirs) = (name(ours), name(theirs));
+        let ports = match case.payload {
+            Payload::Touched => Ports::Touched(Pair::new(&node, &ours, &theirs, words)?),
+            Payload::Untouched => Ports::Untouched(Pair::new(&node, &ours, &theirs, words)?),
+        };
+        let event = match case.mode {
+            Mode::Poll => None,
+            Mode::Block => Some((notifier(&node, &ours)?, listener(&node, &theirs)?)),
+        };
+        Ok(Self {
+            ports,
+            event,
+            words,
+            count: 0,
+            spin: Spin::new(case),
+            _node: node,
+        })
+    }
+}
+
+impl<T: Debug + ZeroCopySend + 'static> Pair<T> {
+    fn new(node: &Node<Service>, ours: &str, theirs: &str, words: usize) -> Result<Self> {
+        let service = |name: &str| {
+            node.service_builder(&service_name(name)?)
+                .publish_subscribe::<[T]>()
+                .max_publishers(1)
+                .max_subscribers(1)
+                .subscriber_max_buffer_size(DEPTH)
+                // A full queue makes the publisher wait, as the other systems do.
+                .enable_safe_overflow(false)
+                .open_or_create()
+                .map_err(refused)
+        };
+        let publisher = service(ours)?
+            .publisher_builder()
+            .initial_max_slice_len(words)
+            .create()
+            .map_err(refused)?;
+        let subscriber = service(theirs)?
+            .subscriber_builder()
+            .create()
+            .map_err(refused)?;
+        Ok(Self {
+            publisher,
+            subscriber,
+        })
+    }
+
+    #[inline(always)]
+    fn send(&self, words: usize, word: impl FnMut(usize) -> T) -> Result<()> {
+        let sample = self.publisher.loan_slice_uninit(words).map_err(refused)?;
+        sample.write_from_fn(word).send().map_err(refused)?;
+        Ok(())
+    }
+
+    /// Waits for a sample and lets `read` have it.
+    #[inline(always)]
+    fn receive(
+        &self,
+        spin: Spin,
+        listener: Option<&Listener<Service>>,
+        mut read: impl FnMut(&[T]),
+    ) -> Result<()> {
+        let mut outcome = Ok(());
+        spin.until(|| match self.subscriber.receive() {
+            Ok(Some(sample)) => {
+                read(&sample);
+                true
+            }
+            Ok(None) => {
+                let woken = listener.map_or(Ok(0), |listener| listener.blocking_wait(|_| {}));
+                outcome = woken.map(|_| ()).map_err(refused);
+                outcome.is_err()
+            }
+            Err(error) => {
+                outcome = Err(refused(error));
+                true
+            }
+        });
+        outcome
+    }
+}
+
+fn notifier(node: &Node<Service>, name: &str) -> Result<Notifier<Service>> {
+    let service = node
+        .service_builder(&service_name(name)?)
+        .event()
+        .open_or_create();
+    service
+        .map_err(refused)?
+        .notifier_builder()
+        .create()
+        .map_err(refused)
+}
+
+fn listener(node: &Node<Service>, name: &str) -> Result<Listener<Service>> {
+    let service = node
+        .service_builder(&service_name(name)?)
+        .event()
+        .open_or_create();
+    service
+        .map_err(refused)?
+        .listener_builder()
+        .create()
+        .map_err(refused)
+}
+
+fn service_name(name: &str) -> Result<ServiceName> {
+    name.try_into().map_err(refused)
+}
+
+/// Its many error types say the most in their debug form.
+fn refused(error: impl Debug) -> CliError {
+    CliError::System {
+        doing: "using iceoryx2",
+        source: io::Error::other(format!("{error:?}")),
+    }
+}
+
+impl Endpoint for Iceoryx {
+    fn create(case: &Case) -> Result<(Self, Vec<OwnedFd>)> {
+        Ok((
+            Self::new(case, std::process::id(), "there", "back")?,
+            Vec::new(),
+        ))
+    }
+
+    fn attach(case: &Case, _seat: u32, _descriptors: Vec<OwnedFd>) -> Result<Self> {
+        let coordinator = rustix::process::getppid().ok_or(CliError::NoCoordinator)?;
+        let coordinator = coordinator.as_raw_nonzero().get().unsigned_abs();
+        Self::new(case, coordinator, "back", "there")
+    }
+
+    #[inline(always)]
+    fn send(&mut self) -> Result<()> {
+        self.count += 1;
+        let seed = self.count;
+        match &self.ports {
+            Ports::Touched(pair) => pair.send(self.words, |index| seed + index as u64)?,
+            Ports::Untouched(pair) => pair.send(self.words, |_| MaybeUninit::uninit())?,
+        }
+        if let Some((notifier, _)) = &self.event {
+            notifier.notify().map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn receive(&mut self) -> Result<()> {
+        let listener = self.event.as_ref().map(|(_, listener)| listener);
+        match &self.ports {
+            Ports::Touched(pair) => pair.receive(self.spin, listener, |words| {
+                black_box(
+                    words
+                        .iter()
+                        .fold(0_u64, |sum, word| sum.wrapping_add(*word)),
+                );
+            }),
+            Ports::Untouched(pair) => pair.receive(self.spin, listener, |words| {
+                black_box(words.as_ptr());
+            }),
+        }
+    }
+}
