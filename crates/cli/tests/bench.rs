@@ -119,5 +119,10 @@ fn a_filter_that_matches_nothing_is_the_callers_mistake() {
 #[test]
 fn peers_have_rows() {
     covers("latency", "iceoryx2", "cache line", &["iceoryx2"]);
-    covers("wake", "iceoryx2", "futex ping-pong, one CPU", &["iceoryx2"]);
+    covers(
+        "wake",
+        "iceoryx2",
+        "futex ping-pong, one CPU",
+        &["iceoryx2"],
+    );
 }

@@ -1,7 +1,7 @@
 //! What a way of carrying blocks must do.
 //!
 //! To add one: a variant of [`CarrierName`], a type that implements [`Carrier`],
-//! and a line each in [`Hops::make`](super::chain::Hops) and
+//! and a line each in `Hops::make` (in `chain`) and
 //! [`stage_main`](super::stage_main).
 
 use crate::args::CarrierName;
