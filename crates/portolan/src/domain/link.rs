@@ -1,48 +1,263 @@
 //! This process's tie to its host: one thread, and leaving.
+//!
+//! The thread (the *keeper*) holds the membership only for the moments in which it
+//! acts, so that dropping the last handle leaves the domain:
+//!
+//! - in the thread of the program, which then stops the keeper first and goes on with
+//!   what it was keeping;
+//! - in the keeper itself, if the last handle was dropped while it acted. Whoever
+//!   dropped that handle waits for it ([`Settled`]).
 
+use super::descriptor::Descriptor;
 use super::error::LeaveError;
+use super::space;
+use super::{Role, me};
+use crate::Disowned;
 use crate::member::Member;
-use std::sync::{Arc, Mutex, PoisonError};
+use portolan_abi::space::SpaceStatus;
+use portolan_sys::process::{EventFd, spawn_quiet};
+use portolan_sys::socket::Address;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
 
-/// The thread that watches the host, or hosts; and what it needs.
+/// Bytes of stack for the keeper: it drains queues and answers requests of the dead.
+const STACK: usize = 512 << 10;
+
+/// The thread that watches the host, or hosts; and what it shares with the membership.
 pub(crate) struct Link {
-    shared: Arc<Shared>,
+    ties: Arc<Ties>,
 }
 
-/// What the thread, the membership and its handles share.
-#[derive(Default)]
-struct Shared {
-    /// Held by the thread while it keeps the membership alive for a moment.
+/// What keeper, membership and handles share.
+pub(super) struct Ties {
+    /// `None` in a private domain.
+    pub(super) rope: Option<Rope>,
+    /// Held by the keeper while it keeps the membership alive for a moment.
     turn: Mutex<()>,
+    keeper: OnceLock<ThreadId>,
+    thread: Mutex<Option<JoinHandle<Keeper>>>,
+    outcome: OnceLock<Result<(), LeaveError>>,
+    gone: (Mutex<bool>, Condvar),
+}
+
+/// The descriptors that every member of a domain with a socket has, and where it is.
+pub(super) struct Rope {
+    /// The listening socket, shared by all (D4).
+    pub(super) listener: Descriptor,
+    /// Readable once the keeper is to stop.
+    pub(super) stop: Descriptor<EventFd>,
+    pub(super) address: Address,
+    /// Whose domain it is.
+    pub(super) owner: u32,
+    /// How long leaving may take.
+    pub(super) patience: Duration,
+}
+
+impl Rope {
+    /// Whether our descriptors are what they were.
+    pub(super) fn is_whole(&self) -> bool {
+        self.stop.is_ours() && self.listener.is_ours()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that these protect can be left half done by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Link {
-    /// No thread: the domain is this process's own.
-    pub(super) fn private() -> Self {
-        Self { shared: Arc::default() }
+    /// A tie to the members that share `rope`; without one the domain is our own.
+    pub(super) fn new(rope: Option<Rope>) -> Self {
+        Self {
+            ties: Arc::new(Ties {
+                rope,
+                turn: Mutex::default(),
+                keeper: OnceLock::new(),
+                thread: Mutex::default(),
+                outcome: OnceLock::new(),
+                gone: Default::default(),
+            }),
+        }
+    }
+
+    /// Starts the keeper, in the role of host or of a member with a connection.
+    pub(super) fn start(&self, member: &Arc<Member>, role: Role) -> io::Result<()> {
+        let keeper = Keeper {
+            ties: Arc::clone(&self.ties),
+            member: Arc::downgrade(member),
+            role,
+        };
+        // Locked until the handle is there, for the case that the thread is faster.
+        let mut thread = lock(&self.ties.thread);
+        let handle = spawn_quiet("portolan", STACK, move || keeper.run())?;
+        let _ = self.ties.keeper.set(handle.thread().id());
+        *thread = Some(handle);
+        Ok(())
     }
 
     pub(super) fn settled(&self) -> Settled {
-        Settled(Arc::clone(&self.shared))
+        Settled(Arc::clone(&self.ties))
+    }
+
+    /// Whether this process can still reach the others: for operations of control, since
+    /// it asks the kernel.
+    pub(crate) fn connected(&self) -> Result<(), Disowned> {
+        match &self.ties.rope {
+            Some(rope) if !rope.is_whole() => Err(Disowned::Disconnected),
+            _ => Ok(()),
+        }
     }
 }
 
-/// Its drop waits until the thread does not hold the membership.
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The last of the membership's fields: the region is unmapped by now.
+        if !portolan_sys::fork::in_child() {
+            *lock(&self.ties.gone.0) = true;
+            self.ties.gone.1.notify_all();
+        }
+    }
+}
+
+/// Waits, when dropped, until the keeper does not hold the membership.
 #[derive(Clone)]
-pub(super) struct Settled(Arc<Shared>);
+pub(super) struct Settled(Arc<Ties>);
+
+impl Settled {
+    /// Waits until the membership is wholly gone; `false` if that does not come by `deadline`.
+    pub(super) fn gone_by(&self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (gone, told) = &self.0.gone;
+        let waited = told.wait_timeout_while(lock(gone), left, |gone| !*gone);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
 
 impl Drop for Settled {
     fn drop(&mut self) {
-        let _turn = self.0.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // A forked child has no keeper, and its lock may be held for ever.
+        let by_keeper = || self.0.keeper.get() == Some(&std::thread::current().id());
+        if !portolan_sys::fork::in_child() && !by_keeper() {
+            drop(lock(&self.0.turn));
+        }
     }
 }
 
 /// Leaves, if this is the last handle.
 pub(super) fn leave(member: Arc<Member>, settled: Settled) -> Result<(), LeaveError> {
+    if portolan_sys::fork::in_child() {
+        return Err(LeaveError::Forked);
+    }
+    let ties = Arc::clone(&settled.0);
+    let handles = Arc::strong_count(&member);
     drop(member);
     drop(settled);
-    Ok(())
+    match ties.outcome.get() {
+        Some(outcome) => *outcome,
+        None => Err(LeaveError::StillHeld {
+            handles: handles.saturating_sub(1).max(1),
+        }),
+    }
 }
 
 /// What the drop of a membership does first: leaves the domain.
-pub(crate) fn depart(_member: &Member) {}
+pub(crate) fn depart(member: &Member) {
+    let ties = &member.link.ties;
+    if portolan_sys::fork::in_child() || ties.outcome.get().is_some() {
+        return;
+    }
+    let outcome = match &ties.rope {
+        None => Ok(()),
+        // Nothing would reach the keeper. It finds out when it wakes, or never does.
+        Some(rope) if !rope.is_whole() => {
+            disconnect(member);
+            Err(LeaveError::Disconnected)
+        }
+        Some(rope) => {
+            let thread = lock(&ties.thread).take();
+            let _ = rope.stop.notify();
+            match thread.map(JoinHandle::join) {
+                Some(Ok(mut keeper)) => keeper.leave(member),
+                // Never started: nobody knows of us yet.
+                _ => Ok(()),
+            }
+        }
+    };
+    let _ = ties.outcome.set(outcome);
+}
+
+/// Notes that we have lost our descriptors.
+pub(super) fn disconnect(member: &Member) {
+    let us = me(member);
+    if let Some(entry) = member.tables().spaces.get(usize::from(us.space)) {
+        space::change(entry, us.incarnation, |s| {
+            Some(SpaceStatus {
+                disconnected: true,
+                ..s
+            })
+        });
+    }
+}
+
+/// The thread's state, which goes on after it in the hands of whoever stops it.
+pub(super) struct Keeper {
+    pub(super) ties: Arc<Ties>,
+    member: Weak<Member>,
+    pub(super) role: Role,
+}
+
+/// Why the keeper stops.
+pub(super) enum Stop {
+    /// It was told to, or the membership is gone.
+    Told,
+    /// Our descriptors are gone: we cannot host, nor be told of anything.
+    Disconnected,
+}
+
+impl Keeper {
+    fn run(mut self) -> Self {
+        loop {
+            let done = match &self.role {
+                Role::Member(_) => self.watch(),
+                Role::Host(_) => self.host(),
+            };
+            match done {
+                Ok(()) => {}
+                Err(Stop::Told) => return self,
+                Err(Stop::Disconnected) => {
+                    self.attend(|_, member| disconnect(member));
+                    return self;
+                }
+            }
+        }
+    }
+
+    /// Does something with the membership; `None` if it is gone, or went while we did it.
+    pub(super) fn attend<R>(&mut self, act: impl FnOnce(&mut Self, &Member) -> R) -> Option<R> {
+        let ties = Arc::clone(&self.ties);
+        let _turn = lock(&ties.turn);
+        let member = self.member.upgrade()?;
+        let result = act(self, &member);
+        let Some(member) = Arc::into_inner(member) else {
+            return Some(result);
+        };
+        // Every handle was dropped meanwhile, so it is on us to leave.
+        let outcome = self.leave(&member);
+        let _ = ties.outcome.set(outcome);
+        drop(member);
+        None
+    }
+
+    /// Leaves in good order.
+    fn leave(&mut self, member: &Member) -> Result<(), LeaveError> {
+        match self.role {
+            Role::Member(_) => self.leave_as_member(member),
+            Role::Host(_) => {
+                self.leave_as_host(member);
+                Ok(())
+            }
+        }
+    }
+}

@@ -30,12 +30,17 @@
 //! - **D5** Every step of a reclaim may be repeated, by another host, after the one that began
 //!   it was killed.
 
+mod admit;
 mod create;
 mod descriptor;
 mod error;
+mod host;
 mod link;
+pub(crate) mod reclaim;
 mod rendezvous;
 mod settings;
+mod space;
+mod watch;
 
 pub use error::{JoinError, LeaveError};
 pub(crate) use link::{Link, depart};
@@ -107,7 +112,7 @@ impl Domain {
 
     /// Whether this process hosts the domain now.
     pub fn is_host(&self) -> bool {
-        host(&self.member) == me(&self.member)
+        hosting(&self.member) == me(&self.member)
     }
 
     /// How extents are protected in this domain.
@@ -137,8 +142,16 @@ impl std::fmt::Debug for Domain {
     }
 }
 
+/// What this process's keeper does.
+enum Role {
+    /// It watches the host.
+    Member(watch::Control),
+    /// It hosts.
+    Host(Box<host::Host>),
+}
+
 /// Who hosts.
-fn host(member: &Member) -> HostWord {
+fn hosting(member: &Member) -> HostWord {
     // Acquire: what the host did before it took the role is seen.
     HostWord::unpack(member.tables().header.host.word.load(Ordering::Acquire))
 }

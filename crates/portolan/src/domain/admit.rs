@@ -1,0 +1,238 @@
+//! The host's side of a newcomer's admission.
+//!
+//! ```text
+//! accept -- user and group permitted? -- greeting -- entry: joining -- welcome -- (its act) live
+//!              | no                        |                 |
+//!              v                           v                 v its connection ends
+//!           refused                     refused            free again
+//! ```
+
+use super::descriptor::Descriptor;
+use super::host::{Host, Newcomer, Watched};
+use super::link::Rope;
+use super::space;
+use super::create;
+use crate::member::Member;
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::hello::{Answer, BACK, Greeting, Hello, Reason, Refusal, Return, Welcome};
+use portolan_abi::limits::MAX_SPACES;
+use portolan_abi::space::{SpacePhase, SpaceStatus};
+use portolan_shm::atomic::Ordering;
+use portolan_shm::region::{Header, SpaceEntry};
+use portolan_sys::process::{PidFd, start_time};
+use portolan_sys::socket::{self, Peer, SocketError};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+/// Newcomers accepted before other things get their turn.
+const AT_ONCE: usize = 64;
+
+/// The user or group that the kernel names when it cannot say who it is.
+pub(super) const OVERFLOW_ID: u32 = 65_534;
+
+/// Says no. The newcomer may not be there any more to hear it.
+fn refuse(connection: impl AsFd, reason: Reason, value: u64) {
+    let refusal = Answer::Refusal(Refusal {
+        version: FORMAT_VERSION,
+        reason,
+        value,
+    });
+    let _ = socket::send_by(connection, &refusal.encode(), &[], Some(Instant::now()));
+}
+
+/// Whether the domain's creator lets `peer` in.
+fn permitted(header: &Header, peer: &Peer) -> bool {
+    let known = |id: &&u32| **id != OVERFLOW_ID;
+    let user = Some(&peer.uid).filter(known);
+    let owner = header.user.load(Ordering::Relaxed);
+    let mut groups = peer.groups.iter().chain([&peer.gid]).filter(known);
+    user.is_some_and(|u| u64::from(*u) == owner || create::listed(&header.users, *u))
+        || groups.any(|g| create::listed(&header.groups, *g))
+}
+
+impl Host {
+    /// Takes those who wait in the backlog. `false`: the listening socket is not ours any more.
+    pub(super) fn accept(&mut self, member: &Member, rope: &Rope) -> bool {
+        for _ in 0..AT_ONCE {
+            match socket::try_accept(&rope.listener) {
+                Ok(None) => return true,
+                Ok(Some(connection)) => self.meet(member, connection),
+                Err(SocketError::DescriptorsExhausted { .. }) => {
+                    self.turn_away(rope);
+                    if self.deaf {
+                        return true;
+                    }
+                }
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// There is no descriptor left: gives one up to say so.
+    fn turn_away(&mut self, rope: &Rope) {
+        self.spare = None;
+        if let Ok(Some(connection)) = socket::try_accept(&rope.listener) {
+            let limit = portolan_sys::machine::rlimit_nofile().soft;
+            refuse(&connection, Reason::Descriptors, limit.unwrap_or(u64::MAX));
+        }
+        self.rest();
+    }
+
+    /// Looks at who has connected.
+    fn meet(&mut self, member: &Member, connection: OwnedFd) {
+        let Ok(peer) = socket::peer(&connection) else {
+            return;
+        };
+        if !permitted(member.tables().header, &peer) {
+            return refuse(connection, Reason::Permission, peer.uid.into());
+        }
+        if peer.pid == 0 {
+            return refuse(connection, Reason::Namespace, 0);
+        }
+        portolan_shm::mark!("join.accepted");
+        match PidFd::of_peer(&connection) {
+            Ok(pidfd) => self.newcomers.push(Some(Newcomer {
+                connection: Descriptor::new(connection),
+                pidfd: Descriptor::new(pidfd),
+                peer,
+            })),
+            // It is dead, or we have no descriptor for it.
+            Err(_) => refuse(connection, Reason::Descriptors, 0),
+        }
+    }
+
+    /// Reads a greeting and answers it.
+    pub(super) fn greet(&mut self, member: &Member, rope: &Rope, index: usize) {
+        let Some(newcomer) = &self.newcomers[index] else {
+            return;
+        };
+        let mut buffer = [0; 2 * Hello::BYTES];
+        let received = match socket::try_receive(&newcomer.connection, &mut buffer, 0) {
+            Ok(None) => return,
+            Ok(Some(received)) => received.len.min(buffer.len()),
+            Err(_) => 0,
+        };
+        // Taken out of its place: it becomes a watched space, or goes.
+        let newcomer = self.newcomers[index].take();
+        let Some(newcomer) = newcomer.filter(|_| received > 0) else {
+            return;
+        };
+        match Greeting::decode(&buffer[..received]) {
+            Some(Greeting::Hello(hello)) => self.admit(member, rope, newcomer, &hello),
+            Some(Greeting::Return(back)) => self.take_back(member, newcomer, back),
+            None => refuse(&newcomer.connection, Reason::Garbled, 0),
+        }
+    }
+
+    fn admit(&mut self, member: &Member, rope: &Rope, newcomer: Newcomer, hello: &Hello) {
+        let Newcomer {
+            connection,
+            pidfd,
+            peer,
+        } = newcomer;
+        if hello.version != FORMAT_VERSION {
+            return refuse(&connection, Reason::Version, hello.version.into());
+        }
+        self.undo_earlier(member, peer.pid);
+        let tables = member.tables();
+        let mut spaces = (1..=u8::MAX).zip(tables.spaces.iter().skip(1));
+        let free = spaces.find(|(_, e)| space::status(e).phase == SpacePhase::Free);
+        let Some((space, entry)) = free else {
+            return refuse(&connection, Reason::Full, MAX_SPACES as u64 - 1);
+        };
+        let incarnation = reserve(entry, &peer, hello);
+        portolan_shm::mark!("join.reserved");
+        let welcome = Answer::Welcome(Welcome {
+            version: FORMAT_VERSION,
+            space,
+            incarnation,
+            base: member.region.base() as u64,
+            len: tables.geometry.len,
+        });
+        let fds = [member.region.fd().as_fd(), rope.listener.as_fd()];
+        let sent = socket::send_by(&connection, &welcome.encode(), &fds, Some(Instant::now()));
+        portolan_shm::mark!("join.welcomed");
+        if let Err(error) = sent {
+            space::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free);
+            if !matches!(error, SocketError::Closed) {
+                // Too many descriptors on their way; the kernel counts them as ours.
+                refuse(&connection, Reason::Descriptors, 0);
+            }
+            return;
+        }
+        self.watched.push(Watched {
+            space,
+            incarnation,
+            pidfd,
+            connection: Some(connection),
+            done: false,
+        });
+    }
+
+    /// A process joins a domain once at a time: another admission of it, which it has not
+    /// answered, is one that it gave up.
+    fn undo_earlier(&mut self, member: &Member, pid: u32) {
+        let started = start_time(pid).unwrap_or(0);
+        for (space, entry) in (1..=u8::MAX).zip(member.tables().spaces.iter().skip(1)) {
+            let SpaceStatus {
+                phase, incarnation, ..
+            } = space::status(entry);
+            let same = entry.pid.load(Ordering::Relaxed) == u64::from(pid)
+                && entry.start_time.load(Ordering::Relaxed) == started;
+            if phase == SpacePhase::Joining
+                && same
+                && space::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free)
+            {
+                for watched in self.watched.iter_mut().filter(|w| w.space == space) {
+                    watched.done = true;
+                }
+            }
+        }
+    }
+
+    /// A member of our predecessor's makes itself known.
+    fn take_back(&mut self, member: &Member, newcomer: Newcomer, back: Return) {
+        let connection = newcomer.connection;
+        let entry = member.tables().spaces.get(usize::from(back.space));
+        let index = self.watched.iter().position(|w| {
+            !w.done && w.space == back.space && w.incarnation == back.incarnation
+        });
+        let pid = entry.map(|e| e.pid.load(Ordering::Relaxed));
+        let (Some(index), Some(entry)) = (index, entry) else {
+            return refuse(&connection, Reason::Stranger, back.space.into());
+        };
+        if pid != Some(newcomer.peer.pid.into()) {
+            return refuse(&connection, Reason::Stranger, back.space.into());
+        }
+        portolan_shm::mark!("host.return");
+        let said = socket::send_by(&connection, &[BACK], &[], Some(Instant::now()));
+        if said.is_err() {
+            return;
+        }
+        self.watched[index].connection = Some(connection);
+        if space::status(entry).phase == SpacePhase::Dead {
+            return self.let_go(member, index);
+        }
+        space::change(entry, back.incarnation, |s| {
+            Some(SpaceStatus {
+                disconnected: false,
+                ..s
+            })
+        });
+    }
+}
+
+/// Hands a free entry to a newcomer; its incarnation (D3).
+fn reserve(entry: &SpaceEntry, peer: &Peer, hello: &Hello) -> u32 {
+    let name = hello.name.split(|b| *b == 0).next().unwrap_or_default();
+    create::describe(entry, peer.pid, peer.uid, &String::from_utf8_lossy(name));
+    let joining = SpaceStatus {
+        phase: SpacePhase::Joining,
+        disconnected: false,
+        incarnation: space::status(entry).incarnation.wrapping_add(1),
+    };
+    // Release: who sees the space sees whose it is.
+    entry.status.store(joining.pack(), Ordering::Release);
+    joining.incarnation
+}

@@ -1,0 +1,345 @@
+//! The host's thread: newcomers, connections, deaths.
+//!
+//! One poll without a timeout over everything that can happen. Nothing is done here
+//! while members send and receive: the host is never on the way of a message.
+
+use super::descriptor::Descriptor;
+use super::link::{Keeper, Rope, Stop};
+use super::space::{self, Owner};
+use super::watch::Control;
+use super::{Role, hosting, me, reclaim};
+use crate::member::Member;
+use portolan_abi::hello::{GONE, LEAVING};
+use portolan_abi::space::{HostWord, SpacePhase, SpaceStatus};
+use portolan_shm::atomic::Ordering;
+use portolan_sys::memory;
+use portolan_sys::process::{EventFd, PidFd, poll};
+use portolan_sys::socket::{self, Address, Peer};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What the host keeps besides the region. A successor makes its own.
+pub(super) struct Host {
+    /// Every other space that is joining or live.
+    pub(super) watched: Vec<Watched>,
+    /// Connections that have not greeted yet.
+    pub(super) newcomers: Vec<Option<Newcomer>>,
+    /// Given up for a moment to refuse a newcomer when there is no other descriptor left.
+    pub(super) spare: Option<Descriptor<EventFd>>,
+    /// Newcomers wait: there is no descriptor to accept them with, not even to refuse them.
+    pub(super) deaf: bool,
+}
+
+/// A space that we watch.
+pub(super) struct Watched {
+    pub(super) space: u8,
+    pub(super) incarnation: u32,
+    pub(super) pidfd: Descriptor<PidFd>,
+    pub(super) connection: Option<Descriptor>,
+    /// Dealt with; to be dropped from the list.
+    pub(super) done: bool,
+}
+
+/// A connection that has not greeted yet.
+pub(super) struct Newcomer {
+    pub(super) connection: Descriptor,
+    pub(super) pidfd: Descriptor<PidFd>,
+    pub(super) peer: Peer,
+}
+
+/// What something happened to: an index into the host's lists.
+#[derive(Clone, Copy)]
+enum Source {
+    Stop,
+    Listener,
+    Greeting(usize),
+    NewcomersDeath(usize),
+    Connection(usize),
+    Death(usize),
+}
+
+/// Lays the host's role down: **the commit point of a resignation**.
+pub(super) fn resign(member: &Member) {
+    let word = &member.tables().header.host.word;
+    portolan_shm::mark!("host.resign");
+    // Release: what we did as host is seen by who succeeds us. Fails only if we do not host.
+    let _ = word.compare_exchange(
+        me(member).pack(),
+        HostWord::VACANT.pack(),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
+    portolan_shm::mark!("host.resigned");
+}
+
+/// Whether the region's descriptor still is the region's, so that we could hand it out.
+pub(super) fn region_is_ours(member: &Member) -> bool {
+    memory::verify(member.region.fd(), member.tables().geometry.len).is_ok()
+}
+
+impl Host {
+    /// The host of a domain that has no other members yet.
+    pub(super) fn first() -> io::Result<Self> {
+        Ok(Self {
+            watched: Vec::new(),
+            newcomers: Vec::new(),
+            spare: Some(Descriptor::new(EventFd::new()?)),
+            deaf: false,
+        })
+    }
+
+    /// Takes the place of the host before, whose host word we have just taken: watches the
+    /// living, buries the dead, and finishes what the dead host was at.
+    ///
+    /// # Errors
+    ///
+    /// A living member could not be watched, for want of a descriptor.
+    pub(super) fn succeed(member: &Member) -> io::Result<Self> {
+        portolan_shm::mark!("host.won");
+        let header = member.tables().header;
+        // Relaxed: a counter for people, written by the host alone.
+        header.host.takeovers.fetch_add(1, Ordering::Relaxed);
+        portolan_shm::mark!("host.counted");
+        let mut host = Self::first()?;
+        for space in 1..=u8::MAX {
+            host.look_at(member, space)?;
+            portolan_shm::mark!("host.looked");
+        }
+        portolan_shm::mark!("host.ready");
+        Ok(host)
+    }
+
+    fn look_at(&mut self, member: &Member, space: u8) -> io::Result<()> {
+        let Some(entry) = member.tables().spaces.get(usize::from(space)) else {
+            return Ok(());
+        };
+        let SpaceStatus {
+            phase, incarnation, ..
+        } = space::status(entry);
+        if phase == SpacePhase::Free || space == member.space {
+            return Ok(());
+        }
+        let owner = space::owner(entry);
+        match (phase, owner) {
+            // It left, or died, and was not returned to the end.
+            (SpacePhase::Dead, _) | (_, Owner::Dead) => bury(member, space, incarnation),
+            (_, Owner::Unknown(error)) => return Err(error),
+            (_, Owner::Alive(pidfd)) => self.watched.push(Watched {
+                space,
+                incarnation,
+                pidfd: Descriptor::new(pidfd),
+                connection: None,
+                done: false,
+            }),
+        }
+        Ok(())
+    }
+
+    fn sources<'h>(&'h self, rope: &'h Rope) -> Vec<(Source, BorrowedFd<'h>)> {
+        let mut all = vec![(Source::Stop, rope.stop.as_fd())];
+        if !self.deaf {
+            all.push((Source::Listener, rope.listener.as_fd()));
+        }
+        for (i, newcomer) in self.newcomers.iter().enumerate() {
+            let Some(newcomer) = newcomer else { continue };
+            all.push((Source::Greeting(i), newcomer.connection.as_fd()));
+            all.push((Source::NewcomersDeath(i), newcomer.pidfd.as_fd()));
+        }
+        for (i, watched) in self.watched.iter().enumerate() {
+            all.push((Source::Death(i), watched.pidfd.as_fd()));
+            if let Some(connection) = &watched.connection {
+                all.push((Source::Connection(i), connection.as_fd()));
+            }
+        }
+        all
+    }
+
+    /// Deals with all that happened. `false`: our descriptors are not ours any more.
+    fn act(&mut self, member: &Member, rope: &Rope, happened: &[Source]) -> bool {
+        // Deaths first: what they return may be what a newcomer needs.
+        for source in happened {
+            match *source {
+                Source::Death(i) => self.died(member, i),
+                Source::NewcomersDeath(i) => self.newcomers[i] = None,
+                _ => {}
+            }
+        }
+        let mut heard = true;
+        for source in happened {
+            match *source {
+                Source::Connection(i) if !self.watched[i].done => self.listen(member, i),
+                Source::Greeting(i) => self.greet(member, rope, i),
+                Source::Listener => heard = self.accept(member, rope),
+                _ => {}
+            }
+        }
+        let before = self.watched.len() + self.newcomers.len();
+        self.watched.retain(|w| !w.done);
+        self.newcomers.retain(Option::is_some);
+        if self.deaf && self.watched.len() + self.newcomers.len() < before {
+            self.rest();
+        }
+        heard
+    }
+
+    /// Makes the spare descriptor again, if there is one to be had, and listens again.
+    pub(super) fn rest(&mut self) {
+        if self.spare.is_none() {
+            self.spare = EventFd::new().ok().map(Descriptor::new);
+        }
+        self.deaf = self.spare.is_none();
+    }
+
+    fn died(&mut self, member: &Member, index: usize) {
+        let watched = &mut self.watched[index];
+        watched.done = true;
+        bury(member, watched.space, watched.incarnation);
+    }
+
+    /// Reads what a member says.
+    fn listen(&mut self, member: &Member, index: usize) {
+        let watched = &mut self.watched[index];
+        let Some(connection) = &watched.connection else {
+            return;
+        };
+        let mut buffer = [0; 8];
+        match socket::try_receive(connection, &mut buffer, 0) {
+            Ok(None) => {}
+            Ok(Some(received)) if received.len == 1 => {
+                if buffer[0] == LEAVING {
+                    portolan_shm::mark!("leave.asked");
+                    self.let_go(member, index);
+                }
+            }
+            // Closed, or not what a member says: the connection is of no use any more.
+            Ok(Some(_)) | Err(_) => self.hung_up(member, index),
+        }
+    }
+
+    /// Returns what a leaving member held, and tells it.
+    pub(super) fn let_go(&mut self, member: &Member, index: usize) {
+        let watched = &mut self.watched[index];
+        watched.done = true;
+        bury(member, watched.space, watched.incarnation);
+        portolan_shm::mark!("leave.returned");
+        if let Some(connection) = &watched.connection {
+            // It may be gone already, or look at its status instead.
+            let _ = socket::send_by(connection, &[GONE], &[], Some(Instant::now()));
+        }
+    }
+
+    /// A connection has ended. That is no death.
+    fn hung_up(&mut self, member: &Member, index: usize) {
+        let watched = &mut self.watched[index];
+        watched.connection = None;
+        let Some(entry) = member.tables().spaces.get(usize::from(watched.space)) else {
+            return;
+        };
+        let incarnation = watched.incarnation;
+        if space::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free) {
+            // It gave up, or could not map the region. Whoever changes the status first wins.
+            watched.done = true;
+        } else if space::status(entry).phase == SpacePhase::Dead {
+            // It was leaving and has not waited.
+            self.died(member, index);
+        } else {
+            space::change(entry, incarnation, |s| {
+                Some(SpaceStatus {
+                    disconnected: true,
+                    ..s
+                })
+            });
+        }
+    }
+
+    /// Leaves in good order: the host returns what it held itself, and lays the role down.
+    fn leave(self, member: &Member, rope: &Rope) {
+        portolan_shm::mark!("leave.host");
+        let us = me(member);
+        let others = (1..=u8::MAX).filter(|s| *s != us.space).any(|s| {
+            let entry = member.tables().spaces.get(usize::from(s));
+            entry.is_some_and(|e| space::status(e).phase != SpacePhase::Free)
+        });
+        if others {
+            reclaim::reclaim(member, us.space, us.incarnation);
+        } else if let Address::Path(path) = &rope.address {
+            // The last one takes the socket's file away, while nobody can take its place.
+            let _directory = lock_directory(path);
+            let _ = std::fs::remove_file(path);
+        }
+        resign(member);
+        portolan_shm::mark!("leave.resigned");
+        // Only now the connections close, so whoever sees that finds the role vacant.
+        drop(self);
+    }
+}
+
+/// Keeps others from replacing a socket's file, until the answer is dropped.
+pub(super) fn lock_directory(socket: &std::path::Path) -> io::Result<File> {
+    let directory = File::open(socket.parent().unwrap_or(std::path::Path::new("/")))?;
+    directory.lock()?;
+    Ok(directory)
+}
+
+/// Returns what a dead or leaving space held, or undoes its admission.
+fn bury(member: &Member, space: u8, incarnation: u32) {
+    let Some(entry) = member.tables().spaces.get(usize::from(space)) else {
+        return;
+    };
+    if !space::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free) {
+        reclaim::reclaim(member, space, incarnation);
+    }
+}
+
+impl Keeper {
+    /// Hosts until told to stop, or until it cannot.
+    pub(super) fn host(&mut self) -> Result<(), Stop> {
+        let ties = Arc::clone(&self.ties);
+        let rope = ties.rope.as_ref().ok_or(Stop::Told)?;
+        loop {
+            let Role::Host(host) = &self.role else {
+                return Ok(());
+            };
+            let (sources, fds): (Vec<_>, Vec<_>) = host.sources(rope).into_iter().unzip();
+            // Fails if the process has lowered its limit of descriptors below what we have.
+            let Ok(ready) = poll(&fds, None) else {
+                return self.give_up();
+            };
+            if ready.iter().any(|r| r.invalid) || !rope.is_whole() {
+                return self.give_up();
+            }
+            let all = sources.into_iter().zip(ready);
+            let happened: Vec<_> = all.filter(|(_, r)| r.any()).map(|(s, _)| s).collect();
+            if happened.iter().any(|s| matches!(s, Source::Stop)) {
+                return Err(Stop::Told);
+            }
+            let acted = self.attend(|keeper, member| match &mut keeper.role {
+                Role::Host(host) => host.act(member, rope, &happened) && hosting(member) == me(member),
+                Role::Member(_) => true,
+            });
+            if !acted.ok_or(Stop::Told)? {
+                return self.give_up();
+            }
+        }
+    }
+
+    /// Our descriptors are gone: lets the others see that nobody hosts.
+    fn give_up(&mut self) -> Result<(), Stop> {
+        self.attend(|_, member| resign(member)).ok_or(Stop::Told)?;
+        // Closes the connections, after the role is vacant.
+        self.role = Role::Member(Control::default());
+        Err(Stop::Disconnected)
+    }
+
+    /// Leaves as host.
+    pub(super) fn leave_as_host(&mut self, member: &Member) {
+        let role = std::mem::replace(&mut self.role, Role::Member(Control::default()));
+        if let (Role::Host(host), Some(rope)) = (role, &self.ties.rope) {
+            host.leave(member, rope);
+        }
+    }
+}
+

@@ -1,0 +1,407 @@
+//! Returning what a dead or leaving space held.
+//!
+//! The host does it, or a leaving host for itself. It may be killed at any instruction;
+//! its successor begins again at the top. So every step either can be repeated, or is
+//! not begun a second time because the step itself took away what led to it (D5).
+//!
+//! # Order
+//!
+//! - **R1** Extents before claims: the state of a slot, still claimed by the dead space,
+//!   says whether a message was sent (its commit point). Voiding it destroys that.
+//! - **R2** A receive right that was being sent, for the same reason, before claims.
+//! - **R3** Claims before ports: closing waits for no slot that the dead have claimed.
+//! - **R4** Chunks after extents: who adopts a chunk finds its extents free or used, and
+//!   no owner word of the dead beside them.
+//! - **R5** Wakes last: who wakes finds everything above done.
+//! - **R6** The entry is free only when nothing of the space is left (D3).
+
+use super::space;
+use crate::member::Member;
+use crate::port;
+use portolan_abi::limits::{CHUNK, MAX_PORTS, MAX_WAIT_SETS, MAX_WATCHES, PAGE};
+use portolan_abi::owner::{ChunkUse, Destination, Hold};
+use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus, RightWord, event};
+use portolan_abi::region::{
+    Geometry, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, WAIT_SET_BYTES, WATCH_BYTES,
+};
+use portolan_abi::space::{SpacePhase, SpaceStatus};
+use portolan_shm::atomic::Ordering;
+use portolan_shm::chunk::Chunks;
+use portolan_shm::mark;
+use portolan_shm::queue::Queue;
+use portolan_sys::{futex, memory};
+
+#[cfg(feature = "marks")]
+pub mod sabotage {
+    //! Switches one rule of the reclaim off, to see that an audit then finds what it lost.
+
+    use std::sync::OnceLock;
+
+    static OFF: OnceLock<String> = OnceLock::new();
+
+    /// The rules, as [`switch_off`] takes them.
+    pub const RULES: [&str; 9] = [
+        "names", "extents", "moving", "claims", "ports", "rights", "chunks", "waits", "wakes",
+    ];
+
+    /// Switches a rule off in this process, for good; the first call wins.
+    pub fn switch_off(rule: &str) {
+        let _ = OFF.set(rule.to_owned());
+    }
+
+    pub(super) fn holds(rule: &str) -> bool {
+        OFF.get().is_none_or(|off| off != rule)
+    }
+}
+
+#[cfg(not(feature = "marks"))]
+mod sabotage {
+    pub(super) const fn holds(_rule: &str) -> bool {
+        true
+    }
+}
+
+/// Returns everything that a space held, and frees its entry. For the host, about a space
+/// that is dead or has said that it leaves; also about itself, when it leaves.
+pub(super) fn reclaim(member: &Member, space: u8, incarnation: u32) {
+    let Some(entry) = member.tables().spaces.get(usize::from(space)) else {
+        return;
+    };
+    let dead = space::change(entry, incarnation, |s| {
+        let phase = SpacePhase::Dead;
+        (s.phase != SpacePhase::Free).then_some(SpaceStatus { phase, ..s })
+    });
+    if !dead {
+        // Another's by now, so it was returned before.
+        return;
+    }
+    mark!("host.reclaim.dead");
+    let estate = Estate { member, space };
+    estate.settle();
+    estate.wipe_rows();
+    entry.pid.store(0, Ordering::Relaxed);
+    entry.start_time.store(0, Ordering::Relaxed);
+    portolan_shm::region::write_text(&entry.name, "");
+    // Release: who adopts chunks because of it sees them without a home.
+    let reclaims = &member.tables().header.reclaims.value;
+    reclaims.fetch_add(1, Ordering::Release);
+    mark!("host.reclaim.counted");
+    space::change(entry, incarnation, |s| {
+        Some(SpaceStatus {
+            phase: SpacePhase::Free,
+            disconnected: false,
+            ..s
+        })
+    });
+    mark!("host.reclaim.done");
+}
+
+/// What one dead space held.
+struct Estate<'m> {
+    member: &'m Member,
+    space: u8,
+}
+
+impl<'m> Estate<'m> {
+    /// All steps but the last, in their order.
+    fn settle(&self) {
+        let steps: [(&str, fn(&Self)); 9] = [
+            ("names", Self::release_names),
+            ("extents", Self::return_extents),
+            ("moving", Self::close_unsent_ports),
+            ("claims", Self::void_claims),
+            ("ports", Self::close_ports),
+            ("rights", Self::drop_rights),
+            ("chunks", Self::give_up_chunks),
+            ("waits", Self::free_waits),
+            ("wakes", Self::wake_everybody),
+        ];
+        for (rule, step) in steps {
+            if sabotage::holds(rule) {
+                step(self);
+            }
+        }
+    }
+
+    /// Releases the lock on names if the space died with it.
+    fn release_names(&self) {
+        let lock = &self.member.tables().header.names.lock;
+        let held = u32::from(self.space) + 1;
+        // Release: pairs with the next holder's Acquire.
+        if lock
+            .compare_exchange(held, 0, Ordering::Release, Ordering::Relaxed)
+            .is_ok()
+        {
+            futex::wake(lock, u32::MAX);
+        }
+        mark!("host.reclaim.names");
+    }
+
+    /// Frees every extent that the space held, or was sending and had not sent (R1).
+    fn return_extents(&self) {
+        let tables = self.member.tables();
+        let row = tables.owner_row(self.space);
+        let offset = tables.geometry.owners + u64::from(self.space) * tables.geometry.owner_row();
+        let pages = tables.alloc.pages();
+        for page in self.used(offset, OWNER_BYTES, pages) {
+            let Ok(page) = u32::try_from(page) else {
+                continue;
+            };
+            let (word, to) = row.read(page);
+            let ours = match word.hold() {
+                Hold::None => continue,
+                Hold::Held | Hold::Parked => true,
+                Hold::Sending => self.is_unsent(to),
+            };
+            if ours {
+                tables.alloc.reclaim(page, word.generation());
+                mark!("host.reclaim.extent");
+            }
+            row.clear(page);
+            mark!("host.reclaim.extent_cleared");
+        }
+        mark!("host.reclaim.extents");
+    }
+
+    /// Whether what the space was sending there is still its own. The slot decides.
+    fn is_unsent(&self, to: Destination) -> bool {
+        let Some(queue) = self.member.tables().queue(to.port()) else {
+            return true;
+        };
+        // Acquire: the claim is seen as the dead space left it.
+        let state = queue.slot(to.position()).state(Ordering::Acquire);
+        Queue::is_unsent(state, self.space, to.position())
+    }
+
+    /// Closes ports whose receive right the space was sending and had not sent (R2).
+    fn close_unsent_ports(&self) {
+        for (index, entry) in self.ports() {
+            let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+            let to = Destination(entry.control.transit.load(Ordering::Acquire));
+            let moving = status.phase == PortPhase::Moving && status.owner == self.space;
+            if moving && self.is_unsent(to) {
+                port::close::close(self.member, index);
+            }
+        }
+        mark!("host.reclaim.moving");
+    }
+
+    /// Voids every slot that the space claimed and did not publish.
+    fn void_claims(&self) {
+        for (index, _) in self.ports() {
+            let Some(queue) = self.member.tables().queue(index) else {
+                continue;
+            };
+            for at in 0..queue.slots() as u64 {
+                let state = queue.slot(at).state(Ordering::Acquire);
+                let asleep = (state.space() == self.space)
+                    .then(|| queue.void(state.position(), self.space))
+                    .flatten();
+                mark!("host.reclaim.slot");
+                if asleep == Some(true) {
+                    port::wake(self.member, &queue);
+                }
+            }
+        }
+        mark!("host.reclaim.claims");
+    }
+
+    /// Closes the space's ports, and frees entries that only waited for its claims (R3).
+    fn close_ports(&self) {
+        for (index, entry) in self.ports() {
+            let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+            match status.phase {
+                PortPhase::Lingering => port::close::sweep(self.member, index),
+                PortPhase::Binding | PortPhase::Open | PortPhase::Closing
+                    if status.owner == self.space =>
+                {
+                    if self.member.tables().queue(index).is_some() {
+                        port::close::close(self.member, index);
+                    } else {
+                        // It died between taking the entry and giving it a queue.
+                        let generation = status.generation.wrapping_add(1) & GENERATION_MASK;
+                        let free = PortStatus {
+                            generation,
+                            ..PortStatus::FRESH
+                        };
+                        entry.control.status.store(free.pack(), Ordering::Release);
+                    }
+                    mark!("host.reclaim.port");
+                }
+                _ => {}
+            }
+        }
+        mark!("host.reclaim.ports");
+    }
+
+    /// Answers the requests that the space had not answered, and forgets its rights.
+    fn drop_rights(&self) {
+        let tables = self.member.tables();
+        let row = tables.right_row(self.space);
+        let offset = tables.geometry.rights + u64::from(self.space) * Geometry::RIGHT_ROW;
+        for index in self.used(offset, RIGHT_BYTES, MAX_PORTS) {
+            let Ok(index) = u16::try_from(index) else {
+                continue;
+            };
+            if let Some(once) = row.once(index) {
+                let generation = once.generation;
+                port::answer_for_dead(self.member, PortName { index, generation }, once.tag);
+                mark!("host.reclaim.answered");
+            }
+            if row.once(index).is_some() || row.any_sends(index).is_some() {
+                // R2 of rights: the sum over all rows is about to change.
+                tables.header.rights.value.fetch_add(1, Ordering::SeqCst);
+                row.forget(index);
+                mark!("host.reclaim.right");
+            }
+        }
+        mark!("host.reclaim.rights");
+    }
+
+    /// Finishes what the space was doing to chunks, and puts its chunks up for adoption (R4).
+    fn give_up_chunks(&self) {
+        let tables = self.member.tables();
+        let all = tables.chunks.len();
+        for index in self.used(tables.geometry.chunks, 8, all) {
+            let word = tables.chunks.read(index);
+            if word.home != self.space {
+                continue;
+            }
+            if word.r#use == ChunkUse::Taking && !word.populated {
+                // Perhaps half populated. Before the word says free: later it may be another's.
+                let offset = self.member.region.offset(Chunks::first_page(index));
+                // Fails only where there is no memory to give back.
+                let _ = memory::punch(self.member.region.fd(), offset, CHUNK as u64);
+            }
+            tables.chunks.reclaim(&tables.alloc, index, self.space);
+            mark!("host.reclaim.chunk");
+        }
+        mark!("host.reclaim.chunks");
+    }
+
+    /// Frees the space's wait sets, and what it asked to be told of.
+    fn free_waits(&self) {
+        let tables = self.member.tables();
+        let offset = tables.geometry.wait_sets;
+        for index in self.used(offset, WAIT_SET_BYTES, MAX_WAIT_SETS) {
+            let owner = &tables.wait_sets[index].owner;
+            let word = owner.load(Ordering::Acquire);
+            if word != 0 && word.to_le_bytes()[0] == self.space {
+                // Release: nothing of the old owner's comes after it.
+                owner.store(0, Ordering::Release);
+                mark!("host.reclaim.wait_set");
+            }
+        }
+        for index in self.used(tables.geometry.watches, WATCH_BYTES, MAX_WATCHES) {
+            let state = &tables.watches[index].state;
+            let word = state.load(Ordering::Acquire);
+            if word != 0 && word.to_le_bytes()[1] == self.space {
+                state.store(0, Ordering::Release);
+                mark!("host.reclaim.watch");
+            }
+        }
+        mark!("host.reclaim.waits");
+    }
+
+    /// Wakes everybody whom the space could have owed a wake (R5). Who wakes for nothing
+    /// looks, and sleeps again.
+    fn wake_everybody(&self) {
+        let member = self.member;
+        let tables = member.tables();
+        self.repeat_notices();
+        for (index, entry) in self.ports() {
+            let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+            if !matches!(status.phase, PortPhase::Open | PortPhase::Moving) {
+                continue;
+            }
+            let generation = status.generation;
+            port::check_senders(member, PortName { index, generation });
+            let Some(queue) = tables.queue(index) else {
+                continue;
+            };
+            // SeqCst: pairs with the announcements of those who fall asleep.
+            let listed = entry.sleep.wait_set.load(Ordering::SeqCst) != 0;
+            if listed || entry.sleep.asleep.load(Ordering::SeqCst) != 0 {
+                port::wake(member, &queue);
+                futex::wake(&entry.sleep.doorbell, u32::MAX);
+            }
+            if entry.sender.waiting.load(Ordering::SeqCst) != 0 {
+                port::wake_senders(&queue);
+            }
+            mark!("host.reclaim.woken");
+        }
+        for index in self.used(tables.geometry.wait_sets, WAIT_SET_BYTES, MAX_WAIT_SETS) {
+            let set = &tables.wait_sets[index];
+            if set.owner.load(Ordering::Acquire) != 0 && set.asleep.load(Ordering::SeqCst) != 0 {
+                set.doorbell.fetch_add(1, Ordering::SeqCst);
+                futex::wake(&set.doorbell, u32::MAX);
+            }
+        }
+        port::wake_waiters(member);
+        futex::wake(&tables.header.names.lock, u32::MAX);
+        mark!("host.reclaim.wakes");
+    }
+
+    /// A space, or a host before us, may have died between firing a watch and telling of it.
+    fn repeat_notices(&self) {
+        let tables = self.member.tables();
+        for index in self.used(tables.geometry.watches, WATCH_BYTES, MAX_WATCHES) {
+            let watch = &tables.watches[index];
+            let fired = watch.state.load(Ordering::Acquire).to_le_bytes()[0] == 3;
+            let notify = RightWord::unpack(watch.notify.load(Ordering::Acquire));
+            if let (true, Some(notify)) = (fired, notify)
+                && let Some(entry) = tables.ports.get(usize::from(notify.port.index))
+            {
+                entry.sleep.events.fetch_or(event::DEAD_NAME, Ordering::SeqCst);
+                entry.sleep.doorbell.fetch_add(1, Ordering::SeqCst);
+                futex::wake(&entry.sleep.doorbell, u32::MAX);
+            }
+        }
+    }
+
+    /// Gives the memory of the space's rows back; they then read as nothing (R6).
+    fn wipe_rows(&self) {
+        let geometry = &self.member.tables().geometry;
+        let space = u64::from(self.space);
+        let owners = geometry.owners + space * geometry.owner_row();
+        let rights = geometry.rights + space * Geometry::RIGHT_ROW;
+        let fd = self.member.region.fd();
+        // They were cleared word by word; this only saves memory, so it may fail.
+        let _ = memory::punch(fd, owners, geometry.owner_row());
+        mark!("host.reclaim.owner_row");
+        let _ = memory::punch(fd, rights, Geometry::RIGHT_ROW);
+        mark!("host.reclaim.right_row");
+    }
+
+    /// Ports that have ever been touched.
+    fn ports(&self) -> impl Iterator<Item = (u16, &'m portolan_shm::queue::PortEntry)> {
+        let tables = self.member.tables();
+        let used = self.used(tables.geometry.ports, PORT_BYTES, MAX_PORTS);
+        used.filter_map(|index| Some((u16::try_from(index).ok()?, tables.ports.get(index)?)))
+    }
+
+    /// Indices of a table's entries that have memory, without giving the others any:
+    /// reading a hole of shared memory fills it.
+    fn used(&self, table: u64, entry: u64, count: usize) -> impl Iterator<Item = usize> {
+        let count = count as u64;
+        let whole = table..table + (count * entry).next_multiple_of(PAGE as u64);
+        let ranges: Result<Vec<_>, _> =
+            memory::data_ranges(self.member.region.fd(), whole.clone()).collect();
+        // Without an answer, all of it: that costs memory and loses nothing.
+        let ranges = ranges.unwrap_or_else(|_| vec![whole]);
+        let index = move |offset: u64| (offset - table) / entry;
+        // An entry never straddles two ranges: pages hold whole entries, or entries whole pages.
+        let spans = ranges.into_iter().map(move |r| {
+            let end = (r.end - table).div_ceil(entry).min(count);
+            (index(r.start), end)
+        });
+        let mut next = 0;
+        spans
+            .flat_map(move |(start, end)| {
+                let from = start.max(next);
+                next = next.max(end);
+                from..end
+            })
+            .filter_map(|i| usize::try_from(i).ok())
+    }
+}

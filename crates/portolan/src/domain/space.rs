@@ -1,0 +1,90 @@
+//! A space's entry: its status, and whether its process lives.
+
+use portolan_abi::space::{SpacePhase, SpaceStatus};
+use portolan_shm::atomic::Ordering;
+use portolan_shm::region::SpaceEntry;
+use portolan_sys::process::{PidFd, start_time};
+use std::io;
+
+/// What a space's process is, as far as we can tell.
+pub(super) enum Owner {
+    /// It lives; the pidfd says when that ends.
+    Alive(PidFd),
+    /// It is dead (D2).
+    Dead,
+    /// We cannot tell, for want of a descriptor.
+    Unknown(io::Error),
+}
+
+/// No such process.
+const ESRCH: i32 = 3;
+
+/// Whether the process that an entry names still lives.
+pub(super) fn owner(entry: &SpaceEntry) -> Owner {
+    // Relaxed: the caller has read the status, which was stored after these.
+    let pid = entry.pid.load(Ordering::Relaxed);
+    let started = entry.start_time.load(Ordering::Relaxed);
+    let Ok(pid) = u32::try_from(pid) else {
+        return Owner::Dead;
+    };
+    let pidfd = match PidFd::open(pid) {
+        Ok(pidfd) => pidfd,
+        Err(error) if error.raw_os_error() == Some(ESRCH) => return Owner::Dead,
+        Err(error) => return Owner::Unknown(error),
+    };
+    // The start time is read while we hold the process, so it is that one's.
+    match start_time(pid) {
+        // The id was used again.
+        Some(now) if started != 0 && now != started => Owner::Dead,
+        _ if pidfd.is_dead() => Owner::Dead,
+        _ => Owner::Alive(pidfd),
+    }
+}
+
+/// What the entry is doing.
+pub(super) fn status(entry: &SpaceEntry) -> SpaceStatus {
+    // Acquire: the entry's other fields were written before.
+    SpaceStatus::unpack(entry.status.load(Ordering::Acquire))
+}
+
+/// Changes the status of the space with this incarnation, if `to` says to what.
+/// `false` if it is another one by now, or `to` says nothing.
+pub(super) fn change(
+    entry: &SpaceEntry,
+    incarnation: u32,
+    to: impl Fn(SpaceStatus) -> Option<SpaceStatus>,
+) -> bool {
+    let mut was = entry.status.load(Ordering::Acquire);
+    loop {
+        let now = SpaceStatus::unpack(was);
+        let Some(next) = Some(now)
+            .filter(|s| s.incarnation == incarnation)
+            .and_then(&to)
+        else {
+            return false;
+        };
+        let swapped = entry.status.compare_exchange(
+            was,
+            next.pack(),
+            // AcqRel: what we did to the space before is seen by who finds the new status.
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        match swapped {
+            Ok(_) => return true,
+            Err(other) => was = other,
+        }
+    }
+}
+
+/// Moves the status from one phase to another; see [`change`].
+pub(super) fn step(
+    entry: &SpaceEntry,
+    incarnation: u32,
+    from: SpacePhase,
+    to: SpacePhase,
+) -> bool {
+    change(entry, incarnation, |s| {
+        (s.phase == from).then_some(SpaceStatus { phase: to, ..s })
+    })
+}

@@ -1,0 +1,304 @@
+//! A member's thread: it sleeps until the host is dead or gone, and succeeds it.
+//!
+//! ```text
+//!            pidfd readable, or nobody hosts: compare-exchange
+//! watching -----------------------------------------------------> host
+//!    ^  |                                            | lost
+//!    |  +-- connection ended, host alive --> return  |
+//!    +---------- host answers: known <----------+----+
+//! ```
+//!
+//! A connection that ends says nothing about a death. It says that the host has left,
+//! has lost its descriptors, or has been succeeded; so the member looks at the host word
+//! and makes itself known again. Only until the new host has answered does it look at
+//! the word by the clock; that, and nothing else here, is ever timed.
+
+use super::descriptor::Descriptor;
+use super::error::LeaveError;
+use super::host::{self, Host, region_is_ours};
+use super::link::{Keeper, Rope, Stop};
+use super::space::{self, Owner};
+use super::{Role, hosting, me};
+use crate::member::Member;
+use portolan_abi::hello::{BACK, LEAVING, Return};
+use portolan_abi::space::{HostWord, SpacePhase};
+use portolan_shm::atomic::Ordering;
+use portolan_sys::process::{EventFd, PidFd, poll};
+use portolan_sys::socket;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The first and the longest pause between two looks at the host word, while no host
+/// has answered.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
+/// How long a connection to a full backlog may take at one time.
+const CONNECT: Duration = Duration::from_millis(50);
+
+/// A member's connection to its host.
+#[derive(Default)]
+pub(super) struct Control {
+    connection: Option<Descriptor>,
+    /// The host has answered on it.
+    known: bool,
+    pause: Option<Duration>,
+}
+
+/// Who hosts, as a member sees it.
+enum View {
+    /// We do.
+    Mine,
+    /// Nobody does, or somebody dead: to be succeeded.
+    Free(HostWord),
+    /// Somebody alive.
+    Alive(PidFd),
+    /// Somebody, but we have no descriptor to watch it with.
+    Unclear,
+}
+
+/// Looks at the host word, and whether who it names lives.
+fn view(member: &Member) -> View {
+    loop {
+        let word = hosting(member);
+        if word == me(member) {
+            return View::Mine;
+        }
+        if word == HostWord::VACANT {
+            return View::Free(word);
+        }
+        let Some(entry) = member.tables().spaces.get(usize::from(word.space)) else {
+            return View::Unclear;
+        };
+        let owner = space::owner(entry);
+        // The entry may be another's by now, if the host was succeeded meanwhile.
+        if hosting(member) == word {
+            return match owner {
+                Owner::Alive(pidfd) => View::Alive(pidfd),
+                Owner::Dead => View::Free(word),
+                Owner::Unknown(_) => View::Unclear,
+            };
+        }
+    }
+}
+
+/// Takes the host word from `from`: **the commit point of a takeover** (D2).
+fn succeed(member: &Member, from: HostWord) -> bool {
+    portolan_shm::mark!("host.contest");
+    let word = &member.tables().header.host.word;
+    // AcqRel: we see what the last host did; who follows us sees what we do.
+    let won = word.compare_exchange(
+        from.pack(),
+        me(member).pack(),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
+    portolan_shm::mark!("host.contested");
+    won.is_ok()
+}
+
+impl Control {
+    /// The connection over which the host has welcomed us.
+    pub(super) fn welcomed(connection: Descriptor) -> Self {
+        Self {
+            connection: Some(connection),
+            known: true,
+            pause: None,
+        }
+    }
+
+    /// Until when to sleep: for ever, once the host has answered.
+    fn deadline(&mut self) -> Option<Instant> {
+        if self.known {
+            return None;
+        }
+        let (first, longest) = PAUSES;
+        let pause = self.pause.map_or(first, |p| (p * 2).min(longest));
+        self.pause = Some(pause);
+        Some(Instant::now() + pause)
+    }
+
+    /// Makes us known to whoever hosts now, or will. It answers when it gets to it.
+    fn connect(&mut self, member: &Member, rope: &Rope) {
+        if self.connection.is_some() {
+            return;
+        }
+        self.known = false;
+        let Ok(connection) = socket::connect_by(&rope.address, Some(Instant::now() + CONNECT))
+        else {
+            return;
+        };
+        let connection = Descriptor::new(connection);
+        let back = Return {
+            space: member.space,
+            incarnation: member.incarnation,
+        };
+        let ours = socket::peer(&connection).is_ok_and(|p| p.uid == rope.owner);
+        if ours && socket::send_by(&connection, &back.encode(), &[], Some(Instant::now())).is_ok() {
+            self.connection = Some(connection);
+        }
+    }
+
+    /// Asks the host to return what we held, once on each connection.
+    fn tell_leaving(&mut self, told: bool) -> bool {
+        match &self.connection {
+            Some(connection) if !told => {
+                let now = Some(Instant::now());
+                socket::send_by(connection, &[LEAVING], &[], now).is_ok()
+            }
+            Some(_) => told,
+            None => false,
+        }
+    }
+
+    /// Reads what the host has sent, and notices when it has hung up.
+    fn listen(&mut self) {
+        let Some(connection) = &self.connection else {
+            return;
+        };
+        let mut buffer = [0; 64];
+        match socket::try_receive(connection, &mut buffer, 0) {
+            Ok(None) => {}
+            Ok(Some(received)) if received.len == 1 => {
+                if buffer[0] == BACK {
+                    self.known = true;
+                    self.pause = None;
+                }
+            }
+            // Closed, or an answer that is none: begin again.
+            Ok(Some(_)) | Err(_) => {
+                self.connection = None;
+                self.known = false;
+            }
+        }
+    }
+
+    /// Sleeps until the host is dead, says something, or hangs up, or until told to stop.
+    fn sleep(
+        &mut self,
+        stop: Option<&Descriptor<EventFd>>,
+        pidfd: Option<&PidFd>,
+        until: Option<Instant>,
+    ) -> Result<(), Stop> {
+        let stop = stop.map(AsFd::as_fd);
+        let connection = self.connection.as_ref().map(AsFd::as_fd);
+        let pidfd = pidfd.map(AsFd::as_fd);
+        let fds: Vec<_> = [stop, connection, pidfd].into_iter().flatten().collect();
+        // An error (no memory) is met again at the next turn; meanwhile we look around.
+        let ready = poll(&fds, until).unwrap_or_default();
+        if ready.iter().any(|r| r.invalid) {
+            return Err(Stop::Disconnected);
+        }
+        if stop.is_some() && ready.first().is_some_and(|r| r.readable) {
+            return Err(Stop::Told);
+        }
+        self.listen();
+        Ok(())
+    }
+}
+
+impl Keeper {
+    /// Watches the host until it has to be succeeded, and we have done it.
+    pub(super) fn watch(&mut self) -> Result<(), Stop> {
+        let ties = Arc::clone(&self.ties);
+        let rope = ties.rope.as_ref().ok_or(Stop::Told)?;
+        loop {
+            let turn = self.attend(|keeper, member| keeper.turn(member, rope));
+            let pidfd = match turn.ok_or(Stop::Told)?? {
+                Turn::Host => return Ok(()),
+                Turn::Again => continue,
+                Turn::Sleep(pidfd) => pidfd,
+            };
+            if let Role::Member(control) = &mut self.role {
+                let until = control.deadline();
+                control.sleep(Some(&rope.stop), pidfd.as_ref(), until)?;
+            }
+        }
+    }
+
+    /// Leaves as a member: the host returns what we held.
+    pub(super) fn leave_as_member(&mut self, member: &Member) -> Result<(), LeaveError> {
+        let ties = Arc::clone(&self.ties);
+        let us = me(member);
+        let entry = member.tables().spaces.get(usize::from(us.space));
+        let (Some(rope), Some(entry)) = (&ties.rope, entry) else {
+            return Ok(());
+        };
+        portolan_shm::mark!("leave.begin");
+        space::step(entry, us.incarnation, SpacePhase::Live, SpacePhase::Dead);
+        portolan_shm::mark!("leave.dead");
+        let deadline = Instant::now() + rope.patience;
+        let mut told = false;
+        loop {
+            let status = space::status(entry);
+            if status.phase == SpacePhase::Free || status.incarnation != us.incarnation {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let waited = rope.patience;
+                return Err(LeaveError::Unanswered { waited });
+            }
+            let turn = self.turn(member, rope);
+            let Role::Member(control) = &mut self.role else {
+                self.leave_as_host(member);
+                return Ok(());
+            };
+            let pidfd = match turn {
+                Ok(Turn::Sleep(pidfd)) => pidfd,
+                Ok(Turn::Again | Turn::Host) => continue,
+                Err(_) => return Err(LeaveError::Disconnected),
+            };
+            told = control.tell_leaving(told);
+            // Look at the status by the clock, too: a new host may return us unasked.
+            control.known = false;
+            let until = control.deadline().unwrap_or(deadline).min(deadline);
+            if control.sleep(None, pidfd.as_ref(), Some(until)).is_err() {
+                return Err(LeaveError::Disconnected);
+            }
+        }
+    }
+
+    /// One look at the host word, and what it asks for.
+    fn turn(&mut self, member: &Member, rope: &Rope) -> Result<Turn, Stop> {
+        let Role::Member(control) = &mut self.role else {
+            return Ok(Turn::Host);
+        };
+        match view(member) {
+            View::Free(word) => {
+                // Without descriptors we could not host: that is left to the others.
+                if !rope.is_whole() || !region_is_ours(member) {
+                    return Err(Stop::Disconnected);
+                }
+                if !succeed(member, word) {
+                    return Ok(Turn::Again);
+                }
+            }
+            View::Mine => {}
+            View::Alive(pidfd) => {
+                control.connect(member, rope);
+                return Ok(Turn::Sleep(Some(pidfd)));
+            }
+            View::Unclear => {
+                control.known = false;
+                return Ok(Turn::Sleep(None));
+            }
+        }
+        if let Ok(host) = Host::succeed(member) {
+            self.role = Role::Host(Box::new(host));
+            return Ok(Turn::Host);
+        }
+        // We have no descriptors to watch the others with. Somebody else may have.
+        host::resign(member);
+        control.known = false;
+        Ok(Turn::Sleep(None))
+    }
+}
+
+/// What to do after a look at the host word.
+enum Turn {
+    /// We host.
+    Host,
+    /// Look again.
+    Again,
+    /// Sleep until something happens to this process.
+    Sleep(Option<PidFd>),
+}
