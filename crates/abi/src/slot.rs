@@ -45,9 +45,7 @@ impl SlotState {
     pub const PASSED: u64 = 1 << 4;
     /// The port was closed while this slot was claimed: its sender takes the message back.
     pub const CLOSING: u64 = 1 << 5;
-    /// A sender has left this passed slot out of its next lap.
-    pub const SKIPPED: u64 = 1 << 6;
-    const FLAGS: u64 = Self::ASLEEP | Self::PASSED | Self::CLOSING | Self::SKIPPED;
+    const FLAGS: u64 = Self::ASLEEP | Self::PASSED | Self::CLOSING;
     /// Adding this to a claimed state publishes it and keeps its flags.
     pub const PUBLISH: u64 = Phase::Published as u64 - Phase::Claimed as u64;
 

@@ -1,10 +1,15 @@
 //! The atomics: the processor's, or loom's when the model checker runs.
-
-#[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+//!
+//! Under loom they are wrapped, so that a test can end a thread's life after its
+//! k-th access ([`death`]).
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(loom)]
+mod modelled;
+#[cfg(loom)]
+pub use modelled::{AtomicU32, AtomicU64, Ordering, death, fence};
 
 /// Tells the processor that we spin; under loom, lets the others run.
 ///
@@ -24,8 +29,8 @@ pub fn pause() {
 /// held; loom and weaker machines get the fence.
 #[inline]
 pub fn store_load_barrier() {
-    #[cfg(any(loom, not(target_arch = "x86_64")))]
+    #[cfg(any(loom, miri, not(target_arch = "x86_64")))]
     fence(Ordering::SeqCst);
-    #[cfg(not(any(loom, not(target_arch = "x86_64"))))]
+    #[cfg(not(any(loom, miri, not(target_arch = "x86_64"))))]
     core::sync::atomic::compiler_fence(Ordering::SeqCst);
 }

@@ -17,6 +17,7 @@
 //!   after a claim of a word the chunk's word is checked again.
 //! - **C2** A chunk that is *taking* or *returning* names the space that does it, and
 //!   the host finishes the step backwards after that space's death.
+//!   A *returning* chunk keeps its old home as argument, until that dies too.
 //! - **C3** Memory is taken from the kernel while a chunk is *taking*, so before
 //!   anybody's hands touch it.
 //!
@@ -204,7 +205,8 @@ impl<'r> Chunks<'r> {
             return GiveBack::Busy;
         };
         let any_used = Self::extents(index, size).any(|p| alloc.read(p).state() != Alloc::Free);
-        if any_used || !self.change(index, was, ChunkWord { r#use: ChunkUse::Returning, home: by, ..was }) {
+        let returning = ChunkWord { r#use: ChunkUse::Returning, home: by, argument: u32::from(was.home), ..was };
+        if any_used || !self.change(index, was, returning) {
             return GiveBack::Busy;
         }
         mark!("chunk.returning");
@@ -213,9 +215,16 @@ impl<'r> Chunks<'r> {
             for page in Self::extents(index, size).take_while(|p| *p != busy) {
                 alloc.unlock(page);
             }
-            self.set(index, was);
-            return GiveBack::Busy;
+            // Twice at the most: the host may note meanwhile that the old home is dead.
+            loop {
+                let word = self.read(index);
+                let home = word.argument.to_le_bytes()[0];
+                if self.change(index, word, ChunkWord { r#use: was.r#use, home, argument: 0, ..word }) {
+                    return GiveBack::Busy;
+                }
+            }
         }
+        mark!("chunk.withdrawn");
         self.free_run(index, size)
     }
 
@@ -231,21 +240,33 @@ impl<'r> Chunks<'r> {
     }
 
     /// Host: finishes what dead `space` was doing to chunk `index`, and puts the chunk
-    /// up for adoption. `true` if its memory must be given to the kernel: it may be half
-    /// populated.
+    /// up for adoption.
+    ///
+    /// `true` if its memory may be half populated: it stays *taking* until the caller has
+    /// given that memory to the kernel and called [`Chunks::abandon`].
     pub fn reclaim(&self, alloc: &AllocWords<'_>, index: usize, space: u8) -> bool {
-        let word = self.read(index);
+        let mut word = self.read(index);
+        // Somebody else is giving it back; it is not to return to a dead home.
+        while word.r#use == ChunkUse::Returning && word.home != space && word.argument == u32::from(space) {
+            if self.change(index, word, ChunkWord { argument: 0, ..word }) {
+                return false;
+            }
+            word = self.read(index);
+        }
         if word.home != space {
             return false;
         }
         match word.r#use {
-            ChunkUse::Taking => {
+            ChunkUse::Taking if word.populated => {
                 self.abandon(index, 1);
-                !word.populated
+                false
             }
+            ChunkUse::Taking => true,
             // A body whose head never came about: its claimer died while cutting.
             ChunkUse::Body if !self.has_head(word) => {
-                self.abandon(index, 1);
+                // By compare-exchange: or its run was given back this instant, and it is
+                // somebody else's by now.
+                self.change(index, word, ChunkWord { r#use: ChunkUse::Free, home: 0, size: 0, argument: 0, ..word });
                 false
             }
             ChunkUse::Returning => {
@@ -258,7 +279,7 @@ impl<'r> Chunks<'r> {
                     self.free_run_rest(index, size);
                 } else {
                     let r#use = if small { ChunkUse::Small } else { ChunkUse::Head };
-                    self.set(index, ChunkWord { r#use, home: 0, ..word });
+                    self.set(index, ChunkWord { r#use, home: 0, argument: 0, ..word });
                     for page in Self::extents(index, size) {
                         alloc.unlock(page);
                     }
@@ -272,7 +293,10 @@ impl<'r> Chunks<'r> {
                         alloc.unlock(page);
                     }
                 }
-                self.change(index, word, ChunkWord { home: 0, ..word });
+                if !self.change(index, word, ChunkWord { home: 0, ..word }) {
+                    // Somebody began to give it back, or has done so.
+                    return self.reclaim(alloc, index, space);
+                }
                 false
             }
             ChunkUse::Body | ChunkUse::Free => {

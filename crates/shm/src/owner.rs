@@ -12,6 +12,12 @@
 //! So moving an extent from A to B touches A's row, the slot and B's row: no line
 //! of these but the slot's is ever in another core's cache on the way.
 //!
+//! Threads of one space share its row, and an extent may come back to the space, in
+//! another thread, while the thread that sent or freed it has not said so in the row
+//! yet. So a thread takes back only the word that it wrote itself, by compare-exchange:
+//! a *sending* word carries a stamp of its destination, and *allocating* is a word of
+//! its own.
+//!
 //! # Invariants
 //!
 //! - **O1** A used extent is held by exactly one: a row that says *held* or *parked*
@@ -21,6 +27,10 @@
 //! - **O3** Where a crash leaves two records (row and slot, or row and a free word)
 //!   they carry the same generation, and giving the extent back is a compare-exchange
 //!   from `used(g)`: the second attempt does nothing.
+//! - **O5** Two spaces may try to allocate one extent at once, and both rows then name
+//!   the generation that one of them gets. So the row says *allocating* until the
+//!   allocation word, which names its allocator, is won; a row that says so counts only
+//!   if the word names its space.
 //! - **O4** Whoever takes an extent sees every byte that the last holder wrote: the
 //!   slot's publication, or the allocation word's release, carries them.
 
@@ -77,12 +87,34 @@ pub enum OwnerError {
 #[derive(Clone, Copy)]
 pub struct OwnerRow<'r> {
     entries: &'r [OwnerEntry],
+    space: u8,
+}
+
+/// Beside [`Hold::None`]: the space tries to allocate the extent (O5).
+const ALLOCATING: u64 = 1 << 2;
+/// Where a *sending* word has its stamp, and how wide that is.
+const STAMP_SHIFT: u32 = 2;
+const STAMP_MASK: u64 = (1 << 30) - 1;
+
+const fn held(generation: u32) -> u64 {
+    OwnerWord::new(Hold::Held, generation).0
+}
+
+const fn allocating(generation: u32) -> u64 {
+    OwnerWord::new(Hold::None, generation).0 | ALLOCATING
+}
+
+/// Differs between any two sends of one extent that could meet in a row: on one port it
+/// is the position, and ports are spread by an odd factor.
+const fn sending(generation: u32, to: Destination) -> u64 {
+    let stamp = (to.position() ^ (to.port() as u64).wrapping_mul(0x9e37_79b1)) & STAMP_MASK;
+    OwnerWord::new(Hold::Sending, generation).0 | stamp << STAMP_SHIFT
 }
 
 impl<'r> OwnerRow<'r> {
-    /// The row over `entries`, one for each page of the arena.
-    pub fn new(entries: &'r [OwnerEntry]) -> Self {
-        Self { entries }
+    /// The row of `space` over `entries`, one for each page of the arena.
+    pub fn new(entries: &'r [OwnerEntry], space: u8) -> Self {
+        Self { entries, space }
     }
 
     #[inline]
@@ -106,7 +138,7 @@ impl<'r> OwnerRow<'r> {
     pub fn hold(&self, page: u32, generation: u32) -> Result<(), OwnerError> {
         // Relaxed suffices among our threads; the queue's release store of `head` and
         // the allocation word's exchange order it for the host.
-        self.entry(page)?.word.store(OwnerWord::new(Hold::Held, generation).0, Ordering::Relaxed);
+        self.entry(page)?.word.store(held(generation), Ordering::Relaxed);
         Ok(())
     }
 
@@ -114,7 +146,7 @@ impl<'r> OwnerRow<'r> {
     #[inline]
     pub fn check(&self, page: u32, generation: u32) -> Result<(), OwnerError> {
         let found = OwnerWord(self.entry(page)?.word.load(Ordering::Relaxed));
-        if found == OwnerWord::new(Hold::Held, generation) {
+        if found.0 == held(generation) {
             return Ok(());
         }
         Err(refusal(page, generation, found))
@@ -126,15 +158,32 @@ impl<'r> OwnerRow<'r> {
         if let Ok(entry) = self.entry(page) {
             entry.to.store(to.0, Ordering::Relaxed);
             // Release: the destination comes first, for the host.
-            entry.word.store(OwnerWord::new(Hold::Sending, generation).0, Ordering::Release);
+            entry.word.store(sending(generation, to), Ordering::Release);
         }
     }
 
-    /// Notes that the extent is no longer ours: its slot is published, or it is free.
+    /// Notes that the extent is no longer ours, because its slot, at `to`, is published;
+    /// unless it is ours again already.
+    #[inline]
+    pub fn sent(&self, page: u32, generation: u32, to: Destination) {
+        self.take_back(page, sending(generation, to));
+    }
+
+    /// Takes back the word that this thread wrote, if it still stands.
+    #[inline]
+    fn take_back(&self, page: u32, word: u64) {
+        if let Ok(entry) = self.entry(page) {
+            // Release: after the publication or the allocation word, never before. If
+            // another thread of ours has written since, the extent is its business.
+            let _ = entry.word.compare_exchange(word, OwnerWord::NONE.0, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+
+    /// Host: forgets what a dead space's row says of the extent.
     #[inline]
     pub fn clear(&self, page: u32) {
         if let Ok(entry) = self.entry(page) {
-            // Release: after the publication or the allocation word, never before.
+            // Release: what followed from it has been done.
             entry.word.store(OwnerWord::NONE.0, Ordering::Release);
         }
     }
@@ -207,20 +256,19 @@ impl<'r> AllocWords<'r> {
             return None;
         }
         let generation = free.generation().wrapping_add(1);
-        // First the row (O3): dying here leaves a row of a generation that was never used.
-        let before = row.read(page).0;
-        if before.hold() != Hold::None {
+        // First the row (O3, O5); by compare-exchange, for another thread of ours may be at
+        // it. Acquire: pairs with the Release of whoever cleared it.
+        let note = allocating(generation);
+        row.entry(page).ok()?.word.compare_exchange(OwnerWord::NONE.0, note, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        mark!("allocate.noted");
+        if word.compare_exchange(free.0, used_by(row.space, generation).0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            row.take_back(page, note);
             return None;
         }
+        mark!("allocate.won");
         row.hold(page, generation).ok()?;
-        mark!("allocate.noted");
-        let used = AllocWord::new(Alloc::Used, generation);
-        if word.compare_exchange(free.0, used.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            mark!("allocate.done");
-            return Some(generation);
-        }
-        row.clear(page);
-        None
+        mark!("allocate.done");
+        Some(generation)
     }
 
     /// Frees an extent that the space of `row` holds.
@@ -231,19 +279,39 @@ impl<'r> AllocWords<'r> {
         // Release: our last reads and writes of the pages are over (O4).
         self.words[page as usize].store(AllocWord::new(Alloc::Free, generation).0, Ordering::Release);
         mark!("free.word");
-        row.clear(page);
+        row.take_back(page, held(generation));
         Ok(())
+    }
+
+    /// Host: frees what the row of a dead space says that it holds, parked, or was
+    /// allocating at `page`, and clears it. `true` if an extent was freed.
+    ///
+    /// A word that says *sending* is left alone: the slot decides
+    /// ([`crate::queue::Queue::is_unsent`]), then [`AllocWords::reclaim`] and
+    /// [`OwnerRow::clear`] follow.
+    pub fn reclaim_row(&self, row: &OwnerRow<'_>, page: u32) -> bool {
+        let word = row.read(page).0;
+        let freed = match word.hold() {
+            Hold::Sending => return false,
+            Hold::Held | Hold::Parked => self.reclaim(page, word.generation()),
+            Hold::None if word.0 & ALLOCATING != 0 => {
+                self.read(page) == used_by(row.space, word.generation()) && self.reclaim(page, word.generation())
+            }
+            Hold::None => false,
+        };
+        mark!("reclaim.row");
+        row.clear(page);
+        freed
     }
 
     /// Frees an extent on behalf of the dead, or out of a message nobody will take.
     /// `false` if that use of it had ended already (O3).
     pub fn reclaim(&self, page: u32, generation: u32) -> bool {
-        let used = AllocWord::new(Alloc::Used, generation);
+        let was = self.read(page);
         let free = AllocWord::new(Alloc::Free, generation);
-        match self.words.get(page as usize) {
-            Some(word) => word.compare_exchange(used.0, free.0, Ordering::AcqRel, Ordering::Relaxed).is_ok(),
-            None => false,
-        }
+        was.state() == Alloc::Used
+            && was.generation() == generation
+            && self.words.get(page as usize).is_some_and(|w| w.compare_exchange(was.0, free.0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
     }
 
     /// Withdraws a free extent, so that its chunk can be given back.
@@ -262,4 +330,9 @@ impl<'r> AllocWords<'r> {
         was.state() == from
             && self.words.get(page as usize).is_some_and(|w| w.compare_exchange(was.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
     }
+}
+
+/// A used word that names its allocator (O5). Who holds the extent later is not said here.
+const fn used_by(space: u8, generation: u32) -> AllocWord {
+    AllocWord(AllocWord::new(Alloc::Used, generation).0 | (space as u64) << 8)
 }

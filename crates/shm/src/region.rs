@@ -229,7 +229,7 @@ impl<'r> Tables<'r> {
     pub fn owner_row(&self, space: u8) -> OwnerRow<'r> {
         let pages = self.alloc.pages();
         let first = usize::from(space) * pages;
-        OwnerRow::new(&self.owners[first..first + pages])
+        OwnerRow::new(&self.owners[first..first + pages], space)
     }
 
     /// The right row of `space`.

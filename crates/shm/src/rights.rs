@@ -13,9 +13,12 @@
 //!   never not at all.
 //! - **R2** `epoch` of the region goes up before a right enters or leaves a row or
 //!   slot. A sum that began and ended in one epoch is exact.
+//! - **R3** A row counts the rights of one generation of a port's entry, the newest it
+//!   has met. Rights of an older one are dead names: neither adding nor dropping one
+//!   touches the count.
 
 use crate::atomic::{AtomicU64, Ordering};
-use portolan_abi::port::{PortName, RightCount, TAG_MASK};
+use portolan_abi::port::{GENERATION_MASK, PortName, RightCount, TAG_MASK};
 use portolan_abi::region::RIGHT_BYTES;
 
 /// A space's rights on one port.
@@ -49,15 +52,24 @@ pub struct Once {
 }
 
 const ONCE_COUNT_BITS: u32 = 12;
+/// A count that has reached this stays there: better one answer too many after the
+/// space's death than a client who waits for ever.
+const ONCE_MOST: u32 = (1 << ONCE_COUNT_BITS) - 1;
+
+/// Whether `generation` is older than `than`, on the circle of generations.
+fn is_older(generation: u32, than: u32) -> bool {
+    let ahead = than.wrapping_sub(generation) & GENERATION_MASK;
+    ahead != 0 && ahead <= GENERATION_MASK / 2
+}
 
 impl Once {
     fn unpack(word: u64) -> Self {
         let RightCount { count, generation } = RightCount::unpack(word);
-        Self { count: count & ((1 << ONCE_COUNT_BITS) - 1), tag: count >> ONCE_COUNT_BITS & TAG_MASK, generation }
+        Self { count: count & ONCE_MOST, tag: count >> ONCE_COUNT_BITS & TAG_MASK, generation }
     }
 
     fn pack(self) -> u64 {
-        let count = self.count & ((1 << ONCE_COUNT_BITS) - 1) | (self.tag & TAG_MASK) << ONCE_COUNT_BITS;
+        let count = self.count.min(ONCE_MOST) | (self.tag & TAG_MASK) << ONCE_COUNT_BITS;
         RightCount { count, generation: self.generation }.pack()
     }
 }
@@ -82,6 +94,11 @@ impl<'r> RightRow<'r> {
         let Some(entry) = self.entries.get(usize::from(port.index)) else { return 0 };
         let mut was = entry.send.load(Ordering::Acquire);
         loop {
+            let held = RightCount::unpack(was);
+            // R3: a dead name; the row counts a later port of this entry.
+            if held.count > 0 && is_older(port.generation, held.generation) {
+                return 0;
+            }
             let now = RightCount { count: change(Self::of(was, port)), generation: port.generation };
             match entry.send.compare_exchange(was, now.pack(), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return now.count,
@@ -103,13 +120,16 @@ impl<'r> RightRow<'r> {
     /// Adds a send-once right that answers the request `tag`.
     #[inline]
     pub fn add_once(&self, port: PortName, tag: u32) {
-        self.change_once(port, |once| Once { count: once.count + 1, tag, ..once });
+        self.change_once(port, |once| Once { count: (once.count + 1).min(ONCE_MOST), tag, ..once });
     }
 
     /// Takes a send-once right away.
     #[inline]
     pub fn drop_once(&self, port: PortName) {
-        self.change_once(port, |once| Once { count: once.count.saturating_sub(1), ..once });
+        self.change_once(port, |once| match once.count {
+            ONCE_MOST => once,
+            count => Once { count: count.saturating_sub(1), ..once },
+        });
     }
 
     #[inline]
@@ -118,6 +138,9 @@ impl<'r> RightRow<'r> {
         let mut was = entry.once.load(Ordering::Relaxed);
         loop {
             let mut once = Once::unpack(was);
+            if once.count > 0 && is_older(port.generation, once.generation) {
+                return;
+            }
             if once.generation != port.generation {
                 once = Once { count: 0, tag: 0, generation: port.generation };
             }

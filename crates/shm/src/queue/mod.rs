@@ -30,16 +30,21 @@
 //!   while free. The host acts for the dead.
 //! - **Q2** Positions of one slot only grow. `free(p)` at ring index `p mod n` is
 //!   claimed for position `p` and no other.
-//! - **Q3** A sender leaves out position `p` only where the slot says so: it is
-//!   marked *passed* at an earlier position, or free for a later one. Hence a
-//!   receiver that sees `free(p)` at its head knows that nothing lies beyond.
+//! - **Q3** A sender leaves out position `p` only where the slot says so: it has gone
+//!   beyond `p`, or it is *passed* at an earlier position and the sender has announced
+//!   in `left_out` that it goes on beyond `p`. A passed slot comes back beyond every
+//!   position that was left out. Hence `free(p)`, wherever it is seen, says that nothing
+//!   lies beyond it.
 //! - **Q4** The receiver takes a message only after every slot that it has passed
 //!   was found unpublished *after* the later one was seen published; so the
 //!   messages of one sender are taken in the order in which they were sent.
 //! - **Q5** A published message is taken once `head` has moved past it, or, in a
-//!   passed slot, once the slot is retired. Until then it belongs to the queue.
-//! - **Q6** A sender that publishes while the receiver may be asleep is told so:
-//!   by the ASLEEP bit in its slot, or by `asleep`, which it loads after claiming.
+//!   passed slot, once the *passed* mark is off. Until then it belongs to the queue.
+//! - **Q6** A sender that publishes while the receiver may be asleep is told so: by the
+//!   ASLEEP bit in its slot, if it had claimed it before the receiver looked there, else
+//!   by `asleep`, which it loads after claiming.
+//! - **Q7** A sender that sleeps for room has announced it in `waiting` before its last
+//!   look at the queue; the receiver looks at `waiting` after making room.
 //!
 //! Source of the idea of position-stamped slots: bounded queues after Vyukov;
 //! dying senders, passing and the sleep marks are ours.
@@ -157,10 +162,13 @@ pub struct SleepLine {
 pub struct SenderLine {
     /// A hint: no free position lies before it.
     pub tail: AtomicU64,
-    /// Senders that sleep because the queue is full.
+    /// Not 0: senders may sleep because the queue is full. Taken back by the receiver
+    /// when it wakes them, so a sender that dies asleep leaves nothing behind.
     pub waiting: AtomicU32,
     /// Their futex.
     pub room: AtomicU32,
+    /// Senders have left out positions before this one (Q3).
+    pub left_out: AtomicU64,
 }
 
 /// See [`PortEntry::counters`].
@@ -179,6 +187,7 @@ pub struct Queue<'r> {
     /// The port's entry.
     pub port: &'r PortEntry,
     lines: &'r [Line],
+    slots: usize,
     slot_lines: usize,
 }
 
@@ -205,12 +214,12 @@ impl<'r> Queue<'r> {
         if !fits {
             return Err(QueueShape { slots, slot_lines, lines: lines.len() });
         }
-        Ok(Self { port, lines, slot_lines })
+        Ok(Self { port, lines, slots, slot_lines })
     }
 
     /// Number of slots.
     pub fn slots(&self) -> usize {
-        self.lines.len() / self.slot_lines
+        self.slots
     }
 
     /// Lines of one slot.
@@ -219,7 +228,7 @@ impl<'r> Queue<'r> {
     }
 
     fn slots_u64(&self) -> u64 {
-        self.slots() as u64
+        self.slots as u64
     }
 
     /// The slot that `position` falls on.
@@ -232,14 +241,18 @@ impl<'r> Queue<'r> {
 
     /// Makes every slot free, at positions that no slot of this memory has had.
     ///
-    /// Only for whoever is binding the port (status `Binding`), with every slot
-    /// closed or untouched (Q2: stale senders find larger positions, never equal ones).
+    /// Only for whoever is binding the port (status `Binding`), with every slot closed or
+    /// untouched, and with the shape that this memory always had. A stale sender finds
+    /// larger positions than it expects, never equal ones (Q2); if it walks on to them,
+    /// it learns from the status that the port is another one (see [`Queue::claim`]).
     pub fn open(&self) {
         let n = self.slots_u64();
         let last = (0..n).map(|i| self.slot(i).state(Ordering::Relaxed).position()).max().unwrap_or(0);
-        let base = (last / n + 2) * n;
+        // A sender walks at most a lap and one beyond the last position.
+        let base = (last / n + 3) * n;
         self.port.receiver.head.store(base, Ordering::Relaxed);
         self.port.sender.tail.store(base, Ordering::Relaxed);
+        self.port.sender.left_out.store(base, Ordering::Relaxed);
         self.port.sleep.asleep.store(0, Ordering::Relaxed);
         for i in 0..n {
             // Release: a sender that sees the slot free sees head and tail; it reads with Acquire.

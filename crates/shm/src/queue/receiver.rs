@@ -1,6 +1,6 @@
 //! The receiving side: find, take, retire; and falling asleep.
 
-use super::{Queue, Slot};
+use super::Queue;
 use crate::atomic::{Ordering, pause, store_load_barrier};
 use crate::mark;
 use portolan_abi::slot::{Phase, SlotState};
@@ -48,28 +48,36 @@ pub enum Next {
     Closed,
 }
 
-/// Whether a sleeper must be woken.
+/// Whether sleepers must be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "senders that sleep must be woken"]
 pub enum Woken {
     /// Nobody waits for room, or not enough of it is there yet.
     Nobody,
-    /// Wake all that wait for room.
+    /// Add one to `room`, then wake all that sleep on it.
     Senders,
 }
 
 impl Cursor {
     /// The place of a receiver that has just bound the port, or received its receive right.
+    ///
+    /// Retires what an earlier receiver took and, dying, did not retire.
     pub fn resume(queue: &Queue<'_>) -> Self {
         // Acquire: pairs with the Release in `take` of the space that received before us.
         let head = queue.port.receiver.head.load(Ordering::Acquire);
-        let mut passed: Vec<u64> = (0..queue.slots_u64())
-            .map(|i| queue.slot(i).state(Ordering::Acquire))
-            .filter(|s| s.has(SlotState::PASSED) && s.phase() != Phase::Free && s.position() < head)
-            .map(SlotState::position)
-            .collect();
-        passed.sort_unstable();
-        Self { head, passed, ..Self::default() }
+        let mut cursor = Self { head, ..Self::default() };
+        for index in 0..queue.slots_u64() {
+            let state = queue.slot(index).state(Ordering::Acquire);
+            match state.phase() {
+                Phase::Free | Phase::Closed => {}
+                _ if state.position() >= head => {}
+                _ if state.has(SlotState::PASSED) => cursor.passed.push(state.position()),
+                Phase::Published | Phase::Void => queue.free_passed(&mut cursor, state.position()),
+                Phase::Claimed => {}
+            }
+        }
+        cursor.passed.sort_unstable();
+        cursor
     }
 
     /// The next position that it has not looked past.
@@ -97,12 +105,15 @@ impl<'r> Queue<'r> {
     #[cold]
     fn search(&self, cursor: &mut Cursor) -> Next {
         let mut patience = PATIENCE;
-        // Bounded: each turn moves the head, spends patience, or returns.
+        // From here on every slot at a position before the head is passed.
+        self.retire(cursor);
+        // Bounded: each turn moves the head, spends patience, or returns; and the head stops
+        // at the first slot that is not passed.
         loop {
             if let Some(found) = self.late(cursor) {
                 return Next::Found(found);
             }
-            if cursor.passed.len() >= self.slots() {
+            if cursor.passed.len() >= self.slots {
                 return Next::Empty;
             }
             let slot = self.slot(cursor.head);
@@ -117,7 +128,7 @@ impl<'r> Queue<'r> {
                     // Q4: the passed ones are looked at again, after this one was seen.
                     return Next::Found(self.late(cursor).unwrap_or(Found { position: cursor.head, passed: false }));
                 }
-                Phase::Void => self.skip_void(cursor, slot, state),
+                Phase::Void => self.skip_void(cursor),
                 Phase::Claimed if self.nothing_beyond(cursor.head) => return Next::Empty,
                 Phase::Claimed if patience > 0 => {
                     patience -= 1;
@@ -173,13 +184,12 @@ impl<'r> Queue<'r> {
         None
     }
 
-    fn skip_void(&self, cursor: &mut Cursor, slot: Slot<'_>, state: SlotState) {
-        if slot.exchange(state, state.with(SlotState::PASSED)).is_ok() {
-            let position = cursor.head;
-            self.advance(cursor);
-            self.count_void();
-            self.free_passed(cursor, position);
-        }
+    /// Steps over a void slot at the head. It was never passed, so nobody left it out.
+    fn skip_void(&self, cursor: &mut Cursor) {
+        let position = cursor.head;
+        self.advance(cursor);
+        self.count_void();
+        self.free_slot(cursor, position);
     }
 
     fn count_void(&self) {
@@ -188,14 +198,16 @@ impl<'r> Queue<'r> {
         voids.store(voids.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// On a port by urgency: passes every published message, so that later ones can be
-    /// compared with it, and gives the position of each to `seen`.
+    /// On a port by urgency: passes every message, published or being written, so that
+    /// later ones can be compared with it, and gives the position of each to `seen`.
     pub fn pass_published(&self, cursor: &mut Cursor, mut seen: impl FnMut(u64)) {
-        while cursor.passed.len() < self.slots() {
+        self.retire(cursor);
+        self.free_voids(cursor);
+        while cursor.passed.len() < self.slots {
             let slot = self.slot(cursor.head);
             let state = slot.state(Ordering::Acquire);
             match state.phase() {
-                Phase::Void if state.position() == cursor.head => self.skip_void(cursor, slot, state),
+                Phase::Void if state.position() == cursor.head => self.skip_void(cursor),
                 Phase::Published | Phase::Claimed if state.position() == cursor.head => {
                     if state.phase() == Phase::Claimed && self.nothing_beyond(cursor.head) {
                         return;
@@ -209,6 +221,20 @@ impl<'r> Queue<'r> {
                 Phase::Closed => return,
                 Phase::Free if state.position() <= cursor.head => return,
                 _ => self.advance(cursor),
+            }
+        }
+    }
+
+    /// Frees the passed slots whose senders have died.
+    fn free_voids(&self, cursor: &mut Cursor) {
+        let mut i = 0;
+        while let Some(&position) = cursor.passed.get(i) {
+            if self.slot(position).state(Ordering::Acquire).phase() == Phase::Void {
+                cursor.passed.remove(i);
+                self.count_void();
+                self.free_passed(cursor, position);
+            } else {
+                i += 1;
             }
         }
     }
@@ -238,7 +264,7 @@ impl<'r> Queue<'r> {
         if found.passed {
             cursor.passed.retain(|p| *p != found.position);
             self.free_passed(cursor, found.position);
-            return self.room_made(cursor, woken);
+            return if woken == Woken::Senders { woken } else { self.room_made(cursor) };
         }
         cursor.unretired = Some(found.position);
         // Release: our owner words come before it, for the host that reads it after our death.
@@ -251,74 +277,84 @@ impl<'r> Queue<'r> {
     /// Retires what was taken last, so that its slot can be claimed again.
     #[inline]
     pub fn settle(&self, cursor: &mut Cursor) -> Woken {
-        let Some(position) = cursor.unretired.take() else {
-            return Woken::Nobody;
-        };
-        self.free_slot(cursor, position);
-        self.room_made(cursor, Woken::Nobody)
+        self.retire(cursor);
+        self.room_made(cursor)
     }
 
-    /// Q2: the slot's next position is a lap later.
+    #[inline]
+    fn retire(&self, cursor: &mut Cursor) {
+        if let Some(position) = cursor.unretired.take() {
+            self.free_slot(cursor, position);
+        }
+    }
+
+    /// Q2, Q3: the next position of a slot that was not passed is a lap later.
     #[inline]
     fn free_slot(&self, cursor: &mut Cursor, position: u64) {
         mark!("receive.before_retire");
         // SeqCst and not a plain store: the first half of the store-load pair with
-        // senders that announce in `waiting` and then look at the slot again.
+        // senders that announce in `waiting` and then look at the slot again (Q7).
         self.slot(position).words()[0].swap(SlotState::free(position + self.slots_u64()).0, Ordering::SeqCst);
         cursor.retired_since_wake += 1;
         mark!("receive.retired");
     }
 
-    /// Q3: a slot that was passed comes back a lap later too, unless a sender has left that
-    /// position out, or the head is past it: then beyond every position that a sender can
-    /// have reached, which is a lap ahead of the head.
+    /// Q3: a slot that was passed comes back at the first position of its own that neither
+    /// we nor a sender have left out. Taking the mark off is the **commit point of the
+    /// receive of a passed message** (Q5).
     fn free_passed(&self, cursor: &mut Cursor, position: u64) {
         mark!("receive.before_retire");
+        // Once the mark is off nobody leaves the slot out any more; then we read how far
+        // they did (pairs with `leave_out`).
+        self.slot(position).words()[0].fetch_and(!SlotState::PASSED, Ordering::SeqCst);
+        mark!("receive.mark_off");
+        store_load_barrier();
+        let left_out = self.port.sender.left_out.load(Ordering::SeqCst);
         let n = self.slots_u64();
-        let slot = self.slot(position);
-        let mut state = slot.state(Ordering::Acquire);
-        loop {
-            let beyond = cursor.head + n;
-            let next = if state.has(SlotState::SKIPPED) || position + n < cursor.head {
-                beyond + (position.wrapping_sub(beyond) & (n - 1))
-            } else {
-                position + n
-            };
-            match slot.exchange(state, SlotState::free(next)) {
-                Ok(_) => break,
-                Err(now) => state = now,
-            }
-        }
+        let beyond = left_out.max(cursor.head).max(position + 1);
+        let next = beyond + (position.wrapping_sub(beyond) & (n - 1));
+        // SeqCst: as in `free_slot`.
+        self.slot(position).words()[0].swap(SlotState::free(next).0, Ordering::SeqCst);
         cursor.retired_since_wake += 1;
         mark!("receive.retired");
     }
 
+    /// Every half ring: whether senders wait for the room made since.
     #[inline]
-    fn room_made(&self, cursor: &mut Cursor, woken: Woken) -> Woken {
-        store_load_barrier();
-        // SeqCst: pairs with the announcement in `announce_waiting`.
-        if self.port.sender.waiting.load(Ordering::SeqCst) == 0 || cursor.retired_since_wake < self.slots() / 2 {
-            return woken;
-        }
-        cursor.retired_since_wake = 0;
-        Woken::Senders
+    fn room_made(&self, cursor: &mut Cursor) -> Woken {
+        // Counted first: the line that `waiting` is in goes to and fro between senders.
+        if cursor.retired_since_wake < self.slots / 2 { Woken::Nobody } else { self.wake_waiting(cursor) }
     }
 
-    /// Before a receiver sleeps or leaves: retires, and wakes senders whatever the room.
+    /// Before a receiver sleeps, leaves, or looks in vain: retires, and wakes senders
+    /// whatever the room. (Looking may retire slots too, so this comes after the last look.)
     pub fn settle_all(&self, cursor: &mut Cursor) -> Woken {
-        let _ = self.settle(cursor);
+        self.retire(cursor);
+        if cursor.retired_since_wake == 0 { Woken::Nobody } else { self.wake_waiting(cursor) }
+    }
+
+    /// A sender that announces itself after this look still finds the room that was made
+    /// before, or meets slots that others have filled and that will be retired in turn (Q7).
+    fn wake_waiting(&self, cursor: &mut Cursor) -> Woken {
+        cursor.retired_since_wake = 0;
         store_load_barrier();
-        if cursor.retired_since_wake == 0 || self.port.sender.waiting.load(Ordering::SeqCst) == 0 {
+        let waiting = &self.port.sender.waiting;
+        // SeqCst: pairs with the announcement in `announce_waiting`.
+        if waiting.load(Ordering::SeqCst) == 0 {
             return Woken::Nobody;
         }
-        cursor.retired_since_wake = 0;
+        // An announcement made at this instant is lost, but not the wake: that sender has
+        // read `room` before, and our caller changes it after.
+        waiting.store(0, Ordering::SeqCst);
         Woken::Senders
     }
 
     /// Says "I am about to sleep" in every place where a sender will look (Q6).
     ///
     /// `false`: something is published, do not sleep. After sleeping, or instead of
-    /// it, call [`Queue::disarm`].
+    /// it, call [`Queue::disarm`]. Before it, in this order: read the doorbell, look
+    /// once more with [`Queue::settle_all`] done after the look; then sleep on the
+    /// doorbell's value.
     pub fn arm(&self, cursor: &mut Cursor) -> bool {
         // SeqCst (an exchange on x86): the first half of the pair with `publish`.
         self.port.sleep.asleep.store(1, Ordering::SeqCst);
@@ -329,25 +365,34 @@ impl<'r> Queue<'r> {
             }
         }
         let head = cursor.head;
-        for at in head..=head + self.slots_u64() {
+        // Each slot once, whatever its position: a passed slot may have come back far ahead.
+        for at in head..head + self.slots_u64() {
             let slot = self.slot(at);
             let state = slot.state(Ordering::SeqCst);
             match state.phase() {
+                Phase::Closed => return false,
+                // Passed, which was seen to above; or taken and not retired yet.
+                _ if state.position() < head => {}
+                Phase::Published | Phase::Void => return false,
+                Phase::Claimed => {
+                    if !self.mark_claimed(cursor, state.position()) {
+                        return false;
+                    }
+                }
+                // Q3: nothing lies beyond. The mark spares the sender that claims it next a look.
                 Phase::Free if state.position() == at => {
                     if slot.exchange(state, state.with(SlotState::ASLEEP)).is_ok() {
                         cursor.marked.push(at);
                         mark!("sleep.armed");
                         return true;
                     }
-                    // Claimed this instant: look at it again.
+                    // Claimed this instant.
                     if !self.mark_claimed(cursor, at) {
                         return false;
                     }
                 }
-                Phase::Closed | Phase::Published | Phase::Void if state.position() == at => return false,
-                Phase::Claimed if state.position() == at && !self.mark_claimed(cursor, at) => return false,
-                Phase::Closed => return false,
-                _ => {}
+                // Whoever claims it finds `asleep`.
+                Phase::Free => {}
             }
         }
         true
@@ -388,18 +433,16 @@ impl<'r> Queue<'r> {
     }
 
     /// A sender announces that it will sleep for room. It then tries to claim once
-    /// more, and sleeps on `room` at the value returned here only if that fails.
+    /// more, and sleeps on `room` at the value returned here only if that fails (Q7).
     pub fn announce_waiting(&self) -> u32 {
+        // Before the announcement: see `wake_waiting`.
         let room = self.port.sender.room.load(Ordering::SeqCst);
-        self.port.sender.waiting.fetch_add(1, Ordering::SeqCst);
+        self.port.sender.waiting.swap(1, Ordering::SeqCst);
         store_load_barrier();
         room
     }
 
-    /// A sender has stopped waiting for room.
-    pub fn stop_waiting(&self) {
-        let waiting = &self.port.sender.waiting;
-        // Saturating: the host may have cleared it at a death.
-        let _ = waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |w| w.checked_sub(1));
-    }
+    /// A sender has stopped waiting for room. Its announcement stays, for there may be
+    /// others; if there are none, it costs the receiver one wake of nobody.
+    pub fn stop_waiting(&self) {}
 }

@@ -34,7 +34,7 @@ pub enum ClaimError {
 }
 
 /// A claimed slot. It must be published; a claim that is dropped blocks its slot
-/// until the process dies, so every path ends in [`Claim::publish`].
+/// until the process dies, so every path ends in [`Claim::publish`] or [`Claim::abandon`].
 #[must_use = "a claimed slot must be published"]
 pub struct Claim<'r> {
     queue: Queue<'r>,
@@ -57,62 +57,115 @@ pub enum Published {
 impl<'r> Queue<'r> {
     /// Claims the next free slot for `space`.
     ///
-    /// Walks on as long as other senders take the slots that it looks at; a whole lap
-    /// of passed slots, or one that waits to be taken, means full.
+    /// Full means that a slot which is not passed waits to be taken, or that a whole
+    /// lap of slots is passed.
+    ///
+    /// A claim may come after the port was closed and its entry bound again. So the
+    /// caller reads the port's status *after* the claim, which holds it (a slot that is
+    /// claimed keeps the queue from being opened anew), and gives a claim on a port that
+    /// it did not mean back with [`Claim::abandon`].
     #[inline]
     pub fn claim(&self, spot: &Spot, space: u8) -> Result<Claim<'r>, ClaimError> {
         // Relaxed: a hint, any value is safe (Q2 checks it against the slot).
-        let mut at = spot.0.load(Ordering::Relaxed);
-        let mut expected = SlotState::free(at);
+        let at = spot.0.load(Ordering::Relaxed);
+        let free = SlotState::free(at);
+        mark!("send.before_claim");
+        match self.slot(at).exchange(free, free.claimed(at, space)) {
+            Ok(_) => Ok(self.claimed(spot, at)),
+            Err(_) => self.walk(spot, space, at),
+        }
+    }
+
+    #[inline]
+    fn claimed(&self, spot: &Spot, at: u64) -> Claim<'r> {
+        mark!("send.claimed");
+        spot.0.store(at + 1, Ordering::Relaxed);
+        // Release: who starts from this hint knows what we knew. It never runs ahead: no
+        // position before one that was claimed is free, or ever will be (Q3).
+        self.port.sender.tail.store(at + 1, Ordering::Release);
+        Claim { queue: *self, slot: self.slot(at), position: at }
+    }
+
+    /// Claims a slot when the one where we expected the end is not free.
+    ///
+    /// Invariant of the loop: no position before `from` is free, or ever will be; those
+    /// from there to `at` were not free when we looked.
+    #[inline(never)]
+    fn walk(&self, spot: &Spot, space: u8, mut at: u64) -> Result<Claim<'r>, ClaimError> {
+        let mut from = at;
         let mut hinted = false;
-        let mut left_out = 0;
+        let mut passed = 0;
         // The bound is never met by correct members; it keeps garbage from holding us.
-        for _ in 0..WALK * self.slots() {
+        for _ in 0..WALK * self.slots {
             let slot = self.slot(at);
-            mark!("send.before_claim");
-            let Err(found) = slot.exchange(expected, expected.claimed(at, space)) else {
-                mark!("send.claimed");
-                spot.0.store(at + 1, Ordering::Relaxed);
-                // Relaxed: a hint for senders that have fallen behind.
-                self.port.sender.tail.store(at + 1, Ordering::Relaxed);
-                return Ok(Claim { queue: *self, slot, position: at });
-            };
+            let found = slot.state(Ordering::Acquire);
             match found.phase() {
                 Phase::Closed => return Err(ClaimError::Closed),
                 Phase::Free if found.position() == at => {
-                    expected = found;
-                    continue;
-                }
-                // Never written by a correct member; start again from what the slot says.
-                Phase::Free if found.position() < at => at = found.position(),
-                // Q3: passed, so this position is left out.
-                Phase::Claimed | Phase::Published | Phase::Void if found.position() < at && found.has(SlotState::PASSED) => {
-                    // Told to the receiver, who then brings the slot back in a later lap.
-                    if !found.has(SlotState::SKIPPED) && slot.exchange(found, found.with(SlotState::SKIPPED)).is_err() {
-                        continue;
+                    mark!("send.before_claim");
+                    if !self.leave_out(from, at) {
+                        (at, passed) = (from, 0);
+                    } else if slot.exchange(found, found.claimed(at, space)).is_ok() {
+                        return Ok(self.claimed(spot, at));
                     }
-                    left_out += 1;
-                    if left_out > self.slots() {
+                }
+                // The spot was never this queue's: start again where the receiver is.
+                Phase::Free if found.position() < at => {
+                    from = self.port.receiver.head.load(Ordering::Relaxed);
+                    (at, passed) = (from, 0);
+                }
+                _ if found.position() < at => {
+                    passed += 1;
+                    if !found.has(SlotState::PASSED) || passed > self.slots {
                         break;
                     }
                     at += 1;
                 }
-                Phase::Claimed | Phase::Published | Phase::Void if found.position() < at => {
-                    spot.0.store(at, Ordering::Relaxed);
-                    return Err(ClaimError::Full { slots: self.slots() });
-                }
-                // Behind, or out of service for this lap. Jump to the hint once, then walk.
+                // Behind: others have been here.
                 _ => {
-                    left_out = 0;
-                    let tail = self.port.sender.tail.load(Ordering::Relaxed);
-                    at = if !hinted && tail > at { tail } else { at + 1 };
-                    hinted = true;
+                    let start = if found.position() > at + 2 * self.slots_u64() {
+                        // Far behind. Relaxed: nothing before the head is ever free again.
+                        self.port.receiver.head.load(Ordering::Relaxed)
+                    } else if hinted {
+                        0
+                    } else {
+                        hinted = true;
+                        // Acquire: see `claimed`.
+                        self.port.sender.tail.load(Ordering::Acquire)
+                    };
+                    if start > at {
+                        from = start;
+                        at = start;
+                    } else {
+                        from += u64::from(from == at);
+                        at += 1;
+                    }
+                    passed = 0;
                 }
             }
-            expected = SlotState::free(at);
         }
-        spot.0.store(self.port.sender.tail.load(Ordering::Relaxed), Ordering::Relaxed);
-        Err(ClaimError::Full { slots: self.slots() })
+        spot.0.store(from, Ordering::Relaxed);
+        Err(ClaimError::Full { slots: self.slots })
+    }
+
+    /// Q3: leaves the positions from `from` to `to` out, so that no slot ever comes back
+    /// at one of them; `false` if one has come back already.
+    fn leave_out(&self, from: u64, to: u64) -> bool {
+        if from == to {
+            return true;
+        }
+        // Announce, then look whether the slots are still passed. The receiver takes the
+        // mark off, then reads the announcement (`free_passed`).
+        self.port.sender.left_out.fetch_max(to, Ordering::SeqCst);
+        mark!("send.leaving_out");
+        store_load_barrier();
+        (from..to).all(|position| {
+            let state = self.slot(position).state(Ordering::SeqCst);
+            match state.position() {
+                p if p < position => state.has(SlotState::PASSED),
+                p => p > position || state.phase() != Phase::Free,
+            }
+        })
     }
 
     /// Gives back the slot of a message that met a closed port (see [`Published::Closed`]).
@@ -128,16 +181,22 @@ impl<'r> Queue<'r> {
         in_hand && state.space() == space && state.position() == position
     }
 
-    /// Voids a claimed slot on behalf of its dead claimer; says whether the receiver must be woken.
+    /// Voids a claimed slot on behalf of its dead claimer; says whether the receiver must
+    /// be woken, to step over it and make room.
     ///
-    /// `None` if the slot is not (or no longer) claimed by `space`.
+    /// `None` if the slot is not (or no longer) claimed by `space`. Whoever decides by
+    /// [`Queue::is_unsent`] what becomes of the dead claimer's extents does so before.
     pub fn void(&self, position: u64, space: u8) -> Option<bool> {
         let slot = self.slot(position);
         let mut state = slot.state(Ordering::Acquire);
         while Self::is_unsent(state, space, position) {
             let to = if state.has(SlotState::CLOSING) { SlotState::closed(position) } else { state.with_phase(Phase::Void) };
             match slot.exchange(state, to) {
-                Ok(_) => return Some(state.has(SlotState::ASLEEP)),
+                Ok(_) => {
+                    // As in `publish`; a mark is only in slots that were claimed when it fell asleep.
+                    store_load_barrier();
+                    return Some(state.has(SlotState::ASLEEP) || self.port.sleep.asleep.load(Ordering::SeqCst) != 0);
+                }
                 Err(now) => state = now,
             }
         }
@@ -170,6 +229,14 @@ impl<'r> Claim<'r> {
     /// How many inline words there are.
     pub fn inline_words(&self) -> usize {
         self.slot.inline_words()
+    }
+
+    /// Gives the slot up without a message, as if its sender had died; says whether the
+    /// receiver must be woken.
+    #[cold]
+    pub fn abandon(self) -> bool {
+        let space = self.slot.state(Ordering::Relaxed).space();
+        self.queue.void(self.position, space).unwrap_or(false)
     }
 
     /// Publishes the message: **the commit point of a send**.

@@ -1,0 +1,82 @@
+//! Loom's atomics, each access counted against the life of the thread that makes it.
+
+pub use loom::sync::atomic::{Ordering, fence};
+
+/// A thread's death after a number of atomic accesses, for models of recovery.
+///
+/// The victim unwinds just before the access that it does not live to make, so
+/// that what it wrote is what a killed process would have written. Nothing here
+/// has a destructor that touches shared memory.
+pub mod death {
+    use core::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    loom::thread_local! {
+        static LEFT: Cell<Option<usize>> = Cell::new(None);
+    }
+
+    struct Died;
+
+    /// Runs `f`, which dies before its access number `accesses` (from 0); `None` if it did.
+    pub fn after<T>(accesses: usize, f: impl FnOnce() -> T) -> Option<T> {
+        LEFT.with(|left| left.set(Some(accesses)));
+        let outcome = catch_unwind(AssertUnwindSafe(f));
+        LEFT.with(|left| left.set(None));
+        match outcome {
+            Ok(value) => Some(value),
+            Err(payload) if payload.is::<Died>() => None,
+            Err(payload) => resume_unwind(payload),
+        }
+    }
+
+    /// An access is about to be made.
+    pub(super) fn access() {
+        let dead = LEFT.with(|left| match left.get() {
+            Some(0) => true,
+            Some(n) => {
+                left.set(Some(n - 1));
+                false
+            }
+            None => false,
+        });
+        if dead {
+            // Without the panic hook: nothing is printed.
+            resume_unwind(Box::new(Died));
+        }
+    }
+}
+
+macro_rules! counted {
+    ($name:ident, $int:ty) => {
+        /// Loom's, with each access counted.
+        #[derive(Debug, Default)]
+        pub struct $name(loom::sync::atomic::$name);
+
+        impl $name {
+            /// A new one.
+            pub fn new(value: $int) -> Self {
+                Self(loom::sync::atomic::$name::new(value))
+            }
+
+            counted!(@ $int, load(order: Ordering) -> $int);
+            counted!(@ $int, store(value: $int, order: Ordering) -> ());
+            counted!(@ $int, swap(value: $int, order: Ordering) -> $int);
+            counted!(@ $int, fetch_add(value: $int, order: Ordering) -> $int);
+            counted!(@ $int, fetch_or(value: $int, order: Ordering) -> $int);
+            counted!(@ $int, fetch_and(value: $int, order: Ordering) -> $int);
+            counted!(@ $int, fetch_max(value: $int, order: Ordering) -> $int);
+            counted!(@ $int, compare_exchange(from: $int, to: $int, success: Ordering, failure: Ordering) -> Result<$int, $int>);
+        }
+    };
+    (@ $int:ty, $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
+        /// As the standard library's.
+        #[track_caller]
+        pub fn $method(&self, $($arg: $type),*) -> $result {
+            death::access();
+            self.0.$method($($arg),*)
+        }
+    };
+}
+
+counted!(AtomicU32, u32);
+counted!(AtomicU64, u64);
