@@ -30,16 +30,36 @@ pub(crate) struct Link {
     ties: Arc<Ties>,
 }
 
-/// What keeper, membership and handles share.
+/// What keeper and membership share.
 pub(super) struct Ties {
     /// `None` in a private domain.
     pub(super) rope: Option<Rope>,
+    thread: Mutex<Option<JoinHandle<Keeper>>>,
+    // The last field: when it rings, the region is unmapped and the rope let go.
+    bell: Bell,
+}
+
+/// What handles know of keeper and membership, also when these are gone.
+#[derive(Default)]
+struct Latch {
     /// Held by the keeper while it keeps the membership alive for a moment.
     turn: Mutex<()>,
     keeper: OnceLock<ThreadId>,
-    thread: Mutex<Option<JoinHandle<Keeper>>>,
     outcome: OnceLock<Result<(), LeaveError>>,
     gone: (Mutex<bool>, Condvar),
+}
+
+/// Says, when dropped, that all is gone.
+struct Bell(Arc<Latch>);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        // In a forked child the lock may be held for ever, and nobody waits.
+        if !portolan_sys::fork::in_child() {
+            *lock(&self.0.gone.0) = true;
+            self.0.gone.1.notify_all();
+        }
+    }
 }
 
 /// The descriptors that every member of a domain with a socket has, and where it is.
@@ -73,11 +93,8 @@ impl Link {
         Self {
             ties: Arc::new(Ties {
                 rope,
-                turn: Mutex::default(),
-                keeper: OnceLock::new(),
                 thread: Mutex::default(),
-                outcome: OnceLock::new(),
-                gone: Default::default(),
+                bell: Bell(Arc::default()),
             }),
         }
     }
@@ -92,13 +109,13 @@ impl Link {
         // Locked until the handle is there, for the case that the thread is faster.
         let mut thread = lock(&self.ties.thread);
         let handle = spawn_quiet("portolan", STACK, move || keeper.run())?;
-        let _ = self.ties.keeper.set(handle.thread().id());
+        let _ = self.ties.bell.0.keeper.set(handle.thread().id());
         *thread = Some(handle);
         Ok(())
     }
 
     pub(super) fn settled(&self) -> Settled {
-        Settled(Arc::clone(&self.ties))
+        Settled(Arc::clone(&self.ties.bell.0))
     }
 
     /// Whether this process can still reach the others: for operations of control, since
@@ -111,19 +128,9 @@ impl Link {
     }
 }
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        // The last of the membership's fields: the region is unmapped by now.
-        if !portolan_sys::fork::in_child() {
-            *lock(&self.ties.gone.0) = true;
-            self.ties.gone.1.notify_all();
-        }
-    }
-}
-
 /// Waits, when dropped, until the keeper does not hold the membership.
 #[derive(Clone)]
-pub(super) struct Settled(Arc<Ties>);
+pub(super) struct Settled(Arc<Latch>);
 
 impl Settled {
     /// Waits until the membership is wholly gone; `false` if that does not come by `deadline`.
@@ -150,11 +157,11 @@ pub(super) fn leave(member: Arc<Member>, settled: Settled) -> Result<(), LeaveEr
     if portolan_sys::fork::in_child() {
         return Err(LeaveError::Forked);
     }
-    let ties = Arc::clone(&settled.0);
+    let latch = Arc::clone(&settled.0);
     let handles = Arc::strong_count(&member);
     drop(member);
     drop(settled);
-    match ties.outcome.get() {
+    match latch.outcome.get() {
         Some(outcome) => *outcome,
         None => Err(LeaveError::StillHeld {
             handles: handles.saturating_sub(1).max(1),
@@ -165,9 +172,11 @@ pub(super) fn leave(member: Arc<Member>, settled: Settled) -> Result<(), LeaveEr
 /// What the drop of a membership does first: leaves the domain.
 pub(crate) fn depart(member: &Member) {
     let ties = &member.link.ties;
-    if portolan_sys::fork::in_child() || ties.outcome.get().is_some() {
+    if portolan_sys::fork::in_child() || ties.bell.0.outcome.get().is_some() {
         return;
     }
+    // Taken out in any case: what the thread leaves behind holds the ties.
+    let thread = lock(&ties.thread).take();
     let outcome = match &ties.rope {
         None => Ok(()),
         // Nothing would reach the keeper. It finds out when it wakes, or never does.
@@ -176,7 +185,6 @@ pub(crate) fn depart(member: &Member) {
             Err(LeaveError::Disconnected)
         }
         Some(rope) => {
-            let thread = lock(&ties.thread).take();
             let _ = rope.stop.notify();
             match thread.map(JoinHandle::join) {
                 Some(Ok(mut keeper)) => keeper.leave(member),
@@ -185,7 +193,7 @@ pub(crate) fn depart(member: &Member) {
             }
         }
     };
-    let _ = ties.outcome.set(outcome);
+    let _ = ties.bell.0.outcome.set(outcome);
 }
 
 /// Notes that we have lost our descriptors.
@@ -237,7 +245,7 @@ impl Keeper {
     /// Does something with the membership; `None` if it is gone, or went while we did it.
     pub(super) fn attend<R>(&mut self, act: impl FnOnce(&mut Self, &Member) -> R) -> Option<R> {
         let ties = Arc::clone(&self.ties);
-        let _turn = lock(&ties.turn);
+        let _turn = lock(&ties.bell.0.turn);
         let member = self.member.upgrade()?;
         let result = act(self, &member);
         let Some(member) = Arc::into_inner(member) else {
@@ -245,7 +253,9 @@ impl Keeper {
         };
         // Every handle was dropped meanwhile, so it is on us to leave.
         let outcome = self.leave(&member);
-        let _ = ties.outcome.set(outcome);
+        let _ = ties.bell.0.outcome.set(outcome);
+        // Detached: otherwise what this thread leaves behind and the ties hold one another.
+        drop(lock(&ties.thread).take());
         drop(member);
         None
     }

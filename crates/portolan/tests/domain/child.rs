@@ -1,0 +1,334 @@
+//! Another process of a test, and what it can be told to do.
+
+use portolan::{Access, Deadline, Domain, Extent, Message, PortOptions, ReceiveRight, SendRight};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Set in a process that takes orders.
+const ORDERS: &str = "PORTOLAN_TEST_CHILD";
+/// What marks an answer among what the test harness prints.
+const MARK: &str = "@ ";
+/// How long anything may take before the test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A domain's name that no other test has.
+pub(crate) fn unique(test: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("test-{test}-{}-{number}", std::process::id())
+}
+
+/// Waits until `done` says so.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A process that takes orders. Killed when dropped.
+pub(crate) struct Child {
+    process: Process,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Child {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(prepare: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["child::takes_orders", "--exact", "--nocapture", "--test-threads=1"])
+            .env(ORDERS, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        prepare(&mut command);
+        let mut process = command.spawn().unwrap();
+        let orders = process.stdin.take().unwrap();
+        let answers = BufReader::new(process.stdout.take().unwrap());
+        Self { process, orders, answers }
+    }
+
+    /// As another user, which only root can do.
+    pub(crate) fn of_user(uid: u32) -> Self {
+        Self::with(|command| {
+            command.uid(uid).gid(uid);
+        })
+    }
+
+    /// A process that has joined `domain`.
+    pub(crate) fn joined(domain: &str) -> Self {
+        let mut child = Self::new();
+        let answer = child.ask(&format!("join {domain}"));
+        assert!(answer.starts_with("space "), "{answer}");
+        child
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Gives an order without waiting for the answer.
+    pub(crate) fn tell(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+        self.orders.flush().unwrap();
+    }
+
+    pub(crate) fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.answers.read_line(&mut line).unwrap();
+            assert!(read > 0, "the child has ended: {:?}", self.process.wait());
+            // The harness prints the test's name without ending the line.
+            if let Some(at) = line.find(MARK) {
+                return line[at + MARK.len()..].trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Gives an order; the answer.
+    pub(crate) fn ask(&mut self, order: &str) -> String {
+        self.tell(order);
+        self.answer()
+    }
+
+    /// Its space, by its own account.
+    pub(crate) fn space(&mut self) -> u8 {
+        self.ask("space").parse().unwrap()
+    }
+
+    pub(crate) fn is_host(&mut self) -> bool {
+        self.ask("host?") == "true"
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Sends SIGKILL and does not wait.
+    pub(crate) fn kill_only(&mut self) {
+        self.process.kill().unwrap();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.signal(portolan_sys::process::Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.pid());
+        until("the child has stopped", || std::fs::read_to_string(&stat).is_ok_and(|s| s.contains(") T ")));
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal(portolan_sys::process::Signal::CONT);
+    }
+
+    fn signal(&self, signal: portolan_sys::process::Signal) {
+        let pidfd = portolan_sys::process::PidFd::open(self.pid()).unwrap();
+        portolan_sys::process::signal(&pidfd, signal).unwrap();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What a process that takes orders has.
+#[derive(Default)]
+struct State {
+    domain: Option<Domain>,
+    extents: Vec<Extent>,
+    ports: Vec<ReceiveRight>,
+    rights: Vec<SendRight>,
+    forked: Vec<u32>,
+}
+
+/// Not a test: what the other processes run.
+#[test]
+fn takes_orders() {
+    if std::env::var_os(ORDERS).is_none() {
+        return;
+    }
+    let mut state = State::default();
+    for line in std::io::stdin().lines() {
+        let Ok(line) = line else { return };
+        let answer = state.obey(&line).unwrap_or_else(|error| format!("error {error}"));
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{MARK}{answer}").unwrap();
+        out.flush().unwrap();
+    }
+}
+
+type Answer = Result<String, Box<dyn std::error::Error>>;
+
+fn debug(error: impl std::fmt::Debug) -> String {
+    format!("{error:?}")
+}
+
+impl State {
+    fn domain(&self) -> &Domain {
+        self.domain.as_ref().unwrap()
+    }
+
+    fn obey(&mut self, line: &str) -> Answer {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["join", name, ref options @ ..] => self.join(name, options),
+            ["space"] => Ok(self.domain().space().to_string()),
+            ["host?"] => Ok(self.domain().is_host().to_string()),
+            ["clone"] => {
+                let other = self.domain().clone();
+                Ok(debug(other.leave()))
+            }
+            ["leave"] => {
+                self.extents.clear();
+                self.ports.clear();
+                self.rights.clear();
+                Ok(debug(self.domain.take().unwrap().leave()))
+            }
+            ["allocate", bytes] => {
+                let extent = self.domain().allocate(bytes.parse()?)?;
+                self.extents.push(extent);
+                Ok("done".to_owned())
+            }
+            ["bind", name] => {
+                self.ports.push(self.domain().bind(PortOptions::named(name))?);
+                Ok("done".to_owned())
+            }
+            ["connect", name] => {
+                let deadline = Deadline::after(PATIENCE);
+                self.rights.push(self.domain().connect(name, deadline)?);
+                Ok("done".to_owned())
+            }
+            ["send", bytes] => {
+                let extent = self.domain().allocate(bytes.parse()?)?;
+                let mut message = Message::new(b"")?;
+                message.push(extent).map_err(debug)?;
+                self.rights.last().unwrap().send(message, Deadline::after(PATIENCE))?;
+                Ok("done".to_owned())
+            }
+            ["receive"] => {
+                let deadline = Deadline::after(PATIENCE);
+                let message = self.ports.last_mut().unwrap().receive(Access::Now, deadline)?;
+                Ok(format!("{} bytes", message.len()))
+            }
+            ["fork"] => self.fork(),
+            ["close all"] | ["close", "all"] => Ok(close_all()),
+            ["limit", descriptors] => limit(descriptors.parse()?),
+            ["map", address, len] => map(address.parse()?, len.parse()?),
+            ["threads"] => Ok(threads()),
+            _ => Err(format!("no such order: {line}").into()),
+        }
+    }
+
+    fn join(&mut self, name: &str, options: &[&str]) -> Answer {
+        let mut builder = Domain::builder(name).size(64 << 20).deadline(PATIENCE);
+        for option in options {
+            let (key, value) = option.split_once('=').unwrap();
+            builder = match key {
+                "deadline-ms" => builder.deadline(Duration::from_millis(value.parse()?)),
+                "limit" => builder.limit(value.parse()?),
+                "of" => builder.of_user(value.parse()?),
+                "allow" => builder.allow_user(value.parse()?),
+                "allow-group" => builder.allow_group(value.parse()?),
+                "path" => builder.path(value),
+                "guarded" => builder.protection(portolan::Protection::Guarded),
+                _ => return Err(format!("no such option: {key}").into()),
+            };
+        }
+        match builder.join() {
+            Ok(domain) => {
+                let answer = format!("space {}", domain.space());
+                self.domain = Some(domain);
+                Ok(answer)
+            }
+            Err(error) => Ok(format!("{error:?} | {error}")),
+        }
+    }
+
+    /// Forks; the child says what it finds, then sleeps until it is killed.
+    fn fork(&mut self) -> Answer {
+        let (mut read, mut write) = std::io::pipe()?;
+        // SAFETY:
+        // - The child calls the library, whose refusal is what is tested, writes to a pipe,
+        //   and ends with `_exit`. The harness runs no other thread that holds a lock we need.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let refused = self.domain().allocate(1).err().map(debug);
+            let again = Domain::join("another").err().map(debug);
+            let copy = self.domain.clone();
+            drop(copy);
+            let _ = writeln!(write, "{refused:?} {again:?}");
+            drop(write);
+            loop {
+                std::thread::sleep(Duration::from_secs(1000));
+            }
+        }
+        drop(write);
+        self.forked.push(u32::try_from(pid)?);
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut read, &mut said)?;
+        Ok(format!("{pid} {}", said.trim()))
+    }
+}
+
+/// Closes every descriptor but the standard ones.
+fn close_all() -> String {
+    // SAFETY:
+    // - It takes the library's descriptors away behind its back, which is what is tested.
+    let closed = unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+    format!("{closed}")
+}
+
+/// Leaves room for so many more descriptors.
+fn limit(descriptors: u64) -> Answer {
+    let open = std::fs::read_dir("/proc/self/fd")?.count() as u64 - 1;
+    let limit = libc::rlimit { rlim_cur: open + descriptors, rlim_max: open + descriptors };
+    // SAFETY:
+    // - A valid structure.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    Ok(format!("{set} {}", limit.rlim_cur))
+}
+
+/// Puts something at an address.
+fn map(address: usize, len: usize) -> Answer {
+    // SAFETY:
+    // - The kernel refuses a range that holds something.
+    let mapped = unsafe {
+        libc::mmap(
+            address as *mut libc::c_void,
+            len,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+            -1,
+            0,
+        )
+    };
+    Ok((mapped as usize == address).to_string())
+}
+
+/// What the library's threads have used: their number, ticks, and sleeps.
+fn threads() -> String {
+    let mut found = (0, 0, 0);
+    for thread in std::fs::read_dir("/proc/self/task").unwrap().map(Result::unwrap) {
+        let read = |file: &str| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+        if !read("comm").starts_with("portolan") {
+            continue;
+        }
+        let stat = read("stat");
+        let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..].split_whitespace().collect();
+        let switches = read("status").lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok());
+        found.0 += 1;
+        found.1 += fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        found.2 += switches.unwrap();
+    }
+    format!("{} {} {}", found.0, found.1, found.2)
+}

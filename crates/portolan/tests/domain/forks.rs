@@ -1,0 +1,58 @@
+//! `fork` without `exec`, in host and member, and then the parent is killed.
+
+use crate::child::{Child, unique, until};
+
+/// The forked process's id, and what it said.
+fn fork(child: &mut Child) -> (u32, String) {
+    let answer = child.ask("fork");
+    let (pid, said) = answer.split_once(' ').unwrap();
+    (pid.parse().unwrap(), said.to_owned())
+}
+
+fn end(pid: u32) {
+    let pidfd = portolan_sys::process::PidFd::open(pid).unwrap();
+    portolan_sys::process::signal(&pidfd, portolan_sys::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_forked_child_is_no_member_and_says_so() {
+    let name = unique("fork");
+    let mut host = Child::joined(&name);
+    let (pid, said) = fork(&mut host);
+    assert_eq!(said, r#"Some("Disowned(Forked)") Some("Forked")"#);
+    // The parent is what it was.
+    assert_eq!(host.ask("allocate 4096"), "done");
+    assert_eq!(Child::joined(&name).space(), 2);
+    end(pid);
+}
+
+#[test]
+fn a_forked_child_of_a_killed_host_keeps_no_name_and_hides_no_death() {
+    let name = unique("fork-host");
+    let mut host = Child::joined(&name);
+    let mut second = Child::joined(&name);
+    let (pid, _) = fork(&mut host);
+    host.kill();
+    until("the second hosts", || second.is_host());
+    assert_eq!(Child::joined(&name).space(), 1);
+    second.kill();
+    until("the name is gone", || !std::fs::read_to_string("/proc/net/unix").unwrap().contains(&name));
+    assert_eq!(Child::joined(&name).space(), 1);
+    end(pid);
+}
+
+#[test]
+fn a_forked_child_of_a_killed_member_hides_no_death() {
+    let name = unique("fork-member");
+    let _host = Child::joined(&name);
+    let mut second = Child::joined(&name);
+    let (pid, _) = fork(&mut second);
+    second.kill();
+    until("its space is free", || {
+        let mut child = Child::joined(&name);
+        let space = child.space();
+        child.ask("leave");
+        space == 2
+    });
+    end(pid);
+}

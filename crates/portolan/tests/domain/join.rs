@@ -1,0 +1,144 @@
+//! Joining, and what is left when everybody has gone.
+
+use crate::child::{Child, unique, until};
+use portolan::{Domain, LeaveError};
+
+fn in_proc(what: &str, name: &str) -> bool {
+    std::fs::read_to_string(what).unwrap().contains(name)
+}
+
+/// Whether any process maps the domain's memory.
+fn is_mapped(name: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    processes.into_iter().any(|p| std::fs::read_to_string(p.path().join("maps")).is_ok_and(|m| m.contains(&format!("portolan:{name}"))))
+}
+
+#[test]
+fn the_first_hosts_and_others_get_the_next_spaces() {
+    let name = unique("join");
+    let mut host = Child::joined(&name);
+    let mut second = Child::joined(&name);
+    let mut third = Child::joined(&name);
+    assert_eq!((host.space(), second.space(), third.space()), (1, 2, 3));
+    assert!(host.is_host() && !second.is_host() && !third.is_host());
+}
+
+#[test]
+fn messages_cross_between_processes() {
+    let name = unique("messages");
+    let mut receiver = Child::joined(&name);
+    assert_eq!(receiver.ask("bind inbox"), "done");
+    let mut sender = Child::joined(&name);
+    assert_eq!(sender.ask("connect inbox"), "done");
+    assert_eq!(sender.ask("send 10000"), "done");
+    assert_eq!(receiver.ask("receive"), "10000 bytes");
+}
+
+#[test]
+fn nothing_is_left_when_the_last_has_gone() {
+    let name = unique("nothing");
+    let mut host = Child::joined(&name);
+    let mut second = Child::joined(&name);
+    assert!(in_proc("/proc/net/unix", &name) && is_mapped(&name));
+    assert_eq!(host.ask("leave"), "Ok(())");
+    assert!(in_proc("/proc/net/unix", &name), "the second still is there");
+    assert_eq!(second.ask("leave"), "Ok(())");
+    // Both processes live on, and nothing of the domain with them.
+    assert!(!is_mapped(&name));
+    until("the name is gone", || !in_proc("/proc/net/unix", &name));
+}
+
+#[test]
+fn nothing_is_left_when_all_are_killed() {
+    let name = unique("killed");
+    let mut all = [Child::joined(&name), Child::joined(&name), Child::joined(&name)];
+    all.iter_mut().for_each(Child::kill);
+    until("the name is gone", || !in_proc("/proc/net/unix", &name));
+    assert!(!is_mapped(&name));
+    let mut anew = Child::joined(&name);
+    assert_eq!(anew.space(), 1);
+}
+
+#[test]
+fn who_leaves_makes_room_at_once() {
+    let name = unique("leave");
+    let _host = Child::joined(&name);
+    let mut second = Child::joined(&name);
+    for _ in 0..20 {
+        assert_eq!(second.ask("leave"), "Ok(())");
+        // D3: all was returned before `leave` came back, so the entry is free.
+        assert_eq!(second.ask(&format!("join {name}")), "space 2");
+    }
+}
+
+#[test]
+fn a_host_that_leaves_is_succeeded() {
+    let name = unique("hands-over");
+    let mut host = Child::joined(&name);
+    let mut second = Child::joined(&name);
+    assert_eq!(host.ask("leave"), "Ok(())");
+    until("the second hosts", || second.is_host());
+    assert_eq!(host.ask(&format!("join {name}")), "space 1");
+    assert!(!host.is_host());
+}
+
+#[test]
+fn a_process_has_one_membership() {
+    let name = unique("one");
+    let first = Domain::builder(&name).size(1 << 20).join().unwrap();
+    let second = Domain::join(&name).unwrap();
+    assert_eq!((first.space(), second.space()), (1, 1));
+    assert!(matches!(first.leave(), Err(LeaveError::StillHeld { .. })));
+    second.leave().unwrap();
+    let again = Domain::join(&name).unwrap();
+    assert!(again.is_host());
+}
+
+#[test]
+fn many_join_at_the_same_instant() {
+    let name = unique("crowd");
+    let mut crowd: Vec<Child> = (0..12).map(|_| Child::new()).collect();
+    crowd.iter_mut().for_each(|c| c.tell(&format!("join {name}")));
+    let mut spaces: Vec<String> = crowd.iter_mut().map(Child::answer).collect();
+    spaces.sort();
+    spaces.dedup();
+    assert_eq!(spaces.len(), 12, "{spaces:?}");
+    let hosts = crowd.iter_mut().filter_map(|c| c.is_host().then_some(())).count();
+    assert_eq!(hosts, 1);
+}
+
+#[test]
+fn threads_of_one_process_join_at_the_same_instant() {
+    let name = unique("threads");
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let name = name.clone();
+            std::thread::spawn(move || (0..20).for_each(|_| drop(Domain::builder(&name).size(1 << 20).join().unwrap())))
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+}
+
+#[test]
+fn a_socket_in_a_directory_serves_as_well_and_is_replaced_or_removed() {
+    let name = unique("path");
+    let directory = std::env::temp_dir().join(&name);
+    std::fs::create_dir(&directory).unwrap();
+    let join = format!("join {name} path={}", directory.display());
+    let entries = || std::fs::read_dir(&directory).unwrap().count();
+    let mut host = Child::new();
+    let mut second = Child::new();
+    assert_eq!(host.ask(&join), "space 1");
+    assert_eq!(second.ask(&join), "space 2");
+    host.kill();
+    second.kill();
+    assert_eq!(entries(), 1, "the socket's file outlives the killed");
+    let mut third = Child::new();
+    let mut fourth = Child::new();
+    assert_eq!(third.ask(&join), "space 1");
+    assert_eq!(fourth.ask(&join), "space 2");
+    assert_eq!(third.ask("leave"), "Ok(())");
+    assert_eq!(fourth.ask("leave"), "Ok(())");
+    assert_eq!(entries(), 0);
+    std::fs::remove_dir(&directory).unwrap();
+}

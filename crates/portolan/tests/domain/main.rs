@@ -1,0 +1,14 @@
+//! Domains among real processes: joining, dying, succeeding, leaving.
+//!
+//! The other processes are this test program again, told what to do line by line; see
+//! `child`. Nothing here asserts that something is fast. What must come about is waited
+//! for with a generous deadline, so that a failure is a failure and not a hang.
+
+mod child;
+mod descriptors;
+mod forks;
+mod idle;
+mod join;
+mod reclaim;
+mod refused;
+mod takeover;
