@@ -6,6 +6,7 @@
 //! references into its pages.
 #![allow(unsafe_code)]
 
+use crate::domain::Descriptor;
 use crate::member::Member;
 use portolan_abi::limits::PAGE;
 use portolan_abi::port::PortName;
@@ -21,7 +22,7 @@ pub(crate) struct Region {
     // Declared before the mapping that it points into; both go together.
     tables: Tables<'static>,
     mapping: Mapping,
-    fd: OwnedFd,
+    fd: Descriptor,
 }
 
 impl Region {
@@ -35,7 +36,7 @@ impl Region {
         // - protocol: the file is a region of our format; that members keep to the
         //   protocol is the trust inside a domain (CAVEATS.md).
         let tables = unsafe { Tables::new(mapping.base(), geometry) };
-        Self { tables, mapping, fd }
+        Self { tables, mapping, fd: Descriptor::new(fd) }
     }
 
     /// The tables.

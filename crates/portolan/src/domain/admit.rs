@@ -134,14 +134,18 @@ impl Host {
         if hello.version != FORMAT_VERSION {
             return refuse(&connection, Reason::Version, hello.version.into());
         }
-        self.undo_earlier(member, peer.pid);
+        let Some(started) = self.started(peer.pid) else {
+            // It is dead, or we have no descriptor to read about it.
+            return refuse(&connection, Reason::Descriptors, 0);
+        };
+        self.undo_earlier(member, peer.pid, started);
         let tables = member.tables();
         let mut spaces = (1..=u8::MAX).zip(tables.spaces.iter().skip(1));
         let free = spaces.find(|(_, e)| space::status(e).phase == SpacePhase::Free);
         let Some((space, entry)) = free else {
             return refuse(&connection, Reason::Full, MAX_SPACES as u64 - 1);
         };
-        let incarnation = reserve(entry, &peer, hello);
+        let incarnation = reserve(entry, &peer, started, hello);
         portolan_shm::mark!("join.reserved");
         let welcome = Answer::Welcome(Welcome {
             version: FORMAT_VERSION,
@@ -170,10 +174,19 @@ impl Host {
         });
     }
 
+    /// When the process started, read with the spare descriptor if there is no other.
+    fn started(&mut self, pid: u32) -> Option<u64> {
+        start_time(pid).or_else(|| {
+            self.spare = None;
+            let started = start_time(pid);
+            self.rest();
+            started
+        })
+    }
+
     /// A process joins a domain once at a time: another admission of it, which it has not
     /// answered, is one that it gave up.
-    fn undo_earlier(&mut self, member: &Member, pid: u32) {
-        let started = start_time(pid).unwrap_or(0);
+    fn undo_earlier(&mut self, member: &Member, pid: u32, started: u64) {
         for (space, entry) in (1..=u8::MAX).zip(member.tables().spaces.iter().skip(1)) {
             let SpaceStatus {
                 phase, incarnation, ..
@@ -224,9 +237,10 @@ impl Host {
 }
 
 /// Hands a free entry to a newcomer; its incarnation (D3).
-fn reserve(entry: &SpaceEntry, peer: &Peer, hello: &Hello) -> u32 {
+fn reserve(entry: &SpaceEntry, peer: &Peer, started: u64, hello: &Hello) -> u32 {
     let name = hello.name.split(|b| *b == 0).next().unwrap_or_default();
-    create::describe(entry, peer.pid, peer.uid, &String::from_utf8_lossy(name));
+    let name = String::from_utf8_lossy(name);
+    create::describe(entry, peer.pid, started, peer.uid, &name);
     let joining = SpaceStatus {
         phase: SpacePhase::Joining,
         disconnected: false,

@@ -12,6 +12,7 @@ use portolan_shm::atomic::{AtomicU32, Ordering};
 use portolan_shm::region::{SpaceEntry, write_text};
 use portolan_sys::memory::{self, MapError, Mapping};
 use portolan_sys::process::start_time;
+use std::io;
 use std::os::fd::OwnedFd;
 
 /// The space of whoever creates a domain, and its incarnation.
@@ -34,13 +35,18 @@ pub(super) fn region(settings: &Builder, place: &str) -> Result<Region, JoinErro
     })?;
     let fd = memory::create(&format!("portolan:{}", settings.name), geometry.len)
         .map_err(|e| JoinError::system("make sealed memory files", e))?;
+    let us = Us::now()?;
+    let limit = match settings.limit {
+        Some(limit) => limit,
+        None => default_limit()?,
+    };
     // Taken before anything is written, so that no store of ours fails for want of memory.
     let tables = geometry.spaces + MAX_SPACES as u64 * SPACE_BYTES;
     memory::allocate(&fd, 0, tables).map_err(JoinError::Memory)?;
     let mapping = place_region(&fd, &geometry, settings.owner, place)?;
     let region = Region::new(fd, mapping, geometry);
     portolan_shm::mark!("join.mapped");
-    fill(&region, settings);
+    fill(&region, settings, limit, &us);
     portolan_shm::mark!("join.created");
     Ok(region)
 }
@@ -69,12 +75,40 @@ pub(super) fn map(fd: &OwnedFd, base: u64, len: u64) -> Result<Mapping, MapError
     Mapping::shared_at(fd, whole(base), whole(len))
 }
 
-fn fill(region: &Region, settings: &Builder) {
+/// This process, as a space's entry names it.
+struct Us {
+    pid: u32,
+    started: u64,
+}
+
+impl Us {
+    fn now() -> Result<Self, JoinError> {
+        let pid = std::process::id();
+        match start_time(pid) {
+            Some(started) => Ok(Self { pid, started }),
+            None => Err(unreadable()),
+        }
+    }
+}
+
+/// Half of what there is, if that can be told.
+fn default_limit() -> Result<u64, JoinError> {
+    match portolan_sys::machine::default_limit() {
+        0 => Err(unreadable()),
+        limit => Ok(limit),
+    }
+}
+
+/// Why `/proc` says nothing.
+fn unreadable() -> JoinError {
+    let tried = std::fs::File::open("/proc/self/stat");
+    let error = tried.err().unwrap_or_else(|| io::ErrorKind::InvalidData.into());
+    JoinError::system("read /proc", error)
+}
+
+fn fill(region: &Region, settings: &Builder, limit: u64, us: &Us) {
     let tables = region.tables();
     let header = tables.header;
-    let limit = settings
-        .limit
-        .unwrap_or_else(portolan_sys::machine::default_limit);
     let guarded = settings.protection == Some(Protection::Guarded);
     // Relaxed: nobody else has the file before the magic number is there.
     let set = |word: &portolan_shm::atomic::AtomicU64, to: u64| word.store(to, Ordering::Relaxed);
@@ -91,8 +125,8 @@ fn fill(region: &Region, settings: &Builder) {
     write_list(&header.users, &settings.users);
     write_list(&header.groups, &settings.groups);
     if let Some(entry) = tables.spaces.get(usize::from(FIRST.space)) {
-        let pid = std::process::id();
-        describe(entry, pid, settings.user, &settings.space_name_or_default());
+        let name = settings.space_name_or_default();
+        describe(entry, us.pid, us.started, settings.user, &name);
         let live = SpaceStatus {
             phase: SpacePhase::Live,
             disconnected: false,
@@ -106,10 +140,9 @@ fn fill(region: &Region, settings: &Builder) {
 }
 
 /// Writes who a space is. Only while its status is free, or by the creator.
-pub(super) fn describe(entry: &SpaceEntry, pid: u32, user: u32, name: &str) {
+pub(super) fn describe(entry: &SpaceEntry, pid: u32, started: u64, user: u32, name: &str) {
     // Relaxed: the status that follows is stored with Release.
     entry.pid.store(pid.into(), Ordering::Relaxed);
-    let started = start_time(pid).unwrap_or(0);
     entry.start_time.store(started, Ordering::Relaxed);
     entry.user.store(user.into(), Ordering::Relaxed);
     entry.sent.store(0, Ordering::Relaxed);

@@ -42,6 +42,7 @@ mod settings;
 mod space;
 mod watch;
 
+pub(crate) use descriptor::Descriptor;
 pub use error::{JoinError, LeaveError};
 pub(crate) use link::{Link, depart};
 pub use settings::Builder;

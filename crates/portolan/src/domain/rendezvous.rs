@@ -37,8 +37,9 @@ use std::time::{Duration, Instant};
 
 /// Newcomers that may wait while the host is busy, or while there is none.
 const BACKLOG: u32 = 4096;
-/// How long the first connection waits for an answer; each one more waits twice as long.
-const FIRST_PATIENCE: Duration = Duration::from_millis(250);
+/// How long the first connection waits for an answer. Each one more waits twice as long,
+/// because a host may be busy returning what a dead space held, up to the second value.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// Pause before looking again at an address that is neither listening nor free.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -155,7 +156,7 @@ impl From<JoinError> for Miss {
 
 impl Search<'_> {
     fn run(&self) -> Result<Domain, JoinError> {
-        let mut patience = FIRST_PATIENCE;
+        let mut patience = PATIENCE.0;
         loop {
             match self.attempt(&mut patience) {
                 Ok(domain) => return Ok(domain),
@@ -188,7 +189,7 @@ impl Search<'_> {
         let until = self.deadline.min(Instant::now() + *patience);
         match socket::connect_by(&self.address, Some(until)) {
             Ok(connection) => {
-                *patience *= 2;
+                *patience = (*patience * 2).min(PATIENCE.1);
                 self.greet(connection, until)
             }
             Err(SocketError::Refused { .. } | SocketError::NotFound { .. }) => self.found(),

@@ -51,7 +51,7 @@ enum View {
     /// Nobody does, or somebody dead: to be succeeded.
     Free(HostWord),
     /// Somebody alive.
-    Alive(PidFd),
+    Alive(Descriptor<PidFd>),
     /// Somebody, but we have no descriptor to watch it with.
     Unclear,
 }
@@ -73,7 +73,7 @@ fn view(member: &Member) -> View {
         // The entry may be another's by now, if the host was succeeded meanwhile.
         if hosting(member) == word {
             return match owner {
-                Owner::Alive(pidfd) => View::Alive(pidfd),
+                Owner::Alive(pidfd) => View::Alive(Descriptor::new(pidfd)),
                 Owner::Dead => View::Free(word),
                 Owner::Unknown(_) => View::Unclear,
             };
@@ -176,7 +176,7 @@ impl Control {
     fn sleep(
         &mut self,
         stop: Option<&Descriptor<EventFd>>,
-        pidfd: Option<&PidFd>,
+        pidfd: Option<&Descriptor<PidFd>>,
         until: Option<Instant>,
     ) -> Result<(), Stop> {
         let stop = stop.map(AsFd::as_fd);
@@ -300,5 +300,5 @@ enum Turn {
     /// Look again.
     Again,
     /// Sleep until something happens to this process.
-    Sleep(Option<PidFd>),
+    Sleep(Option<Descriptor<PidFd>>),
 }

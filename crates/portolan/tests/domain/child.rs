@@ -288,14 +288,16 @@ fn close_all() -> String {
     format!("{closed}")
 }
 
-/// Leaves room for so many more descriptors.
-fn limit(descriptors: u64) -> Answer {
-    let open = std::fs::read_dir("/proc/self/fd")?.count() as u64 - 1;
-    let limit = libc::rlimit { rlim_cur: open + descriptors, rlim_max: open + descriptors };
+/// Leaves room for so many more descriptors, and as many as are closed later.
+fn limit(descriptors: usize) -> Answer {
+    let is_open = |n: &u64| std::path::Path::new(&format!("/proc/self/fd/{n}")).exists();
+    let free = (0..1000).filter(|n| !is_open(n)).nth(descriptors);
+    let most = free.ok_or("no free descriptor")?;
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
     // SAFETY:
     // - A valid structure.
     let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
-    Ok(format!("{set} {}", limit.rlim_cur))
+    Ok(format!("{set} {most}"))
 }
 
 /// Puts something at an address.
