@@ -97,7 +97,11 @@ impl<'r> Chunks<'r> {
     fn set(&self, index: usize, to: ChunkWord) {
         if let Some(word) = self.words.get(index) {
             // Release: what was done to the chunk's extents comes first.
+            #[cfg(not(loom))]
             word.store(to.pack(), Ordering::Release);
+            // Loom lets a store slip between the two halves of a compare-exchange; nothing else does.
+            #[cfg(loom)]
+            word.swap(to.pack(), Ordering::Release);
         }
     }
 

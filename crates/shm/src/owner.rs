@@ -37,7 +37,6 @@
 use crate::atomic::{AtomicU64, Ordering};
 use crate::mark;
 use portolan_abi::owner::{Alloc, AllocWord, Destination, Hold, OwnerWord};
-use portolan_abi::region::OWNER_BYTES;
 
 /// One space's record of one extent.
 #[repr(C)]
@@ -50,7 +49,7 @@ pub struct OwnerEntry {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<OwnerEntry>() as u64 == OWNER_BYTES);
+const _: () = assert!(size_of::<OwnerEntry>() as u64 == portolan_abi::region::OWNER_BYTES);
 
 /// Why an owner word was not what the caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,7 +137,12 @@ impl<'r> OwnerRow<'r> {
     pub fn hold(&self, page: u32, generation: u32) -> Result<(), OwnerError> {
         // Relaxed suffices among our threads; the queue's release store of `head` and
         // the allocation word's exchange order it for the host.
-        self.entry(page)?.word.store(held(generation), Ordering::Relaxed);
+        let word = &self.entry(page)?.word;
+        // Loom lets a store slip between the two halves of a compare-exchange; nothing else does.
+        #[cfg(loom)]
+        word.swap(held(generation), Ordering::Relaxed);
+        #[cfg(not(loom))]
+        word.store(held(generation), Ordering::Relaxed);
         Ok(())
     }
 

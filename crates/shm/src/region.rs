@@ -11,7 +11,7 @@ use crate::rights::{RightEntry, RightRow};
 use crate::wait_set::WaitSetEntry;
 use core::marker::PhantomData;
 use portolan_abi::limits::{LINE, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, QUEUE_HEAP};
-use portolan_abi::region::{Geometry, HEADER_BYTES, SPACE_BYTES, WATCH_BYTES};
+use portolan_abi::region::Geometry;
 
 /// The head of a region.
 #[repr(C, align(64))]
@@ -53,7 +53,7 @@ pub struct Header {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Header>() as u64 <= HEADER_BYTES);
+const _: () = assert!(size_of::<Header>() as u64 <= portolan_abi::region::HEADER_BYTES);
 
 /// See [`Header::host`].
 #[repr(C, align(64))]
@@ -102,7 +102,7 @@ pub struct SpaceEntry {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<SpaceEntry>() as u64 == SPACE_BYTES);
+const _: () = assert!(size_of::<SpaceEntry>() as u64 == portolan_abi::region::SPACE_BYTES);
 
 /// A request to be told of a port's death.
 #[repr(C, align(64))]
@@ -119,7 +119,7 @@ pub struct WatchEntry {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<WatchEntry>() as u64 == WATCH_BYTES);
+const _: () = assert!(size_of::<WatchEntry>() as u64 == portolan_abi::region::WATCH_BYTES);
 
 /// Records that are made of atomics only, so that any bytes are valid ones and
 /// several processes may write them.

@@ -19,7 +19,6 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 use portolan_abi::port::{GENERATION_MASK, PortName, RightCount, TAG_MASK};
-use portolan_abi::region::RIGHT_BYTES;
 
 /// A space's rights on one port.
 #[repr(C)]
@@ -32,7 +31,7 @@ pub struct RightEntry {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<RightEntry>() as u64 == RIGHT_BYTES);
+const _: () = assert!(size_of::<RightEntry>() as u64 == portolan_abi::region::RIGHT_BYTES);
 
 /// One space's row.
 #[derive(Clone, Copy)]

@@ -105,21 +105,21 @@ struct Estate<'m> {
 impl<'m> Estate<'m> {
     /// All steps but the last, in their order.
     fn settle(&self) {
-        let steps: [(&str, fn(&Self)); 9] = [
-            ("names", Self::release_names),
-            ("extents", Self::return_extents),
-            ("moving", Self::close_unsent_ports),
-            ("claims", Self::void_claims),
-            ("ports", Self::close_ports),
-            ("rights", Self::drop_rights),
-            ("chunks", Self::give_up_chunks),
-            ("waits", Self::free_waits),
-            ("wakes", Self::wake_everybody),
-        ];
-        for (rule, step) in steps {
-            if sabotage::holds(rule) {
-                step(self);
-            }
+        self.keep("names", Self::release_names);
+        self.keep("extents", Self::return_extents);
+        self.keep("moving", Self::close_unsent_ports);
+        self.keep("claims", Self::void_claims);
+        self.keep("ports", Self::close_ports);
+        self.keep("rights", Self::drop_rights);
+        self.keep("chunks", Self::give_up_chunks);
+        self.keep("waits", Self::free_waits);
+        self.keep("wakes", Self::wake_everybody);
+    }
+
+    /// Keeps a rule, unless a test has switched it off.
+    fn keep(&self, rule: &str, step: fn(&Self)) {
+        if sabotage::holds(rule) {
+            step(self);
         }
     }
 
@@ -325,7 +325,7 @@ impl<'m> Estate<'m> {
                 port::wake(member, &queue);
                 futex::wake(&entry.sleep.doorbell, u32::MAX);
             }
-            if entry.sender.waiting.load(Ordering::SeqCst) != 0 {
+            if entry.room.waiting.load(Ordering::SeqCst) != 0 {
                 port::wake_senders(&queue);
             }
             mark!("host.reclaim.woken");
@@ -352,7 +352,10 @@ impl<'m> Estate<'m> {
             if let (true, Some(notify)) = (fired, notify)
                 && let Some(entry) = tables.ports.get(usize::from(notify.port.index))
             {
-                entry.sleep.events.fetch_or(event::DEAD_NAME, Ordering::SeqCst);
+                entry
+                    .sleep
+                    .events
+                    .fetch_or(event::DEAD_NAME, Ordering::SeqCst);
                 entry.sleep.doorbell.fetch_add(1, Ordering::SeqCst);
                 futex::wake(&entry.sleep.doorbell, u32::MAX);
             }

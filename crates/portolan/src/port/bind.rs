@@ -167,7 +167,7 @@ pub(super) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
     entry.sleep.events.store(0, Ordering::Relaxed);
     entry.sleep.wanted.store(0, Ordering::Relaxed);
     entry.sleep.wait_set.store(0, Ordering::Relaxed);
-    entry.sender.waiting.store(0, Ordering::Relaxed);
+    entry.room.waiting.store(0, Ordering::Relaxed);
     if let Some(queue) = member.tables().queue(index) {
         queue.open();
     }

@@ -2,7 +2,7 @@
 
 use crate::member::Member;
 use crate::message::{Header, Message};
-use crate::port::{Right, wire};
+use crate::port::{Right, close, wire};
 use crate::region::Attached;
 use crate::wait::Backoff;
 use crate::{AllocateError, Deadline, Disowned, Extent};
@@ -126,7 +126,7 @@ pub(super) fn full(
         let last = attempt(&mut message);
         if matches!(last, Err(Unsent::Full { .. })) && !deadline.has_passed() {
             mark!("send.waiting");
-            let _ = futex::wait(&queue.port.sender.room, room, deadline.instant());
+            let _ = futex::wait(&queue.port.room.room, room, deadline.instant());
         }
         queue.stop_waiting();
         match last {
@@ -147,7 +147,6 @@ pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<Rig
     let member = &to.member;
     member.present()?;
     let queue = to.queue();
-    admit(to, kind)?;
     check(member, message)?;
     let plan = wire::plan(member, message, kind, reply, inline_capacity(queue.slot_lines()))?;
     if let Some(guard) = &member.guard {
@@ -160,6 +159,14 @@ pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<Rig
         Err(ClaimError::Full { slots }) => return Err(Unsent::Full { slots }),
         Err(ClaimError::Closed) => return Err(Unsent::DeadName),
     };
+    // Not before: while we hold a slot the entry cannot become another port's.
+    if let Err(reason) = admit(to, kind) {
+        if claim.abandon() {
+            wake(member, queue);
+        }
+        close::sweep(member, to.port.index);
+        return Err(reason);
+    }
     let position = claim.position();
     let destination = Destination::new(to.port.index, position);
     let row = member.row();
@@ -179,7 +186,10 @@ pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<Rig
         take_back(to, message, position);
         return Err(Unsent::DeadName);
     }
-    each_extent(message, |e| row.clear(e.pages().0));
+    each_extent(message, |e| {
+        let d = e.descriptor();
+        row.sent(d.page, d.generation, destination);
+    });
     mark!("send.cleared");
     given(member, message);
     if published == Published::Wake {
@@ -242,7 +252,7 @@ fn take_back(to: &Attached, message: &Message, position: u64) {
     });
     Right::stay(member, &message.rights);
     to.queue().withdraw(position);
-    super::close::sweep(member, to.port.index);
+    close::sweep(member, to.port.index);
 }
 
 /// Posts an answer that is a word and nothing else, on behalf of somebody who cannot.
@@ -306,6 +316,6 @@ pub(crate) fn wake(member: &Member, queue: &Queue<'_>) {
 /// Wakes all senders that wait for room.
 #[cold]
 pub(crate) fn wake_senders(queue: &Queue<'_>) {
-    queue.port.sender.room.fetch_add(1, Ordering::SeqCst);
-    futex::wake(&queue.port.sender.room, u32::MAX);
+    queue.port.room.room.fetch_add(1, Ordering::SeqCst);
+    futex::wake(&queue.port.room.room, u32::MAX);
 }

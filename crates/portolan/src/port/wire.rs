@@ -74,7 +74,7 @@ fn spill(member: &Arc<Member>, message: &mut Message) -> Result<(), AllocateErro
 impl Plan {
     /// Writes the message into a claimed slot.
     #[inline]
-    pub(super) fn write(&self, message: &Message, claim: &Claim<'_>) {
+    pub(super) fn write(&self, message: &Message, claim: &Claim<'_, '_>) {
         claim.set_meta(self.meta.pack());
         let mut at = 0;
         let mut put = |words: &[u64]| {

@@ -58,8 +58,7 @@ pub use receiver::{Cursor, Found, Next, Woken};
 pub use sender::{Claim, ClaimError, Published, Spot};
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
-use portolan_abi::limits::{LINE, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
-use portolan_abi::region::PORT_BYTES;
+use portolan_abi::limits::{MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
 use portolan_abi::slot::SlotState;
 
 /// One cache line of a queue.
@@ -70,7 +69,7 @@ pub struct Line {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Line>() == LINE);
+const _: () = assert!(size_of::<Line>() == portolan_abi::limits::LINE);
 
 impl Line {
     /// A line of zeros, for tests and private queues.
@@ -97,18 +96,20 @@ pub struct PortEntry {
     pub receiver: ReceiverLine,
     /// Written by the receiver when it falls asleep; read by every send.
     pub sleep: SleepLine,
-    /// Written by senders.
+    /// Written by every send.
     pub sender: SenderLine,
+    /// Written by senders that wait for room; read by the receiver.
+    pub room: RoomLine,
     /// Counters for people.
     pub counters: Counters,
     /// The port's name, zero-padded.
     pub name: Line,
     /// Kept for later formats.
-    pub reserved: [Line; 2],
+    pub reserved: Line,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<PortEntry>() as u64 == PORT_BYTES);
+const _: () = assert!(size_of::<PortEntry>() as u64 == portolan_abi::region::PORT_BYTES);
 
 /// See [`PortEntry::control`].
 #[repr(C, align(64))]
@@ -162,13 +163,19 @@ pub struct SleepLine {
 pub struct SenderLine {
     /// A hint: no free position lies before it.
     pub tail: AtomicU64,
+    /// Senders have left out positions before this one (Q3).
+    pub left_out: AtomicU64,
+}
+
+/// See [`PortEntry::room`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct RoomLine {
     /// Not 0: senders may sleep because the queue is full. Taken back by the receiver
     /// when it wakes them, so a sender that dies asleep leaves nothing behind.
     pub waiting: AtomicU32,
     /// Their futex.
     pub room: AtomicU32,
-    /// Senders have left out positions before this one (Q3).
-    pub left_out: AtomicU64,
 }
 
 /// See [`PortEntry::counters`].

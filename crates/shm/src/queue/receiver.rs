@@ -338,7 +338,7 @@ impl<'r> Queue<'r> {
     fn wake_waiting(&self, cursor: &mut Cursor) -> Woken {
         cursor.retired_since_wake = 0;
         store_load_barrier();
-        let waiting = &self.port.sender.waiting;
+        let waiting = &self.port.room.waiting;
         // SeqCst: pairs with the announcement in `announce_waiting`.
         if waiting.load(Ordering::SeqCst) == 0 {
             return Woken::Nobody;
@@ -436,8 +436,8 @@ impl<'r> Queue<'r> {
     /// more, and sleeps on `room` at the value returned here only if that fails (Q7).
     pub fn announce_waiting(&self) -> u32 {
         // Before the announcement: see `wake_waiting`.
-        let room = self.port.sender.room.load(Ordering::SeqCst);
-        self.port.sender.waiting.swap(1, Ordering::SeqCst);
+        let room = self.port.room.room.load(Ordering::SeqCst);
+        self.port.room.waiting.swap(1, Ordering::SeqCst);
         store_load_barrier();
         room
     }

@@ -36,10 +36,11 @@ pub enum ClaimError {
 /// A claimed slot. It must be published; a claim that is dropped blocks its slot
 /// until the process dies, so every path ends in [`Claim::publish`] or [`Claim::abandon`].
 #[must_use = "a claimed slot must be published"]
-pub struct Claim<'r> {
+pub struct Claim<'r, 's> {
     queue: Queue<'r>,
     slot: Slot<'r>,
     position: u64,
+    spot: &'s Spot,
 }
 
 /// What a sender owes after publishing.
@@ -65,7 +66,7 @@ impl<'r> Queue<'r> {
     /// claimed keeps the queue from being opened anew), and gives a claim on a port that
     /// it did not mean back with [`Claim::abandon`].
     #[inline]
-    pub fn claim(&self, spot: &Spot, space: u8) -> Result<Claim<'r>, ClaimError> {
+    pub fn claim<'s>(&self, spot: &'s Spot, space: u8) -> Result<Claim<'r, 's>, ClaimError> {
         // Relaxed: a hint, any value is safe (Q2 checks it against the slot).
         let at = spot.0.load(Ordering::Relaxed);
         let free = SlotState::free(at);
@@ -77,13 +78,9 @@ impl<'r> Queue<'r> {
     }
 
     #[inline]
-    fn claimed(&self, spot: &Spot, at: u64) -> Claim<'r> {
+    fn claimed<'s>(&self, spot: &'s Spot, at: u64) -> Claim<'r, 's> {
         mark!("send.claimed");
-        spot.0.store(at + 1, Ordering::Relaxed);
-        // Release: who starts from this hint knows what we knew. It never runs ahead: no
-        // position before one that was claimed is free, or ever will be (Q3).
-        self.port.sender.tail.store(at + 1, Ordering::Release);
-        Claim { queue: *self, slot: self.slot(at), position: at }
+        Claim { queue: *self, slot: self.slot(at), position: at, spot }
     }
 
     /// Claims a slot when the one where we expected the end is not free.
@@ -91,7 +88,7 @@ impl<'r> Queue<'r> {
     /// Invariant of the loop: no position before `from` is free, or ever will be; those
     /// from there to `at` were not free when we looked.
     #[inline(never)]
-    fn walk(&self, spot: &Spot, space: u8, mut at: u64) -> Result<Claim<'r>, ClaimError> {
+    fn walk<'s>(&self, spot: &'s Spot, space: u8, mut at: u64) -> Result<Claim<'r, 's>, ClaimError> {
         let mut from = at;
         let mut hinted = false;
         let mut passed = 0;
@@ -114,6 +111,8 @@ impl<'r> Queue<'r> {
                     from = self.port.receiver.head.load(Ordering::Relaxed);
                     (at, passed) = (from, 0);
                 }
+                // Being closed, and not by us: its claimer will find out when it publishes.
+                _ if found.has(SlotState::CLOSING) => return Err(ClaimError::Closed),
                 _ if found.position() < at => {
                     passed += 1;
                     if !found.has(SlotState::PASSED) || passed > self.slots {
@@ -130,7 +129,7 @@ impl<'r> Queue<'r> {
                         0
                     } else {
                         hinted = true;
-                        // Acquire: see `claimed`.
+                        // Acquire: see `publish`.
                         self.port.sender.tail.load(Ordering::Acquire)
                     };
                     if start > at {
@@ -204,7 +203,7 @@ impl<'r> Queue<'r> {
     }
 }
 
-impl<'r> Claim<'r> {
+impl Claim<'_, '_> {
     /// The position that the message will have.
     pub fn position(&self) -> u64 {
         self.position
@@ -251,6 +250,11 @@ impl<'r> Claim<'r> {
         // An addition, so that marks set meanwhile by the receiver stay and are seen.
         let was = SlotState(self.slot.words()[0].fetch_add(SlotState::PUBLISH, Ordering::AcqRel));
         mark!("send.published");
+        // Only now: between claim and publication the receiver may snatch the line back.
+        self.spot.0.store(self.position + 1, Ordering::Relaxed);
+        // Release: who starts from this hint knows what we knew. It never runs ahead: no
+        // position before one that was claimed is free, or ever will be (Q3).
+        self.queue.port.sender.tail.store(self.position + 1, Ordering::Release);
         if was.has(SlotState::CLOSING) {
             Published::Closed
         } else if asleep || was.has(SlotState::ASLEEP) {
