@@ -1,0 +1,432 @@
+//! Death between any two accesses: a victim stops for good before its k-th access to
+//! shared memory, for every k that it can reach; then the host returns what it held,
+//! while the survivors go on.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg loom" cargo test -p portolan-shm --release --target-dir target/loom \
+//!     --test loom_death -- --nocapture --test-threads 1
+//! ```
+//!
+//! The bound of each model is the number in it; LOOM_MAX_PREEMPTIONS overrides it. The
+//! host learns of a death as it does in the world: after it, by a readable pidfd (here,
+//! a join).
+#![cfg(loom)]
+
+mod support;
+
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicBool;
+use loom::thread;
+use portolan_abi::owner::{Alloc, ChunkUse, Size};
+use portolan_shm::atomic::Ordering;
+use portolan_shm::atomic::death::after;
+use portolan_shm::queue::{Closing, Cursor, Spot};
+use portolan_shm::wait_set::WaitSetEntry;
+use support::arena::{Arena, RUN};
+use support::{Futex, Port, Sent, explore_deaths, with};
+
+/// Allocating and sending, beside another sender and a live receiver.
+#[test]
+fn a_sender_dies() {
+    explore_deaths("sender", 2, |k| {
+        with(Arena::new(), |arena| {
+            let victim = thread::spawn(move || after(k, || arena.allocate_and_send(1, 0)).is_none());
+            let other = thread::spawn(|| arena.ports[0].send(&Spot::default(), 3, 31));
+            let mut cursor = Cursor::resume(&arena.ports[0].queue());
+            let mut received = usize::from(arena.receive_any(2, 0, &mut cursor).is_some());
+            let died = victim.join().unwrap();
+            if died {
+                arena.bury(1);
+            }
+            assert_eq!(other.join().unwrap(), Sent::Sent);
+            while arena.ports[0].queue().depth() > 0 {
+                received += usize::from(arena.receive_any(2, 0, &mut cursor).is_some());
+            }
+            arena.audit();
+            assert!(died || received == 2);
+            arena.is_usable(0, &mut cursor);
+            died
+        })
+    });
+}
+
+/// With a slot that its death leaves claimed and passed, and a wake that it owed.
+#[test]
+fn a_sender_dies_beside_a_sleeper() {
+    explore_deaths("sender, receiver asleep", 2, |k| {
+        with(Port::new(2), |port| {
+            let over = Arc::new(AtomicBool::new(false));
+            let victim = thread::spawn(move || after(k, || port.send(&Spot::default(), 1, 11)).is_none());
+            let seen = Arc::clone(&over);
+            let receiver = thread::spawn(move || {
+                let mut cursor = Cursor::resume(&port.queue());
+                let word = port.receive_waiting(&mut cursor, || seen.load(Ordering::SeqCst));
+                (word, cursor)
+            });
+            let died = victim.join().unwrap();
+            over.store(died, Ordering::SeqCst);
+            if died {
+                let queue = port.queue();
+                for index in 0..2 {
+                    let _ = queue.void(queue.slot(index).state(Ordering::Acquire).position(), 1);
+                }
+                port.wake_receiver();
+            }
+            let (word, mut cursor) = receiver.join().unwrap();
+            assert!(died || word == Some(11));
+            port.is_usable(&mut cursor, 3);
+            died
+        })
+    });
+}
+
+/// A sender that fills the queue dies, and another sleeps for room.
+#[test]
+fn a_sender_dies_before_one_that_waits() {
+    explore_deaths("sender, another waits for room", 2, |k| {
+        with(Port::new(2), |port| {
+            let mut cursor = Cursor::resume(&port.queue());
+            let filler = Spot::default();
+            assert_eq!(port.send(&filler, 3, 31), Sent::Sent);
+            let victim = thread::spawn(move || after(k, || port.send(&Spot::default(), 1, 11)));
+            let waiter = thread::spawn(|| port.send_waiting(&Spot::default(), 2, 21));
+            let sent = victim.join().unwrap();
+            if sent.is_none() {
+                let queue = port.queue();
+                for index in 0..2 {
+                    let _ = queue.void(queue.slot(index).state(Ordering::Acquire).position(), 1);
+                }
+                // The dead may have owed wakes.
+                port.wake_receiver();
+            }
+            let mut got = vec![];
+            while !got.contains(&21) {
+                got.extend(port.receive_waiting(&mut cursor, || false));
+            }
+            assert_eq!(waiter.join().unwrap(), Sent::Sent);
+            got.extend(port.drain(&mut cursor));
+            assert_eq!(got[0], 31);
+            assert!(sent.is_none() || (sent == Some(Sent::Sent)) == got.contains(&11));
+            port.is_usable(&mut cursor, 3);
+            sent.is_none()
+        })
+    });
+}
+
+/// Taking an extent and freeing it, while messages come in; the host closes its port.
+#[test]
+fn a_receiver_dies() {
+    explore_deaths("receiver", 2, |k| {
+        with(Arena::new(), |arena| {
+            let sender = thread::spawn(|| arena.allocate_and_send(1, 0));
+            let victim = thread::spawn(move || {
+                after(k, || {
+                    let mut cursor = Cursor::resume(&arena.ports[0].queue());
+                    for _ in 0..2 {
+                        if let Some((page, generation)) = arena.receive(2, 0, &mut cursor) {
+                            arena.alloc().free(&arena.row(2), page, generation).unwrap();
+                        }
+                    }
+                    let _ = arena.ports[0].queue().settle_all(&mut cursor);
+                })
+                .is_none()
+            });
+            let died = victim.join().unwrap();
+            if died {
+                arena.bury(2);
+            }
+            arena.close(0);
+            sender.join().unwrap();
+            arena.audit();
+            assert_eq!(arena.ports[0].queue().closing(), Closing::Complete);
+            arena.is_usable(0, &mut Cursor::default());
+            died
+        })
+    });
+}
+
+/// A receiver that has passed a stalled sender dies, and a sender sleeps for room.
+#[test]
+fn a_receiver_dies_before_one_that_waits() {
+    explore_deaths("receiver, a sender waits for room", 2, |k| {
+        with(Port::new(2), |port| {
+            let stalled = port.queue().claim(&port.spots[3], 3).unwrap();
+            assert_eq!(port.send(&Spot::default(), 1, 11), Sent::Sent);
+            let victim = thread::spawn(move || {
+                after(k, || {
+                    let mut cursor = Cursor::resume(&port.queue());
+                    let _ = port.drain(&mut cursor);
+                })
+                .is_none()
+            });
+            let waiter = thread::spawn(|| port.send_waiting(&Spot::default(), 1, 12));
+            let died = victim.join().unwrap();
+            // Its owner's death closes the port.
+            let queue = port.queue();
+            for index in 0..2 {
+                while let portolan_shm::queue::CloseStep::Message { position } = queue.close_slot(index) {
+                    queue.close_drained(position);
+                }
+            }
+            port.wake_senders();
+            waiter.join().unwrap();
+            let position = stalled.position();
+            assert_eq!(queue.closing(), Closing::Lingering(1));
+            assert_eq!(stalled.publish(), portolan_shm::queue::Published::Closed);
+            queue.withdraw(position);
+            assert_eq!(queue.closing(), Closing::Complete);
+            died
+        })
+    });
+}
+
+/// Whoever receives next, after a receiver that died, finds its place.
+#[test]
+fn another_receiver_goes_on() {
+    explore_deaths("receiver, another goes on", 2, |k| {
+        with(Port::new(2), |port| {
+            let stalled = port.queue().claim(&port.spots[3], 3).unwrap();
+            stalled.write(0, &[31]);
+            assert_eq!(port.send(&Spot::default(), 1, 11), Sent::Sent);
+            let victim = thread::spawn(move || {
+                after(k, || {
+                    let mut cursor = Cursor::resume(&port.queue());
+                    let _ = port.drain(&mut cursor);
+                })
+                .is_none()
+            });
+            let sender = thread::spawn(move || {
+                let _ = stalled.publish();
+                port.send(&Spot::default(), 1, 12)
+            });
+            let died = victim.join().unwrap();
+            let mut cursor = Cursor::resume(&port.queue());
+            let mut got = port.drain(&mut cursor);
+            let sent = sender.join().unwrap();
+            got.extend(port.drain(&mut cursor));
+            // What the first receiver took is gone with it; the rest comes once, in order.
+            let ours: Vec<u64> = got.iter().copied().filter(|w| *w != 31).collect();
+            assert!([&[11, 12][..], &[12], &[11], &[]].contains(&&ours[..]), "{got:?}");
+            assert!(got.len() - ours.len() <= 1);
+            let taken = port.queue().port.receiver.taken.load(Ordering::Relaxed);
+            assert!(taken >= 2 + u64::from(sent == Sent::Sent), "{got:?}");
+            port.is_usable(&mut cursor, 2);
+            died
+        })
+    });
+}
+
+/// Allocating, beside another space that allocates the same extent and frees it.
+#[test]
+fn an_allocator_dies() {
+    explore_deaths("allocator", 3, |k| {
+        with(Arena::new(), |arena| {
+            let victim = thread::spawn(move || after(k, || arena.alloc().allocate(&arena.row(1), 0)).is_none());
+            let other = thread::spawn(|| {
+                let generation = arena.alloc().allocate(&arena.row(2), 0)?;
+                arena.alloc().free(&arena.row(2), 0, generation).unwrap();
+                arena.alloc().allocate(&arena.row(2), 0)
+            });
+            let died = victim.join().unwrap();
+            if died {
+                arena.bury(1);
+            }
+            let other = other.join().unwrap();
+            arena.audit();
+            assert!(!died || (arena.alloc().read(0).state() == Alloc::Used) == other.is_some());
+            died
+        })
+    });
+}
+
+/// Freeing, beside another space that allocates the extent at once.
+#[test]
+fn a_freer_dies() {
+    explore_deaths("freer", 3, |k| {
+        with(Arena::new(), |arena| {
+            let generation = arena.alloc().allocate(&arena.row(1), 0).unwrap();
+            let victim = thread::spawn(move || after(k, || arena.alloc().free(&arena.row(1), 0, generation)).is_none());
+            let other = thread::spawn(|| arena.alloc().allocate(&arena.row(2), 0));
+            let died = victim.join().unwrap();
+            if died {
+                arena.bury(1);
+            }
+            let other = other.join().unwrap();
+            arena.audit();
+            if died && other.is_none() {
+                assert_eq!(arena.alloc().read(0).state(), Alloc::Free);
+            }
+            died
+        })
+    });
+}
+
+/// Closing; the host closes again. The sender's message is disposed of once or its own.
+#[test]
+fn a_closer_dies() {
+    explore_deaths("closer", 2, |k| {
+        with(Arena::new(), |arena| {
+            let sender = thread::spawn(|| arena.allocate_and_send(1, 0));
+            let victim = thread::spawn(move || after(k, || arena.close(0)).is_none());
+            let died = victim.join().unwrap();
+            if died {
+                arena.bury(2);
+                arena.close(0);
+            }
+            sender.join().unwrap();
+            arena.audit();
+            assert_eq!(arena.ports[0].queue().closing(), Closing::Complete);
+            arena.is_usable(0, &mut Cursor::default());
+            died
+        })
+    });
+}
+
+/// A sender dies while its port is closed.
+#[test]
+fn a_sender_dies_into_a_closing_port() {
+    explore_deaths("sender, port closing", 2, |k| {
+        with(Arena::new(), |arena| {
+            let victim = thread::spawn(move || after(k, || arena.allocate_and_send(1, 0)).is_none());
+            let closer = thread::spawn(|| arena.close(0));
+            let died = victim.join().unwrap();
+            if died {
+                arena.bury(1);
+            }
+            closer.join().unwrap();
+            arena.audit();
+            assert_eq!(arena.ports[0].queue().closing(), Closing::Complete);
+            assert!(!died || arena.alloc().read(0).state() == Alloc::Free);
+            died
+        })
+    });
+}
+
+/// Claiming and cutting a run, beside another space that wants one of its chunks.
+#[test]
+fn a_cutter_dies() {
+    explore_deaths("cutter", 3, |k| {
+        with(Arena::new(), |arena| {
+            let victim = thread::spawn(move || {
+                after(k, || {
+                    let chunks = arena.chunks();
+                    if chunks.claim_run(0..2, 2, 1) == Some(0) {
+                        chunks.note_populated(0, false);
+                        chunks.note_populated(1, false);
+                        chunks.cut(&arena.alloc(), 0, Size::run(2), 1);
+                    }
+                })
+                .is_none()
+            });
+            let other = thread::spawn(|| arena.chunks().claim_run(1..2, 1, 2));
+            let died = victim.join().unwrap();
+            if died {
+                arena.bury(1);
+            }
+            let other = other.join().unwrap();
+            let word = arena.chunks().read(1);
+            if other.is_some() {
+                assert_eq!((word.r#use, word.home), (ChunkUse::Taking, 2));
+                arena.chunks().abandon(1, 1);
+            }
+            if died && arena.chunks().read(0).r#use == ChunkUse::Head {
+                assert!(arena.chunks().adopt(0, 2), "up for adoption");
+                assert!(arena.allocate(2, 0, Size::run(2)).is_some());
+            } else if died {
+                arena.cut(2, 0, Size::run(2));
+                assert!(arena.allocate(2, 0, Size::run(2)).is_some());
+            }
+            died
+        })
+    });
+}
+
+/// Giving a run back, beside an allocator.
+#[test]
+fn a_giver_dies() {
+    for size in [RUN, Size::run(2)] {
+        explore_deaths("giver", 3, move |k| {
+            with(Arena::new(), |arena| {
+                arena.cut(3, 0, size);
+                let victim = thread::spawn(move || after(k, || arena.chunks().give_back(&arena.alloc(), 0, 1)).is_none());
+                let other = thread::spawn(move || arena.allocate(2, 0, size));
+                let died = victim.join().unwrap();
+                if died {
+                    arena.bury(1);
+                }
+                let other = other.join().unwrap();
+                arena.audit();
+                let word = arena.chunks().read(0);
+                if other.is_some() {
+                    assert_eq!(word.r#use, ChunkUse::Head);
+                } else if word.r#use == ChunkUse::Head {
+                    assert!(arena.allocate(2, 0, size).is_some());
+                } else {
+                    assert_eq!(word.r#use, ChunkUse::Free);
+                    arena.cut(2, 0, Size::run(2));
+                    assert!(arena.allocate(2, 0, Size::run(2)).is_some());
+                }
+                died
+            })
+        });
+    }
+}
+
+/// The home of a chunk dies while another space gives the chunk back, in vain or not.
+#[test]
+fn a_home_dies_under_a_giver() {
+    explore_deaths("home", 3, |k| {
+        with(Arena::new(), |arena| {
+            arena.cut(1, 0, RUN);
+            let victim = thread::spawn(move || after(k, || arena.allocate(1, 0, RUN)).is_none());
+            let giver = thread::spawn(|| {
+                arena.chunks().give_back(&arena.alloc(), 0, 2);
+            });
+            let died = victim.join().unwrap();
+            if died {
+                arena.bury(1);
+            }
+            giver.join().unwrap();
+            arena.audit();
+            let word = arena.chunks().read(0);
+            assert!(!died || (word.home == 0 && matches!(word.r#use, ChunkUse::Head | ChunkUse::Free)), "{word:?}");
+            died
+        })
+    });
+}
+
+/// Raising a member of a wait set; the host raises it again.
+#[test]
+fn a_raiser_dies() {
+    explore_deaths("raiser", 3, |k| {
+        with((WaitSetEntry::default(), Futex::default()), |(set, futex)| {
+            let raise = move || {
+                if set.raise(70) {
+                    futex.wake();
+                }
+            };
+            let victim = thread::spawn(move || after(k, raise).is_none());
+            let waiter = thread::spawn(move || {
+                let mut seen = Vec::new();
+                while seen.is_empty() {
+                    set.drain(|m| seen.push(m));
+                    if seen.is_empty()
+                        && let Some(bell) = set.sleep()
+                    {
+                        futex.wait(&set.doorbell, bell);
+                        set.awake();
+                    }
+                }
+                seen
+            });
+            let died = victim.join().unwrap();
+            if died {
+                raise();
+                // The dead may have rung without waking.
+                futex.wake();
+            }
+            assert_eq!(waiter.join().unwrap(), [70]);
+            died
+        })
+    });
+}

@@ -1,0 +1,183 @@
+//! Owner rows, allocation words, chunks and wait sets under the model checker.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg loom" cargo test -p portolan-shm --release --target-dir target/loom \
+//!     --test loom_owner -- --nocapture --test-threads 1
+//! ```
+//!
+//! The bound of each model is the number in it; LOOM_MAX_PREEMPTIONS overrides it.
+#![cfg(loom)]
+
+mod support;
+
+use loom::thread;
+use portolan_abi::owner::{Alloc, ChunkUse, Size};
+use portolan_abi::port::PortName;
+use portolan_shm::queue::Cursor;
+use portolan_shm::rights::{RightEntry, RightRow};
+use portolan_shm::wait_set::WaitSetEntry;
+use support::arena::{Arena, RUN};
+use support::{Futex, explore, with};
+
+/// O1, O4: an extent goes from one space to another and is freed there.
+#[test]
+fn an_extent_is_sent_taken_and_freed() {
+    explore("send and take", 3, || {
+        with(Arena::new(), |arena| {
+            let sender = thread::spawn(|| {
+                let first = arena.allocate_and_send(1, 0);
+                (first, arena.allocate_and_send(1, 0))
+            });
+            let mut cursor = Cursor::resume(&arena.ports[0].queue());
+            for _ in 0..3 {
+                if let Some((page, generation)) = arena.receive(2, 0, &mut cursor) {
+                    arena.alloc().free(&arena.row(2), page, generation).unwrap();
+                }
+            }
+            sender.join().unwrap();
+            arena.audit();
+        });
+    });
+}
+
+/// O1: one space's threads send to one another and on, while the first has not noted yet
+/// that the extent is gone.
+#[test]
+fn an_extent_comes_back_to_its_sender() {
+    explore("send to oneself", 3, || {
+        with(Arena::new(), |arena| {
+            let sender = thread::spawn(|| arena.allocate_and_send(1, 0));
+            let mut cursor = Cursor::resume(&arena.ports[0].queue());
+            for _ in 0..2 {
+                if let Some((page, generation)) = arena.receive(1, 0, &mut cursor) {
+                    arena.send(1, 1, page, generation);
+                }
+            }
+            sender.join().unwrap();
+            arena.audit();
+            let mut cursor = Cursor::resume(&arena.ports[1].queue());
+            if let Some((page, generation)) = arena.receive(1, 1, &mut cursor) {
+                arena.audit();
+                arena.alloc().free(&arena.row(1), page, generation).unwrap();
+                arena.audit();
+            }
+        });
+    });
+}
+
+/// O1: an extent is freed, allocated elsewhere and sent back while the freeing thread has
+/// not noted that it is gone.
+#[test]
+fn a_freed_extent_comes_back() {
+    explore("free and receive", 3, || {
+        with(Arena::new(), |arena| {
+            let generation = arena.alloc().allocate(&arena.row(1), 0).unwrap();
+            let freer = thread::spawn(move || arena.alloc().free(&arena.row(1), 0, generation).unwrap());
+            let sender = thread::spawn(|| arena.allocate_and_send(2, 0));
+            let mut cursor = Cursor::resume(&arena.ports[0].queue());
+            for _ in 0..2 {
+                let _ = arena.receive(1, 0, &mut cursor);
+            }
+            freer.join().unwrap();
+            sender.join().unwrap();
+            arena.audit();
+        });
+    });
+}
+
+/// O5: of two spaces, and of two threads of one, one gets a free extent.
+#[test]
+fn one_of_three_gets_an_extent() {
+    explore("allocate", 3, || {
+        with(Arena::new(), |arena| {
+            let others = [1, 1].map(|space| thread::spawn(move || arena.alloc().allocate(&arena.row(space), 0)));
+            let mine = arena.alloc().allocate(&arena.row(2), 0);
+            let got = others.map(|o| o.join().unwrap());
+            assert!(got.into_iter().chain([mine]).flatten().count() <= 1);
+            arena.audit();
+        });
+    });
+}
+
+/// C1: a chunk is given back, claimed and cut anew while an allocator still believes in its
+/// old cut.
+#[test]
+fn a_chunk_changes_its_cut_under_an_allocator() {
+    explore("give back and allocate", 3, || {
+        with(Arena::new(), |arena| {
+            arena.cut(1, 0, RUN);
+            let allocator = thread::spawn(|| arena.allocate(2, 0, RUN));
+            let giver = thread::spawn(|| {
+                arena.chunks().give_back(&arena.alloc(), 0, 3);
+            });
+            let other = Size::run(2);
+            let second = arena.chunks().claim_run(0..2, 2, 1).and_then(|first| {
+                arena.chunks().cut(&arena.alloc(), first, other, 1);
+                arena.allocate(1, 0, other)
+            });
+            giver.join().unwrap();
+            let first = allocator.join().unwrap();
+            assert!(first.is_none() || second.is_none(), "one page in two extents");
+            arena.audit();
+            let word = arena.chunks().read(0);
+            if first.is_some() || second.is_some() {
+                assert_eq!(word.r#use, ChunkUse::Head);
+            }
+            if word.r#use == ChunkUse::Free {
+                assert!(arena.chunks().claim_run(0..2, 2, 1).is_some());
+            } else {
+                assert_ne!(arena.alloc().read(0).state(), Alloc::Locked);
+            }
+        });
+    });
+}
+
+/// A waiter that sleeps is woken for every member that was raised, and drains it once.
+#[test]
+fn no_ready_member_is_slept_over() {
+    explore("wait set", 3, || {
+        with((WaitSetEntry::default(), Futex::default()), |(set, futex)| {
+            let raisers = [1, 70].map(|member| {
+                thread::spawn(move || {
+                    if set.raise(member) {
+                        futex.wake();
+                    }
+                })
+            });
+            let mut seen = Vec::new();
+            while seen.len() < 2 {
+                set.drain(|m| seen.push(m));
+                if seen.len() < 2
+                    && let Some(bell) = set.sleep()
+                {
+                    futex.wait(&set.doorbell, bell);
+                    set.awake();
+                }
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, [1, 70]);
+            raisers.into_iter().for_each(|r| r.join().unwrap());
+        });
+    });
+}
+
+/// R1, R3: counts of one row by several threads.
+#[test]
+fn counts_of_a_row_add_up() {
+    explore("rights", 3, || {
+        with([RightEntry::default()], |entries| {
+            let row = RightRow::new(entries);
+            let (old, new) = (PortName { index: 0, generation: 1 }, PortName { index: 0, generation: 2 });
+            row.add_send(old, 2);
+            let dropper = thread::spawn(move || {
+                row.drop_send(old);
+                row.drop_send(old);
+            });
+            let adder = thread::spawn(move || row.add_send(new, 1));
+            row.add_send(new, 1);
+            dropper.join().unwrap();
+            adder.join().unwrap();
+            assert_eq!(row.sends(new), 2);
+        });
+    });
+}

@@ -1,0 +1,298 @@
+//! The queue under the model checker: every interleaving within a bound on preemptions.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg loom" cargo test -p portolan-shm --release --target-dir target/loom \
+//!     --test loom_queue -- --nocapture --test-threads 1
+//! ```
+//!
+//! The bound of each model is the number in it; LOOM_MAX_PREEMPTIONS overrides it.
+#![cfg(loom)]
+
+mod support;
+
+use loom::thread;
+use portolan_shm::atomic::Ordering;
+use portolan_shm::queue::{CloseStep, Closing, Cursor, Published, Spot};
+use support::{Port, Sent, explore, with};
+
+/// Words of sender `s` are `s * 10 + 1` and up.
+fn of_sender(words: &[u64], sender: u64) -> Vec<u64> {
+    words.iter().copied().filter(|w| w / 10 == sender).collect()
+}
+
+fn send_all(port: &Port, sender: u8, count: u64) -> Vec<u64> {
+    let spot = Spot::default();
+    let words = (1..=count).map(|i| u64::from(sender) * 10 + i);
+    words.filter(|w| port.send(&spot, sender, *w) == Sent::Sent).collect()
+}
+
+fn poll(port: &Port, cursor: &mut Cursor, looks: usize) -> Vec<u64> {
+    (0..looks).filter_map(|_| port.receive(cursor)).collect()
+}
+
+/// Q2, Q4: what one sender sends is received once, in order.
+#[test]
+fn one_sender_and_one_receiver() {
+    explore("one sender", 3, || {
+        with(Port::new(2), |port| {
+            let sender = thread::spawn(|| send_all(port, 1, 4));
+            let mut cursor = Cursor::resume(&port.queue());
+            let mut got = poll(port, &mut cursor, 4);
+            let sent = sender.join().unwrap();
+            got.extend(port.drain(&mut cursor));
+            assert_eq!(got, sent);
+        });
+    });
+}
+
+/// Q3, Q4: two senders; nothing lost, nothing twice, each in its order.
+#[test]
+fn two_senders_and_one_receiver() {
+    explore("two senders", 2, || {
+        with(Port::new(2), |port| {
+            let senders = [1, 2].map(|s| thread::spawn(move || send_all(port, s, 2)));
+            let mut cursor = Cursor::resume(&port.queue());
+            let mut got = poll(port, &mut cursor, 3);
+            let sent = senders.map(|s| s.join().unwrap());
+            got.extend(port.drain(&mut cursor));
+            assert_eq!(of_sender(&got, 1), sent[0]);
+            assert_eq!(of_sender(&got, 2), sent[1]);
+            port.is_usable(&mut cursor, 3);
+        });
+    });
+}
+
+/// Q3, Q4: a sender stalls with a claim while another sends on around it, and the ring wraps.
+#[test]
+fn a_stalled_sender_is_passed() {
+    explore("stalled sender", 2, || {
+        with(Port::new(2), |port| {
+            let claim = port.queue().claim(&port.spots[1], 1).unwrap();
+            claim.write(0, &[11]);
+            assert_eq!(port.send(&Spot::default(), 3, 31), Sent::Sent);
+            let mut cursor = Cursor::resume(&port.queue());
+            assert_eq!(poll(port, &mut cursor, 1), [31]);
+            // Slot 0 is passed, slot 1 taken and not retired.
+            let stalled = thread::spawn(move || {
+                let _ = claim.publish();
+                (port.send(&port.spots[1], 1, 12) == Sent::Sent).then_some(12)
+            });
+            let other = thread::spawn(|| send_all(port, 2, 3));
+            let mut got = poll(port, &mut cursor, 4);
+            let mut sent = vec![11];
+            sent.extend(stalled.join().unwrap());
+            let other = other.join().unwrap();
+            got.extend(port.drain(&mut cursor));
+            assert_eq!(of_sender(&got, 1), sent);
+            assert_eq!(of_sender(&got, 2), other);
+            port.is_usable(&mut cursor, 3);
+        });
+    });
+}
+
+/// Q3: both slots are passed and come back while two senders walk around them.
+#[test]
+fn two_passed_slots_come_back() {
+    explore("two passed", 2, || {
+        with(Port::new(2), |port| {
+            let (one, two) = (&port.spots[1], &port.spots[2]);
+            let first = port.queue().claim(one, 1).unwrap();
+            let second = port.queue().claim(two, 2).unwrap();
+            first.write(0, &[11]);
+            second.write(0, &[21]);
+            let mut cursor = Cursor::resume(&port.queue());
+            port.queue().pass_published(&mut cursor, |_| {});
+            let first = thread::spawn(move || {
+                let _ = first.publish();
+                let sent: Vec<u64> = [12, 13].into_iter().filter(|w| port.send(one, 1, *w) == Sent::Sent).collect();
+                sent
+            });
+            let second = thread::spawn(move || {
+                let _ = second.publish();
+                let sent: Vec<u64> = [22, 23].into_iter().filter(|w| port.send(two, 2, *w) == Sent::Sent).collect();
+                sent
+            });
+            let mut got = poll(port, &mut cursor, 4);
+            let (first, second) = (first.join().unwrap(), second.join().unwrap());
+            got.extend(port.drain(&mut cursor));
+            assert_eq!(of_sender(&got, 1), [&[11][..], &first].concat());
+            assert_eq!(of_sender(&got, 2), [&[21][..], &second].concat());
+            port.is_usable(&mut cursor, 3);
+        });
+    });
+}
+
+/// Q6: a receiver that sleeps is woken for every message.
+#[test]
+fn no_publication_is_slept_over() {
+    explore("sleep, one sender", 3, || {
+        with(Port::new(2), |port| {
+            let sender = thread::spawn(|| send_all(port, 1, 2));
+            let mut cursor = Cursor::resume(&port.queue());
+            assert_eq!(port.receive_waiting(&mut cursor, || false), Some(11));
+            assert_eq!(port.receive_waiting(&mut cursor, || false), Some(12));
+            sender.join().unwrap();
+        });
+    });
+}
+
+/// Q6, with slots that are claimed and passed when the receiver falls asleep.
+#[test]
+fn no_publication_of_two_senders_is_slept_over() {
+    explore("sleep, two senders", 2, || {
+        with(Port::new(2), |port| {
+            let senders = [1, 2].map(|s| thread::spawn(move || send_all(port, s, 1)));
+            let mut cursor = Cursor::resume(&port.queue());
+            let mut got = [0; 2].map(|_| port.receive_waiting(&mut cursor, || false).unwrap());
+            got.sort_unstable();
+            assert_eq!(got, [11, 21]);
+            senders.into_iter().for_each(|s| assert_eq!(s.join().unwrap().len(), 1));
+        });
+    });
+}
+
+/// Q6, where a slot has come back far ahead of the head.
+#[test]
+fn no_publication_beyond_a_lap_is_slept_over() {
+    explore("sleep, passed slots", 2, || {
+        with(Port::new(2), |port| {
+            let (one, two) = (&port.spots[1], &port.spots[2]);
+            let first = port.queue().claim(one, 1).unwrap();
+            let second = port.queue().claim(two, 2).unwrap();
+            let mut cursor = Cursor::resume(&port.queue());
+            port.queue().pass_published(&mut cursor, |_| {});
+            first.write(0, &[11]);
+            let _ = first.publish();
+            assert_eq!(port.receive(&mut cursor), Some(11));
+            let third = port.queue().claim(one, 1).unwrap();
+            let senders = [(third, 12), (second, 21)].map(|(claim, word)| {
+                thread::spawn(move || {
+                    claim.write(0, &[word]);
+                    if claim.publish() == Published::Wake {
+                        port.wake_receiver();
+                    }
+                })
+            });
+            let mut got = [0; 2].map(|_| port.receive_waiting(&mut cursor, || false).unwrap());
+            got.sort_unstable();
+            assert_eq!(got, [12, 21]);
+            senders.into_iter().for_each(|s| s.join().unwrap());
+        });
+    });
+}
+
+/// Q7: a sender that sleeps for room is woken.
+#[test]
+fn no_room_is_slept_over() {
+    explore("full, one sender", 3, || {
+        with(Port::new(2), |port| {
+            let sender = thread::spawn(|| {
+                let spot = Spot::default();
+                for word in 11..=14 {
+                    assert_eq!(port.send_waiting(&spot, 1, word), Sent::Sent);
+                }
+            });
+            let mut cursor = Cursor::resume(&port.queue());
+            for word in 11..=14 {
+                assert_eq!(port.receive_waiting(&mut cursor, || false), Some(word));
+            }
+            sender.join().unwrap();
+        });
+    });
+}
+
+/// Q7, with two that wait.
+#[test]
+fn no_room_is_slept_over_by_two() {
+    explore("full, two senders", 2, || {
+        with(Port::new(2), |port| {
+            let filler = Spot::default();
+            assert_eq!(port.send(&filler, 3, 31), Sent::Sent);
+            assert_eq!(port.send(&filler, 3, 32), Sent::Sent);
+            let senders = [1, 2].map(|s| thread::spawn(move || port.send_waiting(&Spot::default(), s, u64::from(s) * 10)));
+            let mut cursor = Cursor::resume(&port.queue());
+            let mut got = [0; 4].map(|_| port.receive_waiting(&mut cursor, || false).unwrap());
+            got.sort_unstable();
+            assert_eq!(got, [10, 20, 31, 32]);
+            senders.into_iter().for_each(|s| assert_eq!(s.join().unwrap(), Sent::Sent));
+        });
+    });
+}
+
+/// Closes a queue as its owner does; the words that waited in it.
+fn close(port: &Port) -> Vec<u64> {
+    let queue = port.queue();
+    let mut drained = Vec::new();
+    for index in 0..queue.slots() as u64 {
+        while let CloseStep::Message { position } = queue.close_slot(index) {
+            let mut word = [0];
+            queue.slot(position).read(0, &mut word);
+            drained.extend(word);
+            queue.close_drained(position);
+        }
+    }
+    drained
+}
+
+/// A message to a closing port goes to the closer or back to its sender.
+#[test]
+fn closing_meets_every_message_once() {
+    explore("close", 3, || {
+        with(Port::new(2), |port| {
+            let senders = [1, 2].map(|s| thread::spawn(move || send_all(port, s, 1)));
+            let mut cursor = Cursor::resume(&port.queue());
+            let mut got = poll(port, &mut cursor, 1);
+            got.extend(close(port));
+            let sent = senders.map(|s| s.join().unwrap());
+            assert_eq!(of_sender(&got, 1), sent[0]);
+            assert_eq!(of_sender(&got, 2), sent[1]);
+            assert_eq!(port.queue().closing(), Closing::Complete);
+            port.queue().open();
+            port.is_usable(&mut Cursor::resume(&port.queue()), 3);
+        });
+    });
+}
+
+/// A sender whose port is closed and bound anew meanwhile sends nothing to the new one.
+#[test]
+fn a_late_sender_does_not_reach_the_next_port() {
+    explore("reopen", 3, || {
+        with(Port::new(2), |port| {
+            let status = &port.queue().port.control.status;
+            let late = thread::spawn(|| {
+                let queue = port.queue();
+                if queue.port.control.status.load(Ordering::Acquire) != 0 {
+                    return None;
+                }
+                let claim = queue.claim(&port.spots[1], 1).ok()?;
+                if queue.port.control.status.load(Ordering::Acquire) != 0 {
+                    claim.abandon();
+                    return None;
+                }
+                let position = claim.position();
+                claim.write(0, &[11]);
+                if claim.publish() == Published::Closed {
+                    queue.withdraw(position);
+                    return None;
+                }
+                Some(11)
+            });
+            status.store(1, Ordering::SeqCst);
+            let drained = close(port);
+            let reopened = port.queue().closing() == Closing::Complete;
+            if reopened {
+                port.queue().open();
+                status.store(2, Ordering::Release);
+            }
+            let sent: Vec<u64> = late.join().unwrap().into_iter().collect();
+            assert_eq!(drained, sent, "drained, sent");
+            if reopened {
+                let mut cursor = Cursor::resume(&port.queue());
+                assert_eq!(port.drain(&mut cursor), []);
+                port.is_usable(&mut cursor, 3);
+            } else {
+                assert_eq!(port.queue().closing(), Closing::Complete);
+            }
+        });
+    });
+}
