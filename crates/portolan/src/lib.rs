@@ -13,6 +13,8 @@ mod region;
 mod wait;
 
 pub use deadline::Deadline;
+#[cfg(feature = "marks")]
+pub use domain::sabotage;
 pub use domain::{Builder, Domain, JoinError, LeaveError};
 pub use extent::{AllocateError, Extent, OutOfPages, RawExtent};
 pub use message::{ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency};

@@ -7,11 +7,11 @@
 //!           refused                     refused            free again
 //! ```
 
+use super::create;
 use super::descriptor::Descriptor;
 use super::host::{Host, Newcomer, Watched};
 use super::link::Rope;
 use super::space;
-use super::create;
 use crate::member::Member;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::{Answer, BACK, Greeting, Hello, Reason, Refusal, Return, Welcome};
@@ -208,9 +208,10 @@ impl Host {
     fn take_back(&mut self, member: &Member, newcomer: Newcomer, back: Return) {
         let connection = newcomer.connection;
         let entry = member.tables().spaces.get(usize::from(back.space));
-        let index = self.watched.iter().position(|w| {
-            !w.done && w.space == back.space && w.incarnation == back.incarnation
-        });
+        let index = self
+            .watched
+            .iter()
+            .position(|w| !w.done && w.space == back.space && w.incarnation == back.incarnation);
         let pid = entry.map(|e| e.pid.load(Ordering::Relaxed));
         let (Some(index), Some(entry)) = (index, entry) else {
             return refuse(&connection, Reason::Stranger, back.space.into());

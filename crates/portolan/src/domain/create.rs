@@ -102,7 +102,9 @@ fn default_limit() -> Result<u64, JoinError> {
 /// Why `/proc` says nothing.
 fn unreadable() -> JoinError {
     let tried = std::fs::File::open("/proc/self/stat");
-    let error = tried.err().unwrap_or_else(|| io::ErrorKind::InvalidData.into());
+    let error = tried
+        .err()
+        .unwrap_or_else(|| io::ErrorKind::InvalidData.into());
     JoinError::system("read /proc", error)
 }
 

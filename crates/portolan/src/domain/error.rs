@@ -140,7 +140,9 @@ pub enum JoinError {
     #[error("the host sent no region of a Portolan domain: {0}")]
     NotARegion(#[source] VerifyError),
     /// The host's: what it sent does not fit together.
-    #[error("the host sent no region of a Portolan domain: its {what} is {found:#x} instead of {wanted:#x}")]
+    #[error(
+        "the host sent no region of a Portolan domain: its {what} is {found:#x} instead of {wanted:#x}"
+    )]
     Garbled {
         /// What does not fit.
         what: &'static str,
@@ -218,13 +220,17 @@ impl JoinError {
 #[non_exhaustive]
 pub enum LeaveError {
     /// The caller's: other handles of this membership live; it ends with the last of them.
-    #[error("{handles} other handles (domains, ports, extents) keep this membership: drop them to leave")]
+    #[error(
+        "{handles} other handles (domains, ports, extents) keep this membership: drop them to leave"
+    )]
     StillHeld {
         /// How many, at the least.
         handles: usize,
     },
     /// The host's: it did not answer. It returns what we held when it goes on, or its successor does.
-    #[error("the host did not answer within {waited:?}; what this process held is returned when it does")]
+    #[error(
+        "the host did not answer within {waited:?}; what this process held is returned when it does"
+    )]
     Unanswered {
         /// How long we waited.
         waited: Duration,

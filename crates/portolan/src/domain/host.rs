@@ -317,7 +317,9 @@ impl Keeper {
                 return Err(Stop::Told);
             }
             let acted = self.attend(|keeper, member| match &mut keeper.role {
-                Role::Host(host) => host.act(member, rope, &happened) && hosting(member) == me(member),
+                Role::Host(host) => {
+                    host.act(member, rope, &happened) && hosting(member) == me(member)
+                }
                 Role::Member(_) => true,
             });
             if !acted.ok_or(Stop::Told)? {
@@ -342,4 +344,3 @@ impl Keeper {
         }
     }
 }
-

@@ -36,7 +36,7 @@ mod descriptor;
 mod error;
 mod host;
 mod link;
-pub(crate) mod reclaim;
+mod reclaim;
 mod rendezvous;
 mod settings;
 mod space;
@@ -45,10 +45,12 @@ mod watch;
 pub(crate) use descriptor::Descriptor;
 pub use error::{JoinError, LeaveError};
 pub(crate) use link::{Link, depart};
+#[cfg(feature = "marks")]
+pub use reclaim::sabotage;
 pub use settings::Builder;
 
-use crate::Protection;
 use crate::member::Member;
+use crate::{Disowned, Protection};
 use portolan_abi::space::HostWord;
 use portolan_shm::atomic::Ordering;
 use std::sync::Arc;
@@ -119,6 +121,17 @@ impl Domain {
     /// How extents are protected in this domain.
     pub fn protection(&self) -> Protection {
         self.member.protection
+    }
+
+    /// Whether this process still is a member that the others can reach. Asks the kernel,
+    /// so it is for now and then, not for every message.
+    ///
+    /// # Errors
+    ///
+    /// [`Disowned`]: why it is none.
+    pub fn check(&self) -> Result<(), Disowned> {
+        self.member.present()?;
+        self.member.link.connected()
     }
 
     /// Leaves the domain: when this returns, everything that this process held in it has

@@ -75,7 +75,10 @@ pub(super) fn join(settings: &Builder) -> Result<Domain, JoinError> {
         deadline,
     }
     .run()?;
-    *place = Some((Arc::downgrade(domain.member()), domain.member().link.settled()));
+    *place = Some((
+        Arc::downgrade(domain.member()),
+        domain.member().link.settled(),
+    ));
     Ok(domain)
 }
 
@@ -226,10 +229,7 @@ impl Search<'_> {
     }
 
     /// Listens at a path. A file that nobody listens at was left by somebody who was killed.
-    fn replace(
-        &self,
-        path: &std::path::Path,
-    ) -> Result<Result<OwnedFd, SocketError>, JoinError> {
+    fn replace(&self, path: &std::path::Path) -> Result<Result<OwnedFd, SocketError>, JoinError> {
         let what = "use the directory of the socket";
         // Whoever holds it is the only one to bind, to listen, or to remove.
         let _directory = lock_directory(path).map_err(|e| JoinError::system(what, e))?;
@@ -276,7 +276,12 @@ impl Search<'_> {
         let found = socket::peer(&connection).map_err(JoinError::socket)?.uid;
         if found != owner || found == OVERFLOW_ID {
             let holder = socket::holder(&self.address);
-            return Err(JoinError::Impostor { owner, found, holder }.into());
+            return Err(JoinError::Impostor {
+                owner,
+                found,
+                holder,
+            }
+            .into());
         }
         let mut name = [0; MAX_NAME + 1];
         let called = self.settings.space_name_or_default();
@@ -357,9 +362,8 @@ impl Search<'_> {
             return Err(JoinError::OtherNamespace.into());
         }
         let entry = member.tables().spaces.get(usize::from(us.space));
-        let joined = entry.is_some_and(|e| {
-            space::step(e, us.incarnation, SpacePhase::Joining, SpacePhase::Live)
-        });
+        let joined = entry
+            .is_some_and(|e| space::step(e, us.incarnation, SpacePhase::Joining, SpacePhase::Live));
         if !joined {
             // The host has taken the admission back; perhaps it found us too slow.
             return Err(Miss::Again);

@@ -188,8 +188,8 @@ impl Builder {
     }
 
     pub(super) fn space_name_or_default(&self) -> String {
-        self.space_name.clone().unwrap_or_else(|| {
-            portolan_sys::process::comm(std::process::id()).unwrap_or_default()
-        })
+        self.space_name
+            .clone()
+            .unwrap_or_else(|| portolan_sys::process::comm(std::process::id()).unwrap_or_default())
     }
 }

@@ -78,12 +78,7 @@ pub(super) fn change(
 }
 
 /// Moves the status from one phase to another; see [`change`].
-pub(super) fn step(
-    entry: &SpaceEntry,
-    incarnation: u32,
-    from: SpacePhase,
-    to: SpacePhase,
-) -> bool {
+pub(super) fn step(entry: &SpaceEntry, incarnation: u32, from: SpacePhase, to: SpacePhase) -> bool {
     change(entry, incarnation, |s| {
         (s.phase == from).then_some(SpaceStatus { phase: to, ..s })
     })

@@ -45,7 +45,12 @@ impl Child {
     pub(crate) fn with(prepare: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["child::takes_orders", "--exact", "--nocapture", "--test-threads=1"])
+            .args([
+                "child::takes_orders",
+                "--exact",
+                "--nocapture",
+                "--test-threads=1",
+            ])
             .env(ORDERS, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -53,7 +58,11 @@ impl Child {
         let mut process = command.spawn().unwrap();
         let orders = process.stdin.take().unwrap();
         let answers = BufReader::new(process.stdout.take().unwrap());
-        Self { process, orders, answers }
+        Self {
+            process,
+            orders,
+            answers,
+        }
     }
 
     /// As another user, which only root can do.
@@ -108,6 +117,12 @@ impl Child {
         self.ask("host?") == "true"
     }
 
+    /// Waits until it has ended by itself.
+    #[cfg(feature = "marks")]
+    pub(crate) fn ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -121,7 +136,9 @@ impl Child {
     pub(crate) fn stop(&self) {
         self.signal(portolan_sys::process::Signal::STOP);
         let stat = format!("/proc/{}/stat", self.pid());
-        until("the child has stopped", || std::fs::read_to_string(&stat).is_ok_and(|s| s.contains(") T ")));
+        until("the child has stopped", || {
+            std::fs::read_to_string(&stat).is_ok_and(|s| s.contains(") T "))
+        });
     }
 
     pub(crate) fn resume(&self) {
@@ -148,6 +165,7 @@ struct State {
     extents: Vec<Extent>,
     ports: Vec<ReceiveRight>,
     rights: Vec<SendRight>,
+    requests: Vec<portolan::Request>,
     forked: Vec<u32>,
 }
 
@@ -160,7 +178,9 @@ fn takes_orders() {
     let mut state = State::default();
     for line in std::io::stdin().lines() {
         let Ok(line) = line else { return };
-        let answer = state.obey(&line).unwrap_or_else(|error| format!("error {error}"));
+        let answer = state
+            .obey(&line)
+            .unwrap_or_else(|error| format!("error {error}"));
         let mut out = std::io::stdout().lock();
         writeln!(out, "{MARK}{answer}").unwrap();
         out.flush().unwrap();
@@ -200,7 +220,8 @@ impl State {
                 Ok("done".to_owned())
             }
             ["bind", name] => {
-                self.ports.push(self.domain().bind(PortOptions::named(name))?);
+                self.ports
+                    .push(self.domain().bind(PortOptions::named(name))?);
                 Ok("done".to_owned())
             }
             ["connect", name] => {
@@ -212,18 +233,58 @@ impl State {
                 let extent = self.domain().allocate(bytes.parse()?)?;
                 let mut message = Message::new(b"")?;
                 message.push(extent).map_err(debug)?;
-                self.rights.last().unwrap().send(message, Deadline::after(PATIENCE))?;
+                self.rights
+                    .last()
+                    .unwrap()
+                    .send(message, Deadline::after(PATIENCE))?;
                 Ok("done".to_owned())
             }
             ["receive"] => {
                 let deadline = Deadline::after(PATIENCE);
-                let message = self.ports.last_mut().unwrap().receive(Access::Now, deadline)?;
+                let message = self
+                    .ports
+                    .last_mut()
+                    .unwrap()
+                    .receive(Access::Now, deadline)?;
                 Ok(format!("{} bytes", message.len()))
             }
             ["fork"] => self.fork(),
             ["close all"] | ["close", "all"] => Ok(close_all()),
             ["limit", descriptors] => limit(descriptors.parse()?),
             ["map", address, len] => map(address.parse()?, len.parse()?),
+            ["check"] => Ok(debug(self.domain().check())),
+            #[cfg(feature = "marks")]
+            ["die", "at", mark] => {
+                crate::marks::die_at(mark);
+                Ok("done".to_owned())
+            }
+            ["request", name] => {
+                let deadline = Deadline::after(PATIENCE);
+                let right = self.domain().connect(name, deadline)?;
+                let answer = right.request_reply(Message::new(b"?")?, Access::Now, deadline);
+                Ok(answer.map_or_else(debug, |m| format!("{} bytes", m.header().len())))
+            }
+            ["serve", name] => {
+                let options = PortOptions::named(name).synchronous();
+                self.ports.push(self.domain().bind(options)?);
+                Ok("done".to_owned())
+            }
+            ["take"] => {
+                let deadline = Deadline::after(PATIENCE);
+                let request = self
+                    .ports
+                    .last_mut()
+                    .unwrap()
+                    .get_request(Access::Now, deadline)?;
+                self.requests.push(request);
+                Ok("done".to_owned())
+            }
+            ["watch", name] => {
+                let right = self.domain().connect(name, Deadline::after(PATIENCE))?;
+                right.watch(self.ports.last().unwrap(), 1)?;
+                self.rights.push(right);
+                Ok("done".to_owned())
+            }
             ["threads"] => Ok(threads()),
             _ => Err(format!("no such order: {line}").into()),
         }
@@ -293,7 +354,10 @@ fn limit(descriptors: usize) -> Answer {
     let is_open = |n: &u64| std::path::Path::new(&format!("/proc/self/fd/{n}")).exists();
     let free = (0..1000).filter(|n| !is_open(n)).nth(descriptors);
     let most = free.ok_or("no free descriptor")?;
-    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    let limit = libc::rlimit {
+        rlim_cur: most,
+        rlim_max: most,
+    };
     // SAFETY:
     // - A valid structure.
     let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
@@ -309,7 +373,10 @@ fn map(address: usize, len: usize) -> Answer {
             address as *mut libc::c_void,
             len,
             libc::PROT_NONE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+            libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_NORESERVE
+                | libc::MAP_FIXED_NOREPLACE,
             -1,
             0,
         )
@@ -320,14 +387,25 @@ fn map(address: usize, len: usize) -> Answer {
 /// What the library's threads have used: their number, ticks, and sleeps.
 fn threads() -> String {
     let mut found = (0, 0, 0);
-    for thread in std::fs::read_dir("/proc/self/task").unwrap().map(Result::unwrap) {
-        let read = |file: &str| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+    for thread in std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .map(Result::unwrap)
+    {
+        let read =
+            |file: &str| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
         if !read("comm").starts_with("portolan") {
             continue;
         }
         let stat = read("stat");
-        let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..].split_whitespace().collect();
-        let switches = read("status").lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok());
+        let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..]
+            .split_whitespace()
+            .collect();
+        let switches = read("status").lines().find_map(|l| {
+            l.strip_prefix("voluntary_ctxt_switches:")?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        });
         found.0 += 1;
         found.1 += fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
         found.2 += switches.unwrap();

@@ -11,6 +11,7 @@ fn a_member_that_closes_everything_hurts_nobody() {
     assert_eq!(closer.ask("allocate 4096"), "done");
     assert_eq!(closer.ask("bind inbox"), "done");
     assert_eq!(closer.ask("close all"), "0");
+    assert_eq!(closer.ask("check"), "Err(Disconnected)");
     // Its memory is left alone, and what needs no descriptor goes on.
     assert_eq!(third.ask("connect inbox"), "done");
     assert_eq!(third.ask("send 100"), "done");
@@ -71,7 +72,10 @@ fn a_newcomer_without_descriptors_says_so() {
         let mut poor = Child::new();
         poor.ask(&format!("limit {room}"));
         let answer = poor.ask(&format!("join {name}"));
-        assert!(answer.starts_with("Descriptors"), "room for {room}: {answer}");
+        assert!(
+            answer.starts_with("Descriptors"),
+            "room for {room}: {answer}"
+        );
     }
     let mut second = Child::joined(&name);
     assert!(second.space() >= 2);
@@ -84,7 +88,10 @@ fn a_creator_without_descriptors_says_so() {
         let mut poor = Child::new();
         poor.ask(&format!("limit {room}"));
         let answer = poor.ask(&format!("join {name}"));
-        assert!(answer.starts_with("Descriptors"), "room for {room}: {answer}");
+        assert!(
+            answer.starts_with("Descriptors"),
+            "room for {room}: {answer}"
+        );
     }
     assert_eq!(Child::joined(&name).space(), 1);
 }
@@ -99,7 +106,10 @@ fn a_host_without_descriptors_says_so_and_goes_on() {
         host.ask(&format!("limit {room}"));
         for _ in 0..3 {
             let answer = Child::new().ask(&format!("join {name}"));
-            assert!(answer.starts_with("HostDescriptors"), "room for {room}: {answer}");
+            assert!(
+                answer.starts_with("HostDescriptors"),
+                "room for {room}: {answer}"
+            );
         }
         // With a member gone there is room for another.
         assert_eq!(second.ask("leave"), "Ok(())");

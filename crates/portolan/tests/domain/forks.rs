@@ -36,7 +36,11 @@ fn a_forked_child_of_a_killed_host_keeps_no_name_and_hides_no_death() {
     until("the second hosts", || second.is_host());
     assert_eq!(Child::joined(&name).space(), 1);
     second.kill();
-    until("the name is gone", || !std::fs::read_to_string("/proc/net/unix").unwrap().contains(&name));
+    until("the name is gone", || {
+        !std::fs::read_to_string("/proc/net/unix")
+            .unwrap()
+            .contains(&name)
+    });
     assert_eq!(Child::joined(&name).space(), 1);
     end(pid);
 }

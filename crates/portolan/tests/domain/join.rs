@@ -10,7 +10,10 @@ fn in_proc(what: &str, name: &str) -> bool {
 /// Whether any process maps the domain's memory.
 fn is_mapped(name: &str) -> bool {
     let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-    processes.into_iter().any(|p| std::fs::read_to_string(p.path().join("maps")).is_ok_and(|m| m.contains(&format!("portolan:{name}"))))
+    processes.into_iter().any(|p| {
+        std::fs::read_to_string(p.path().join("maps"))
+            .is_ok_and(|m| m.contains(&format!("portolan:{name}")))
+    })
 }
 
 #[test]
@@ -41,7 +44,10 @@ fn nothing_is_left_when_the_last_has_gone() {
     let mut second = Child::joined(&name);
     assert!(in_proc("/proc/net/unix", &name) && is_mapped(&name));
     assert_eq!(host.ask("leave"), "Ok(())");
-    assert!(in_proc("/proc/net/unix", &name), "the second still is there");
+    assert!(
+        in_proc("/proc/net/unix", &name),
+        "the second still is there"
+    );
     assert_eq!(second.ask("leave"), "Ok(())");
     // Both processes live on, and nothing of the domain with them.
     assert!(!is_mapped(&name));
@@ -51,7 +57,11 @@ fn nothing_is_left_when_the_last_has_gone() {
 #[test]
 fn nothing_is_left_when_all_are_killed() {
     let name = unique("killed");
-    let mut all = [Child::joined(&name), Child::joined(&name), Child::joined(&name)];
+    let mut all = [
+        Child::joined(&name),
+        Child::joined(&name),
+        Child::joined(&name),
+    ];
     all.iter_mut().for_each(Child::kill);
     until("the name is gone", || !in_proc("/proc/net/unix", &name));
     assert!(!is_mapped(&name));
@@ -98,12 +108,17 @@ fn a_process_has_one_membership() {
 fn many_join_at_the_same_instant() {
     let name = unique("crowd");
     let mut crowd: Vec<Child> = (0..12).map(|_| Child::new()).collect();
-    crowd.iter_mut().for_each(|c| c.tell(&format!("join {name}")));
+    crowd
+        .iter_mut()
+        .for_each(|c| c.tell(&format!("join {name}")));
     let mut spaces: Vec<String> = crowd.iter_mut().map(Child::answer).collect();
     spaces.sort();
     spaces.dedup();
     assert_eq!(spaces.len(), 12, "{spaces:?}");
-    let hosts = crowd.iter_mut().filter_map(|c| c.is_host().then_some(())).count();
+    let hosts = crowd
+        .iter_mut()
+        .filter_map(|c| c.is_host().then_some(()))
+        .count();
     assert_eq!(hosts, 1);
 }
 
@@ -113,7 +128,9 @@ fn threads_of_one_process_join_at_the_same_instant() {
     let threads: Vec<_> = (0..8)
         .map(|_| {
             let name = name.clone();
-            std::thread::spawn(move || (0..20).for_each(|_| drop(Domain::builder(&name).size(1 << 20).join().unwrap())))
+            std::thread::spawn(move || {
+                (0..20).for_each(|_| drop(Domain::builder(&name).size(1 << 20).join().unwrap()))
+            })
         })
         .collect();
     threads.into_iter().for_each(|t| t.join().unwrap());

@@ -9,6 +9,8 @@ mod descriptors;
 mod forks;
 mod idle;
 mod join;
+#[cfg(feature = "marks")]
+mod marks;
 mod reclaim;
 mod refused;
 mod takeover;

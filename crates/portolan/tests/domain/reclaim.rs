@@ -13,7 +13,10 @@ fn extents_of_the_killed_come_back() {
         for _ in 0..3 {
             assert_eq!(child.ask("allocate 2097152"), "done", "round {round}");
         }
-        assert!(child.ask("allocate 4194304").starts_with("error"), "the limit is reached");
+        assert!(
+            child.ask("allocate 4194304").starts_with("error"),
+            "the limit is reached"
+        );
         child.kill();
         until("the memory is back", || {
             let mut probe = Child::joined(&name);
@@ -34,7 +37,9 @@ fn what_the_host_held_comes_back_through_its_successor() {
     let mut second = Child::joined(&name);
     assert_eq!(second.ask("connect inbox"), "done");
     host.kill();
-    until("the memory is back", || second.ask("allocate 6291456") == "done");
+    until("the memory is back", || {
+        second.ask("allocate 6291456") == "done"
+    });
     assert!(second.ask("send 100").starts_with("error"), "a dead name");
     // The name of the dead port is free.
     assert_eq!(second.ask("bind inbox"), "done");
@@ -54,7 +59,11 @@ fn extents_in_the_queue_of_the_killed_come_back_and_published_ones_arrive() {
     assert_eq!(sender.ask("connect kept"), "done");
     assert_eq!(sender.ask("send 2000000"), "done");
     sender.kill();
-    assert_eq!(host.ask("receive"), "2000000 bytes", "it was published before the death");
+    assert_eq!(
+        host.ask("receive"),
+        "2000000 bytes",
+        "it was published before the death"
+    );
     receiver.kill();
     until("all but the host's message is back", || {
         let mut probe = Child::joined(&name);
@@ -90,7 +99,11 @@ fn a_watcher_hears_of_a_killed_port() {
     other.kill();
     let told = inbox.receive(Access::Now, Deadline::after(PATIENCE));
     assert_eq!(told.unwrap().notice(), Some(Notice::DeadName { token: 42 }));
-    assert!(right.send(Message::new(b"x").unwrap(), Deadline::NOW).is_err());
+    assert!(
+        right
+            .send(Message::new(b"x").unwrap(), Deadline::NOW)
+            .is_err()
+    );
 }
 
 #[test]

@@ -21,7 +21,10 @@ fn names_that_are_none() {
         let refused = Domain::join(name).unwrap_err();
         assert!(matches!(refused, JoinError::BadName { .. }), "{refused}");
     }
-    assert!(matches!(Domain::builder("x").size(0).join(), Err(JoinError::BadSize { size: 0 })));
+    assert!(matches!(
+        Domain::builder("x").size(0).join(),
+        Err(JoinError::BadSize { size: 0 })
+    ));
 }
 
 #[test]
@@ -43,7 +46,11 @@ fn another_user_needs_permission() {
     // The friend hosts now, and the rules are the creator's still.
     host.kill();
     let mut second = Child::of_user(STRANGER);
-    assert!(second.ask(&format!("join {name} of=0")).starts_with("NotPermitted"));
+    assert!(
+        second
+            .ask(&format!("join {name} of=0"))
+            .starts_with("NotPermitted")
+    );
     let mut owner = Child::joined(&name);
     assert_eq!(owner.space(), 1);
 }
@@ -55,8 +62,14 @@ fn a_group_may_be_permitted() {
     }
     let name = unique("groups");
     let mut host = Child::new();
-    assert_eq!(host.ask(&format!("join {name} allow-group={FRIEND}")), "space 1");
-    assert_eq!(Child::of_user(FRIEND).ask(&format!("join {name} of=0")), "space 2");
+    assert_eq!(
+        host.ask(&format!("join {name} allow-group={FRIEND}")),
+        "space 1"
+    );
+    assert_eq!(
+        Child::of_user(FRIEND).ask(&format!("join {name} of=0")),
+        "space 2"
+    );
 }
 
 #[test]
@@ -74,8 +87,20 @@ fn the_overflow_user_matches_no_permission() {
 #[test]
 fn another_users_domain_is_not_created_for_it() {
     let name = unique("absent");
-    let absent = Domain::builder(&name).of_user(STRANGER).deadline(std::time::Duration::from_millis(50)).join();
-    assert!(matches!(absent, Err(JoinError::Absent { owner: STRANGER, .. })), "{absent:?}");
+    let absent = Domain::builder(&name)
+        .of_user(STRANGER)
+        .deadline(std::time::Duration::from_millis(50))
+        .join();
+    assert!(
+        matches!(
+            absent,
+            Err(JoinError::Absent {
+                owner: STRANGER,
+                ..
+            })
+        ),
+        "{absent:?}"
+    );
 }
 
 #[test]
@@ -85,7 +110,10 @@ fn a_socket_of_somebody_elses_is_not_believed() {
     let _listener = socket::listen(&Address::Abstract(address.into_bytes()), 8).unwrap();
     let refused = Domain::builder(&name).of_user(STRANGER).join().unwrap_err();
     let us = portolan_sys::process::user();
-    assert!(matches!(refused, JoinError::Impostor { owner: STRANGER, found, .. } if found == us), "{refused}");
+    assert!(
+        matches!(refused, JoinError::Impostor { owner: STRANGER, found, .. } if found == us),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -94,11 +122,15 @@ fn another_format_is_refused_by_number() {
     let _host = Child::joined(&name);
     let address = socket_name(portolan_sys::process::user(), &name).unwrap();
     let connection = socket::connect(&Address::Abstract(address.into_bytes())).unwrap();
-    let hello = Hello { version: 99, name: [0; 64] };
+    let hello = Hello {
+        version: 99,
+        name: [0; 64],
+    };
     // A later version's record may be longer or shorter; its first eight bytes are these.
     socket::send(&connection, &hello.encode()[..20], &[]).unwrap();
     let mut buffer = [0; 64];
-    let received = socket::receive_by(&connection, &mut buffer, 0, Some(Instant::now() + PATIENCE)).unwrap();
+    let received =
+        socket::receive_by(&connection, &mut buffer, 0, Some(Instant::now() + PATIENCE)).unwrap();
     let answer = Answer::decode(&buffer[..received.len]);
     assert!(
         matches!(answer, Some(Answer::Refusal(r)) if r.reason == Reason::Version && r.value == 99 && r.version == portolan_abi::FORMAT_VERSION),
@@ -110,23 +142,39 @@ fn another_format_is_refused_by_number() {
 fn garbage_is_refused_and_does_no_harm() {
     let name = unique("garbage");
     let _host = Child::joined(&name);
-    let address = Address::Abstract(socket_name(portolan_sys::process::user(), &name).unwrap().into_bytes());
+    let address = Address::Abstract(
+        socket_name(portolan_sys::process::user(), &name)
+            .unwrap()
+            .into_bytes(),
+    );
     for length in [1, 3, 8, 15, 16, 17, 72, 200] {
         let connection = socket::connect(&address).unwrap();
         socket::send(&connection, &vec![0xee; length], &[]).unwrap();
         let mut buffer = [0; 64];
-        let received = socket::receive_by(&connection, &mut buffer, 0, Some(Instant::now() + PATIENCE)).unwrap();
+        let received =
+            socket::receive_by(&connection, &mut buffer, 0, Some(Instant::now() + PATIENCE))
+                .unwrap();
         let answer = Answer::decode(&buffer[..received.len]);
-        assert!(matches!(answer, Some(Answer::Refusal(r)) if r.reason == Reason::Garbled), "{answer:?}");
+        assert!(
+            matches!(answer, Some(Answer::Refusal(r)) if r.reason == Reason::Garbled),
+            "{answer:?}"
+        );
     }
     // A member of another domain, or of an earlier life, wants back in.
-    let back = portolan_abi::hello::Return { space: 77, incarnation: 5 };
+    let back = portolan_abi::hello::Return {
+        space: 77,
+        incarnation: 5,
+    };
     let connection = socket::connect(&address).unwrap();
     socket::send(&connection, &back.encode(), &[]).unwrap();
     let mut buffer = [0; 64];
-    let received = socket::receive_by(&connection, &mut buffer, 0, Some(Instant::now() + PATIENCE)).unwrap();
+    let received =
+        socket::receive_by(&connection, &mut buffer, 0, Some(Instant::now() + PATIENCE)).unwrap();
     let answer = Answer::decode(&buffer[..received.len]);
-    assert!(matches!(answer, Some(Answer::Refusal(r)) if r.reason == Reason::Stranger), "{answer:?}");
+    assert!(
+        matches!(answer, Some(Answer::Refusal(r)) if r.reason == Reason::Stranger),
+        "{answer:?}"
+    );
     assert_eq!(Child::joined(&name).space(), 2);
 }
 
@@ -136,10 +184,20 @@ fn a_range_that_is_taken_is_named() {
     let _host = Child::joined(&name);
     let (_connection, welcome, _fds) = half_join(&name);
     let mut child = Child::new();
-    assert_eq!(child.ask(&format!("map {} {}", welcome.base + 4096, 1 << 20)), "true");
+    assert_eq!(
+        child.ask(&format!("map {} {}", welcome.base + 4096, 1 << 20)),
+        "true"
+    );
     let answer = child.ask(&format!("join {name}"));
-    let occupant = format!("{:x}-{:x} ---p", welcome.base + 4096, welcome.base + 4096 + (1 << 20));
-    assert!(answer.starts_with("AddressTaken") && answer.contains(&occupant), "{answer}");
+    let occupant = format!(
+        "{:x}-{:x} ---p",
+        welcome.base + 4096,
+        welcome.base + 4096 + (1 << 20)
+    );
+    assert!(
+        answer.starts_with("AddressTaken") && answer.contains(&occupant),
+        "{answer}"
+    );
     // Nothing is left of the attempt: the next newcomer gets the space.
     assert_eq!(Child::joined(&name).space(), 3);
 }
@@ -185,9 +243,16 @@ struct Another(std::process::Child);
 impl Another {
     fn join(domain: &str) -> Self {
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        command.args(["refused::stands_in_the_door", "--exact", "--nocapture"]).env("PORTOLAN_TEST_DOOR", domain);
-        let mut child = command.stdout(std::process::Stdio::piped()).stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        command
+            .args(["refused::stands_in_the_door", "--exact", "--nocapture"])
+            .env("PORTOLAN_TEST_DOOR", domain);
+        let mut child = command
+            .stdout(std::process::Stdio::piped())
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines =
+            std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
         assert!(lines.any(|l| l.unwrap().contains("in the door")));
         Self(child)
     }

@@ -11,10 +11,14 @@ use std::time::Instant;
 pub(crate) fn half_join(domain: &str) -> (OwnedFd, Welcome, Vec<OwnedFd>) {
     let name = socket_name(portolan_sys::process::user(), domain).unwrap();
     let connection = socket::connect(&Address::Abstract(name.into_bytes())).unwrap();
-    let hello = Hello { version: FORMAT_VERSION, name: [0; 64] };
+    let hello = Hello {
+        version: FORMAT_VERSION,
+        name: [0; 64],
+    };
     socket::send(&connection, &hello.encode(), &[]).unwrap();
     let mut buffer = [0; Answer::BYTES];
-    let received = socket::receive_by(&connection, &mut buffer, 2, Some(Instant::now() + PATIENCE)).unwrap();
+    let received =
+        socket::receive_by(&connection, &mut buffer, 2, Some(Instant::now() + PATIENCE)).unwrap();
     match Answer::decode(&buffer[..received.len]) {
         Some(Answer::Welcome(welcome)) => (connection, welcome, received.fds),
         other => panic!("{other:?}"),
@@ -29,7 +33,11 @@ fn a_member_succeeds_a_killed_host_and_lets_newcomers_in() {
     let mut third = Child::joined(&name);
     host.kill();
     let mut newcomer = Child::joined(&name);
-    assert_eq!(newcomer.space(), 1, "what the dead host held is returned before anybody is let in");
+    assert_eq!(
+        newcomer.space(),
+        1,
+        "what the dead host held is returned before anybody is let in"
+    );
     assert_ne!(second.is_host(), third.is_host());
     assert!(!newcomer.is_host());
 }
@@ -96,7 +104,12 @@ fn two_hosts_die_one_after_the_other() {
         all[1].kill_only();
         let mut newcomer = Child::joined(&name);
         assert!(!newcomer.is_host());
-        assert_eq!(rest.iter_mut().filter_map(|c| c.is_host().then_some(())).count(), 1);
+        assert_eq!(
+            rest.iter_mut()
+                .filter_map(|c| c.is_host().then_some(()))
+                .count(),
+            1
+        );
     }
 }
 
@@ -152,7 +165,10 @@ fn a_stopped_host_is_alive() {
     let mut newcomer = Child::new();
     let answer = newcomer.ask(&format!("join {name} deadline-ms=700"));
     let expected = format!("pid: {}", host.pid());
-    assert!(answer.starts_with("TimedOut") && answer.contains(&expected), "{answer}");
+    assert!(
+        answer.starts_with("TimedOut") && answer.contains(&expected),
+        "{answer}"
+    );
     assert!(!second.is_host());
     host.resume();
     let answer = newcomer.ask(&format!("join {name}"));
