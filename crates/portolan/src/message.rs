@@ -14,7 +14,8 @@ use smallvec::SmallVec;
 use std::time::{Duration, Instant};
 
 /// Bytes of a header that lie in the message itself.
-pub const INLINE_HEADER: usize = 112;
+pub const INLINE_HEADER: usize = 48;
+const INLINE_WORDS: usize = INLINE_HEADER / 8;
 
 /// What is sent to a port.
 ///
@@ -29,39 +30,35 @@ pub const INLINE_HEADER: usize = 112;
 /// assert_eq!(message.at(4096).map(<[u8]>::len), Some(100));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Default)]
 #[must_use = "a dropped message gives its extents back"]
 pub struct Message {
-    header: Header,
-    pub(crate) extents: SmallVec<[Extent; 2]>,
+    /// The header, if it is no longer than this.
+    words: [u64; INLINE_WORDS],
+    header_len: usize,
+    pub(crate) extents: SmallVec<[Extent; 1]>,
+    /// What few messages have. Kept apart, so that the others are two cache lines long
+    /// and cheap to move.
+    rest: Option<Box<Rest>>,
+}
+
+/// What few messages have.
+#[derive(Default)]
+pub(crate) struct Rest {
+    /// A header that is longer than [`INLINE_HEADER`].
+    pub(crate) long: Long,
     pub(crate) rights: Vec<Right>,
-    pub(crate) urgency: Option<Urgency>,
-    pub(crate) notice: Option<Notice>,
+    urgency: Option<u64>,
+    notice: Option<Notice>,
 }
 
-#[derive(Debug)]
-pub(crate) enum Header {
-    Inline { len: usize, words: [u64; INLINE_HEADER / 8] },
+/// Where a long header lies.
+#[derive(Default)]
+pub(crate) enum Long {
+    #[default]
+    None,
     Heap(Vec<u8>),
-    Page { extent: Extent, len: usize },
-}
-
-impl Header {
-    /// Its bytes.
-    #[inline]
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Inline { len, words } => &bytes_of(words)[..*len],
-            Self::Heap(bytes) => bytes,
-            Self::Page { extent, len } => extent.get(..*len).unwrap_or(&[]),
-        }
-    }
-}
-
-impl Default for Header {
-    fn default() -> Self {
-        Self::Inline { len: 0, words: [0; INLINE_HEADER / 8] }
-    }
+    Page(Extent),
 }
 
 /// When a message should be dealt with, for ports that hand out the most urgent first.
@@ -142,7 +139,11 @@ impl Message {
     /// The header.
     #[inline]
     pub fn header(&self) -> &[u8] {
-        self.header.bytes()
+        match self.rest.as_ref().map(|r| &r.long) {
+            Some(Long::Heap(bytes)) => bytes,
+            Some(Long::Page(extent)) => extent.get(..self.header_len).unwrap_or(&[]),
+            Some(Long::None) | None => bytes_of(&self.words).get(..self.header_len).unwrap_or(&[]),
+        }
     }
 
     /// Replaces the header.
@@ -155,30 +156,87 @@ impl Message {
         if header.len() > MAX_HEADER {
             return Err(MessageError::Header { len: header.len(), limit: MAX_HEADER });
         }
-        self.header = if header.len() <= INLINE_HEADER {
-            let mut words = [0; INLINE_HEADER / 8];
-            for (word, chunk) in words.iter_mut().zip(header.chunks(8)) {
-                let mut bytes = [0; 8];
-                bytes[..chunk.len()].copy_from_slice(chunk);
-                *word = u64::from_le_bytes(bytes);
-            }
-            Header::Inline { len: header.len(), words }
+        if header.len() > INLINE_HEADER {
+            self.rest_mut().long = Long::Heap(header.to_vec());
         } else {
-            Header::Heap(header.to_vec())
-        };
+            if let Some(rest) = &mut self.rest {
+                rest.long = Long::None;
+            }
+            bytemuck::bytes_of_mut(&mut self.words)[..header.len()].copy_from_slice(header);
+        }
+        self.header_len = header.len();
         Ok(())
     }
 
-    pub(crate) fn raw_header(&self) -> &Header {
-        &self.header
+    /// The words of a short header, to be filled from a slot.
+    #[inline]
+    pub(crate) fn header_words(&mut self, len: usize) -> &mut [u64] {
+        self.header_len = len.min(INLINE_HEADER);
+        &mut self.words[..self.header_len.div_ceil(8)]
     }
 
-    pub(crate) fn take_raw_header(&mut self) -> Header {
-        std::mem::take(&mut self.header)
+    /// The words of a short header; nothing, if it is long.
+    #[inline]
+    pub(crate) fn short(&self) -> Option<&[u64]> {
+        match self.rest.as_ref().map(|r| &r.long) {
+            Some(Long::None) | None => Some(&self.words[..self.header_len.div_ceil(8).min(INLINE_WORDS)]),
+            Some(Long::Heap(_) | Long::Page(_)) => None,
+        }
     }
 
-    pub(crate) fn set_raw_header(&mut self, header: Header) {
-        self.header = header;
+    pub(crate) fn set_long(&mut self, long: Long, len: usize) {
+        self.header_len = len;
+        self.rest_mut().long = long;
+    }
+
+    /// The extent in which a long header lies.
+    #[inline]
+    pub(crate) fn page(&self) -> Option<&Extent> {
+        match &self.rest.as_ref()?.long {
+            Long::Page(extent) => Some(extent),
+            Long::None | Long::Heap(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn rest(&self) -> Option<&Rest> {
+        self.rest.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn take_rest(&mut self) -> Option<Box<Rest>> {
+        self.rest.take()
+    }
+
+    #[cold]
+    pub(crate) fn rest_mut(&mut self) -> &mut Rest {
+        self.rest.get_or_insert_default()
+    }
+
+    #[inline]
+    pub(crate) fn rights(&self) -> &[Right] {
+        self.rest.as_ref().map_or(&[], |r| &r.rights)
+    }
+
+    pub(crate) fn set_notice(&mut self, notice: Notice) {
+        self.rest_mut().notice = Some(notice);
+    }
+
+    pub(crate) fn set_urgency_word(&mut self, word: u64) {
+        self.rest_mut().urgency = Some(word);
+    }
+
+    #[inline]
+    pub(crate) fn urgency_word(&self) -> Option<u64> {
+        self.rest.as_ref()?.urgency
+    }
+
+    /// Drops all that it holds.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.header_len = 0;
+        self.extents.clear();
+        self.rest = None;
     }
 
     /// Appends an extent.
@@ -292,35 +350,49 @@ impl Message {
     ///
     /// The right comes back if the message carries [`MAX_RIGHTS`] already.
     pub fn attach(&mut self, right: impl Into<Right>) -> Result<(), Refused<Right>> {
-        if self.rights.len() >= MAX_RIGHTS {
-            return Err(Refused { error: MessageError::Rights { limit: MAX_RIGHTS }, item: right.into() });
-        }
         let mut right = right.into();
+        let rights = &mut self.rest_mut().rights;
+        if rights.len() >= MAX_RIGHTS {
+            return Err(Refused { error: MessageError::Rights { limit: MAX_RIGHTS }, item: right });
+        }
         if let Right::Receive(port) = &mut right {
             port.lay_down();
         }
-        self.rights.push(right);
+        rights.push(right);
         Ok(())
     }
 
     /// Takes the rights that came with the message.
     pub fn take_rights(&mut self) -> Vec<Right> {
-        std::mem::take(&mut self.rights)
+        self.rest.as_mut().map(|r| std::mem::take(&mut r.rights)).unwrap_or_default()
     }
 
     /// Says when it should be dealt with.
     pub fn set_urgency(&mut self, urgency: Option<Urgency>) {
-        self.urgency = urgency;
+        self.rest_mut().urgency = urgency.map(Urgency::pack);
     }
 
     /// When it should be dealt with.
     pub fn urgency(&self) -> Option<Urgency> {
-        self.urgency
+        self.urgency_word().map(Urgency::unpack)
     }
 
     /// Whether this is no message but something that the port asked to be told.
+    #[inline]
     pub fn notice(&self) -> Option<Notice> {
-        self.notice
+        self.rest.as_ref()?.notice
+    }
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Message")
+            .field("header", &self.header().len())
+            .field("extents", &self.extents)
+            .field("rights", &self.rights())
+            .field("urgency", &self.urgency())
+            .field("notice", &self.notice())
+            .finish()
     }
 }
 
@@ -337,7 +409,9 @@ impl Domain {
         }
         let mut extent = self.allocate(header.len())?;
         extent.copy_from_slice(header);
-        Ok(Message { header: Header::Page { extent, len: header.len() }, ..Message::default() })
+        let mut message = Message::default();
+        message.set_long(Long::Page(extent), header.len());
+        Ok(message)
     }
 }
 
@@ -354,7 +428,7 @@ pub enum ComposeError {
 }
 
 /// The bytes of little-endian words; on this machine the words themselves.
-fn bytes_of(words: &[u64; INLINE_HEADER / 8]) -> &[u8] {
+fn bytes_of(words: &[u64; INLINE_WORDS]) -> &[u8] {
     bytemuck::cast_slice(words)
 }
 

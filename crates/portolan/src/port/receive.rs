@@ -1,7 +1,7 @@
 //! Receiving: look, take, and wait if there is nothing.
 
 use super::rights::{self, Right};
-use super::wire::Contents;
+use super::wire::{self, Contents};
 use super::{SendOnceRight, SendRight, close, send};
 use crate::member::Member;
 use crate::message::{Message, Notice};
@@ -12,7 +12,7 @@ use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, RightWord, event};
 use portolan_abi::slot::{Kind, Phase};
 use portolan_shm::mark;
-use portolan_shm::queue::{Cursor, Found, Next, Woken};
+use portolan_shm::queue::{Cursor, Found, Next, Slot, Woken};
 use portolan_shm::region::read_text;
 use portolan_sys::futex;
 use std::sync::atomic::Ordering;
@@ -58,22 +58,21 @@ pub struct ReceiveRight {
     cursor: Cursor,
     patience: Patience,
     waiting: Waiting,
-    /// Messages passed over on a port by urgency: urgency, position.
-    by_urgency: Option<Vec<(u64, u64)>>,
+    by_urgency: bool,
     given: bool,
 }
 
-/// What a look at the port gave, as this space's already.
-pub(super) struct Taken {
+/// What a received message is, besides what is in it.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
     pub(super) kind: Kind,
     pub(super) reply: Option<RightWord>,
-    pub(super) message: Message,
 }
 
 impl ReceiveRight {
     pub(super) fn new(at: Attached, by_urgency: bool) -> Self {
         let cursor = Cursor::resume(at.queue());
-        Self { at, cursor, patience: Patience::default(), waiting: Waiting::default(), by_urgency: by_urgency.then(Vec::new), given: false }
+        Self { at, cursor, patience: Patience::default(), waiting: Waiting::default(), by_urgency, given: false }
     }
 
     /// Receives a message from an asynchronous port.
@@ -83,8 +82,22 @@ impl ReceiveRight {
     /// [`ReceiveError`]; nothing is lost.
     #[inline]
     pub fn receive(&mut self, access: Access, deadline: impl Into<Deadline>) -> Result<Message, ReceiveError> {
-        let taken = self.next(deadline.into())?;
-        self.finish(taken, access)
+        let mut message = Message::default();
+        self.receive_into(&mut message, access, deadline)?;
+        Ok(message)
+    }
+
+    /// As [`ReceiveRight::receive`], into a message that is already there; what it held is
+    /// dropped first. Saves moving it about.
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError`]; the message is empty then.
+    #[inline]
+    pub fn receive_into(&mut self, message: &mut Message, access: Access, deadline: impl Into<Deadline>) -> Result<(), ReceiveError> {
+        message.clear();
+        let origin = self.next(message, deadline.into())?;
+        self.finish(origin, message, access)
     }
 
     /// Receives a message if one is there.
@@ -97,20 +110,24 @@ impl ReceiveRight {
         self.receive(access, Deadline::NOW)
     }
 
-    pub(super) fn finish(&self, taken: Taken, access: Access) -> Result<Message, ReceiveError> {
-        let Taken { kind, reply, mut message } = taken;
-        match kind {
-            Kind::Request => {
-                // Cannot happen: a request is refused by an asynchronous port. If a buggy member
-                // sent one all the same, its client is answered, and the message dropped.
-                drop(reply.map(|word| self.once(word)));
-                return Err(ReceiveError::WrongKind("asynchronous", "send, and receive"));
-            }
-            Kind::Dropped | Kind::ServerDead => message.notice = Some(Notice::SendOnceDropped),
+    #[inline]
+    pub(super) fn finish(&self, origin: Origin, message: &mut Message, access: Access) -> Result<(), ReceiveError> {
+        match origin.kind {
             Kind::Message | Kind::Reply => {}
+            Kind::Dropped | Kind::ServerDead => message.set_notice(Notice::SendOnceDropped),
+            Kind::Request => return Err(self.refuse(origin, message)),
         }
-        self.open(&message, access);
-        Ok(message)
+        self.open(message, access);
+        Ok(())
+    }
+
+    /// Cannot happen: a request is refused by an asynchronous port. If a buggy member sent
+    /// one all the same, its client is answered, and the message dropped.
+    #[cold]
+    fn refuse(&self, origin: Origin, message: &mut Message) -> ReceiveError {
+        message.clear();
+        drop(origin.reply.map(|word| self.once(word)));
+        ReceiveError::WrongKind("asynchronous", "send, and receive")
     }
 
     pub(super) fn once(&self, word: RightWord) -> Option<SendOnceRight> {
@@ -132,91 +149,97 @@ impl ReceiveRight {
         }
     }
 
-    /// The next message or notice, waiting for it.
+    /// The next message or notice, waiting for it; into `message`, which is empty.
     #[inline]
-    pub(super) fn next(&mut self, deadline: Deadline) -> Result<Taken, ReceiveError> {
+    pub(super) fn next(&mut self, message: &mut Message, deadline: Deadline) -> Result<Origin, ReceiveError> {
         self.at.member.present()?;
-        if let Some(taken) = self.look()? {
-            return Ok(taken);
+        if let Some(origin) = self.look(message)? {
+            return Ok(origin);
         }
         self.settle();
         if deadline.is_now() {
             return Err(ReceiveError::TimedOut);
         }
-        self.wait(deadline)
+        self.wait(message, deadline)
     }
 
     /// Looks once.
     #[inline]
-    fn look(&mut self) -> Result<Option<Taken>, ReceiveError> {
-        if self.by_urgency.is_some() {
-            return self.look_by_urgency();
+    fn look(&mut self, message: &mut Message) -> Result<Option<Origin>, ReceiveError> {
+        if self.by_urgency {
+            return self.look_by_urgency(message);
         }
         match self.at.queue().next(&mut self.cursor) {
-            Next::Found(found) => Ok(Some(self.take(found))),
-            Next::Empty => Ok(self.event()),
+            Next::Found(found) => Ok(Some(self.take(found, message))),
+            Next::Empty => Ok(self.event(message)),
             Next::Closed => Err(ReceiveError::Closed),
         }
     }
 
     /// Takes a found message: all of it is ours before the queue is told.
     #[inline]
-    fn take(&mut self, found: Found) -> Taken {
+    fn take(&mut self, found: Found, message: &mut Message) -> Origin {
         let queue = self.at.queue();
         let member = &self.at.member;
-        let contents = Contents::read(member, &queue.slot(found.position()));
-        let row = member.row();
-        for d in contents.all_extents() {
-            // In range: `Contents` has checked it.
-            let _ = row.hold(d.page, d.generation);
-        }
+        let slot = queue.slot(found.position());
+        let origin = match wire::read_plain(member, &slot, message) {
+            Some((kind, reply)) => Origin { kind, reply },
+            None => Self::read_rich(member, &slot, message),
+        };
         mark!("receive.noted");
-        Right::arrive(member, &contents.rights);
-        if let (Kind::Request, Some(reply)) = (contents.kind, contents.reply) {
+        if let (Kind::Request, Some(reply)) = (origin.kind, origin.reply) {
             member.rights().add_once(reply.port, reply.tag);
         }
         // The line of no return.
         if queue.take(&mut self.cursor, found) == Woken::Senders {
             send::wake_senders(queue);
         }
-        let mut taken = Taken { kind: contents.kind, reply: contents.reply, message: Message::default() };
-        contents.into_message(member, &mut taken.message);
-        taken
+        origin
+    }
+
+    /// Reads a message with rights, an urgency or a long header.
+    #[cold]
+    fn read_rich(member: &std::sync::Arc<Member>, slot: &Slot<'_>, message: &mut Message) -> Origin {
+        let contents = Contents::read(member, slot);
+        for d in contents.all_extents() {
+            // In range: `Contents` has checked it.
+            let _ = member.row().hold(d.page, d.generation);
+        }
+        Right::arrive(member, &contents.rights);
+        let origin = Origin { kind: contents.kind, reply: contents.reply };
+        contents.into_message(member, message);
+        origin
     }
 
     /// On a port by urgency everything published is passed over, then the most urgent taken.
-    fn look_by_urgency(&mut self) -> Result<Option<Taken>, ReceiveError> {
-        let Self { at, cursor, by_urgency: Some(waiting), .. } = self else { return Ok(None) };
-        let queue = at.queue();
-        queue.pass_published(cursor, |_| {});
-        waiting.clear();
-        for (position, state) in queue.passed(cursor) {
-            if state.phase() == Phase::Published {
-                let urgency = Contents::read(&at.member, &queue.slot(position)).urgency;
-                waiting.push((urgency.unwrap_or(u64::MAX), position));
-            }
-        }
-        let most = waiting.iter().min().and_then(|(_, position)| queue.found_passed(cursor, *position));
-        match most {
-            Some(found) => Ok(Some(self.take(found))),
+    fn look_by_urgency(&mut self, message: &mut Message) -> Result<Option<Origin>, ReceiveError> {
+        let queue = self.at.queue();
+        queue.pass_published(&mut self.cursor, |_| {});
+        let published = queue.passed(&self.cursor).into_iter().filter(|(_, state)| state.phase() == Phase::Published);
+        let by_urgency = published.map(|(position, _)| {
+            let urgency = Contents::read(&self.at.member, &queue.slot(position)).urgency;
+            (urgency.unwrap_or(u64::MAX), position)
+        });
+        match by_urgency.min().and_then(|(_, position)| queue.found_passed(&self.cursor, position)) {
+            Some(found) => Ok(Some(self.take(found, message))),
             // Voids among the passed are cleared by the ordinary look.
-            None => match queue.next(cursor) {
+            None => match queue.next(&mut self.cursor) {
                 Next::Closed => Err(ReceiveError::Closed),
-                Next::Found(found) => Ok(Some(self.take(found))),
-                Next::Empty => Ok(self.event()),
+                Next::Found(found) => Ok(Some(self.take(found, message))),
+                Next::Empty => Ok(self.event(message)),
             },
         }
     }
 
     /// Something that the port asked to be told.
     #[inline]
-    fn event(&self) -> Option<Taken> {
+    fn event(&self, message: &mut Message) -> Option<Origin> {
         let events = self.at.queue().port.sleep.events.load(Ordering::Acquire);
-        if events == 0 { None } else { self.notice(events) }
+        if events == 0 { None } else { self.notice(events, message) }
     }
 
     #[cold]
-    fn notice(&self, events: u32) -> Option<Taken> {
+    fn notice(&self, events: u32, message: &mut Message) -> Option<Origin> {
         let word = &self.at.queue().port.sleep.events;
         let notice = if events & event::NO_MORE_SENDERS != 0 {
             word.fetch_and(!event::NO_MORE_SENDERS, Ordering::AcqRel);
@@ -229,9 +252,8 @@ impl ReceiveRight {
             }
             Notice::DeadName { token }
         };
-        let mut message = Message::default();
-        message.notice = Some(notice);
-        Some(Taken { kind: Kind::Message, reply: None, message })
+        message.set_notice(notice);
+        Some(Origin { kind: Kind::Message, reply: None })
     }
 
     /// Gives the slot read last back.
@@ -245,16 +267,16 @@ impl ReceiveRight {
 
     /// Spins, then sleeps, until something comes.
     #[cold]
-    fn wait(&mut self, deadline: Deadline) -> Result<Taken, ReceiveError> {
+    fn wait(&mut self, message: &mut Message, deadline: Deadline) -> Result<Origin, ReceiveError> {
         if self.waiting == Waiting::Poll {
-            return self.poll(deadline);
+            return self.poll(message, deadline);
         }
         loop {
             let looks = if self.waiting == Waiting::Sleep { 0 } else { self.patience.looks() };
             for look in 0..looks {
-                if let Some(taken) = self.look()? {
+                if let Some(origin) = self.look(message)? {
                     self.patience.paid(look);
-                    return Ok(taken);
+                    return Ok(origin);
                 }
                 if look % 256 == 255 && deadline.has_passed() {
                     return Err(ReceiveError::TimedOut);
@@ -265,8 +287,8 @@ impl ReceiveRight {
                 self.patience.in_vain();
             }
             self.sleep(deadline);
-            if let Some(taken) = self.look()? {
-                return Ok(taken);
+            if let Some(origin) = self.look(message)? {
+                return Ok(origin);
             }
             if deadline.has_passed() {
                 return Err(ReceiveError::TimedOut);
@@ -274,11 +296,11 @@ impl ReceiveRight {
         }
     }
 
-    fn poll(&mut self, deadline: Deadline) -> Result<Taken, ReceiveError> {
+    fn poll(&mut self, message: &mut Message, deadline: Deadline) -> Result<Origin, ReceiveError> {
         loop {
             for _ in 0..1024 {
-                if let Some(taken) = self.look()? {
-                    return Ok(taken);
+                if let Some(origin) = self.look(message)? {
+                    return Ok(origin);
                 }
             }
             if deadline.has_passed() {

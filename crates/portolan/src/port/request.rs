@@ -6,6 +6,7 @@
 //! A client that gives up closes its reply port: a late answer meets a dead name.
 
 use super::bind::{PortOptions, bind};
+use super::receive::Origin;
 use super::rights::SendOnceRight;
 use super::send::{self, full, try_post};
 use super::{Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, Unsent, WhenFull};
@@ -35,7 +36,7 @@ struct ReplyPort {
 pub struct Request {
     /// What was asked.
     pub message: Message,
-    reply: Option<SendOnceRight>,
+    pub(super) reply: Option<SendOnceRight>,
 }
 
 /// An answer that was not delivered; see [`SendError`].
@@ -154,24 +155,26 @@ impl ReplyPort {
     /// Waits for the answer to the last request.
     #[inline]
     fn wait(&mut self, access: Access, deadline: Deadline) -> Result<Message, RequestError> {
+        let mut message = Message::default();
         loop {
-            let taken = match self.port.next(deadline) {
-                Ok(taken) => taken,
+            let origin = match self.port.next(&mut message, deadline) {
+                Ok(origin) => origin,
                 Err(ReceiveError::TimedOut) => return Err(RequestError::TimedOut),
                 Err(ReceiveError::Disowned(why)) => return Err(why.into()),
                 Err(_) => return Err(RequestError::ServerDead),
             };
             // An answer to an older request, by a host that answered for a server which had
             // answered just before it died: not ours.
-            if taken.reply.map(|r| r.tag) != Some(self.tag) {
+            if origin.reply.map(|r| r.tag) != Some(self.tag) {
+                message.clear();
                 continue;
             }
-            return match taken.kind {
+            return match origin.kind {
                 Kind::Dropped => Err(RequestError::Dropped),
                 Kind::ServerDead => Err(RequestError::ServerDead),
                 Kind::Reply | Kind::Message | Kind::Request => {
-                    self.port.open(&taken.message, access);
-                    Ok(taken.message)
+                    self.port.open(&message, access);
+                    Ok(message)
                 }
             };
         }
@@ -204,17 +207,19 @@ impl ReceiveRight {
     /// [`ReceiveError`].
     #[inline]
     pub fn get_request(&mut self, access: Access, deadline: impl Into<Deadline>) -> Result<Request, ReceiveError> {
-        let taken = self.next(deadline.into())?;
-        self.finish_request(taken, access)
+        let mut message = Message::default();
+        let origin = self.next(&mut message, deadline.into())?;
+        let reply = self.finish_request(origin, &message, access);
+        Ok(Request { message, reply })
     }
 
-    pub(super) fn finish_request(&self, taken: super::receive::Taken, access: Access) -> Result<Request, ReceiveError> {
-        let reply = match (taken.kind, taken.reply) {
+    #[inline]
+    pub(super) fn finish_request(&self, origin: Origin, message: &Message, access: Access) -> Option<SendOnceRight> {
+        self.open(message, access);
+        match (origin.kind, origin.reply) {
             (Kind::Request, Some(word)) => self.once(word),
             _ => None,
-        };
-        self.open(&taken.message, access);
-        Ok(Request { message: taken.message, reply })
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Sending: check everything, claim, write, publish.
 
 use crate::member::Member;
-use crate::message::{Header, Message};
+use crate::message::{Long, Message};
 use crate::port::{Right, close, wire};
 use crate::region::Attached;
 use crate::wait::Backoff;
@@ -175,8 +175,8 @@ pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<Rig
         row.sending(d.page, d.generation, destination);
     });
     mark!("send.noted");
-    if !message.rights.is_empty() {
-        Right::leave(member, &message.rights, destination);
+    if !message.rights().is_empty() {
+        Right::leave(member, message.rights(), destination);
     }
     plan.write(message, &claim);
     mark!("send.written");
@@ -224,11 +224,9 @@ fn check(member: &Arc<Member>, message: &Message) -> Result<(), Unsent> {
         let d = extent.descriptor();
         row.check(d.page, d.generation)?;
     }
-    if message.rights.iter().any(|r| !r.is_of(member)) {
-        return Err(Unsent::Foreign);
-    }
-    match message.raw_header() {
-        Header::Page { extent, .. } if !extent.is_of(member) => Err(Unsent::Foreign),
+    match message.rest() {
+        Some(rest) if rest.rights.iter().any(|r| !r.is_of(member)) => Err(Unsent::Foreign),
+        Some(rest) if matches!(&rest.long, Long::Page(extent) if !extent.is_of(member)) => Err(Unsent::Foreign),
         _ => Ok(()),
     }
 }
@@ -236,9 +234,7 @@ fn check(member: &Arc<Member>, message: &Message) -> Result<(), Unsent> {
 #[inline]
 fn each_extent(message: &Message, mut f: impl FnMut(&Extent)) {
     message.extents.iter().for_each(&mut f);
-    if let Header::Page { extent, .. } = message.raw_header() {
-        f(extent);
-    }
+    message.page().into_iter().for_each(f);
 }
 
 /// The port was closed between claim and publication: the message is ours again.
@@ -250,7 +246,7 @@ fn take_back(to: &Attached, message: &Message, position: u64) {
         let d = e.descriptor();
         let _ = row.hold(d.page, d.generation);
     });
-    Right::stay(member, &message.rights);
+    Right::stay(member, message.rights());
     to.queue().withdraw(position);
     close::sweep(member, to.port.index);
 }
@@ -279,15 +275,16 @@ pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: Right
 #[inline]
 fn given(member: &Member, message: &mut Message) {
     let mut bytes = 0;
-    for mut extent in message.extents.drain(..) {
+    while let Some(mut extent) = message.extents.pop() {
         bytes += extent.len() as u64;
         extent.forget();
     }
-    if let Header::Page { extent, .. } = &mut message.take_raw_header() {
-        extent.forget();
-    }
-    for right in message.rights.drain(..) {
-        right.given();
+    if let Some(rest) = message.take_rest() {
+        let rest = *rest;
+        if let Long::Page(mut extent) = rest.long {
+            extent.forget();
+        }
+        rest.rights.into_iter().for_each(Right::given);
     }
     if let Some(me) = member.tables().spaces.get(usize::from(member.space)) {
         // Relaxed: counters for people, written by this space only; a lost update between

@@ -1,8 +1,8 @@
 //! One port, several receiving threads of its space.
 
-use super::receive::Taken;
+use super::receive::Origin;
 use super::{Access, ReceiveError, ReceiveRight, Request, SendRight};
-use crate::Deadline;
+use crate::{Deadline, Message};
 use portolan_sys::futex;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,9 +51,11 @@ impl SharedReceiver {
     /// # Errors
     ///
     /// [`ReceiveError`].
-    pub fn receive(&self, access: Access, deadline: impl Into<Deadline>) -> Result<crate::Message, ReceiveError> {
-        let taken = self.next(deadline.into())?;
-        self.lock().right.finish(taken, access)
+    pub fn receive(&self, access: Access, deadline: impl Into<Deadline>) -> Result<Message, ReceiveError> {
+        let mut message = Message::default();
+        let origin = self.next(&mut message, deadline.into())?;
+        self.lock().right.finish(origin, &mut message, access)?;
+        Ok(message)
     }
 
     /// As [`ReceiveRight::get_request`], from any thread.
@@ -62,8 +64,10 @@ impl SharedReceiver {
     ///
     /// [`ReceiveError`].
     pub fn get_request(&self, access: Access, deadline: impl Into<Deadline>) -> Result<Request, ReceiveError> {
-        let taken = self.next(deadline.into())?;
-        self.lock().right.finish_request(taken, access)
+        let mut message = Message::default();
+        let origin = self.next(&mut message, deadline.into())?;
+        let reply = self.lock().right.finish_request(origin, &message, access);
+        Ok(Request { message, reply })
     }
 
     /// A new send right on the port.
@@ -82,10 +86,10 @@ impl SharedReceiver {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next(&self, deadline: Deadline) -> Result<Taken, ReceiveError> {
+    fn next(&self, message: &mut Message, deadline: Deadline) -> Result<Origin, ReceiveError> {
         loop {
             let mut inner = self.lock();
-            match inner.right.next(Deadline::NOW) {
+            match inner.right.next(message, Deadline::NOW) {
                 Err(ReceiveError::TimedOut) if !deadline.has_passed() => {}
                 other => {
                     inner.rearm();

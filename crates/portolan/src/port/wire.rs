@@ -8,7 +8,7 @@
 
 use crate::extent::Extent;
 use crate::member::Member;
-use crate::message::{Header, INLINE_HEADER, Message};
+use crate::message::{INLINE_HEADER, Long, Message};
 use crate::port::Right;
 use crate::{AllocateError, extent};
 use portolan_abi::limits::MAX_SLOT_LINES;
@@ -23,7 +23,7 @@ const MOST_WORDS: usize = inline_capacity(MAX_SLOT_LINES) / 8;
 
 /// How a message will stand in a slot.
 pub(super) struct Plan {
-    pub(super) meta: Meta,
+    meta: Meta,
     reply: Option<RightWord>,
 }
 
@@ -34,12 +34,12 @@ pub(super) fn plan(member: &Arc<Member>, message: &mut Message, kind: Kind, repl
     let mut meta = Meta {
         header: u16::try_from(message.header().len()).unwrap_or(u16::MAX),
         extents: u16::try_from(message.extents.len()).unwrap_or(u16::MAX),
-        rights: u8::try_from(message.rights.len()).unwrap_or(u8::MAX),
-        urgent: message.urgency.is_some(),
+        rights: u8::try_from(message.rights().len()).unwrap_or(u8::MAX),
+        urgent: message.urgency_word().is_some(),
         reply: reply.is_some(),
         ..Meta::new(kind)
     };
-    if meta.inline_bytes() > capacity || matches!(message.raw_header(), Header::Page { .. }) {
+    if meta.inline_bytes() > capacity || message.page().is_some() {
         spill(member, message)?;
         meta.spilled = true;
     }
@@ -51,23 +51,21 @@ pub(super) fn plan(member: &Arc<Member>, message: &mut Message, kind: Kind, repl
 fn spill(member: &Arc<Member>, message: &mut Message) -> Result<(), AllocateError> {
     let header = message.header().len();
     let at = header.next_multiple_of(8);
-    let end = at + 8 * (message.rights.len() + 2 * message.extents.len());
-    let mut page = match message.take_raw_header() {
-        Header::Page { extent, .. } if extent.capacity() >= end => extent,
-        other => {
-            let mut extent = extent::allocate(member, end)?;
-            extent[..header].copy_from_slice(other.bytes());
-            extent
-        }
-    };
-    // Cannot fail: the capacity was checked.
-    let _ = page.set_len(end);
-    let rights = message.rights.iter().map(|r| r.word().pack());
-    let extents = message.extents.iter().flat_map(|e| e.descriptor().pack());
-    for (slot, word) in page[at..].chunks_exact_mut(8).zip(rights.chain(extents)) {
-        slot.copy_from_slice(&word.to_le_bytes());
+    let end = at + 8 * (message.rights().len() + 2 * message.extents.len());
+    if message.page().is_none_or(|page| page.capacity() < end) {
+        let mut extent = extent::allocate(member, end)?;
+        extent[..header].copy_from_slice(message.header());
+        message.set_long(Long::Page(extent), header);
     }
-    message.set_raw_header(Header::Page { extent: page, len: header });
+    let words: Vec<u64> =
+        message.rights().iter().map(|r| r.word().pack()).chain(message.extents.iter().flat_map(|e| e.descriptor().pack())).collect();
+    if let Long::Page(page) = &mut message.rest_mut().long {
+        // Cannot fail: the capacity was checked.
+        let _ = page.set_len(end);
+        for (slot, word) in page[at..].chunks_exact_mut(8).zip(words) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+    }
     Ok(())
 }
 
@@ -84,25 +82,47 @@ impl Plan {
         if let Some(reply) = self.reply {
             put(&[reply.pack()]);
         }
-        if let Some(urgency) = message.urgency {
-            put(&[urgency.pack()]);
+        if let Some(urgency) = message.urgency_word() {
+            put(&[urgency]);
         }
-        match message.raw_header() {
-            Header::Page { extent, .. } => put(&extent.descriptor().pack()),
-            Header::Inline { len, words } => {
-                message.rights.iter().for_each(|r| put(&[r.word().pack()]));
-                message.extents.iter().for_each(|e| put(&e.descriptor().pack()));
-                put(&words[..len.div_ceil(8)]);
-            }
-            Header::Heap(bytes) => {
-                message.rights.iter().for_each(|r| put(&[r.word().pack()]));
-                message.extents.iter().for_each(|e| put(&e.descriptor().pack()));
-                for chunk in bytes.chunks(8) {
-                    put(&[word_of(chunk)]);
-                }
-            }
+        if let Some(page) = message.page() {
+            return put(&page.descriptor().pack());
+        }
+        message.rights().iter().for_each(|r| put(&[r.word().pack()]));
+        message.extents.iter().for_each(|e| put(&e.descriptor().pack()));
+        match message.short() {
+            Some(words) => put(words),
+            None => message.header().chunks(8).for_each(|chunk| put(&[word_of(chunk)])),
         }
     }
+}
+
+/// Reads a slot that holds nothing but a reply word, extents and a short header, which is
+/// what most slots hold, and notes the extents as ours; `None` for the others.
+#[inline]
+pub(super) fn read_plain(member: &Arc<Member>, slot: &Slot<'_>, message: &mut Message) -> Option<(Kind, Option<RightWord>)> {
+    let meta = Meta::unpack(slot.meta());
+    let words = meta.descriptor_words() + usize::from(meta.header).div_ceil(8);
+    if meta.spilled || meta.urgent || meta.rights > 0 || usize::from(meta.header) > INLINE_HEADER || words > slot.inline_words() {
+        return None;
+    }
+    let mut at = 0;
+    let mut next = || {
+        let mut word = [0];
+        slot.read(at, &mut word);
+        at += 1;
+        word[0]
+    };
+    let reply = if meta.reply { RightWord::unpack(next()) } else { None };
+    for _ in 0..meta.extents {
+        if let Some(descriptor) = sound(member, [next(), next()]) {
+            // In range: just checked.
+            let _ = member.row().hold(descriptor.page, descriptor.generation);
+            message.extents.push(Extent::taken(member, descriptor));
+        }
+    }
+    slot.read(meta.descriptor_words(), message.header_words(usize::from(meta.header)));
+    Some((meta.kind, reply))
 }
 
 fn word_of(bytes: &[u8]) -> u64 {
@@ -124,14 +144,12 @@ pub(crate) struct Contents {
 }
 
 enum HeaderWords {
-    Inline { len: usize, words: [u64; INLINE_HEADER / 8] },
-    Long(Vec<u8>),
+    Inline(Vec<u8>),
     InPage(usize),
 }
 
 impl Contents {
     /// Reads a published slot.
-    #[inline]
     pub(crate) fn read(member: &Member, slot: &Slot<'_>) -> Self {
         let meta = Meta::unpack(slot.meta());
         let mut at = 0;
@@ -159,20 +177,14 @@ impl Contents {
         for _ in 0..usize::from(meta.extents).min(slot.inline_words() / 2) {
             contents.extents.extend(sound(member, [next(), next()]));
         }
-        let len = usize::from(meta.header).min((slot.inline_words().saturating_sub(at)) * 8);
-        contents.header = if len <= INLINE_HEADER {
-            let mut words = [0; INLINE_HEADER / 8];
-            slot.read(at, &mut words[..len.div_ceil(8)]);
-            HeaderWords::Inline { len, words }
-        } else {
-            let mut words = [0; MOST_WORDS];
-            slot.read(at, &mut words[..len.div_ceil(8)]);
-            HeaderWords::Long(bytemuck::cast_slice::<u64, u8>(&words)[..len].to_vec())
-        };
+        let at = meta.descriptor_words().min(slot.inline_words());
+        let len = usize::from(meta.header).min((slot.inline_words() - at) * 8);
+        let mut words = [0; MOST_WORDS];
+        slot.read(at, &mut words[..len.div_ceil(8)]);
+        contents.header = HeaderWords::Inline(bytemuck::cast_slice::<u64, u8>(&words)[..len].to_vec());
         contents
     }
 
-    #[cold]
     fn read_page(&mut self, member: &Member, meta: &Meta) {
         let Some(page) = self.page else { return };
         // Copied once, then checked: the bytes are the sender's until we take the message.
@@ -195,17 +207,20 @@ impl Contents {
     }
 
     /// The message, once all of it is ours.
-    #[inline]
     pub(super) fn into_message(self, member: &Arc<Member>, message: &mut Message) {
         message.extents.extend(self.extents.iter().map(|d| Extent::taken(member, *d)));
-        message.rights.extend(self.rights.iter().filter_map(|w| Right::taken(member, *w)));
-        message.urgency = self.urgency.map(crate::message::Urgency::unpack);
-        message.set_raw_header(match (self.header, self.page) {
-            (HeaderWords::Inline { len, words }, _) => Header::Inline { len, words },
-            (HeaderWords::Long(bytes), _) => Header::Heap(bytes),
-            (HeaderWords::InPage(len), Some(page)) => Header::Page { extent: Extent::taken(member, page), len },
-            (HeaderWords::InPage(_), None) => Header::default(),
-        });
+        if !self.rights.is_empty() {
+            message.rest_mut().rights.extend(self.rights.iter().filter_map(|w| Right::taken(member, *w)));
+        }
+        if let Some(urgency) = self.urgency {
+            message.set_urgency_word(urgency);
+        }
+        match (self.header, self.page) {
+            // Cannot fail: a slot holds no more than a header may.
+            (HeaderWords::Inline(bytes), _) => drop(message.set_header(&bytes)),
+            (HeaderWords::InPage(len), Some(page)) => message.set_long(Long::Page(Extent::taken(member, page)), len),
+            (HeaderWords::InPage(_), None) => {}
+        }
     }
 }
 
