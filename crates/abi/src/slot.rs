@@ -141,6 +141,33 @@ pub enum Kind {
     ServerDead = 4,
 }
 
+impl Kind {
+    /// The kind behind a code read from shared memory; unknown ones read as a message.
+    #[inline]
+    pub const fn from_code(code: u8) -> Self {
+        match code {
+            1 => Self::Request,
+            2 => Self::Reply,
+            3 => Self::Dropped,
+            4 => Self::ServerDead,
+            _ => Self::Message,
+        }
+    }
+}
+
+/// What [`Meta::read_plain`] reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plain {
+    /// What the message is.
+    pub kind: Kind,
+    /// Bytes of the header.
+    pub header: usize,
+    /// How many extents travel.
+    pub extents: usize,
+    /// A reply word is there.
+    pub reply: bool,
+}
+
 /// The meta word of a published slot: how to read its inline bytes.
 ///
 /// ```
@@ -195,22 +222,37 @@ impl Meta {
     /// Reads a slot's second word. An unknown kind, which no member writes, reads as a message.
     pub const fn unpack(word: u64) -> Self {
         let bytes = word.to_le_bytes();
-        let kind = match bytes[5] {
-            1 => Kind::Request,
-            2 => Kind::Reply,
-            3 => Kind::Dropped,
-            4 => Kind::ServerDead,
-            _ => Kind::Message,
-        };
         Self {
             header: u16::from_le_bytes([bytes[0], bytes[1]]),
             extents: u16::from_le_bytes([bytes[2], bytes[3]]),
             rights: bytes[4],
-            kind,
+            kind: Kind::from_code(bytes[5]),
             spilled: word & Self::SPILLED != 0,
             urgent: word & Self::URGENT != 0,
             reply: word & Self::REPLY != 0,
         }
+    }
+
+    /// The meta word of a message with nothing but a header, extents and perhaps a reply
+    /// word: what [`Meta::pack`] gives, without its branches.
+    #[inline]
+    pub const fn plain(kind: Kind, header: usize, extents: usize, reply: bool) -> u64 {
+        header as u64 & 0xffff | (extents as u64 & 0xffff) << 16 | (kind as u64) << 40 | if reply { Self::REPLY } else { 0 }
+    }
+
+    /// Reads a meta word that [`Meta::plain`] could have written; `None` for others.
+    #[inline]
+    pub const fn read_plain(word: u64) -> Option<Plain> {
+        let b = word.to_le_bytes();
+        if b[4] != 0 || word & (Self::SPILLED | Self::URGENT) != 0 {
+            return None;
+        }
+        Some(Plain {
+            kind: Kind::from_code(b[5]),
+            header: u16::from_le_bytes([b[0], b[1]]) as usize,
+            extents: u16::from_le_bytes([b[2], b[3]]) as usize,
+            reply: word & Self::REPLY != 0,
+        })
     }
 
     /// Words before the header: reply, urgency, rights, extents.
@@ -240,6 +282,18 @@ mod tests {
         assert_eq!(published.phase(), Phase::Published);
         assert_eq!((published.position(), published.space()), (9, 200));
         assert_eq!(published.flags(), SlotState::ASLEEP | SlotState::PASSED);
+    }
+
+    #[test]
+    fn the_short_way_writes_and_reads_the_same_words() {
+        for (kind, reply) in [(Kind::Message, false), (Kind::Request, true), (Kind::ServerDead, true)] {
+            let meta = Meta { header: 48, extents: 3, reply, ..Meta::new(kind) };
+            assert_eq!(Meta::plain(kind, 48, 3, reply), meta.pack());
+            assert_eq!(Meta::read_plain(meta.pack()), Some(Plain { kind, header: 48, extents: 3, reply }));
+        }
+        for meta in [Meta { rights: 1, ..Meta::new(Kind::Message) }, Meta { spilled: true, ..Meta::new(Kind::Message) }] {
+            assert_eq!(Meta::read_plain(meta.pack()), None);
+        }
     }
 
     #[test]

@@ -168,6 +168,11 @@ impl Message {
         Ok(())
     }
 
+    #[inline]
+    pub(crate) fn header_len(&self) -> usize {
+        self.header_len
+    }
+
     /// The words of a short header, to be filled from a slot.
     #[inline]
     pub(crate) fn header_words(&mut self, len: usize) -> &mut [u64] {

@@ -9,12 +9,13 @@ use crate::region::Attached;
 use crate::wait::{Patience, Waiting, pause};
 use crate::{Deadline, Disowned};
 use portolan_abi::owner::Destination;
-use portolan_abi::port::{PortName, PortPhase, RightWord, event};
+use portolan_abi::port::{PortName, PortPhase, RightKind, RightWord, event};
 use portolan_abi::slot::{Kind, Phase};
 use portolan_shm::mark;
 use portolan_shm::queue::{Cursor, Found, Next, Slot, Woken};
 use portolan_shm::region::read_text;
 use portolan_sys::futex;
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
 /// Whether the receiver will touch the message's pages at once (the paper's hint).
@@ -50,6 +51,12 @@ pub enum ReceiveError {
     Disowned(#[from] Disowned),
 }
 
+impl From<QueueClosed> for ReceiveError {
+    fn from(_: QueueClosed) -> Self {
+        Self::Closed
+    }
+}
+
 /// The right to receive from a port. Dropping it closes the port.
 ///
 /// One thread receives at a time; [`ReceiveRight::share`] makes a handle for several.
@@ -62,11 +69,48 @@ pub struct ReceiveRight {
     given: bool,
 }
 
-/// What a received message is, besides what is in it.
+/// What a received message is, besides what is in it: its kind, and where its answer
+/// goes. One register: a reply's right is a send-once right, so the bits that say so in
+/// a right's word hold the kind here.
 #[derive(Clone, Copy)]
-pub(super) struct Origin {
-    pub(super) kind: Kind,
-    pub(super) reply: Option<RightWord>,
+pub(super) struct Origin(NonZeroU64);
+
+/// The queue is closed.
+pub(super) struct QueueClosed;
+
+impl Origin {
+    const ANSWERED: u64 = 8;
+    const KIND: u64 = 7;
+
+    /// From a slot's kind and reply word, 0 for none.
+    #[inline]
+    pub(super) fn new(kind: Kind, reply: u64) -> Self {
+        let answered = if reply == 0 { 0 } else { Self::ANSWERED };
+        // Kinds begin at 0; one more, and it is never 0.
+        Self(NonZeroU64::MIN.saturating_add(reply & !15 | answered | kind as u64))
+    }
+
+    #[inline]
+    fn word(self) -> u64 {
+        self.0.get() - 1
+    }
+
+    #[inline]
+    pub(super) fn kind(self) -> Kind {
+        match self.word() & Self::KIND {
+            0 => Kind::Message,
+            1 => Kind::Request,
+            2 => Kind::Reply,
+            3 => Kind::Dropped,
+            _ => Kind::ServerDead,
+        }
+    }
+
+    /// Where the answer goes, or which request it answers.
+    #[inline]
+    pub(super) fn reply(self) -> Option<RightWord> {
+        if self.word() & Self::ANSWERED == 0 { None } else { RightWord::unpack(self.word() & !15 | RightKind::SendOnce as u64) }
+    }
 }
 
 impl ReceiveRight {
@@ -112,7 +156,7 @@ impl ReceiveRight {
 
     #[inline]
     pub(super) fn finish(&self, origin: Origin, message: &mut Message, access: Access) -> Result<(), ReceiveError> {
-        match origin.kind {
+        match origin.kind() {
             Kind::Message | Kind::Reply => {}
             Kind::Dropped | Kind::ServerDead => message.set_notice(Notice::SendOnceDropped),
             Kind::Request => return Err(self.refuse(origin, message)),
@@ -126,7 +170,7 @@ impl ReceiveRight {
     #[cold]
     fn refuse(&self, origin: Origin, message: &mut Message) -> ReceiveError {
         message.clear();
-        drop(origin.reply.map(|word| self.once(word)));
+        drop(origin.reply().map(|word| self.once(word)));
         ReceiveError::WrongKind("asynchronous", "send, and receive")
     }
 
@@ -165,14 +209,14 @@ impl ReceiveRight {
 
     /// Looks once.
     #[inline]
-    fn look(&mut self, message: &mut Message) -> Result<Option<Origin>, ReceiveError> {
+    fn look(&mut self, message: &mut Message) -> Result<Option<Origin>, QueueClosed> {
         if self.by_urgency {
             return self.look_by_urgency(message);
         }
         match self.at.queue().next(&mut self.cursor) {
             Next::Found(found) => Ok(Some(self.take(found, message))),
             Next::Empty => Ok(self.event(message)),
-            Next::Closed => Err(ReceiveError::Closed),
+            Next::Closed => Err(QueueClosed),
         }
     }
 
@@ -183,11 +227,11 @@ impl ReceiveRight {
         let member = &self.at.member;
         let slot = queue.slot(found.position());
         let origin = match wire::read_plain(member, &slot, message) {
-            Some((kind, reply)) => Origin { kind, reply },
+            Some(origin) => origin,
             None => Self::read_rich(member, &slot, message),
         };
         mark!("receive.noted");
-        if let (Kind::Request, Some(reply)) = (origin.kind, origin.reply) {
+        if let (Kind::Request, Some(reply)) = (origin.kind(), origin.reply()) {
             member.rights().add_once(reply.port, reply.tag);
         }
         // The line of no return.
@@ -206,13 +250,14 @@ impl ReceiveRight {
             let _ = member.row().hold(d.page, d.generation);
         }
         Right::arrive(member, &contents.rights);
-        let origin = Origin { kind: contents.kind, reply: contents.reply };
+        let origin = Origin::new(contents.kind, contents.reply.map_or(0, RightWord::pack));
         contents.into_message(member, message);
         origin
     }
 
     /// On a port by urgency everything published is passed over, then the most urgent taken.
-    fn look_by_urgency(&mut self, message: &mut Message) -> Result<Option<Origin>, ReceiveError> {
+    #[cold]
+    fn look_by_urgency(&mut self, message: &mut Message) -> Result<Option<Origin>, QueueClosed> {
         let queue = self.at.queue();
         queue.pass_published(&mut self.cursor, |_| {});
         let published = queue.passed(&self.cursor).into_iter().filter(|(_, state)| state.phase() == Phase::Published);
@@ -224,7 +269,7 @@ impl ReceiveRight {
             Some(found) => Ok(Some(self.take(found, message))),
             // Voids among the passed are cleared by the ordinary look.
             None => match queue.next(&mut self.cursor) {
-                Next::Closed => Err(ReceiveError::Closed),
+                Next::Closed => Err(QueueClosed),
                 Next::Found(found) => Ok(Some(self.take(found, message))),
                 Next::Empty => Ok(self.event(message)),
             },
@@ -253,7 +298,7 @@ impl ReceiveRight {
             Notice::DeadName { token }
         };
         message.set_notice(notice);
-        Some(Origin { kind: Kind::Message, reply: None })
+        Some(Origin::new(Kind::Message, 0))
     }
 
     /// Gives the slot read last back.

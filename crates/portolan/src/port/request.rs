@@ -137,15 +137,14 @@ impl SendRight {
         let reply = Some(RightWord { kind: RightKind::SendOnce, port: port.port.at().port, tag: port.tag });
         mark!("request.before_post");
         let sent = match try_post(&self.to, &self.spot, Kind::Request, reply, &mut message) {
-            Ok(()) => Ok(()),
-            Err(Unsent::Full { slots }) => full(&self.to, &self.spot, Kind::Request, reply, message, when_full, slots),
-            Err(reason) => Err(reason.with(message)),
+            Err(Unsent::Full { slots }) => full(&self.to, &self.spot, Kind::Request, reply, &mut message, when_full, slots),
+            other => other,
         };
         match sent {
             Ok(()) => Ok(port),
-            Err(error) => {
+            Err(reason) => {
                 self.replies.put(port);
-                Err(error.into())
+                Err(reason.with(message).into())
             }
         }
     }
@@ -165,11 +164,11 @@ impl ReplyPort {
             };
             // An answer to an older request, by a host that answered for a server which had
             // answered just before it died: not ours.
-            if origin.reply.map(|r| r.tag) != Some(self.tag) {
+            if origin.reply().map(|r| r.tag) != Some(self.tag) {
                 message.clear();
                 continue;
             }
-            return match origin.kind {
+            return match origin.kind() {
                 Kind::Dropped => Err(RequestError::Dropped),
                 Kind::ServerDead => Err(RequestError::ServerDead),
                 Kind::Reply | Kind::Message | Kind::Request => {
@@ -216,7 +215,7 @@ impl ReceiveRight {
     #[inline]
     pub(super) fn finish_request(&self, origin: Origin, message: &Message, access: Access) -> Option<SendOnceRight> {
         self.open(message, access);
-        match (origin.kind, origin.reply) {
+        match (origin.kind(), origin.reply()) {
             (Kind::Request, Some(word)) => self.once(word),
             _ => None,
         }

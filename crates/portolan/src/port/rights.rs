@@ -91,6 +91,17 @@ impl SendRight {
         send::send(&self.to, &self.spot, message, when_full.into())
     }
 
+    /// As [`SendRight::send`], out of a message that stays where it is: empty when it was
+    /// sent, untouched when not. Saves moving it about.
+    ///
+    /// # Errors
+    ///
+    /// The reason.
+    #[inline]
+    pub fn send_from(&self, message: &mut Message, when_full: impl Into<WhenFull>) -> Result<(), super::Unsent> {
+        send::send_from(&self.to, &self.spot, message, when_full.into())
+    }
+
     /// Whether the port lives.
     pub fn is_live(&self) -> bool {
         let status = PortStatus::unpack(self.to.queue().port.control.status.load(Ordering::Acquire));

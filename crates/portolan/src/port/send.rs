@@ -82,10 +82,15 @@ impl Unsent {
 /// Sends `message`, waiting for room as `when_full` says.
 #[inline]
 pub(super) fn send(to: &Attached, spot: &Spot, mut message: Message, when_full: WhenFull) -> Result<(), SendError> {
-    match try_post(to, spot, Kind::Message, None, &mut message) {
-        Ok(()) => Ok(()),
+    send_from(to, spot, &mut message, when_full).map_err(|reason| reason.with(message))
+}
+
+/// As [`send`]; what was sent leaves `message` empty.
+#[inline]
+pub(super) fn send_from(to: &Attached, spot: &Spot, message: &mut Message, when_full: WhenFull) -> Result<(), Unsent> {
+    match try_post(to, spot, Kind::Message, None, message) {
         Err(Unsent::Full { slots }) => full(to, spot, Kind::Message, None, message, when_full, slots),
-        Err(reason) => Err(reason.with(message)),
+        other => other,
     }
 }
 
@@ -96,46 +101,42 @@ pub(super) fn full(
     spot: &Spot,
     kind: Kind,
     reply: Option<RightWord>,
-    mut message: Message,
+    message: &mut Message,
     when_full: WhenFull,
     slots: usize,
-) -> Result<(), SendError> {
+) -> Result<(), Unsent> {
     let counters = &to.queue().port.counters;
     counters.full.fetch_add(1, Ordering::Relaxed);
     let deadline = match when_full {
-        WhenFull::Fail => return Err(Unsent::Full { slots }.with(message)),
+        WhenFull::Fail => return Err(Unsent::Full { slots }),
         WhenFull::Drop => {
             counters.dropped.fetch_add(1, Ordering::Relaxed);
+            message.clear();
             return Ok(());
         }
         WhenFull::Wait(deadline) => deadline,
     };
     let mut backoff = Backoff::for_room();
     loop {
-        let attempt = |message: &mut Message| try_post(to, spot, kind, reply, message);
-        match attempt(&mut message) {
+        match try_post(to, spot, kind, reply, message) {
             Err(Unsent::Full { .. }) => {}
-            Ok(()) => return Ok(()),
-            Err(reason) => return Err(reason.with(message)),
+            other => return other,
         }
         if backoff.spin() {
             continue;
         }
         let queue = to.queue();
         let room = queue.announce_waiting();
-        let last = attempt(&mut message);
+        let last = try_post(to, spot, kind, reply, message);
         if matches!(last, Err(Unsent::Full { .. })) && !deadline.has_passed() {
             mark!("send.waiting");
             let _ = futex::wait(&queue.port.room.room, room, deadline.instant());
         }
         queue.stop_waiting();
         match last {
-            Ok(()) => return Ok(()),
-            Err(Unsent::Full { .. }) if deadline.has_passed() => {
-                return attempt(&mut message).map_err(|reason| reason.with(message));
-            }
+            Err(Unsent::Full { .. }) if deadline.has_passed() => return try_post(to, spot, kind, reply, message),
             Err(Unsent::Full { .. }) => {}
-            Err(reason) => return Err(reason.with(message)),
+            other => return other,
         }
     }
 }

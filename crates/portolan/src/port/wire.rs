@@ -10,6 +10,7 @@ use crate::extent::Extent;
 use crate::member::Member;
 use crate::message::{INLINE_HEADER, Long, Message};
 use crate::port::Right;
+use crate::port::receive::Origin;
 use crate::{AllocateError, extent};
 use portolan_abi::limits::MAX_SLOT_LINES;
 use portolan_abi::owner::Descriptor;
@@ -21,29 +22,42 @@ use std::sync::Arc;
 
 const MOST_WORDS: usize = inline_capacity(MAX_SLOT_LINES) / 8;
 
-/// How a message will stand in a slot.
+/// How a message will stand in a slot: its meta and reply words (0 for none).
+#[derive(Clone, Copy)]
 pub(super) struct Plan {
-    meta: Meta,
-    reply: Option<RightWord>,
+    meta: u64,
+    reply: u64,
 }
 
 /// Decides how `message` goes into a slot of `capacity` inline bytes; moves a header that
 /// does not fit, with all descriptors, into a header extent.
 #[inline]
 pub(super) fn plan(member: &Arc<Member>, message: &mut Message, kind: Kind, reply: Option<RightWord>, capacity: usize) -> Result<Plan, AllocateError> {
+    let reply_word = reply.map_or(0, RightWord::pack);
+    if message.rest().is_none() {
+        let (header, extents) = (message.header_len(), message.extents.len());
+        if 8 * usize::from(reply.is_some()) + 16 * extents + header <= capacity {
+            return Ok(Plan { meta: Meta::plain(kind, header, extents, reply.is_some()), reply: reply_word });
+        }
+    }
+    plan_rich(member, message, kind, reply_word, capacity)
+}
+
+#[cold]
+fn plan_rich(member: &Arc<Member>, message: &mut Message, kind: Kind, reply: u64, capacity: usize) -> Result<Plan, AllocateError> {
     let mut meta = Meta {
-        header: u16::try_from(message.header().len()).unwrap_or(u16::MAX),
+        header: u16::try_from(message.header_len()).unwrap_or(u16::MAX),
         extents: u16::try_from(message.extents.len()).unwrap_or(u16::MAX),
         rights: u8::try_from(message.rights().len()).unwrap_or(u8::MAX),
         urgent: message.urgency_word().is_some(),
-        reply: reply.is_some(),
+        reply: reply != 0,
         ..Meta::new(kind)
     };
     if meta.inline_bytes() > capacity || message.page().is_some() {
         spill(member, message)?;
         meta.spilled = true;
     }
-    Ok(Plan { meta, reply })
+    Ok(Plan { meta: meta.pack(), reply })
 }
 
 /// Puts header and descriptors into an extent.
@@ -72,16 +86,29 @@ fn spill(member: &Arc<Member>, message: &mut Message) -> Result<(), AllocateErro
 impl Plan {
     /// Writes the message into a claimed slot.
     #[inline]
-    pub(super) fn write(&self, message: &Message, claim: &Claim<'_, '_>) {
-        claim.set_meta(self.meta.pack());
+    pub(super) fn write(self, message: &Message, claim: &Claim<'_, '_>) {
+        claim.set_meta(self.meta);
         let mut at = 0;
+        if self.reply != 0 {
+            claim.write(at, &[self.reply]);
+            at += 1;
+        }
+        if message.rest().is_some() {
+            return Self::write_rich(message, claim, at);
+        }
+        for extent in &message.extents {
+            claim.write(at, &extent.descriptor().pack());
+            at += 2;
+        }
+        claim.write(at, message.short().unwrap_or(&[]));
+    }
+
+    #[cold]
+    fn write_rich(message: &Message, claim: &Claim<'_, '_>, mut at: usize) {
         let mut put = |words: &[u64]| {
             claim.write(at, words);
             at += words.len();
         };
-        if let Some(reply) = self.reply {
-            put(&[reply.pack()]);
-        }
         if let Some(urgency) = message.urgency_word() {
             put(&[urgency]);
         }
@@ -100,29 +127,27 @@ impl Plan {
 /// Reads a slot that holds nothing but a reply word, extents and a short header, which is
 /// what most slots hold, and notes the extents as ours; `None` for the others.
 #[inline]
-pub(super) fn read_plain(member: &Arc<Member>, slot: &Slot<'_>, message: &mut Message) -> Option<(Kind, Option<RightWord>)> {
-    let meta = Meta::unpack(slot.meta());
-    let words = meta.descriptor_words() + usize::from(meta.header).div_ceil(8);
-    if meta.spilled || meta.urgent || meta.rights > 0 || usize::from(meta.header) > INLINE_HEADER || words > slot.inline_words() {
+pub(super) fn read_plain(member: &Arc<Member>, slot: &Slot<'_>, message: &mut Message) -> Option<Origin> {
+    let meta = Meta::read_plain(slot.meta())?;
+    let words = usize::from(meta.reply) + 2 * meta.extents;
+    if meta.header > INLINE_HEADER || words + meta.header.div_ceil(8) > slot.inline_words() {
         return None;
     }
-    let mut at = 0;
-    let mut next = || {
-        let mut word = [0];
-        slot.read(at, &mut word);
-        at += 1;
-        word[0]
-    };
-    let reply = if meta.reply { RightWord::unpack(next()) } else { None };
-    for _ in 0..meta.extents {
-        if let Some(descriptor) = sound(member, [next(), next()]) {
+    let mut reply = [0];
+    if meta.reply {
+        slot.read(0, &mut reply);
+    }
+    for at in (usize::from(meta.reply)..words).step_by(2) {
+        let mut descriptor = [0; 2];
+        slot.read(at, &mut descriptor);
+        if let Some(descriptor) = sound(member, descriptor) {
             // In range: just checked.
             let _ = member.row().hold(descriptor.page, descriptor.generation);
             message.extents.push(Extent::taken(member, descriptor));
         }
     }
-    slot.read(meta.descriptor_words(), message.header_words(usize::from(meta.header)));
-    Some((meta.kind, reply))
+    slot.read(words, message.header_words(meta.header));
+    Some(Origin::new(meta.kind, reply[0]))
 }
 
 fn word_of(bytes: &[u8]) -> u64 {
