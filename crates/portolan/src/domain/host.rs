@@ -106,7 +106,6 @@ impl Host {
         let mut host = Self::first()?;
         for space in 1..=u8::MAX {
             host.look_at(member, space)?;
-            portolan_shm::mark!("host.looked");
         }
         portolan_shm::mark!("host.ready");
         Ok(host)
@@ -122,10 +121,12 @@ impl Host {
         if phase == SpacePhase::Free || space == member.space {
             return Ok(());
         }
-        let owner = space::owner(entry);
-        match (phase, owner) {
+        portolan_shm::mark!("host.look");
+        let execed = phase == SpacePhase::Live && space::has_execed(entry, member.region.base());
+        match (phase, space::owner(entry)) {
             // It left, or died, and was not returned to the end.
             (SpacePhase::Dead, _) | (_, Owner::Dead) => bury(member, space, incarnation),
+            (_, Owner::Alive(_)) if execed => bury(member, space, incarnation),
             (_, Owner::Unknown(error)) => return Err(error),
             (_, Owner::Alive(pidfd)) => self.watched.push(Watched {
                 space,
@@ -242,8 +243,10 @@ impl Host {
         if space::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free) {
             // It gave up, or could not map the region. Whoever changes the status first wins.
             watched.done = true;
-        } else if space::status(entry).phase == SpacePhase::Dead {
-            // It was leaving and has not waited.
+        } else if space::status(entry).phase == SpacePhase::Dead
+            || space::has_execed(entry, member.region.base())
+        {
+            // It was leaving and has not waited, or is another program now.
             self.died(member, index);
         } else {
             space::change(entry, incarnation, |s| {

@@ -11,13 +11,15 @@
 use super::descriptor::Descriptor;
 use super::error::LeaveError;
 use super::space;
-use super::{Role, me};
+use super::watch::Control;
+use super::{Role, host, me};
 use crate::Disowned;
 use crate::member::Member;
 use portolan_abi::space::SpaceStatus;
 use portolan_sys::process::{EventFd, spawn_quiet};
 use portolan_sys::socket::Address;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
@@ -227,15 +229,22 @@ pub(super) enum Stop {
 impl Keeper {
     fn run(mut self) -> Self {
         loop {
-            let done = match &self.role {
+            // A panic in here is a mistake of ours. The others must not wait for a host
+            // that lives and does nothing.
+            let done = catch_unwind(AssertUnwindSafe(|| match &self.role {
                 Role::Member(_) => self.watch(),
                 Role::Host(_) => self.host(),
-            };
+            }));
             match done {
-                Ok(()) => {}
-                Err(Stop::Told) => return self,
-                Err(Stop::Disconnected) => {
-                    self.attend(|_, member| disconnect(member));
+                Ok(Ok(())) => {}
+                Ok(Err(Stop::Told)) => return self,
+                Ok(Err(Stop::Disconnected)) | Err(_) => {
+                    self.attend(|_, member| {
+                        disconnect(member);
+                        host::resign(member);
+                    });
+                    // Closes what connections there are, after the role is vacant.
+                    self.role = Role::Member(Control::default());
                     return self;
                 }
             }

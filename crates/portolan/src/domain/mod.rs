@@ -22,7 +22,8 @@
 //! # Invariants
 //!
 //! - **D1** At most one living space has the host word, and only it writes other spaces' entries.
-//! - **D2** The host word is taken from nobody, or from a space whose pidfd is readable.
+//! - **D2** The host word is taken from nobody, or from a space whose pidfd is readable, or
+//!   which has executed another program and so cannot touch the region any more.
 //! - **D3** A space's entry is handed out again only after its reclaim has finished; its
 //!   incarnation then goes up.
 //! - **D4** The listening socket is made once and shared by every member: the domain's name

@@ -19,7 +19,7 @@ use super::space;
 use crate::member::Member;
 use crate::port;
 use portolan_abi::limits::{CHUNK, MAX_PORTS, MAX_WAIT_SETS, MAX_WATCHES, PAGE};
-use portolan_abi::owner::{ChunkUse, Destination, Hold};
+use portolan_abi::owner::{Destination, Hold, OwnerWord};
 use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus, RightWord, event};
 use portolan_abi::region::{
     Geometry, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, WAIT_SET_BYTES, WATCH_BYTES,
@@ -148,17 +148,19 @@ impl<'m> Estate<'m> {
                 continue;
             };
             let (word, to) = row.read(page);
-            let ours = match word.hold() {
-                Hold::None => continue,
-                Hold::Held | Hold::Parked => true,
-                Hold::Sending => self.is_unsent(to),
-            };
-            if ours {
-                tables.alloc.reclaim(page, word.generation());
+            if word == OwnerWord::NONE {
+                continue;
+            }
+            if word.hold() != Hold::Sending {
+                tables.alloc.reclaim_row(&row, page);
                 mark!("host.reclaim.extent");
+                continue;
+            }
+            if self.is_unsent(to) {
+                tables.alloc.reclaim(page, word.generation());
+                mark!("host.reclaim.unsent");
             }
             row.clear(page);
-            mark!("host.reclaim.extent_cleared");
         }
         mark!("host.reclaim.extents");
     }
@@ -263,17 +265,14 @@ impl<'m> Estate<'m> {
         let tables = self.member.tables();
         let all = tables.chunks.len();
         for index in self.used(tables.geometry.chunks, 8, all) {
-            let word = tables.chunks.read(index);
-            if word.home != self.space {
-                continue;
-            }
-            if word.r#use == ChunkUse::Taking && !word.populated {
+            if tables.chunks.reclaim(&tables.alloc, index, self.space) {
                 // Perhaps half populated. Before the word says free: later it may be another's.
                 let offset = self.member.region.offset(Chunks::first_page(index));
                 // Fails only where there is no memory to give back.
                 let _ = memory::punch(self.member.region.fd(), offset, CHUNK as u64);
+                mark!("host.reclaim.punched");
+                tables.chunks.abandon(index, 1);
             }
-            tables.chunks.reclaim(&tables.alloc, index, self.space);
             mark!("host.reclaim.chunk");
         }
         mark!("host.reclaim.chunks");

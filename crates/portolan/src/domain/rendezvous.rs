@@ -24,12 +24,12 @@ use portolan_abi::region::{Geometry, MAGIC};
 use portolan_abi::space::{HostWord, SpacePhase};
 use portolan_shm::atomic::Ordering;
 use portolan_sys::memory;
-use portolan_sys::process::EventFd;
+use portolan_sys::process::{EventFd, poll};
 use portolan_sys::socket::{self, Address, SocketError};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -358,7 +358,7 @@ impl Search<'_> {
         };
         // Made before we are live, so that whatever fails here leaves nothing behind.
         let member = Arc::new(member(self.settings, region, us, Link::new(Some(rope)))?);
-        if !sees_host(&member) {
+        if !sees_host(&member, &connection) {
             return Err(JoinError::OtherNamespace.into());
         }
         let entry = member.tables().spaces.get(usize::from(us.space));
@@ -372,7 +372,8 @@ impl Search<'_> {
         // For the host's information: the status counts. It may be dead by now.
         let _ = socket::send_by(&connection, &[ARRIVED], &[], Some(Instant::now()));
         portolan_shm::mark!("join.arrived");
-        let started = start(&member, Role::Member(Control::welcomed(connection)));
+        let control = Control::welcomed(connection, super::hosting(&member));
+        let started = start(&member, Role::Member(control));
         if let (Err(_), Some(entry)) = (&started, entry) {
             // The connection has closed with the role: the host returns us to free.
             space::step(entry, us.incarnation, SpacePhase::Live, SpacePhase::Dead);
@@ -396,15 +397,16 @@ fn garbled(what: &'static str, found: u64, wanted: u64) -> JoinError {
 }
 
 /// Whether we can tell that the host dies: its process id means the same to us.
-fn sees_host(member: &Member) -> bool {
+fn sees_host(member: &Member, connection: &Descriptor) -> bool {
     let word = super::hosting(member);
     let entry = member.tables().spaces.get(usize::from(word.space));
-    match entry.map(space::owner) {
-        // Dead is as good: it answered, so it has died since, and will be succeeded; or it
-        // is in another namespace, and then its connection is still there.
-        Some(Owner::Alive(_) | Owner::Unknown(_)) => true,
-        Some(Owner::Dead) | None => word == HostWord::VACANT || super::hosting(member) != word,
+    if !matches!(entry.map(space::owner), Some(Owner::Dead)) {
+        return true;
     }
+    // It has died since it welcomed us, or is alive in another namespace. The dead have let
+    // go of their connections before anybody hears of their death.
+    let ended = poll(&[connection.as_fd()], Some(Instant::now()));
+    ended.is_ok_and(|r| r.iter().any(|r| r.hangup)) || super::hosting(member) != word
 }
 
 /// Checks and maps a region that the host has sent.

@@ -41,6 +41,21 @@ pub(super) fn owner(entry: &SpaceEntry) -> Owner {
     }
 }
 
+/// Whether the process that an entry names runs another program by now.
+///
+/// Its memory then is gone as if it had died, and nothing of ours is left in it; yet the
+/// process lives, so its pidfd never says so. To be asked when its connection has ended.
+/// `false` if we may not look, or cannot tell.
+pub(super) fn has_execed(entry: &SpaceEntry, base: usize) -> bool {
+    let pid = entry.pid.load(Ordering::Relaxed);
+    let Ok(maps) = std::fs::read_to_string(format!("/proc/{pid}/maps")) else {
+        return false;
+    };
+    // Empty if its first thread has ended: then nothing can be told.
+    let start = format!("{base:x}-");
+    !maps.is_empty() && !maps.lines().any(|line| line.starts_with(&start))
+}
+
 /// What the entry is doing.
 pub(super) fn status(entry: &SpaceEntry) -> SpaceStatus {
     // Acquire: the entry's other fields were written before.

@@ -36,12 +36,24 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_m
 const CONNECT: Duration = Duration::from_millis(50);
 
 /// A member's connection to its host.
-#[derive(Default)]
 pub(super) struct Control {
     connection: Option<Descriptor>,
-    /// The host has answered on it.
-    known: bool,
+    /// Who has answered on it.
+    known: Option<HostWord>,
+    /// Who hosts, when we last looked.
+    host: HostWord,
     pause: Option<Duration>,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self {
+            connection: None,
+            known: None,
+            host: HostWord::VACANT,
+            pause: None,
+        }
+    }
 }
 
 /// Who hosts, as a member sees it.
@@ -51,7 +63,7 @@ enum View {
     /// Nobody does, or somebody dead: to be succeeded.
     Free(HostWord),
     /// Somebody alive.
-    Alive(Descriptor<PidFd>),
+    Alive(HostWord, Descriptor<PidFd>),
     /// Somebody, but we have no descriptor to watch it with.
     Unclear,
 }
@@ -73,12 +85,20 @@ fn view(member: &Member) -> View {
         // The entry may be another's by now, if the host was succeeded meanwhile.
         if hosting(member) == word {
             return match owner {
-                Owner::Alive(pidfd) => View::Alive(Descriptor::new(pidfd)),
+                Owner::Alive(pidfd) => View::Alive(word, Descriptor::new(pidfd)),
                 Owner::Dead => View::Free(word),
                 Owner::Unknown(_) => View::Unclear,
             };
         }
     }
+}
+
+/// Whether who hosts runs another program by now.
+fn has_execed(member: &Member, word: HostWord) -> bool {
+    let entry = member.tables().spaces.get(usize::from(word.space));
+    let execed = entry.is_some_and(|e| space::has_execed(e, member.region.base()));
+    // The entry may be another's by now.
+    execed && hosting(member) == word
 }
 
 /// Takes the host word from `from`: **the commit point of a takeover** (D2).
@@ -98,17 +118,18 @@ fn succeed(member: &Member, from: HostWord) -> bool {
 
 impl Control {
     /// The connection over which the host has welcomed us.
-    pub(super) fn welcomed(connection: Descriptor) -> Self {
+    pub(super) fn welcomed(connection: Descriptor, by: HostWord) -> Self {
         Self {
             connection: Some(connection),
-            known: true,
+            known: Some(by),
+            host: by,
             pause: None,
         }
     }
 
     /// Until when to sleep: for ever, once the host has answered.
     fn deadline(&mut self) -> Option<Instant> {
-        if self.known {
+        if self.known.is_some() {
             return None;
         }
         let (first, longest) = PAUSES;
@@ -118,11 +139,16 @@ impl Control {
     }
 
     /// Makes us known to whoever hosts now, or will. It answers when it gets to it.
-    fn connect(&mut self, member: &Member, rope: &Rope) {
+    fn connect(&mut self, member: &Member, rope: &Rope, host: HostWord) {
+        self.host = host;
+        if self.known.is_some_and(|known| known != host) {
+            // It leads to the host before; somebody else may hold it open.
+            self.lose();
+        }
         if self.connection.is_some() {
+            // Answered, or still waiting for whoever hosts when it is accepted.
             return;
         }
-        self.known = false;
         let Ok(connection) = socket::connect_by(&rope.address, Some(Instant::now() + CONNECT))
         else {
             return;
@@ -160,16 +186,18 @@ impl Control {
             Ok(None) => {}
             Ok(Some(received)) if received.len == 1 => {
                 if buffer[0] == BACK {
-                    self.known = true;
+                    self.known = Some(self.host);
                     self.pause = None;
                 }
             }
             // Closed, or an answer that is none: begin again.
-            Ok(Some(_)) | Err(_) => {
-                self.connection = None;
-                self.known = false;
-            }
+            Ok(Some(_)) | Err(_) => self.lose(),
         }
+    }
+
+    fn lose(&mut self) {
+        self.connection = None;
+        self.known = None;
     }
 
     /// Sleeps until the host is dead, says something, or hangs up, or until told to stop.
@@ -249,7 +277,7 @@ impl Keeper {
             };
             told = control.tell_leaving(told);
             // Look at the status by the clock, too: a new host may return us unasked.
-            control.known = false;
+            control.known = None;
             let until = control.deadline().unwrap_or(deadline).min(deadline);
             if control.sleep(None, pidfd.as_ref(), Some(until)).is_err() {
                 return Err(LeaveError::Disconnected);
@@ -262,24 +290,29 @@ impl Keeper {
         let Role::Member(control) = &mut self.role else {
             return Ok(Turn::Host);
         };
-        match view(member) {
-            View::Free(word) => {
-                // Without descriptors we could not host: that is left to the others.
-                if !rope.is_whole() || !region_is_ours(member) {
-                    return Err(Stop::Disconnected);
+        let vacant = match view(member) {
+            View::Mine => None,
+            View::Free(word) => Some(word),
+            View::Alive(word, pidfd) => {
+                if control.known == Some(word) || !has_execed(member, word) {
+                    control.connect(member, rope, word);
+                    return Ok(Turn::Sleep(Some(pidfd)));
                 }
-                if !succeed(member, word) {
-                    return Ok(Turn::Again);
-                }
-            }
-            View::Mine => {}
-            View::Alive(pidfd) => {
-                control.connect(member, rope);
-                return Ok(Turn::Sleep(Some(pidfd)));
+                // It lives as another program, and does not answer.
+                Some(word)
             }
             View::Unclear => {
-                control.known = false;
+                control.known = None;
                 return Ok(Turn::Sleep(None));
+            }
+        };
+        if let Some(word) = vacant {
+            // Without descriptors we could not host: that is left to the others.
+            if !rope.is_whole() || !region_is_ours(member) {
+                return Err(Stop::Disconnected);
+            }
+            if !succeed(member, word) {
+                return Ok(Turn::Again);
             }
         }
         if let Ok(host) = Host::succeed(member) {
@@ -288,7 +321,7 @@ impl Keeper {
         }
         // We have no descriptors to watch the others with. Somebody else may have.
         host::resign(member);
-        control.known = false;
+        control.known = None;
         Ok(Turn::Sleep(None))
     }
 }

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Set in a process that takes orders.
 const ORDERS: &str = "PORTOLAN_TEST_CHILD";
+/// Where a process that takes orders says why it could not join, if anywhere.
+pub(crate) const REPORT: &str = "PORTOLAN_TEST_REPORT";
 /// What marks an answer among what the test harness prints.
 const MARK: &str = "@ ";
 /// How long anything may take before the test fails.
@@ -248,10 +250,29 @@ impl State {
                     .receive(Access::Now, deadline)?;
                 Ok(format!("{} bytes", message.len()))
             }
+            // Never answers.
+            ["exec"] => Err(Command::new("sleep").arg("1000").exec().into()),
             ["fork"] => self.fork(),
             ["close all"] | ["close", "all"] => Ok(close_all()),
             ["limit", descriptors] => limit(descriptors.parse()?),
             ["map", address, len] => map(address.parse()?, len.parse()?),
+            ["try-connect", name] => {
+                self.rights
+                    .push(self.domain().connect(name, Deadline::NOW)?);
+                Ok("done".to_owned())
+            }
+            ["try-send", bytes] => {
+                let mut message = Message::new(b"storm")?;
+                let extent = self.domain().allocate(bytes.parse()?)?;
+                message.push(extent).map_err(debug)?;
+                let right = self.rights.last().ok_or("no right")?;
+                right.send(message, Deadline::NOW)?;
+                Ok("done".to_owned())
+            }
+            ["try-receive"] => {
+                let port = self.ports.last_mut().ok_or("no port")?;
+                Ok(format!("{} bytes", port.try_receive(Access::Now)?.len()))
+            }
             ["check"] => Ok(debug(self.domain().check())),
             #[cfg(feature = "marks")]
             ["die", "at", mark] => {
@@ -311,7 +332,12 @@ impl State {
                 self.domain = Some(domain);
                 Ok(answer)
             }
-            Err(error) => Ok(format!("{error:?} | {error}")),
+            Err(error) => {
+                if let Some(report) = std::env::var_os(REPORT) {
+                    std::fs::write(report, format!("{error:?}"))?;
+                }
+                Ok(format!("{error:?} | {error}"))
+            }
         }
     }
 

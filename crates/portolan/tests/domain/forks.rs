@@ -1,4 +1,5 @@
-//! `fork` without `exec`, in host and member, and then the parent is killed.
+//! `fork` without `exec`, in host and member, and then the parent is killed; and `exec`
+//! without `fork`.
 
 use crate::child::{Child, unique, until};
 
@@ -59,4 +60,25 @@ fn a_forked_child_of_a_killed_member_hides_no_death() {
         space == 2
     });
     end(pid);
+}
+
+#[test]
+fn a_host_that_becomes_another_program_is_succeeded() {
+    let name = unique("exec-host");
+    let mut host = Child::joined(&name);
+    let mut second = Child::joined(&name);
+    host.tell("exec");
+    until("the second hosts", || second.is_host());
+    assert_eq!(Child::joined(&name).space(), 1);
+}
+
+#[test]
+fn what_a_member_held_comes_back_when_it_becomes_another_program() {
+    let name = unique("exec-member");
+    let mut host = Child::joined(&name);
+    let mut second = Child::joined(&name);
+    assert_eq!(second.ask("bind inbox"), "done");
+    second.tell("exec");
+    until("its name is free", || host.ask("bind inbox") == "done");
+    assert_eq!(Child::joined(&name).space(), 2);
 }

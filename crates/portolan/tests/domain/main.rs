@@ -6,6 +6,7 @@
 
 mod child;
 mod descriptors;
+mod dump;
 mod forks;
 mod idle;
 mod join;
@@ -13,4 +14,5 @@ mod join;
 mod marks;
 mod reclaim;
 mod refused;
+mod storm;
 mod takeover;

@@ -23,7 +23,7 @@ const RECLAIM: [&str; 24] = [
     "host.reclaim.dead",
     "host.reclaim.names",
     "host.reclaim.extent",
-    "host.reclaim.extent_cleared",
+    "reclaim.row",
     "host.reclaim.extents",
     "host.reclaim.moving",
     "host.reclaim.slot",
@@ -131,7 +131,7 @@ fn the_successor_dies_at_every_step_of_its_succession() {
         "host.contested",
         "host.won",
         "host.counted",
-        "host.looked",
+        "host.look",
     ];
     for mark in marks
         .into_iter()
