@@ -102,6 +102,13 @@ impl<'r> Queue<'r> {
         self.search(cursor)
     }
 
+    /// Whether the slot that comes next is as it was: the one load of a receiver that polls.
+    /// Senders that it has passed over are looked at by [`Queue::next`] only.
+    #[inline]
+    pub fn is_still(&self, cursor: &Cursor) -> bool {
+        self.slot(cursor.head).state(Ordering::Relaxed) == SlotState::free(cursor.head)
+    }
+
     #[cold]
     fn search(&self, cursor: &mut Cursor) -> Next {
         let mut patience = PATIENCE;

@@ -65,22 +65,18 @@ impl<'r> Queue<'r> {
     /// caller reads the port's status *after* the claim, which holds it (a slot that is
     /// claimed keeps the queue from being opened anew), and gives a claim on a port that
     /// it did not mean back with [`Claim::abandon`].
-    #[inline]
+    #[inline(always)]
     pub fn claim<'s>(&self, spot: &'s Spot, space: u8) -> Result<Claim<'r, 's>, ClaimError> {
         // Relaxed: a hint, any value is safe (Q2 checks it against the slot).
         let at = spot.0.load(Ordering::Relaxed);
         let free = SlotState::free(at);
         mark!("send.before_claim");
-        match self.slot(at).exchange(free, free.claimed(at, space)) {
-            Ok(_) => Ok(self.claimed(spot, at)),
-            Err(_) => self.walk(spot, space, at),
-        }
-    }
-
-    #[inline]
-    fn claimed<'s>(&self, spot: &'s Spot, at: u64) -> Claim<'r, 's> {
+        let at = match self.slot(at).exchange(free, free.claimed(at, space)) {
+            Ok(_) => at,
+            Err(_) => self.walk(spot, space, at)?,
+        };
         mark!("send.claimed");
-        Claim { queue: *self, slot: self.slot(at), position: at, spot }
+        Ok(Claim { queue: *self, slot: self.slot(at), position: at, spot })
     }
 
     /// Claims a slot when the one where we expected the end is not free.
@@ -88,7 +84,7 @@ impl<'r> Queue<'r> {
     /// Invariant of the loop: no position before `from` is free, or ever will be; those
     /// from there to `at` were not free when we looked.
     #[inline(never)]
-    fn walk<'s>(&self, spot: &'s Spot, space: u8, mut at: u64) -> Result<Claim<'r, 's>, ClaimError> {
+    fn walk(&self, spot: &Spot, space: u8, mut at: u64) -> Result<u64, ClaimError> {
         let mut from = at;
         let mut hinted = false;
         let mut passed = 0;
@@ -103,7 +99,7 @@ impl<'r> Queue<'r> {
                     if !self.leave_out(from, at) {
                         (at, passed) = (from, 0);
                     } else if slot.exchange(found, found.claimed(at, space)).is_ok() {
-                        return Ok(self.claimed(spot, at));
+                        return Ok(at);
                     }
                 }
                 // The spot was never this queue's: start again where the receiver is.
@@ -216,6 +212,23 @@ impl Claim<'_, '_> {
         self.slot.words()[1].store(meta, Ordering::Relaxed);
     }
 
+    /// Writes the whole first line but for its state: meta word and six inline words.
+    ///
+    /// Unrolled, for it lies between claim and publication: the longer that takes, the
+    /// more surely a receiver that polls snatches the line back in between.
+    #[inline(always)]
+    pub fn fill(&self, words: &[u64; 7]) {
+        let line = self.slot.words();
+        // Relaxed: published by the release in `publish`.
+        line[1].store(words[0], Ordering::Relaxed);
+        line[2].store(words[1], Ordering::Relaxed);
+        line[3].store(words[2], Ordering::Relaxed);
+        line[4].store(words[3], Ordering::Relaxed);
+        line[5].store(words[4], Ordering::Relaxed);
+        line[6].store(words[5], Ordering::Relaxed);
+        line[7].store(words[6], Ordering::Relaxed);
+    }
+
     /// Writes inline words from `first` on.
     #[inline]
     pub fn write(&self, first: usize, words: &[u64]) {
@@ -239,7 +252,7 @@ impl Claim<'_, '_> {
     }
 
     /// Publishes the message: **the commit point of a send**.
-    #[inline]
+    #[inline(always)]
     pub fn publish(self) -> Published {
         mark!("send.before_publish");
         // Q6: loaded after the claim's read-modify-write, which pairs with the
