@@ -32,11 +32,11 @@ pub(crate) enum Command {
 ///
 /// One process reads FILE in blocks, one computes its BLAKE3 digest and stamps
 /// each block, one writes the result. The digest is checked against the file
-/// that was written. The same work is then done over pipes and over Unix
-/// sockets. Prints throughput, processor time, and how often each byte was copied.
+/// that was written. Portolan hands the blocks over from process to process; the
+/// same work is then done over pipes and over Unix sockets. Prints throughput, processor time, and how often each byte was copied.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  portolan demo /var/lib/big.iso\n  portolan demo big.iso --output copy.iso --carrier pipe"
+    after_help = "Example:\n  portolan demo /var/lib/big.iso\n  portolan demo big.iso --output copy.iso --carrier portolan"
 )]
 pub(crate) struct DemoArgs {
     /// The file to send; 256 MiB of generated data if none is given
@@ -59,6 +59,8 @@ pub(crate) struct DemoArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CarrierName {
+    /// Extents of a Portolan domain, handed over
+    Portolan,
     /// Two pipes
     Pipe,
     /// Two Unix stream sockets

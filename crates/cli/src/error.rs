@@ -30,6 +30,12 @@ pub(crate) enum CliError {
         doing: &'static str,
         source: io::Error,
     },
+    /// The library refused; its own text says whose fault it is and what to do.
+    #[error("{doing}: {source}")]
+    Library {
+        doing: &'static str,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A peer's: a process of this run ended before its work was done.
     #[error("the {role} (process {pid}) ended early: {status}")]
     PeerDied {
@@ -96,6 +102,16 @@ impl CliError {
         }
     }
 
+    /// The same for an error of the library.
+    pub(crate) fn library<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+        doing: &'static str,
+    ) -> impl FnOnce(E) -> Self {
+        move |source| Self::Library {
+            doing,
+            source: source.into(),
+        }
+    }
+
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Input { .. }
@@ -103,7 +119,7 @@ impl CliError {
             | Self::Output { .. }
             | Self::NothingMatches { .. }
             | Self::NoCoordinator => Blame::Caller,
-            Self::System { .. } | Self::ReaderLeft => Blame::System,
+            Self::System { .. } | Self::Library { .. } | Self::ReaderLeft => Blame::System,
             Self::PeerDied { .. } | Self::Gone | Self::NeighbourLost { .. } | Self::Garbled(_) => {
                 Blame::Peer
             }
@@ -122,7 +138,7 @@ impl CliError {
             Self::NoCoordinator => {
                 "run `portolan bench` or `portolan demo`, which start it themselves"
             }
-            Self::System { .. } => {
+            Self::System { .. } | Self::Library { .. } => {
                 "run `portolan doctor`; look at limits (ulimit -a) and at free memory"
             }
             Self::PeerDied { .. } => {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use support::{portolan, succeeds};
 
 /// Every carrier of this build.
-const CARRIERS: [&str; 2] = ["pipe", "unix socket"];
+const CARRIERS: [&str; 3] = ["portolan", "pipe", "unix socket"];
 
 /// A directory of its own for one test, removed at the end.
 struct Scratch(PathBuf);
@@ -69,6 +69,13 @@ fn every_carrier_yields_the_digest_of_the_file() {
     assert_eq!(names, CARRIERS);
     for carrier in carriers {
         assert!(carrier["gb_per_s"].as_f64().unwrap() > 0.0, "{carrier}");
+        let copied = carrier["bytes_copied_between_processes"].as_u64();
+        let copies = if carrier["carrier"] == "portolan" {
+            0
+        } else {
+            4
+        };
+        assert_eq!(copied, Some(copies * 1_000_003), "{carrier}");
     }
     assert_eq!(scratch.names(), ["input"]);
 }
@@ -110,12 +117,12 @@ fn a_directory_is_no_input() {
 }
 
 /// A demo under way, its three processes just started, and who they are.
-fn started(scratch: &Scratch) -> (Child, Vec<u32>) {
+fn started(scratch: &Scratch, carrier: &str) -> (Child, Vec<u32>) {
     let path = scratch.0.join("large");
     // Enough work that none of them is done before we have found all three.
     fs::File::create(&path).unwrap().set_len(256 << 20).unwrap();
     let demo = Command::new(env!("CARGO_BIN_EXE_portolan"))
-        .args(["demo", "--carrier", "pipe", path.to_str().unwrap()])
+        .args(["demo", "--carrier", carrier, path.to_str().unwrap()])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -138,6 +145,11 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
+/// The names of all domains on this machine.
+fn domains() -> String {
+    fs::read_to_string("/proc/net/unix").unwrap()
+}
+
 fn kill(process: u32) {
     let killed = Command::new("sh")
         .args(["-c", &format!("kill -KILL {process}")])
@@ -156,9 +168,15 @@ fn is_gone(process: u32) -> bool {
 
 #[test]
 fn a_killed_stage_ends_the_demo_and_is_named() {
-    for (index, role) in ["reader", "hasher", "writer"].into_iter().enumerate() {
-        let scratch = Scratch::new(&format!("killed-{role}"));
-        let (demo, stages) = started(&scratch);
+    let roles = ["reader", "hasher", "writer"].into_iter().enumerate();
+    let all = ["portolan", "pipe"].into_iter().flat_map(|carrier| {
+        roles
+            .clone()
+            .map(move |(index, role)| (carrier, index, role))
+    });
+    for (carrier, index, role) in all {
+        let scratch = Scratch::new(&format!("killed-{carrier}-{role}"));
+        let (demo, stages) = started(&scratch, carrier);
         kill(stages[index]);
         let output = demo.wait_with_output().unwrap();
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -176,11 +194,14 @@ fn a_killed_stage_ends_the_demo_and_is_named() {
 #[test]
 fn a_killed_coordinator_leaves_no_process_and_no_file() {
     let scratch = Scratch::new("orphans");
-    let (mut demo, stages) = started(&scratch);
-    kill(demo.id());
-    demo.wait().unwrap();
-    while !stages.iter().all(|&stage| is_gone(stage)) {
-        std::thread::yield_now();
+    for carrier in ["portolan", "pipe"] {
+        let (mut demo, stages) = started(&scratch, carrier);
+        kill(demo.id());
+        demo.wait().unwrap();
+        while !stages.iter().all(|&stage| is_gone(stage)) {
+            std::thread::yield_now();
+        }
+        assert_eq!(scratch.names(), ["large"]);
+        assert!(!domains().contains(&format!("portolan-demo-{}", demo.id())));
     }
-    assert_eq!(scratch.names(), ["large"]);
 }

@@ -1,7 +1,7 @@
 //! What a way of carrying blocks must do.
 //!
 //! To add one: a variant of [`CarrierName`], a type that implements [`Carrier`],
-//! and a line each in `Hops::make` (in `chain`) and
+//! and a line each in `hop` (in `chain`) and
 //! [`stage_main`](super::stage_main).
 
 use crate::args::CarrierName;
@@ -52,14 +52,17 @@ pub(crate) trait Block {
 impl CarrierName {
     pub(crate) fn label(self) -> &'static str {
         match self {
+            Self::Portolan => "portolan",
             Self::Pipe => "pipe",
             Self::Socket => "unix socket",
         }
     }
 
-    /// How often a byte is copied between two processes: into the kernel and out of it.
+    /// How often a byte is copied between two processes: never, or into the kernel and
+    /// out of it.
     pub(crate) fn copies_a_hop(self) -> u64 {
         match self {
+            Self::Portolan => 0,
             Self::Pipe | Self::Socket => 2,
         }
     }

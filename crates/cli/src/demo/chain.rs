@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use serde::de::DeserializeOwned;
 
 use super::files::{Input, Output};
 use super::stages::{Done, Ready, Role, StageBrief, Start};
@@ -39,6 +40,7 @@ pub(crate) struct Totals {
 /// One stage while it runs.
 struct Stage {
     child: Child,
+    ready: Option<Ready>,
     done: Option<Done>,
 }
 
@@ -52,24 +54,17 @@ pub(crate) fn run(
     // We keep the writer's open file: its position says how far the work is.
     let result = output.reopen()?;
     let mut stages = start(carrier, input, &result, block_kib)?;
-    for stage in &mut stages {
-        let Ready {} = stage.child.expect()?;
-    }
+    gather(&mut stages, |stage| &mut stage.ready, || {})?;
     let bar = super::progress(input.len(), carrier.label());
     let begun = Instant::now();
     for stage in &mut stages {
         stage.child.send(&Start {})?;
     }
-    while stages.iter().any(|stage| stage.done.is_none()) {
-        wait(&stages)?;
-        if let Err(error) = collect(&mut stages) {
-            bar.finish_and_clear();
-            return Err(first_failure(error, &mut stages));
-        }
-        bar.set_position((&result).stream_position().unwrap_or(0));
-    }
+    let position = || bar.set_position((&result).stream_position().unwrap_or(0));
+    let gathered = gather(&mut stages, |stage| &mut stage.done, position);
     let elapsed = begun.elapsed();
     bar.finish_and_clear();
+    gathered?;
     let dones: Vec<Done> = stages
         .iter()
         .filter_map(|stage| stage.done.clone())
@@ -101,72 +96,94 @@ fn totals(carrier: CarrierName, elapsed: Duration, dones: &[Done]) -> Result<Tot
     })
 }
 
-/// The descriptors between the stages: reader to hasher, hasher to writer.
-struct Hops {
-    ends: [(OwnedFd, OwnedFd); 2],
-}
-
-impl Hops {
-    fn make(carrier: CarrierName) -> Result<Self> {
-        let hop = || match carrier {
-            CarrierName::Pipe => {
-                let (from, to) =
-                    pipe_with(PipeFlags::CLOEXEC).map_err(CliError::system("making a pipe"))?;
-                // A user's quota may refuse; the default size works as well.
-                let _ = fcntl_setpipe_size(&to, BUFFER);
-                Ok((from, to))
-            }
-            CarrierName::Socket => {
-                let doing = "making a pair of Unix sockets";
-                let (from, to) = socketpair(
-                    AddressFamily::UNIX,
-                    SocketType::STREAM,
-                    SocketFlags::CLOEXEC,
-                    None,
-                )
+/// The two ends of one hop between stages: where it is read, where it is written.
+/// None for a carrier whose stages find each other by name.
+fn hop(carrier: CarrierName) -> Result<Option<(OwnedFd, OwnedFd)>> {
+    match carrier {
+        CarrierName::Portolan => Ok(None),
+        CarrierName::Pipe => {
+            let (from, to) =
+                pipe_with(PipeFlags::CLOEXEC).map_err(CliError::system("making a pipe"))?;
+            // A user's quota may refuse; the default size works as well.
+            let _ = fcntl_setpipe_size(&to, BUFFER);
+            Ok(Some((from, to)))
+        }
+        CarrierName::Socket => {
+            let doing = "making a pair of Unix sockets";
+            let (from, to) = socketpair(
+                AddressFamily::UNIX,
+                SocketType::STREAM,
+                SocketFlags::CLOEXEC,
+                None,
+            )
+            .map_err(CliError::system(doing))?;
+            rustix::net::sockopt::set_socket_send_buffer_size(&to, BUFFER)
                 .map_err(CliError::system(doing))?;
-                rustix::net::sockopt::set_socket_send_buffer_size(&to, BUFFER)
-                    .map_err(CliError::system(doing))?;
-                Ok((from, to))
-            }
-        };
-        Ok(Self {
-            ends: [hop()?, hop()?],
-        })
+            Ok(Some((from, to)))
+        }
     }
 }
 
 fn start(carrier: CarrierName, input: &Input, result: &File, block_kib: u32) -> Result<Vec<Stage>> {
-    let Hops {
-        ends: [(hasher_in, reader_out), (writer_in, hasher_out)],
-    } = Hops::make(carrier)?;
+    let (hasher_in, reader_out) = hop(carrier)?.unzip();
+    let (writer_in, hasher_out) = hop(carrier)?.unzip();
     let block = usize::try_from(block_kib).expect("64-bit only") << 10;
     let file = input.reopen()?;
+    let (file, result) = (Some(file.as_fd()), Some(result.as_fd()));
+    let [reader_out, hasher_in, hasher_out, writer_in] =
+        [&reader_out, &hasher_in, &hasher_out, &writer_in]
+            .map(|end| end.as_ref().map(OwnedFd::as_fd));
     let descriptors = [
-        (file.as_fd(), reader_out.as_fd()),
-        (hasher_in.as_fd(), hasher_out.as_fd()),
-        (writer_in.as_fd(), result.as_fd()),
+        [file, reader_out],
+        [hasher_in, hasher_out],
+        [writer_in, result],
     ];
     // Our copies go with this function, so that a dead stage ends its neighbours' streams.
-    let stages = Role::ALL
-        .into_iter()
-        .zip(descriptors)
-        .map(|(role, (from, to))| {
-            let brief = Brief::Demo(StageBrief {
-                role,
-                carrier,
-                block,
-            });
-            let child = Child::start(role.name(), &brief, &[from, to])?;
-            Ok(Stage { child, done: None })
+    let stages = Role::ALL.into_iter().zip(descriptors).map(|(role, ends)| {
+        let brief = Brief::Demo(StageBrief {
+            role,
+            carrier,
+            block,
+            domain: format!("portolan-demo-{}", std::process::id()),
         });
+        let ends: Vec<_> = ends.into_iter().flatten().collect();
+        let child = Child::start(role.name(), &brief, &ends)?;
+        Ok(Stage {
+            child,
+            ready: None,
+            done: None,
+        })
+    });
     stages.collect()
 }
 
+/// One packet from every stage into its `place`, in any order; `tick` is called now and
+/// then meanwhile.
+fn gather<T: DeserializeOwned>(
+    stages: &mut [Stage],
+    place: impl Fn(&mut Stage) -> &mut Option<T>,
+    tick: impl Fn(),
+) -> Result<()> {
+    loop {
+        let mut waiting: Vec<&mut Stage> = stages
+            .iter_mut()
+            .filter_map(|stage| place(stage).is_none().then_some(stage))
+            .collect();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        wait(&waiting)?;
+        tick();
+        if let Err(error) = collect(&mut waiting, &place) {
+            return Err(first_failure(error, stages));
+        }
+    }
+}
+
 /// Until a stage says something or ends, or the bar is to move.
-fn wait(stages: &[Stage]) -> Result<()> {
-    let waiting = stages.iter().filter(|stage| stage.done.is_none());
-    let mut fds: Vec<PollFd<'_>> = waiting
+fn wait(stages: &[&mut Stage]) -> Result<()> {
+    let mut fds: Vec<PollFd<'_>> = stages
+        .iter()
         .map(|stage| PollFd::from_borrowed_fd(stage.child.control().as_fd(), PollFlags::IN))
         .collect();
     rustix::io::retry_on_intr(|| poll(&mut fds, Some(&TICK)))
@@ -174,12 +191,16 @@ fn wait(stages: &[Stage]) -> Result<()> {
     Ok(())
 }
 
-/// Takes the results that have arrived.
-fn collect(stages: &mut [Stage]) -> Result<()> {
-    for stage in stages.iter_mut().filter(|stage| stage.done.is_none()) {
+/// Takes the packets that have arrived.
+fn collect<T: DeserializeOwned>(
+    stages: &mut [&mut Stage],
+    place: impl Fn(&mut Stage) -> &mut Option<T>,
+) -> Result<()> {
+    for stage in stages {
         let ready = crate::child::readable(stage.child.control().as_fd(), Some(Duration::ZERO));
         if ready.map_err(CliError::system("waiting for the demo's processes"))? {
-            stage.done = Some(stage.child.expect()?);
+            let packet = stage.child.expect()?;
+            *place(stage) = Some(packet);
         }
     }
     Ok(())

@@ -8,6 +8,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `carrier` | what a way of carrying blocks must do |
+//! | `owned` | extents of a Portolan domain |
 //! | `stream` | pipes and Unix sockets |
 //! | `stages` | the work of the three processes |
 //! | `chain` | starting them, watching them, ending them |
@@ -22,6 +23,7 @@
 mod carrier;
 mod chain;
 mod files;
+mod owned;
 mod report;
 mod stages;
 mod stream;

@@ -81,7 +81,8 @@ pub(crate) fn print(input: &Input, digest: &str, outcomes: &[Outcome], json: boo
         ]);
     }
     out::print(&format!(
-        "{}, {}, reader -> hasher -> writer\nBLAKE3 {digest}, the same in the input, on the way and in the output\n\n{}",
+        "{}, {}, reader -> hasher -> writer\nBLAKE3 {digest}\n\
+         the same in the input, on the way and in the output, whatever carried it\n\n{}",
         input.name(),
         out::size(input.len()),
         table.render(),

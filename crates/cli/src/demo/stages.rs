@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::carrier::{Block as _, Carrier, Stamp};
+use super::owned::Owned;
 use super::stream::Stream;
 use crate::args::CarrierName;
 use crate::child::Control;
@@ -20,14 +21,16 @@ pub(crate) enum Role {
     Writer,
 }
 
-/// What a stage is to do. Its descriptors: reader: FILE, hop out; hasher: hop in,
-/// hop out; writer: hop in, output.
+/// What a stage is to do. Its descriptors: the reader's FILE, or the hop in; then the
+/// hop out, or the writer's output. A carrier that finds its hops by name has none.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StageBrief {
     pub(crate) role: Role,
     pub(crate) carrier: CarrierName,
     /// Bytes of a block.
     pub(crate) block: usize,
+    /// The domain of this run, for the carrier that has one.
+    pub(crate) domain: String,
 }
 
 /// Stage to coordinator: ready to start.
@@ -66,11 +69,25 @@ pub(crate) fn stage_main(
     control: &Control,
     descriptors: Vec<OwnedFd>,
 ) -> Result<()> {
-    let [from, to] = descriptors
-        .try_into()
-        .map_err(|_| CliError::NoCoordinator)?;
+    let mut descriptors = descriptors.into_iter();
+    let mut next = || descriptors.next().ok_or(CliError::NoCoordinator);
     match brief.carrier {
+        CarrierName::Portolan => {
+            let hops = Owned::new(brief.role, &brief.domain, brief.block)?;
+            match brief.role {
+                Role::Reader => {
+                    let file = next()?.into();
+                    timed(control, hops, |hop| read(file, brief.block, hop))
+                }
+                Role::Hasher => timed(control, hops, hash),
+                Role::Writer => {
+                    let output = next()?.into();
+                    timed(control, hops, |hop| write(hop, output))
+                }
+            }
+        }
         CarrierName::Pipe | CarrierName::Socket => {
+            let (from, to) = (next()?, next()?);
             let stream = |from, to| Stream::new(brief.role.name(), from, to, brief.block);
             match brief.role {
                 Role::Reader => timed(control, stream(None, Some(to)), |hop| {
