@@ -61,6 +61,20 @@ impl PortStatus {
             | ((self.generation & GENERATION_MASK) as u64) << 32
     }
 
+    /// A mask, and what a status word under it must be, for a port of this generation that
+    /// takes messages, and is synchronous, or not, or either.
+    #[inline]
+    pub const fn takes(generation: u32, synchronous: Option<bool>) -> (u64, u64) {
+        // Open and moving differ in the lowest bit alone.
+        const _: () = assert!(PortPhase::Open as u64 | 1 == PortPhase::Moving as u64 && PortPhase::Open as u64 & 1 == 0);
+        let of_generation = (((1 << 32) - 1) << 32, (generation as u64) << 32);
+        let (mask, value) = (of_generation.0 | 0xfe, of_generation.1 | PortPhase::Open as u64);
+        match synchronous {
+            None => (mask, value),
+            Some(synchronous) => (mask | 1 << 16, value | (synchronous as u64) << 16),
+        }
+    }
+
     /// Reads it. An unknown phase, which no member writes, reads as lingering.
     pub const fn unpack(word: u64) -> Self {
         let b = word.to_le_bytes();
@@ -196,6 +210,20 @@ mod tests {
         };
         assert_eq!(PortStatus::unpack(status.pack()), status);
         assert_eq!(PortStatus::unpack(0), PortStatus::FRESH);
+        let open = PortStatus { phase: PortPhase::Open, generation: 7, owner: 3, copied: true, ..PortStatus::FRESH };
+        for (status, generation, synchronous, takes) in [
+            (open, 7, None, true),
+            (open, 7, Some(false), true),
+            (open, 7, Some(true), false),
+            (open, 8, None, false),
+            (PortStatus { phase: PortPhase::Moving, ..open }, 7, Some(false), true),
+            (PortStatus { phase: PortPhase::Closing, ..open }, 7, None, false),
+            (PortStatus { phase: PortPhase::Binding, ..open }, 7, None, false),
+            (PortStatus { phase: PortPhase::Lingering, ..open }, 7, None, false),
+        ] {
+            let (mask, value) = PortStatus::takes(generation, synchronous);
+            assert_eq!(status.pack() & mask == value, takes, "{status:?} {generation} {synchronous:?}");
+        }
         let right = RightWord { kind: RightKind::Receive, port: PortName { index: 65_535, generation: GENERATION_MASK }, tag: TAG_MASK };
         assert_eq!(RightWord::unpack(right.pack()), Some(right));
         assert_eq!(RightWord::unpack(0), None);

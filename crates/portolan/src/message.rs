@@ -240,8 +240,12 @@ impl Message {
     #[inline]
     pub fn clear(&mut self) {
         self.header_len = 0;
-        self.extents.clear();
-        self.rest = None;
+        if !self.extents.is_empty() {
+            self.extents.clear();
+        }
+        if self.rest.is_some() {
+            self.rest = None;
+        }
     }
 
     /// Appends an extent.

@@ -12,6 +12,7 @@ use crate::wait_set::WaitSetEntry;
 use core::marker::PhantomData;
 use portolan_abi::limits::{LINE, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, QUEUE_HEAP};
 use portolan_abi::region::Geometry;
+use portolan_abi::space::{SpacePhase, SpaceStatus};
 
 /// The head of a region.
 #[repr(C, align(64))]
@@ -40,8 +41,10 @@ pub struct Header {
     pub rights: CounterLine,
     /// Queue heap: next free byte.
     pub queue_heap: CounterLine,
-    /// Where to look for a free port next.
+    /// Entries of ports that were ever used: those before it.
     pub port_hint: CounterLine,
+    /// Watches that were ever used: those before it.
+    pub watches: CounterLine,
     /// Deaths whose reclaim has finished.
     pub reclaims: CounterLine,
     /// The domain's name, zero-padded to 128 bytes.
@@ -237,6 +240,24 @@ impl<'r> Tables<'r> {
     pub fn right_row(&self, space: u8) -> RightRow<'r> {
         let first = usize::from(space) * MAX_PORTS;
         RightRow::new(&self.rights[first..first + MAX_PORTS])
+    }
+
+    /// Ports that were ever used; looking at others would only allocate their pages.
+    pub fn used_ports(&self) -> impl Iterator<Item = (u16, &'r PortEntry)> + use<'r> {
+        let used = usize::try_from(self.header.port_hint.value.load(Ordering::SeqCst)).unwrap_or(MAX_PORTS);
+        (0..=u16::MAX).zip(&self.ports[..used.min(MAX_PORTS)])
+    }
+
+    /// Spaces that are in use, by a member or a dead one.
+    pub fn used_spaces(&self) -> impl Iterator<Item = u8> + use<'r> {
+        let spaces = self.spaces;
+        (1..=u8::MAX).filter(move |s| SpaceStatus::unpack(spaces[usize::from(*s)].status.load(Ordering::SeqCst)).phase != SpacePhase::Free)
+    }
+
+    /// Watches that were ever used.
+    pub fn used_watches(&self) -> &'r [WatchEntry] {
+        let used = usize::try_from(self.header.watches.value.load(Ordering::SeqCst)).unwrap_or(MAX_WATCHES);
+        &self.watches[..used.min(MAX_WATCHES)]
     }
 
     /// The queue of port `index`, if it has one.

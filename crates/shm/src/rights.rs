@@ -122,6 +122,27 @@ impl<'r> RightRow<'r> {
         self.change_once(port, |once| Once { count: (once.count + 1).min(ONCE_MOST), tag, ..once });
     }
 
+    /// Notes the right to answer a request: the only one on this port, for a client's reply
+    /// port has one request under way. So a plain store does.
+    #[inline]
+    pub fn hold_answer(&self, port: PortName, tag: u32) {
+        self.set_answer(port, Once { count: 1, tag, generation: port.generation });
+    }
+
+    /// The request was answered, or its right sent on.
+    #[inline]
+    pub fn drop_answer(&self, port: PortName) {
+        self.set_answer(port, Once { count: 0, tag: 0, generation: port.generation });
+    }
+
+    #[inline]
+    fn set_answer(&self, port: PortName, once: Once) {
+        if let Some(entry) = self.entries.get(usize::from(port.index)) {
+            // Release: after the answer was published, for the host that reads it when we are dead.
+            entry.once.store(once.pack(), Ordering::Release);
+        }
+    }
+
     /// Takes a send-once right away.
     #[inline]
     pub fn drop_once(&self, port: PortName) {

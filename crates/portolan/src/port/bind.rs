@@ -215,7 +215,8 @@ fn take_entry(member: &Member, slots: usize, lines: usize) -> Result<(u16, &Port
                 continue;
             }
             if !used {
-                hint.store(at as u64 + 1, Ordering::Relaxed);
+                // Before its queue: whoever looks at all ports looks at this one too.
+                hint.fetch_max(at as u64 + 1, Ordering::SeqCst);
                 let Some(queue) = tables.reserve_queue(slots * lines) else {
                     entry.control.status.store(was.pack(), Ordering::Release);
                     return Err(BindError::NoRoom);

@@ -62,14 +62,12 @@ impl Domain {
 pub(super) fn find(member: &Member, name: &str) -> Option<(PortName, u8)> {
     let tables = member.tables();
     let hash = hash(name);
-    tables.names.iter().enumerate().find_map(|(at, word)| {
-        if word.load(Ordering::Acquire) != hash {
+    tables.used_ports().find_map(|(index, entry)| {
+        if tables.names[usize::from(index)].load(Ordering::Acquire) != hash {
             return None;
         }
-        let entry = &tables.ports[at];
         let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
         let open = matches!(status.phase, PortPhase::Open | PortPhase::Moving) && read_text(&entry.name.words) == name;
-        let index = u16::try_from(at).ok()?;
         open.then_some((PortName { index, generation: status.generation }, status.owner))
     })
 }

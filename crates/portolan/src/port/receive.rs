@@ -7,7 +7,7 @@ use crate::member::Member;
 use crate::message::{Message, Notice};
 use crate::region::Attached;
 use crate::wait::{Patience, Waiting, pause};
-use crate::{Deadline, Disowned};
+use crate::{Deadline, Disowned, NoDescriptor};
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, RightKind, RightWord, event};
 use portolan_abi::slot::{Kind, Phase};
@@ -17,6 +17,9 @@ use portolan_shm::region::read_text;
 use portolan_sys::futex;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
+
+/// Looks at the next slot between looks at all else: events, and senders passed over.
+const LOOK_AROUND: u32 = 64;
 
 /// Whether the receiver will touch the message's pages at once (the paper's hint).
 ///
@@ -49,6 +52,9 @@ pub enum ReceiveError {
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
+    /// See [`NoDescriptor`].
+    #[error(transparent)]
+    NoDescriptor(#[from] NoDescriptor),
 }
 
 impl From<QueueClosed> for ReceiveError {
@@ -67,6 +73,9 @@ pub struct ReceiveRight {
     waiting: Waiting,
     by_urgency: bool,
     given: bool,
+    /// What an async receive waits with.
+    #[cfg(feature = "tokio")]
+    pub(crate) bell: Option<Box<crate::tokio::Bell>>,
 }
 
 /// What a received message is, besides what is in it: its kind, and where its answer
@@ -116,7 +125,16 @@ impl Origin {
 impl ReceiveRight {
     pub(super) fn new(at: Attached, by_urgency: bool) -> Self {
         let cursor = Cursor::resume(at.queue());
-        Self { at, cursor, patience: Patience::default(), waiting: Waiting::default(), by_urgency, given: false }
+        Self {
+            at,
+            cursor,
+            patience: Patience::default(),
+            waiting: Waiting::default(),
+            by_urgency,
+            given: false,
+            #[cfg(feature = "tokio")]
+            bell: None,
+        }
     }
 
     /// Receives a message from an asynchronous port.
@@ -179,10 +197,15 @@ impl ReceiveRight {
     }
 
     /// Opens the message's pages as the hint says.
+    #[inline]
     pub(super) fn open(&self, message: &Message, access: Access) {
-        if access == Access::Later {
-            return;
+        if access == Access::Now && !message.extents.is_empty() {
+            self.open_now(message);
         }
+    }
+
+    #[cold]
+    fn open_now(&self, message: &Message) {
         let member = &self.at.member;
         for extent in message.extents() {
             let (page, size) = extent.pages();
@@ -232,7 +255,7 @@ impl ReceiveRight {
         };
         mark!("receive.noted");
         if let (Kind::Request, Some(reply)) = (origin.kind(), origin.reply()) {
-            member.rights().add_once(reply.port, reply.tag);
+            member.rights().hold_answer(reply.port, reply.tag);
         }
         // The line of no return.
         if queue.take(&mut self.cursor, found) == Woken::Senders {
@@ -287,6 +310,7 @@ impl ReceiveRight {
     fn notice(&self, events: u32, message: &mut Message) -> Option<Origin> {
         let word = &self.at.queue().port.sleep.events;
         let notice = if events & event::NO_MORE_SENDERS != 0 {
+            self.at.queue().port.sleep.wanted.fetch_and(!event::NO_MORE_SENDERS, Ordering::SeqCst);
             word.fetch_and(!event::NO_MORE_SENDERS, Ordering::AcqRel);
             Notice::NoMoreSenders
         } else {
@@ -301,9 +325,35 @@ impl ReceiveRight {
         Some(Origin::new(Kind::Message, 0))
     }
 
+    /// Whether the next look may find something. A hint: who sleeps arms, and that decides.
+    pub(crate) fn may_have(&mut self) -> bool {
+        self.settle();
+        let queue = self.at.queue();
+        if queue.port.sleep.events.load(Ordering::Acquire) != 0 {
+            return true;
+        }
+        let head = self.cursor.head();
+        let state = queue.slot(head).state(Ordering::Acquire);
+        let at_head = match state.phase() {
+            Phase::Closed => true,
+            // Not gone round yet: all slots are passed.
+            _ if state.position() < head => false,
+            // Left out: a look steps over it.
+            _ if state.position() > head => true,
+            Phase::Free => false,
+            Phase::Published | Phase::Void => true,
+            // Being written; if more lies beyond, a look may pass it.
+            Phase::Claimed => {
+                let beyond = queue.slot(head + 1).state(Ordering::Acquire);
+                beyond.phase() != Phase::Free || beyond.position() != head + 1
+            }
+        };
+        at_head || queue.passed(&self.cursor).iter().any(|(_, s)| matches!(s.phase(), Phase::Published | Phase::Void))
+    }
+
     /// Gives the slot read last back.
     #[inline]
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let queue = self.at.queue();
         if queue.settle_all(&mut self.cursor) == Woken::Senders {
             send::wake_senders(queue);
@@ -319,7 +369,9 @@ impl ReceiveRight {
         loop {
             let looks = if self.waiting == Waiting::Sleep { 0 } else { self.patience.looks() };
             for look in 0..looks {
-                if let Some(origin) = self.look(message)? {
+                if (look % LOOK_AROUND == 0 || !self.at.queue().is_still(&self.cursor))
+                    && let Some(origin) = self.look(message)?
+                {
                     self.patience.paid(look);
                     return Ok(origin);
                 }
@@ -343,7 +395,9 @@ impl ReceiveRight {
 
     fn poll(&mut self, message: &mut Message, deadline: Deadline) -> Result<Origin, ReceiveError> {
         loop {
-            for _ in 0..1024 {
+            for _ in 0..16 {
+                let queue = self.at.queue();
+                (0..LOOK_AROUND).find(|_| { let stirs = !queue.is_still(&self.cursor); if !stirs { std::hint::spin_loop(); } stirs });
                 if let Some(origin) = self.look(message)? {
                     return Ok(origin);
                 }
@@ -416,6 +470,12 @@ impl ReceiveRight {
 
     pub(crate) fn at(&self) -> &Attached {
         &self.at
+    }
+
+    /// The bell, and the word that changes when something comes.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn bell_and_word(&mut self) -> Option<(&mut crate::tokio::Bell, &std::sync::atomic::AtomicU32)> {
+        Some((self.bell.as_deref_mut()?, &self.at.queue().port.sleep.doorbell))
     }
 
     /// Lays the port down, to be sent: what was taken is retired, so that the next receiver

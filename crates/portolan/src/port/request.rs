@@ -13,15 +13,19 @@ use super::{Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight,
 use crate::member::Member;
 use crate::message::Message;
 use crate::wait::Waiting;
-use crate::{Deadline, Disowned};
+use crate::{Deadline, Disowned, NoDescriptor};
+use crossbeam_utils::atomic::AtomicCell;
 use portolan_abi::port::{PortName, RightKind, RightWord, TAG_MASK};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Reply ports that are not in use.
+/// Reply ports that are not in use: one at hand, the others behind a lock.
 #[derive(Default)]
-pub(crate) struct ReplyPorts(Mutex<Vec<ReplyPort>>);
+pub(crate) struct ReplyPorts {
+    at_hand: AtomicCell<Option<Box<ReplyPort>>>,
+    others: Mutex<Vec<Box<ReplyPort>>>,
+}
 
 struct ReplyPort {
     port: ReceiveRight,
@@ -46,7 +50,7 @@ pub type ReplyError = SendError;
 #[must_use = "a dropped request is abandoned"]
 pub struct PendingReply {
     pool: Arc<ReplyPorts>,
-    port: Option<ReplyPort>,
+    port: Option<Box<ReplyPort>>,
 }
 
 /// Why a request was not answered.
@@ -71,6 +75,9 @@ pub enum RequestError {
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
+    /// See [`NoDescriptor`]. The request was sent, and may be served yet.
+    #[error(transparent)]
+    NoDescriptor(#[from] NoDescriptor),
 }
 
 impl SendRight {
@@ -127,13 +134,14 @@ impl SendRight {
     }
 
     #[inline]
-    fn post_request(&self, mut message: Message, when_full: WhenFull) -> Result<ReplyPort, RequestError> {
+    fn post_request(&self, mut message: Message, when_full: WhenFull) -> Result<Box<ReplyPort>, RequestError> {
         self.to.member.present()?;
         let mut port = match self.replies.take(&self.to.member) {
             Ok(port) => port,
             Err(error) => return Err(RequestError::NoReplyPort(Box::new(error), Box::new(message))),
         };
-        port.tag = port.tag.wrapping_add(1) & TAG_MASK;
+        // Never 0, which is the tag of a send-once right that answers nothing.
+        port.tag = port.tag % TAG_MASK + 1;
         let reply = Some(RightWord { kind: RightKind::SendOnce, port: port.port.at().port, tag: port.tag });
         mark!("request.before_post");
         let sent = match try_post(&self.to, &self.spot, Kind::Request, reply, &mut message) {
@@ -195,6 +203,12 @@ impl PendingReply {
             self.pool.put(port);
         }
         answer
+    }
+
+    /// Where the answer will come in.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn port(&mut self) -> Option<&mut ReceiveRight> {
+        self.port.as_mut().map(|p| &mut p.port)
     }
 }
 
@@ -260,20 +274,30 @@ impl Request {
 
 impl ReplyPorts {
     #[inline]
-    fn take(&self, member: &Arc<Member>) -> Result<ReplyPort, BindError> {
-        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    fn take(&self, member: &Arc<Member>) -> Result<Box<ReplyPort>, BindError> {
+        match self.at_hand.take() {
+            Some(port) => Ok(port),
+            None => self.take_other(member),
+        }
+    }
+
+    #[cold]
+    fn take_other(&self, member: &Arc<Member>) -> Result<Box<ReplyPort>, BindError> {
+        let spare = self.others.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match spare {
             Some(port) => Ok(port),
             None => {
                 let options = PortOptions::unnamed().queue(3).for_replies();
-                Ok(ReplyPort { port: bind(member, &options)?, tag: 0 })
+                Ok(Box::new(ReplyPort { port: bind(member, &options)?, tag: 0 }))
             }
         }
     }
 
     #[inline]
-    fn put(&self, port: ReplyPort) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(port);
+    fn put(&self, port: Box<ReplyPort>) {
+        if let Some(other) = self.at_hand.swap(Some(port)) {
+            self.others.lock().unwrap_or_else(PoisonError::into_inner).push(other);
+        }
     }
 }
 

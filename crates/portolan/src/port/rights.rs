@@ -102,6 +102,11 @@ impl SendRight {
         send::send_from(&self.to, &self.spot, message, when_full.into())
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn at(&self) -> &Attached {
+        &self.to
+    }
+
     /// Whether the port lives.
     pub fn is_live(&self) -> bool {
         let status = PortStatus::unpack(self.to.queue().port.control.status.load(Ordering::Acquire));
@@ -122,6 +127,10 @@ impl SendRight {
             .iter()
             .find(|w| w.state.compare_exchange(0, writing, Ordering::AcqRel, Ordering::Relaxed).is_ok())
             .ok_or(WatchError { limit: watches.len() })?;
+        let used = &member.tables().header.watches.value;
+        let index = watches.iter().position(|w| std::ptr::eq(w, entry)).unwrap_or(0);
+        // Before it is armed, so that whoever looks for watches looks at this one too.
+        used.fetch_max(index as u64 + 1, Ordering::SeqCst);
         mark!("watch.taken");
         entry.target.store(word_of(self.to.port), Ordering::Relaxed);
         entry.notify.store(word_of(notify.at().port), Ordering::Relaxed);
@@ -157,13 +166,22 @@ impl SendOnceRight {
         self.post(Kind::Reply, &mut message).map_err(|reason| reason.with(message))
     }
 
+    /// Takes the right from our row.
+    #[inline]
+    fn uncount(&self) {
+        // A tag says that it answers a request (see `ReplyPort`).
+        let rights = self.to.member.rights();
+        if self.tag == 0 { rights.drop_once(self.to.port) } else { rights.drop_answer(self.to.port) }
+    }
+
+    #[inline]
     pub(super) fn post(&mut self, kind: Kind, message: &mut Message) -> Result<(), super::Unsent> {
         let reply = RightWord { kind: RightKind::SendOnce, port: self.to.port, tag: self.tag };
         let spot = Spot::new(self.to.queue().port.sender.tail.load(Ordering::Relaxed));
         let posted = send::try_post(&self.to, &spot, kind, Some(reply), message);
         if !matches!(posted, Err(super::Unsent::Full { .. })) {
             self.given = true;
-            self.to.member.rights().drop_once(self.to.port);
+            self.uncount();
         }
         posted
     }
@@ -217,7 +235,7 @@ impl Right {
             }
             Self::SendOnce(mut r) => {
                 r.given = true;
-                r.to.member.rights().drop_once(r.to.port);
+                r.uncount();
             }
             Self::Receive(r) => r.given(),
         }
@@ -234,7 +252,8 @@ impl Right {
                 RightKind::Send => {
                     member.rights().add_send(right.port, 1);
                 }
-                RightKind::SendOnce => member.rights().add_once(right.port, right.tag),
+                RightKind::SendOnce if right.tag != 0 => member.rights().hold_answer(right.port, right.tag),
+                RightKind::SendOnce => member.rights().add_once(right.port, 0),
                 RightKind::Receive => ReceiveRight::arrive(member, right.port),
             }
         }
@@ -315,10 +334,9 @@ pub(crate) fn check_senders(member: &Member, port: PortName) {
     if entry.sleep.wanted.load(Ordering::SeqCst) & event::NO_MORE_SENDERS == 0 || senders(member, port) != 0 {
         return;
     }
-    let was = entry.sleep.wanted.fetch_and(!event::NO_MORE_SENDERS, Ordering::SeqCst);
-    if was & event::NO_MORE_SENDERS != 0 {
-        raise(member, port.index, event::NO_MORE_SENDERS);
-    }
+    // The receiver takes `wanted` back when it is told, so that a death between here and
+    // there loses nothing.
+    raise(member, port.index, event::NO_MORE_SENDERS);
 }
 
 /// Tells a port's receiver of an event.
@@ -335,7 +353,7 @@ pub(super) fn senders(member: &Member, port: PortName) -> u32 {
     let epoch = &tables.header.rights.value;
     loop {
         let before = epoch.load(Ordering::SeqCst);
-        let held: u32 = (1..tables.spaces.len()).filter_map(|s| u8::try_from(s).ok()).map(|s| tables.right_row(s).sends(port)).sum();
+        let held: u32 = tables.used_spaces().map(|s| tables.right_row(s).sends(port)).sum();
         if held > 0 {
             return held;
         }
@@ -349,8 +367,7 @@ pub(super) fn senders(member: &Member, port: PortName) -> u32 {
 fn in_slots(member: &Member, port: PortName) -> u32 {
     let tables = member.tables();
     let mut found = 0;
-    for index in 0..u16::try_from(tables.ports.len()).unwrap_or(u16::MAX) {
-        let entry = &tables.ports[usize::from(index)];
+    for (index, entry) in tables.used_ports() {
         let phase = PortStatus::unpack(entry.control.status.load(Ordering::Acquire)).phase;
         if !matches!(phase, PortPhase::Open | PortPhase::Moving) {
             continue;
@@ -375,7 +392,7 @@ fn word_of(port: PortName) -> u64 {
 /// Tells every watcher of a dead port.
 pub(super) fn fire_watches(member: &Member, port: PortName) {
     let target = word_of(port);
-    for entry in member.tables().watches {
+    for entry in member.tables().used_watches() {
         let state = entry.state.load(Ordering::SeqCst);
         if state & 0xff != 2 || entry.target.load(Ordering::Acquire) != target {
             continue;
@@ -395,7 +412,7 @@ pub(super) fn fire_watches(member: &Member, port: PortName) {
 /// more are there.
 pub(super) fn take_fired(member: &Member, notify: PortName) -> Option<(u64, bool)> {
     let notify = word_of(notify);
-    let mut fired = member.tables().watches.iter().filter(|w| w.state.load(Ordering::Acquire) & 0xff == 3 && w.notify.load(Ordering::Acquire) == notify);
+    let mut fired = member.tables().used_watches().iter().filter(|w| w.state.load(Ordering::Acquire) & 0xff == 3 && w.notify.load(Ordering::Acquire) == notify);
     let first = fired.next()?;
     let token = first.token.load(Ordering::Acquire);
     first.state.store(0, Ordering::Release);
@@ -405,7 +422,7 @@ pub(super) fn take_fired(member: &Member, notify: PortName) -> Option<(u64, bool
 /// Forgets what the port `notify` waits for; it is being closed.
 pub(super) fn drop_watches(member: &Member, notify: PortName) {
     let notify = word_of(notify);
-    for entry in member.tables().watches {
+    for entry in member.tables().used_watches() {
         if matches!(entry.state.load(Ordering::Acquire) & 0xff, 2 | 3) && entry.notify.load(Ordering::Acquire) == notify {
             entry.state.store(0, Ordering::Release);
         }

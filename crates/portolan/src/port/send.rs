@@ -5,7 +5,7 @@ use crate::message::{Long, Message};
 use crate::port::{Right, close, wire};
 use crate::region::Attached;
 use crate::wait::Backoff;
-use crate::{AllocateError, Deadline, Disowned, Extent};
+use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor};
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, Meta, inline_capacity};
@@ -71,6 +71,9 @@ pub enum Unsent {
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
+    /// See [`NoDescriptor`].
+    #[error(transparent)]
+    NoDescriptor(#[from] NoDescriptor),
 }
 
 impl Unsent {
@@ -143,7 +146,7 @@ pub(super) fn full(
 
 /// One attempt. On success everything in `message` belongs to the receiver, and what is
 /// left of it is empty.
-#[inline]
+#[inline(always)]
 pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<RightWord>, message: &mut Message) -> Result<(), Unsent> {
     let member = &to.member;
     member.present()?;
@@ -199,18 +202,29 @@ pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<Rig
     Ok(())
 }
 
-/// Whether the port lives and takes this kind of message.
-#[inline]
+/// Whether the port lives and takes this kind of message: one load and one comparison,
+/// for it lies between claim and publication.
+#[inline(always)]
 fn admit(to: &Attached, kind: Kind) -> Result<(), Unsent> {
     // Acquire: pairs with the release of bind, move and close.
-    let status = PortStatus::unpack(to.queue().port.control.status.load(Ordering::Acquire));
+    let status = to.queue().port.control.status.load(Ordering::Acquire);
+    let takes = match kind {
+        Kind::Message => PortStatus::takes(to.port.generation, Some(false)),
+        Kind::Request => PortStatus::takes(to.port.generation, Some(true)),
+        Kind::Reply | Kind::Dropped | Kind::ServerDead => PortStatus::takes(to.port.generation, None),
+    };
+    if status & takes.0 == takes.1 { Ok(()) } else { Err(refuse(status, to)) }
+}
+
+#[cold]
+fn refuse(status: u64, to: &Attached) -> Unsent {
+    let status = PortStatus::unpack(status);
     if status.generation != to.port.generation || !matches!(status.phase, PortPhase::Open | PortPhase::Moving) {
-        return Err(Unsent::DeadName);
-    }
-    match kind {
-        Kind::Message if status.synchronous => Err(Unsent::WrongKind("synchronous", "request_reply, or bind an asynchronous port")),
-        Kind::Request if !status.synchronous => Err(Unsent::WrongKind("asynchronous", "send, or bind a synchronous port")),
-        _ => Ok(()),
+        Unsent::DeadName
+    } else if status.synchronous {
+        Unsent::WrongKind("synchronous", "request_reply, or bind an asynchronous port")
+    } else {
+        Unsent::WrongKind("asynchronous", "send, or bind a synchronous port")
     }
 }
 
@@ -295,19 +309,26 @@ fn given(member: &Member, message: &mut Message) {
     }
 }
 
-/// Wakes whoever receives from the port.
+/// Wakes whoever receives from the port: the wait set while it is armed there, else itself.
 #[cold]
 pub(crate) fn wake(member: &Member, queue: &Queue<'_>) {
     let sleep = &queue.port.sleep;
     sleep.doorbell.fetch_add(1, Ordering::SeqCst);
     mark!("send.before_wake");
-    futex::wake(&sleep.doorbell, 1);
-    let link = sleep.wait_set.load(Ordering::Acquire).to_le_bytes();
+    // SeqCst: pairs with the receiver, which changes the link before it reads the doorbell
+    // and arms (W2 of wait sets).
+    let link = sleep.wait_set.load(Ordering::SeqCst).to_le_bytes();
     let set = u32::from_le_bytes([link[0], link[1], link[2], link[3]]);
     let index = u32::from_le_bytes([link[4], link[5], link[6], link[7]]);
-    let Some(entry) = set.checked_sub(1).and_then(|s| member.tables().wait_sets.get(s as usize)) else { return };
-    if entry.raise(index as usize) {
-        futex::wake(&entry.doorbell, 1);
+    let Some(entry) = set.checked_sub(1).and_then(|s| member.tables().wait_sets.get(s as usize)) else {
+        futex::wake(&sleep.doorbell, 1);
+        return;
+    };
+    let asleep = entry.raise(index as usize);
+    mark!("send.raised");
+    if asleep {
+        // All: a descriptor may be armed besides the thread that sleeps.
+        futex::wake(&entry.doorbell, u32::MAX);
     }
 }
 

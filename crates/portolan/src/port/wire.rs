@@ -22,26 +22,41 @@ use std::sync::Arc;
 
 const MOST_WORDS: usize = inline_capacity(MAX_SLOT_LINES) / 8;
 
-/// How a message will stand in a slot: its meta and reply words (0 for none).
-#[derive(Clone, Copy)]
+/// How a message will stand in a slot.
 pub(super) struct Plan {
-    meta: u64,
-    reply: u64,
+    /// Meta word and the first six inline words: all there is, for a plain message.
+    line: [u64; 7],
+    /// What does not fit there is written word by word.
+    plain: bool,
 }
 
 /// Decides how `message` goes into a slot of `capacity` inline bytes; moves a header that
 /// does not fit, with all descriptors, into a header extent.
-#[inline]
+#[inline(always)]
 pub(super) fn plan(member: &Arc<Member>, message: &mut Message, kind: Kind, reply: Option<RightWord>, capacity: usize) -> Result<Plan, AllocateError> {
-    let reply_word = reply.map_or(0, RightWord::pack);
-    if message.rest().is_none() {
-        let (header, extents) = (message.header_len(), message.extents.len());
-        if 8 * usize::from(reply.is_some()) + 16 * extents + header <= capacity {
-            return Ok(Plan { meta: Meta::plain(kind, header, extents, reply.is_some()), reply: reply_word });
-        }
+    let first = usize::from(reply.is_some());
+    let extents = message.extents.len();
+    if message.rest().is_some() || 8 * first + 16 * extents + message.header_len() > FIRST_LINE {
+        return plan_rich(member, message, kind, reply.map_or(0, RightWord::pack), capacity);
     }
-    plan_rich(member, message, kind, reply_word, capacity)
+    let mut line = [0; 7];
+    line[0] = Meta::plain(kind, message.header_len(), extents, reply.is_some());
+    if let Some(reply) = reply {
+        line[1] = reply.pack();
+    }
+    let mut at = 1 + first;
+    for extent in &message.extents {
+        line[at..at + 2].copy_from_slice(&extent.descriptor().pack());
+        at += 2;
+    }
+    if let Some(words) = message.short() {
+        line[at..at + words.len()].copy_from_slice(words);
+    }
+    Ok(Plan { line, plain: true })
 }
+
+/// Inline bytes of a slot's first line.
+const FIRST_LINE: usize = inline_capacity(1);
 
 #[cold]
 fn plan_rich(member: &Arc<Member>, message: &mut Message, kind: Kind, reply: u64, capacity: usize) -> Result<Plan, AllocateError> {
@@ -57,7 +72,7 @@ fn plan_rich(member: &Arc<Member>, message: &mut Message, kind: Kind, reply: u64
         spill(member, message)?;
         meta.spilled = true;
     }
-    Ok(Plan { meta: meta.pack(), reply })
+    Ok(Plan { line: [meta.pack(), reply, 0, 0, 0, 0, 0], plain: false })
 }
 
 /// Puts header and descriptors into an extent.
@@ -85,22 +100,12 @@ fn spill(member: &Arc<Member>, message: &mut Message) -> Result<(), AllocateErro
 
 impl Plan {
     /// Writes the message into a claimed slot.
-    #[inline]
-    pub(super) fn write(self, message: &Message, claim: &Claim<'_, '_>) {
-        claim.set_meta(self.meta);
-        let mut at = 0;
-        if self.reply != 0 {
-            claim.write(at, &[self.reply]);
-            at += 1;
+    #[inline(always)]
+    pub(super) fn write(&self, message: &Message, claim: &Claim<'_, '_>) {
+        claim.fill(&self.line);
+        if !self.plain {
+            Self::write_rich(message, claim, usize::from(self.line[1] != 0));
         }
-        if message.rest().is_some() {
-            return Self::write_rich(message, claim, at);
-        }
-        for extent in &message.extents {
-            claim.write(at, &extent.descriptor().pack());
-            at += 2;
-        }
-        claim.write(at, message.short().unwrap_or(&[]));
     }
 
     #[cold]
