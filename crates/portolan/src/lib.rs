@@ -10,7 +10,10 @@ mod member;
 mod message;
 mod port;
 mod region;
+#[cfg(feature = "tokio")]
+mod tokio;
 mod wait;
+mod wait_set;
 
 pub use deadline::Deadline;
 #[cfg(feature = "marks")]
@@ -24,6 +27,7 @@ pub use port::{
 };
 pub use portolan_shm::owner::OwnerError;
 pub use wait::Waiting;
+pub use wait_set::{AddError, Ready, Token, WaitError, WaitSet, WaitSetError};
 
 /// What happens to the sender's access to an extent that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,4 +51,19 @@ pub enum Disowned {
     /// The caller's: this process closed the descriptors that tie it to its host.
     #[error("this process has lost its connection to the domain's host (did it close all descriptors?): leave and join again")]
     Disconnected,
+}
+
+/// The system's: no descriptor to wait with, for an async call or a wait set. Most often the
+/// process has too many of them open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no descriptor to wait with ({}): close some, or raise the process's limit", std::io::Error::from_raw_os_error(*.errno))]
+pub struct NoDescriptor {
+    /// The system's error number.
+    pub errno: i32,
+}
+
+impl From<std::io::Error> for NoDescriptor {
+    fn from(error: std::io::Error) -> Self {
+        Self { errno: error.raw_os_error().unwrap_or(0) }
+    }
 }
