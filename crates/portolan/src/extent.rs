@@ -287,7 +287,7 @@ pub(crate) fn allocate(member: &Arc<Member>, bytes: usize) -> Result<Extent, All
     let size = Size::for_bytes(bytes);
     let (page, generation) = find(member, size).ok_or_else(|| out_of_pages(member, bytes))?;
     if let Some(guard) = &member.guard {
-        guard.fresh(member, page, size);
+        guard.open(std::iter::once((page, size)));
     }
     Ok(Extent { member: Arc::clone(member), page, generation, size, len: bytes })
 }
@@ -389,7 +389,11 @@ fn populate(member: &Member, first: usize, count: usize) -> bool {
         if memory::allocate(member.region.fd(), offset, CHUNK as u64).is_err() {
             return false;
         }
-        let huge = large && member.guard.as_ref().is_none_or(|g| g.open_chunk(address)) && memory::collapse(address, CHUNK).unwrap_or(false);
+        let huge = large
+            && match &member.guard {
+                Some(guard) => guard.collapse(page),
+                None => memory::collapse(address, CHUNK).unwrap_or(false),
+            };
         if member.guard.is_none() {
             // Map them here and now; a failure only means a fault later.
             let _ = memory::populate_write(address, CHUNK);
@@ -452,10 +456,17 @@ pub(crate) fn free_bytes(member: &Member) -> u64 {
 
 /// Frees an extent of this space.
 pub(crate) fn free(member: &Member, page: u32, generation: u32, size: Size) {
-    if let Some(guard) = &member.guard {
-        guard.close(member, page, size);
-    }
     let tables = member.tables();
+    if let Some(guard) = &member.guard {
+        // Before the word says free. Not ours any more: then there is nothing to close.
+        if member.row().check(page, generation).is_err() {
+            return;
+        }
+        // What cannot be closed is kept until this process ends, rather than left open.
+        if guard.close(std::iter::once((page, size))).is_err() {
+            return;
+        }
+    }
     // Refused only if the word is not ours any more, and then there is nothing to free.
     if tables.alloc.free(&member.row(), page, generation).is_err() {
         return;

@@ -12,6 +12,9 @@ use std::sync::Mutex;
 
 /// What every handle of this process in one domain shares.
 pub(crate) struct Member {
+    /// What closes and opens pages in a guarded domain. First, so that it is gone before
+    /// the region that it guards.
+    pub(crate) guard: Option<Guard>,
     pub(crate) region: Region,
     /// Our space.
     pub(crate) space: u8,
@@ -23,8 +26,6 @@ pub(crate) struct Member {
     pub(crate) protection: Protection,
     /// Extents near at hand.
     pub(crate) cache: Mutex<Cache>,
-    /// What closes and opens pages in a guarded domain.
-    pub(crate) guard: Option<Guard>,
     /// The thread that watches the host, or hosts; its drop leaves the domain.
     pub(crate) link: Link,
 }
@@ -56,6 +57,10 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
+        if let Some(guard) = &self.guard {
+            // What was leaked is given back by leaving, and ours no longer.
+            guard.close_all();
+        }
         crate::domain::depart(self);
     }
 }

@@ -203,6 +203,14 @@ impl Message {
         }
     }
 
+    /// Puts another extent with the same header in the place of the one that has it.
+    pub(crate) fn exchange_page(&mut self, other: Extent) -> Option<Extent> {
+        match &mut self.rest.as_mut()?.long {
+            Long::Page(extent) => Some(std::mem::replace(extent, other)),
+            Long::None | Long::Heap(_) => None,
+        }
+    }
+
     #[inline]
     pub(crate) fn rest(&self) -> Option<&Rest> {
         self.rest.as_deref()

@@ -3,26 +3,38 @@
 //! Everything else in this crate is safe code. Two promises are made here:
 //! that a mapped region's tables follow the protocols of `portolan-shm`
 //! ([`Tables::new`]), and that the holder of an extent, and nobody else, has
-//! references into its pages.
+//! references into its pages. A guarded domain closes pages behind those references
+//! ([`Ground::close_small`], [`Ground::protect`]) and answers faults ([`Watched`]).
 #![allow(unsafe_code)]
 
 use crate::domain::Descriptor;
 use crate::member::Member;
 use portolan_abi::limits::PAGE;
-use portolan_abi::port::PortName;
+use portolan_abi::port::{PortName, PortStatus};
 use portolan_abi::region::Geometry;
 use portolan_shm::queue::Queue;
 use portolan_shm::region::Tables;
-use portolan_sys::memory::Mapping;
+use portolan_sys::fault::{self, Fault, Verdict, Watch, WatchError};
+use portolan_sys::memory::{self, Access, Mapping};
+use std::io;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A mapped region and its file.
 pub(crate) struct Region {
+    ground: Ground,
+    fd: Descriptor,
+}
+
+/// A mapped region, kept mapped for as long as any clone of this lives.
+#[derive(Clone)]
+pub(crate) struct Ground {
     // Declared before the mapping that it points into; both go together.
     tables: Tables<'static>,
-    mapping: Mapping,
-    fd: Descriptor,
+    base: usize,
+    _mapping: Arc<Mapping>,
 }
 
 impl Region {
@@ -31,18 +43,24 @@ impl Region {
         assert!(mapping.len() as u64 >= geometry.len, "the mapping was made for this geometry");
         // SAFETY:
         // - mapped and aligned: `mapping` covers the geometry and is page-aligned;
-        // - live: the mapping is a field of the same struct, and `tables()` hands the
+        // - live: the mapping is kept by the same struct, and `tables()` hands the
         //   reference out for no longer than a borrow of it;
         // - protocol: the file is a region of our format; that members keep to the
         //   protocol is the trust inside a domain (CAVEATS.md).
         let tables = unsafe { Tables::new(mapping.base(), geometry) };
-        Self { tables, mapping, fd: Descriptor::new(fd) }
+        let ground = Ground { tables, base: mapping.base() as usize, _mapping: Arc::new(mapping) };
+        Self { ground, fd: Descriptor::new(fd) }
     }
 
     /// The tables.
     #[inline]
     pub(crate) fn tables(&self) -> &Tables<'_> {
-        &self.tables
+        &self.ground.tables
+    }
+
+    /// The mapping, to be kept apart from the file.
+    pub(crate) fn ground(&self) -> &Ground {
+        &self.ground
     }
 
     /// The file.
@@ -52,19 +70,33 @@ impl Region {
 
     /// Address of the region in every member.
     pub(crate) fn base(&self) -> usize {
-        self.mapping.base() as usize
+        self.ground.base
     }
 
     /// Offset in the file of the arena's page `page`.
     pub(crate) fn offset(&self, page: u32) -> u64 {
-        self.tables.geometry.arena + u64::from(page) * PAGE as u64
+        self.tables().geometry.arena + u64::from(page) * PAGE as u64
     }
 
     /// Address of the arena's page `page`.
     #[inline]
     pub(crate) fn address(&self, page: u32) -> usize {
-        let arena = usize::try_from(self.tables.geometry.arena).unwrap_or(0);
-        self.base() + arena + page as usize * PAGE
+        self.ground.address(page)
+    }
+
+    /// Reads the extent at `page` through the file, whoever has it open; how many bytes
+    /// came.
+    pub(crate) fn peek(&self, page: u32, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pread(&*self.fd, rest, self.offset(page) + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        done
     }
 
     /// The bytes of the extent at `page`.
@@ -99,7 +131,96 @@ impl Region {
     #[inline]
     fn check(&self, page: u32, len: usize) {
         let end = u64::from(page) * PAGE as u64 + len as u64;
-        assert!(end <= self.tables.geometry.pages() * PAGE as u64, "extents lie in the arena");
+        assert!(end <= self.tables().geometry.pages() * PAGE as u64, "extents lie in the arena");
+    }
+}
+
+impl Ground {
+    /// The tables.
+    #[inline]
+    pub(crate) fn tables(&self) -> &Tables<'_> {
+        &self.tables
+    }
+
+    /// Address of the arena's page `page`.
+    #[inline]
+    pub(crate) fn address(&self, page: u32) -> usize {
+        let arena = usize::try_from(self.tables.geometry.arena).unwrap_or(0);
+        self.base + arena + page as usize * PAGE
+    }
+
+    /// The arena's page that holds `address`.
+    pub(crate) fn page_of(&self, address: usize) -> Option<u32> {
+        let page = address.checked_sub(self.address(0))? / PAGE;
+        u32::try_from(page).ok().filter(|p| u64::from(*p) < self.tables.geometry.pages())
+    }
+
+    /// Drops pages from this process's page tables. Where they are registered with a
+    /// userfaultfd they are closed then, for every thread.
+    pub(crate) fn close_small(&self, page: u32, pages: usize) -> io::Result<()> {
+        self.check(page, pages);
+        // SAFETY:
+        // - shared memory: the range lies in the region's mapping (checked above), which
+        //   is one of a file.
+        unsafe { memory::zap(self.address(page), pages * PAGE) }
+    }
+
+    /// Changes what this process may do with pages that no reference is lent into: the
+    /// caller is the guard, and has just taken the extent from its handle, is about to
+    /// make one, or found by its owner row that there is one ([`Access::ReadWrite`]).
+    pub(crate) fn protect(&self, page: u32, pages: usize, access: Access) -> io::Result<()> {
+        self.check(page, pages);
+        // SAFETY:
+        // - ours: the range lies in the region's mapping (checked above);
+        // - no reference asks for more: extents lend references out under a borrow, and
+        //   are consumed (sent, freed) when they are closed; opening takes nothing away.
+        unsafe { memory::protect(self.address(page), pages * PAGE, access) }
+    }
+
+    fn check(&self, page: u32, pages: usize) {
+        let end = u64::from(page) + pages as u64;
+        assert!(end <= self.tables.geometry.pages(), "extents lie in the arena");
+    }
+}
+
+/// Who answers faults of a range of addresses. Async-signal-safe.
+pub(crate) trait Answer: Send + Sync {
+    /// Decides a fault, in the thread that faulted.
+    fn answer(&self, fault: &Fault) -> Verdict;
+}
+
+/// A range of addresses whose faults `A` answers, until this is dropped.
+pub(crate) struct Watched<A: Answer> {
+    // Declared before what its handler points to: once it is dropped, no handler runs.
+    _watch: Watch,
+    answerer: Arc<A>,
+}
+
+impl<A: Answer> Watched<A> {
+    pub(crate) fn new(start: usize, len: usize, answerer: A) -> Result<Self, WatchError> {
+        let answerer = Arc::new(answerer);
+        let context = Arc::as_ptr(&answerer).expose_provenance();
+        let watch = fault::watch(start, len, Self::ask, context)?;
+        Ok(Self { _watch: watch, answerer })
+    }
+
+    fn ask(fault: &Fault, context: usize) -> Verdict {
+        let answerer = core::ptr::with_exposed_provenance::<A>(context);
+        // SAFETY:
+        // - live: the watch, whose handler this is, is dropped before the answerer, and its
+        //   drop waits for handlers that run (F2 of `portolan_sys::fault`);
+        // - of this type: `new::<A>` stored an `A` with `ask::<A>`;
+        // - shared: `A` is `Sync`, and only `&A` is ever made of it.
+        let answerer = unsafe { &*answerer };
+        answerer.answer(fault)
+    }
+}
+
+impl<A: Answer> Deref for Watched<A> {
+    type Target = A;
+
+    fn deref(&self) -> &A {
+        &self.answerer
     }
 }
 
@@ -112,6 +233,8 @@ pub(crate) struct Attached {
     pub(crate) member: Arc<Member>,
     /// The port.
     pub(crate) port: PortName,
+    /// What is sent there needs work that a retry does not repeat: it is copied, or closed here.
+    pub(crate) prepares: bool,
 }
 
 impl Attached {
@@ -124,7 +247,10 @@ impl Attached {
         // - in place: the region lies inside the `Arc` and never moves.
         let region: &'static Region = unsafe { &*region };
         let queue = region.tables().queue(port.index)?;
-        Some(Self { queue, member: Arc::clone(member), port })
+        // Acquire: of a port that lives, its options. The others take no messages.
+        let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Acquire));
+        let prepares = member.guard.is_some() || status.copied;
+        Some(Self { queue, member: Arc::clone(member), port, prepares })
     }
 
     /// The queue.
@@ -136,6 +262,6 @@ impl Attached {
 
 impl Clone for Attached {
     fn clone(&self) -> Self {
-        Self { queue: self.queue, member: Arc::clone(&self.member), port: self.port }
+        Self { queue: self.queue, member: Arc::clone(&self.member), port: self.port, prepares: self.prepares }
     }
 }

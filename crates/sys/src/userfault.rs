@@ -200,6 +200,12 @@ impl AsFd for Minor {
     }
 }
 
+impl From<Minor> for OwnedFd {
+    fn from(minor: Minor) -> Self {
+        minor.fd
+    }
+}
+
 fn range(start: usize, len: usize) -> abi::Range {
     abi::Range {
         start: start as u64,

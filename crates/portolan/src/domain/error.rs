@@ -165,6 +165,17 @@ pub enum JoinError {
         /// The kernel's reason.
         source: io::Error,
     },
+    /// The machine's: the domain is guarded, and a kernel feature that guards need is
+    /// missing or forbidden (containers often forbid userfaultfd).
+    #[error(
+        "the domain is guarded, and this kernel does not let us {what}: {source} (`portolan doctor` tells more)"
+    )]
+    Unguarded {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
     /// The machine's: the socket failed.
     #[error("cannot reach the domain's host: {0}")]
     Socket(#[source] SocketError),
@@ -192,6 +203,14 @@ impl JoinError {
             };
         }
         Self::Kernel { what, source }
+    }
+
+    /// A failed step of closing a guarded domain's pages.
+    pub(crate) fn unguarded(what: &'static str, source: io::Error) -> Self {
+        match Self::system(what, source) {
+            Self::Kernel { what, source } => Self::Unguarded { what, source },
+            other => other,
+        }
     }
 
     /// A failed mapping of `len` bytes at `base`.

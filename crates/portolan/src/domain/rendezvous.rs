@@ -15,6 +15,7 @@ use super::space::{self, Owner};
 use super::watch::Control;
 use super::{Domain, Role};
 use crate::Protection;
+use crate::guard::Guard;
 use crate::member::Member;
 use crate::region::Region;
 use portolan_abi::FORMAT_VERSION;
@@ -101,14 +102,18 @@ fn member(
     link: Link,
 ) -> Result<Member, JoinError> {
     let protection = protection_of(&region);
+    let guard = match protection {
+        Protection::Guarded => Some(Guard::new(&region, us.space)?),
+        _ => None,
+    };
     Ok(Member {
+        guard,
         region,
         space: us.space,
         incarnation: us.incarnation,
         domain: settings.name.clone(),
         protection,
         cache: Mutex::default(),
-        guard: None,
         link,
     })
 }

@@ -8,6 +8,7 @@
 mod bind;
 pub(crate) mod close;
 mod names;
+mod prepare;
 mod receive;
 mod request;
 mod rights;

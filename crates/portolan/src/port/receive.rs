@@ -7,7 +7,7 @@ use crate::member::Member;
 use crate::message::{Message, Notice};
 use crate::region::Attached;
 use crate::wait::{Patience, Waiting, pause};
-use crate::{Deadline, Disowned, NoDescriptor};
+use crate::{Deadline, Disowned, Extent, NoDescriptor};
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, RightKind, RightWord, event};
 use portolan_abi::slot::{Kind, Phase};
@@ -207,12 +207,10 @@ impl ReceiveRight {
     #[cold]
     fn open_now(&self, message: &Message) {
         let member = &self.at.member;
-        for extent in message.extents() {
-            let (page, size) = extent.pages();
-            match &member.guard {
-                Some(guard) => guard.open(member, page, size),
-                None => crate::extent::map(member, page, size),
-            }
+        let extents = message.extents().iter().map(Extent::pages);
+        match &member.guard {
+            Some(guard) => guard.open(extents),
+            None => extents.for_each(|(page, size)| crate::extent::map(member, page, size)),
         }
     }
 
@@ -268,9 +266,10 @@ impl ReceiveRight {
     #[cold]
     fn read_rich(member: &std::sync::Arc<Member>, slot: &Slot<'_>, message: &mut Message) -> Origin {
         let contents = Contents::read(member, slot);
-        for d in contents.all_extents() {
-            // In range: `Contents` has checked it.
-            let _ = member.row().hold(d.page, d.generation);
+        contents.all_extents().for_each(|d| wire::hold(member, d));
+        if let (Some(guard), Some(page)) = (&member.guard, contents.page) {
+            // A header is read in any case, and a touch costs more than this.
+            guard.open(std::iter::once((page.page, page.size)));
         }
         Right::arrive(member, &contents.rights);
         let origin = Origin::new(contents.kind, contents.reply.map_or(0, RightWord::pack));

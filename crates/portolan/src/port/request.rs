@@ -8,7 +8,7 @@
 use super::bind::{PortOptions, bind};
 use super::receive::Origin;
 use super::rights::SendOnceRight;
-use super::send::{self, full, try_post};
+use super::send;
 use super::{Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, Unsent, WhenFull};
 use crate::member::Member;
 use crate::message::Message;
@@ -144,11 +144,7 @@ impl SendRight {
         port.tag = port.tag % TAG_MASK + 1;
         let reply = Some(RightWord { kind: RightKind::SendOnce, port: port.port.at().port, tag: port.tag });
         mark!("request.before_post");
-        let sent = match try_post(&self.to, &self.spot, Kind::Request, reply, &mut message) {
-            Err(Unsent::Full { slots }) => full(&self.to, &self.spot, Kind::Request, reply, &mut message, when_full, slots),
-            other => other,
-        };
-        match sent {
+        match send::deliver(&self.to, &self.spot, Kind::Request, reply, &mut message, when_full) {
             Ok(()) => Ok(port),
             Err(reason) => {
                 self.replies.put(port);

@@ -2,7 +2,8 @@
 
 use crate::member::Member;
 use crate::message::{Long, Message};
-use crate::port::{Right, close, wire};
+use crate::port::wire::Plan;
+use crate::port::{Right, close, prepare, wire};
 use crate::region::Attached;
 use crate::wait::Backoff;
 use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor};
@@ -65,7 +66,11 @@ pub enum Unsent {
     /// A peer's or the caller's: an extent's owner word does not name this space.
     #[error(transparent)]
     Owner(#[from] OwnerError),
-    /// No page for a long header or many extents.
+    /// The machine's: in a guarded domain, our own access to an extent could not be ended
+    /// (the process has too many mappings).
+    #[error("cannot close the message's pages in this process: {0}; hold fewer large extents, or raise vm.max_map_count")]
+    Open(std::io::Error),
+    /// No page for a long header, for many extents, or for the copy that the port wants.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
     /// See [`Disowned`].
@@ -91,22 +96,46 @@ pub(super) fn send(to: &Attached, spot: &Spot, mut message: Message, when_full: 
 /// As [`send`]; what was sent leaves `message` empty.
 #[inline]
 pub(super) fn send_from(to: &Attached, spot: &Spot, message: &mut Message, when_full: WhenFull) -> Result<(), Unsent> {
-    match try_post(to, spot, Kind::Message, None, message) {
-        Err(Unsent::Full { slots }) => full(to, spot, Kind::Message, None, message, when_full, slots),
-        other => other,
-    }
+    deliver(to, spot, Kind::Message, None, message, when_full)
 }
 
-/// The queue was found full.
-#[cold]
-pub(super) fn full(
+/// Sends a message of any kind, waiting for room as `when_full` says. What was sent leaves
+/// `message` empty; what was not leaves it as it was.
+#[inline(always)]
+pub(super) fn deliver(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
     reply: Option<RightWord>,
     message: &mut Message,
     when_full: WhenFull,
+) -> Result<(), Unsent> {
+    if to.prepares {
+        return prepare::deliver(to, spot, kind, reply, message, when_full);
+    }
+    match plan_and_post(to, spot, kind, reply, message) {
+        Err(Unsent::Full { slots }) => full(to, message, when_full, slots, |message| plan_and_post(to, spot, kind, reply, message)),
+        other => other,
+    }
+}
+
+/// One attempt; otherwise as [`deliver`].
+#[inline(always)]
+pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<RightWord>, message: &mut Message) -> Result<(), Unsent> {
+    if to.prepares {
+        return prepare::try_post(to, spot, kind, reply, message);
+    }
+    plan_and_post(to, spot, kind, reply, message)
+}
+
+/// The queue was found full; `attempt` posts the message.
+#[cold]
+pub(super) fn full(
+    to: &Attached,
+    message: &mut Message,
+    when_full: WhenFull,
     slots: usize,
+    attempt: impl Fn(&mut Message) -> Result<(), Unsent>,
 ) -> Result<(), Unsent> {
     let counters = &to.queue().port.counters;
     counters.full.fetch_add(1, Ordering::Relaxed);
@@ -121,7 +150,7 @@ pub(super) fn full(
     };
     let mut backoff = Backoff::for_room();
     loop {
-        match try_post(to, spot, kind, reply, message) {
+        match attempt(message) {
             Err(Unsent::Full { .. }) => {}
             other => return other,
         }
@@ -130,34 +159,36 @@ pub(super) fn full(
         }
         let queue = to.queue();
         let room = queue.announce_waiting();
-        let last = try_post(to, spot, kind, reply, message);
+        let last = attempt(message);
         if matches!(last, Err(Unsent::Full { .. })) && !deadline.has_passed() {
             mark!("send.waiting");
             let _ = futex::wait(&queue.port.room.room, room, deadline.instant());
         }
         queue.stop_waiting();
         match last {
-            Err(Unsent::Full { .. }) if deadline.has_passed() => return try_post(to, spot, kind, reply, message),
+            Err(Unsent::Full { .. }) if deadline.has_passed() => return attempt(message),
             Err(Unsent::Full { .. }) => {}
             other => return other,
         }
     }
 }
 
-/// One attempt. On success everything in `message` belongs to the receiver, and what is
-/// left of it is empty.
+/// One attempt of what needs no preparation.
 #[inline(always)]
-pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<RightWord>, message: &mut Message) -> Result<(), Unsent> {
+fn plan_and_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<RightWord>, message: &mut Message) -> Result<(), Unsent> {
     let member = &to.member;
     member.present()?;
-    let queue = to.queue();
     check(member, message)?;
-    let plan = wire::plan(member, message, kind, reply, inline_capacity(queue.slot_lines()))?;
-    if let Some(guard) = &member.guard {
-        // Before the claim: no receive can return before our access has ended, and no
-        // receiver waits for a claimed slot while we change page tables.
-        each_extent(message, |e| guard.close(member, e.pages().0, e.pages().1));
-    }
+    let plan = wire::plan(member, message, kind, reply, inline_capacity(to.queue().slot_lines()))?;
+    post(to, spot, kind, &plan, message)
+}
+
+/// One attempt with a message that was checked and laid out. On success everything in
+/// `message` belongs to the receiver, and what is left of it is empty.
+#[inline(always)]
+pub(super) fn post(to: &Attached, spot: &Spot, kind: Kind, plan: &Plan, message: &mut Message) -> Result<(), Unsent> {
+    let member = &to.member;
+    let queue = to.queue();
     let claim = match queue.claim(spot, member.space) {
         Ok(claim) => claim,
         Err(ClaimError::Full { slots }) => return Err(Unsent::Full { slots }),
@@ -230,7 +261,7 @@ fn refuse(status: u64, to: &Attached) -> Unsent {
 
 /// Everything that could be wrong with the message, before anything is changed.
 #[inline]
-fn check(member: &Arc<Member>, message: &Message) -> Result<(), Unsent> {
+pub(super) fn check(member: &Arc<Member>, message: &Message) -> Result<(), Unsent> {
     let row = member.row();
     for extent in &message.extents {
         if !extent.is_of(member) {

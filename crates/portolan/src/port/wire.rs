@@ -146,13 +146,21 @@ pub(super) fn read_plain(member: &Arc<Member>, slot: &Slot<'_>, message: &mut Me
         let mut descriptor = [0; 2];
         slot.read(at, &mut descriptor);
         if let Some(descriptor) = sound(member, descriptor) {
-            // In range: just checked.
-            let _ = member.row().hold(descriptor.page, descriptor.generation);
+            hold(member, &descriptor);
             message.extents.push(Extent::taken(member, descriptor));
         }
     }
     slot.read(words, message.header_words(meta.header));
     Some(Origin::new(meta.kind, reply[0]))
+}
+
+/// Notes that an extent is ours. It was checked to lie in the arena.
+#[inline]
+pub(super) fn hold(member: &Member, d: &Descriptor) {
+    let _ = member.row().hold(d.page, d.generation);
+    if let Some(guard) = &member.guard {
+        guard.arrived(d.page);
+    }
 }
 
 fn word_of(bytes: &[u8]) -> u64 {
@@ -218,7 +226,16 @@ impl Contents {
     fn read_page(&mut self, member: &Member, meta: &Meta) {
         let Some(page) = self.page else { return };
         // Copied once, then checked: the bytes are the sender's until we take the message.
-        let bytes = member.region.bytes(page.page, usize::try_from(page.len).unwrap_or(0));
+        let len = usize::try_from(page.len).unwrap_or(0);
+        let mut peeked = Vec::new();
+        let bytes = if member.guard.is_some() {
+            // Closed here, and perhaps never ours: the host looks too.
+            peeked.resize(len, 0);
+            let read = member.region.peek(page.page, &mut peeked);
+            &peeked[..read]
+        } else {
+            member.region.bytes(page.page, len)
+        };
         let header = usize::from(meta.header).min(bytes.len());
         self.header = HeaderWords::InPage(header);
         let mut words = bytes.get(header.next_multiple_of(8)..).unwrap_or(&[]).chunks_exact(8).map(word_of);

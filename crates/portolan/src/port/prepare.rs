@@ -1,0 +1,118 @@
+//! Sending where there is work to do first, once, however often the queue is full: a copy
+//! for a port that gives its receiver copies ([`crate::Protection::Copied`]), and in a
+//! guarded domain the end of this process's access.
+//!
+//! ```text
+//! check -> copy (copied ports) -> lay out -> close (guarded domains) -> post, post, ...
+//!                                                                         |       |
+//!                                             the originals are freed <- sent   not sent -> undone
+//! ```
+
+use super::send::{Unsent, WhenFull, check, full, post};
+use super::wire::{self, Plan};
+use crate::extent::allocate;
+use crate::member::Member;
+use crate::message::Message;
+use crate::region::Attached;
+use crate::{AllocateError, Extent};
+use portolan_abi::port::{PortStatus, RightWord};
+use portolan_abi::slot::{Kind, inline_capacity};
+use portolan_shm::queue::Spot;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A message that can be posted, any number of times until there is room.
+struct Prepared {
+    plan: Plan,
+    /// What was copied.
+    originals: Option<Originals>,
+}
+
+/// What was in a message before copies took their place.
+struct Originals {
+    extents: SmallVec<[Extent; 1]>,
+    page: Option<Extent>,
+}
+
+/// As [`super::send::deliver`].
+pub(super) fn deliver(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<RightWord>,
+    message: &mut Message,
+    when_full: WhenFull,
+) -> Result<(), Unsent> {
+    let Prepared { plan, originals } = prepare(to, kind, reply, message)?;
+    let posted = match post(to, spot, kind, &plan, message) {
+        Err(Unsent::Full { slots }) => full(to, message, when_full, slots, |message| post(to, spot, kind, &plan, message)),
+        other => other,
+    };
+    posted.inspect_err(|_| undo(&to.member, message, originals))
+}
+
+/// As [`super::send::try_post`].
+pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<RightWord>, message: &mut Message) -> Result<(), Unsent> {
+    let Prepared { plan, originals } = prepare(to, kind, reply, message)?;
+    post(to, spot, kind, &plan, message).inspect_err(|_| undo(&to.member, message, originals))
+}
+
+fn prepare(to: &Attached, kind: Kind, reply: Option<RightWord>, message: &mut Message) -> Result<Prepared, Unsent> {
+    let member = &to.member;
+    member.present()?;
+    let queue = to.queue();
+    check(member, message)?;
+    // Relaxed: whether this is our port's status is asked after the claim.
+    let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Relaxed));
+    let originals = if status.copied { Some(copy(member, message)?) } else { None };
+    let plan = match wire::plan(member, message, kind, reply, inline_capacity(queue.slot_lines())) {
+        Ok(plan) => plan,
+        Err(reason) => {
+            undo(member, message, originals);
+            return Err(reason.into());
+        }
+    };
+    if let Some(guard) = &member.guard {
+        // Before the claim: no receive can return before our access has ended, and no
+        // receiver waits for a claimed slot while we change page tables.
+        let extents = message.extents.iter().chain(message.page());
+        if let Err(reason) = guard.close(extents.map(Extent::pages)) {
+            undo(member, message, originals);
+            return Err(Unsent::Open(reason));
+        }
+    }
+    Ok(Prepared { plan, originals })
+}
+
+/// Puts copies in the place of a message's extents; the originals. A header that is not in
+/// an extent yet is copied into one anyway.
+fn copy(member: &Arc<Member>, message: &mut Message) -> Result<Originals, AllocateError> {
+    let copy_of = |original: &Extent| {
+        let mut copy = allocate(member, original.len())?;
+        copy.copy_from_slice(original);
+        Ok::<_, AllocateError>(copy)
+    };
+    let copies = message.extents.iter().map(copy_of).collect::<Result<_, _>>()?;
+    let page = message.page().map(copy_of).transpose()?;
+    let page = page.and_then(|copy| message.exchange_page(copy));
+    let extents = std::mem::replace(&mut message.extents, copies);
+    Ok(Originals { extents, page })
+}
+
+/// The message was not sent: it is the caller's again, as it was.
+fn undo(member: &Member, message: &mut Message, originals: Option<Originals>) {
+    if let Some(Originals { extents, page }) = originals {
+        // What they take the place of are copies, and freed.
+        message.extents = extents;
+        drop(page.and_then(|page| message.exchange_page(page)));
+    }
+    if let Some(guard) = &member.guard {
+        let ours = |extent: &&Extent| {
+            let d = extent.descriptor();
+            member.row().check(d.page, d.generation).is_ok()
+        };
+        let extents = message.extents.iter().chain(message.page());
+        guard.open(extents.filter(ours).map(Extent::pages));
+    }
+}
