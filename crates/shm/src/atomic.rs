@@ -1,7 +1,7 @@
 //! The atomics: the processor's, or loom's when the model checker runs.
 //!
 //! Under loom they are wrapped, so that a test can end a thread's life after its
-//! k-th access ([`death`]).
+//! k-th access (`death`).
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

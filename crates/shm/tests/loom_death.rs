@@ -38,7 +38,7 @@ fn a_sender_dies() {
             if died {
                 arena.bury(1);
             }
-            assert_eq!(other.join().unwrap(), Sent::Sent);
+            assert_eq!(other.join().unwrap(), Sent::Yes);
             while arena.ports[0].queue().depth() > 0 {
                 received += usize::from(arena.receive_any(2, 0, &mut cursor).is_some());
             }
@@ -87,7 +87,7 @@ fn a_sender_dies_before_one_that_waits() {
         with(Port::new(2), |port| {
             let mut cursor = Cursor::resume(&port.queue());
             let filler = Spot::default();
-            assert_eq!(port.send(&filler, 3, 31), Sent::Sent);
+            assert_eq!(port.send(&filler, 3, 31), Sent::Yes);
             let victim = thread::spawn(move || after(k, || port.send(&Spot::default(), 1, 11)));
             let waiter = thread::spawn(|| port.send_waiting(&Spot::default(), 2, 21));
             let sent = victim.join().unwrap();
@@ -103,10 +103,10 @@ fn a_sender_dies_before_one_that_waits() {
             while !got.contains(&21) {
                 got.extend(port.receive_waiting(&mut cursor, || false));
             }
-            assert_eq!(waiter.join().unwrap(), Sent::Sent);
+            assert_eq!(waiter.join().unwrap(), Sent::Yes);
             got.extend(port.drain(&mut cursor));
             assert_eq!(got[0], 31);
-            assert!(sent.is_none() || (sent == Some(Sent::Sent)) == got.contains(&11));
+            assert!(sent.is_none() || (sent == Some(Sent::Yes)) == got.contains(&11));
             port.is_usable(&mut cursor, 3);
             sent.is_none()
         })
@@ -151,7 +151,7 @@ fn a_receiver_dies_before_one_that_waits() {
     explore_deaths("receiver, a sender waits for room", 2, |k| {
         with(Port::new(2), |port| {
             let stalled = port.queue().claim(&port.spots[3], 3).unwrap();
-            assert_eq!(port.send(&Spot::default(), 1, 11), Sent::Sent);
+            assert_eq!(port.send(&Spot::default(), 1, 11), Sent::Yes);
             let victim = thread::spawn(move || {
                 after(k, || {
                     let mut cursor = Cursor::resume(&port.queue());
@@ -187,7 +187,7 @@ fn another_receiver_goes_on() {
         with(Port::new(2), |port| {
             let stalled = port.queue().claim(&port.spots[3], 3).unwrap();
             stalled.write(0, &[31]);
-            assert_eq!(port.send(&Spot::default(), 1, 11), Sent::Sent);
+            assert_eq!(port.send(&Spot::default(), 1, 11), Sent::Yes);
             let victim = thread::spawn(move || {
                 after(k, || {
                     let mut cursor = Cursor::resume(&port.queue());
@@ -209,7 +209,7 @@ fn another_receiver_goes_on() {
             assert!([&[11, 12][..], &[12], &[11], &[]].contains(&&ours[..]), "{got:?}");
             assert!(got.len() - ours.len() <= 1);
             let taken = port.queue().port.receiver.taken.load(Ordering::Relaxed);
-            assert!(taken >= 2 + u64::from(sent == Sent::Sent), "{got:?}");
+            assert!(taken >= 2 + u64::from(sent == Sent::Yes), "{got:?}");
             port.is_usable(&mut cursor, 2);
             died
         })

@@ -11,9 +11,9 @@
 mod support;
 
 use loom::thread;
-use portolan_abi::owner::{Alloc, ChunkUse, Size};
+use portolan_abi::owner::{Alloc, ChunkUse, Destination, Size};
 use portolan_abi::port::PortName;
-use portolan_shm::queue::Cursor;
+use portolan_shm::queue::{Claim, Cursor};
 use portolan_shm::rights::{RightEntry, RightRow};
 use portolan_shm::wait_set::WaitSetEntry;
 use support::arena::{Arena, RUN};
@@ -40,27 +40,41 @@ fn an_extent_is_sent_taken_and_freed() {
     });
 }
 
-/// O1: one space's threads send to one another and on, while the first has not noted yet
-/// that the extent is gone.
+/// O1: one space's threads send to one another, while the first has not noted yet that the
+/// extent is gone.
 #[test]
 fn an_extent_comes_back_to_its_sender() {
     explore("send to oneself", 3, || {
         with(Arena::new(), |arena| {
             let sender = thread::spawn(|| arena.allocate_and_send(1, 0));
             let mut cursor = Cursor::resume(&arena.ports[0].queue());
-            for _ in 0..2 {
-                if let Some((page, generation)) = arena.receive(1, 0, &mut cursor) {
-                    arena.send(1, 1, page, generation);
-                }
-            }
+            let got = (0..2).find_map(|_| arena.receive(1, 0, &mut cursor));
             sender.join().unwrap();
             arena.audit();
-            let mut cursor = Cursor::resume(&arena.ports[1].queue());
-            if let Some((page, generation)) = arena.receive(1, 1, &mut cursor) {
-                arena.audit();
+            if let Some((page, generation)) = got {
                 arena.alloc().free(&arena.row(1), page, generation).unwrap();
                 arena.audit();
             }
+        });
+    });
+}
+
+/// O1: the same, and the extent is on its way again.
+#[test]
+fn an_extent_is_sent_on_by_its_sender() {
+    explore("send on", 3, || {
+        with(Arena::new(), |arena| {
+            let sender = thread::spawn(|| arena.allocate_and_send(1, 0));
+            let mut cursor = Cursor::resume(&arena.ports[0].queue());
+            let got = (0..2).find_map(|_| arena.receive(1, 0, &mut cursor));
+            let on = got.map(|(page, generation)| {
+                let claim = arena.ports[1].queue().claim(&arena.ports[1].spots[1], 1).unwrap();
+                arena.row(1).sending(page, generation, Destination::new(1, claim.position()));
+                claim
+            });
+            sender.join().unwrap();
+            arena.audit();
+            on.map(Claim::abandon);
         });
     });
 }

@@ -23,7 +23,7 @@ fn of_sender(words: &[u64], sender: u64) -> Vec<u64> {
 fn send_all(port: &Port, sender: u8, count: u64) -> Vec<u64> {
     let spot = Spot::default();
     let words = (1..=count).map(|i| u64::from(sender) * 10 + i);
-    words.filter(|w| port.send(&spot, sender, *w) == Sent::Sent).collect()
+    words.filter(|w| port.send(&spot, sender, *w) == Sent::Yes).collect()
 }
 
 fn poll(port: &Port, cursor: &mut Cursor, looks: usize) -> Vec<u64> {
@@ -69,13 +69,13 @@ fn a_stalled_sender_is_passed() {
         with(Port::new(2), |port| {
             let claim = port.queue().claim(&port.spots[1], 1).unwrap();
             claim.write(0, &[11]);
-            assert_eq!(port.send(&Spot::default(), 3, 31), Sent::Sent);
+            assert_eq!(port.send(&Spot::default(), 3, 31), Sent::Yes);
             let mut cursor = Cursor::resume(&port.queue());
             assert_eq!(poll(port, &mut cursor, 1), [31]);
             // Slot 0 is passed, slot 1 taken and not retired.
             let stalled = thread::spawn(move || {
                 let _ = claim.publish();
-                (port.send(&port.spots[1], 1, 12) == Sent::Sent).then_some(12)
+                (port.send(&port.spots[1], 1, 12) == Sent::Yes).then_some(12)
             });
             let other = thread::spawn(|| send_all(port, 2, 3));
             let mut got = poll(port, &mut cursor, 4);
@@ -104,12 +104,12 @@ fn two_passed_slots_come_back() {
             port.queue().pass_published(&mut cursor, |_| {});
             let first = thread::spawn(move || {
                 let _ = first.publish();
-                let sent: Vec<u64> = [12, 13].into_iter().filter(|w| port.send(one, 1, *w) == Sent::Sent).collect();
+                let sent: Vec<u64> = [12, 13].into_iter().filter(|w| port.send(one, 1, *w) == Sent::Yes).collect();
                 sent
             });
             let second = thread::spawn(move || {
                 let _ = second.publish();
-                let sent: Vec<u64> = [22, 23].into_iter().filter(|w| port.send(two, 2, *w) == Sent::Sent).collect();
+                let sent: Vec<u64> = [22, 23].into_iter().filter(|w| port.send(two, 2, *w) == Sent::Yes).collect();
                 sent
             });
             let mut got = poll(port, &mut cursor, 4);
@@ -181,6 +181,45 @@ fn no_publication_beyond_a_lap_is_slept_over() {
     });
 }
 
+/// Q6, where the receiver falls asleep with its head behind the only free slot.
+#[test]
+fn no_publication_ahead_of_the_head_is_slept_over() {
+    explore("sleep, head behind", 3, || {
+        with(Port::new(2), |port| {
+            let queue = port.queue();
+            let stalled = queue.claim(&port.spots[2], 2).unwrap();
+            stalled.write(0, &[21]);
+            assert_eq!(port.send(&port.spots[1], 1, 11), Sent::Yes);
+            let mut cursor = Cursor::resume(&queue);
+            assert_eq!(poll(port, &mut cursor, 1), [11]);
+            let _ = queue.settle_all(&mut cursor);
+            // The stalled slot is left out for a lap, then comes back beyond the other.
+            let next = queue.claim(&port.spots[1], 1).unwrap();
+            let beyond = queue.claim(&port.spots[1], 1);
+            assert!(beyond.is_err());
+            next.write(0, &[12]);
+            let _ = next.publish();
+            assert_eq!(poll(port, &mut cursor, 1), [12]);
+            let _ = queue.settle_all(&mut cursor);
+            let next = queue.claim(&port.spots[1], 1).unwrap();
+            let _ = stalled.publish();
+            assert_eq!(poll(port, &mut cursor, 1), [21]);
+            assert!(cursor.head() < next.position());
+            let sender = thread::spawn(|| assert_eq!(port.send(&port.spots[3], 3, 31), Sent::Yes));
+            let bell = queue.port.sleep.doorbell.load(Ordering::SeqCst);
+            if queue.arm(&mut cursor) {
+                port.bell.wait(&queue.port.sleep.doorbell, bell);
+            }
+            queue.disarm(&mut cursor);
+            sender.join().unwrap();
+            assert_eq!(poll(port, &mut cursor, 1), [31]);
+            next.write(0, &[13]);
+            let _ = next.publish();
+            assert_eq!(poll(port, &mut cursor, 1), [13]);
+        });
+    });
+}
+
 /// Q7: a sender that sleeps for room is woken.
 #[test]
 fn no_room_is_slept_over() {
@@ -189,7 +228,7 @@ fn no_room_is_slept_over() {
             let sender = thread::spawn(|| {
                 let spot = Spot::default();
                 for word in 11..=14 {
-                    assert_eq!(port.send_waiting(&spot, 1, word), Sent::Sent);
+                    assert_eq!(port.send_waiting(&spot, 1, word), Sent::Yes);
                 }
             });
             let mut cursor = Cursor::resume(&port.queue());
@@ -207,14 +246,14 @@ fn no_room_is_slept_over_by_two() {
     explore("full, two senders", 2, || {
         with(Port::new(2), |port| {
             let filler = Spot::default();
-            assert_eq!(port.send(&filler, 3, 31), Sent::Sent);
-            assert_eq!(port.send(&filler, 3, 32), Sent::Sent);
+            assert_eq!(port.send(&filler, 3, 31), Sent::Yes);
+            assert_eq!(port.send(&filler, 3, 32), Sent::Yes);
             let senders = [1, 2].map(|s| thread::spawn(move || port.send_waiting(&Spot::default(), s, u64::from(s) * 10)));
             let mut cursor = Cursor::resume(&port.queue());
             let mut got = [0; 4].map(|_| port.receive_waiting(&mut cursor, || false).unwrap());
             got.sort_unstable();
             assert_eq!(got, [10, 20, 31, 32]);
-            senders.into_iter().for_each(|s| assert_eq!(s.join().unwrap(), Sent::Sent));
+            senders.into_iter().for_each(|s| assert_eq!(s.join().unwrap(), Sent::Yes));
         });
     });
 }

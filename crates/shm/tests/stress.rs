@@ -7,7 +7,7 @@ use portolan_shm::queue::{ClaimError, Cursor, Line, Next, PortEntry, Published, 
 use std::sync::{Condvar, Mutex};
 use std::thread;
 
-const SENDERS: u64 = 4;
+const SENDERS: u8 = 4;
 const MESSAGES: u64 = if cfg!(miri) { 20 } else { 20_000 };
 
 /// Sleeps while the word has the value.
@@ -51,12 +51,12 @@ fn run(slots: usize, stall: u64, sleep: bool) {
     let queue = Queue::new(&entry, &lines, 1).unwrap();
     queue.open();
     let (bell, room) = (Futex::default(), Futex::default());
-    let send = |sender: u64| {
+    let send = |sender: u8| {
         let spot = Spot::default();
-        let mut dice = Dice(sender * 0x9e37_79b9 + 1);
+        let mut dice = Dice(u64::from(sender) * 0x9e37_79b9 + 1);
         for i in 0..MESSAGES {
             let claim = loop {
-                let space = u8::try_from(sender + 1).unwrap();
+                let space = sender + 1;
                 match queue.claim(&spot, space) {
                     Ok(claim) => break claim,
                     Err(ClaimError::Closed) => panic!("closed"),
@@ -70,7 +70,7 @@ fn run(slots: usize, stall: u64, sleep: bool) {
                     }
                 }
             };
-            claim.write(0, &[sender, i]);
+            claim.write(0, &[u64::from(sender), i]);
             if dice.one_in(stall) {
                 (0..4).for_each(|_| thread::yield_now());
             }
@@ -90,7 +90,7 @@ fn run(slots: usize, stall: u64, sleep: bool) {
                 room.ring(&entry.room.room);
             }
         };
-        while next.iter().sum::<u64>() < SENDERS * MESSAGES {
+        while next.iter().sum::<u64>() < u64::from(SENDERS) * MESSAGES {
             if let Next::Found(found) = queue.next(&mut cursor) {
                 let mut words = [0; 2];
                 queue.slot(found.position()).read(0, &mut words);

@@ -22,6 +22,7 @@
 //! | find and read | the slot | 0 |
 //! | note as taken | - (a line that only this space writes) | 0 |
 //! | retire, at the next receive | the slot, while the sender is at work | 1 |
+//! | retire a passed slot | the same, and the senders' line | 2 |
 //!
 //! # Invariants
 //!

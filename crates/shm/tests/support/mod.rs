@@ -98,10 +98,10 @@ impl Port {
         claim.set_meta(0);
         claim.write(0, &[word]);
         match claim.publish() {
-            Published::Done => Sent::Sent,
+            Published::Done => Sent::Yes,
             Published::Wake => {
                 self.wake_receiver();
-                Sent::Sent
+                Sent::Yes
             }
             Published::Closed => {
                 self.queue().withdraw(position);
@@ -176,7 +176,7 @@ impl Port {
         assert_eq!(self.drain(cursor), [0; 0]);
         for lap in 0..2 {
             let spot = Spot::new(0);
-            let words: Vec<u64> = (0..).map(|i| 1000 + lap * 100 + i).take_while(|w| self.send(&spot, space, *w) == Sent::Sent).collect();
+            let words: Vec<u64> = (0..).map(|i| 1000 + lap * 100 + i).take_while(|w| self.send(&spot, space, *w) == Sent::Yes).collect();
             assert_eq!(words.len(), slots, "slots are lost");
             assert_eq!(self.drain(cursor), words);
         }
@@ -186,7 +186,7 @@ impl Port {
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    Sent,
+    Yes,
     Full,
     Closed,
 }
