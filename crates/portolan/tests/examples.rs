@@ -1,0 +1,130 @@
+//! The examples run, and say what they should.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Runs an example; what it printed.
+fn run(name: &str) -> String {
+    let path = built(name);
+    let output = Command::new(&path).output();
+    let output = output.unwrap_or_else(|e| {
+        panic!(
+            "{}: {e} (cargo test without --test builds it; so does cargo build --examples)",
+            path.display()
+        )
+    });
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success(),
+        "{name}: {}\n{out}\n{err}",
+        output.status
+    );
+    assert!(err.is_empty(), "{name} complains: {err}");
+    out.into_owned()
+}
+
+/// Where cargo puts an example: beside the directory of the tests.
+fn built(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(|deps| deps.parent()).unwrap();
+    profile.join("examples").join(name)
+}
+
+/// The lines of all processes; among those of different ones there is no order.
+#[track_caller]
+fn says(name: &str, lines: &[&str]) {
+    let out = run(name);
+    let mut rest = out.lines().collect::<Vec<_>>();
+    for line in lines {
+        let at = rest.iter().position(|l| l == line);
+        rest.remove(at.unwrap_or_else(|| panic!("{name} did not print {line:?}:\n{out}")));
+    }
+    assert_eq!(rest, [""; 0], "{name} printed more than it should");
+}
+
+#[test]
+fn hello() {
+    let out = run("hello");
+    assert!(
+        out.contains("header:  hello from another process\n"),
+        "{out}"
+    );
+    let address = |line: &str| {
+        let line = out.lines().find(|l| l.starts_with(line)).unwrap();
+        let after = line.split(" at ").nth(1).unwrap();
+        after.split(',').next().unwrap().to_owned()
+    };
+    assert_eq!(
+        address("sending:"),
+        address("pages:"),
+        "pages keep their address"
+    );
+}
+
+#[test]
+fn pipeline() {
+    let frames = [
+        "frame 1: 65536 bytes of 2",
+        "frame 2: 65536 bytes of 4",
+        "frame 3: 65536 bytes of 6",
+    ];
+    says(
+        "pipeline",
+        &[&frames[..], &["the pipeline is empty"]].concat(),
+    );
+}
+
+#[test]
+fn request_reply() {
+    says(
+        "request_reply",
+        &[
+            "answer: ONE AT A TIME",
+            "answer: THE SECOND OF TWO",
+            "answer: THE FIRST OF TWO",
+            "drop me: the server dropped the request unanswered",
+            "die: the server died, or closed its port, before it answered",
+        ],
+    );
+}
+
+#[test]
+fn rights() {
+    says(
+        "rights",
+        &[
+            "keeper: a guest says \"write to my room\"",
+            "guest: got \"breakfast is at eight\"",
+            "guest: got \"the key is yours\"",
+            "guest: nobody can write to me any more",
+            "guest: not sent, for the port is dead: its owner closed it or died; drop this right and look the name up again",
+        ],
+    );
+}
+
+#[test]
+fn wait_set_epoll() {
+    says(
+        "wait_set_epoll",
+        &[
+            "red: an apple",
+            "green: a leaf",
+            "blue: the sky",
+            "the painter has gone",
+        ],
+    );
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn async_tokio() {
+    let squares: Vec<String> = (1..=10)
+        .map(|n: u16| format!("{n} squared is {}", n * n))
+        .collect();
+    let mut lines: Vec<&str> = squares.iter().map(String::as_str).collect();
+    lines.push("server: 10 requests, and no client is left");
+    says("async_tokio", &lines);
+}
