@@ -81,6 +81,10 @@ pub(crate) enum CarrierName {
 /// rounds, less the time it takes to read the clock. One way is half of a round
 /// trip. For rates the sample is a batch of messages, and p99 is the rate that
 /// 99 % of the batches reached. The limit's rows are printed whatever the filter.
+///
+/// A row may be held against another of the same run, too (its yardstick). What
+/// Portolan's rows must reach is listed after the table, with what was measured:
+/// of several rows the worst.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  portolan bench latency --quick\n  portolan bench wake --filter pipe --json > wake.json"
@@ -110,6 +114,8 @@ pub(crate) enum BenchKind {
     Fanin,
     /// Waking a process that sleeps, on one CPU and on two
     Wake,
+    /// What stays resident in a process that has joined a domain and does nothing
+    Memory,
 }
 
 /// List domains, their spaces and ports, queues, and who owns how much.

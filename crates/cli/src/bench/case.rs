@@ -6,6 +6,8 @@ use crate::out;
 
 /// Bytes of a small message: what fits a cache line beside its sequence number.
 pub(crate) const SMALL: u64 = 48;
+/// Messages sent in a row where most are not to find the receiver waiting.
+const BURST: u32 = 16;
 
 /// One row's subject. It travels to the peers in their brief.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +19,7 @@ pub(crate) struct Case {
     pub(crate) protection: Protection,
     pub(crate) payload: Payload,
     pub(crate) temper: Temper,
+    pub(crate) shape: Shape,
     pub(crate) bytes: u64,
     pub(crate) pattern: Pattern,
     pub(crate) placement: Placement,
@@ -40,6 +43,10 @@ pub(crate) enum System {
     Futex,
     /// A single-writer ring of slots in shared memory.
     Ring,
+    /// Messages through ports of a domain.
+    Portolan,
+    /// Requests and replies through them.
+    Request,
     /// Publish and subscribe; for blocking with an event.
     #[cfg(feature = "peers")]
     Iceoryx,
@@ -56,6 +63,27 @@ pub(crate) enum Mode {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Protection {
     None,
+    Trusted,
+    Guarded,
+    Copied,
+}
+
+/// What is particular about the message, or about its surroundings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Shape {
+    Plain,
+    /// All bytes in the header. `queued`: several are sent before any comes back, so
+    /// that most are not waited for.
+    Header {
+        queued: bool,
+    },
+    /// Opened at once, and one word in every 4 KiB of it touched.
+    Sparse,
+    /// Beside thousands of ports that nothing is sent to.
+    IdlePorts,
+    /// No message: a process that does nothing, or one that has joined a domain and
+    /// does nothing.
+    Idle,
 }
 
 /// What sender and receiver do to the bytes of each message.
@@ -106,6 +134,8 @@ pub(crate) enum Unit {
     Gigabytes,
     #[serde(rename = "ns CPU/msg")]
     CpuTime,
+    #[serde(rename = "KiB")]
+    Kibibytes,
 }
 
 impl Case {
@@ -118,6 +148,7 @@ impl Case {
             protection: Protection::None,
             payload: Payload::Touched,
             temper: Temper::Hot,
+            shape: Shape::Plain,
             bytes,
             pattern: Pattern::RoundTrip { one_way: true },
             placement: Placement::TwoCpus,
@@ -126,6 +157,7 @@ impl Case {
 
     pub(crate) fn unit(&self) -> Unit {
         match self.pattern {
+            _ if self.shape == Shape::Idle => Unit::Kibibytes,
             Pattern::RoundTrip { one_way: true } => Unit::OneWay,
             Pattern::RoundTrip { one_way: false } => Unit::RoundTrip,
             Pattern::Stream if self.bytes <= SMALL => Unit::Messages,
@@ -148,8 +180,17 @@ impl Case {
             System::MessageQueue => "mqueue",
             System::Futex => "futex",
             System::Ring => "ring",
+            System::Portolan | System::Request => "portolan",
             #[cfg(feature = "peers")]
             System::Iceoryx => "iceoryx2",
+        }
+    }
+
+    /// Messages that go one way before any comes back.
+    pub(crate) fn burst(&self) -> u32 {
+        match self.shape {
+            Shape::Header { queued: true } => BURST,
+            _ => 1,
         }
     }
 
@@ -157,18 +198,37 @@ impl Case {
     pub(crate) fn name(&self) -> String {
         let mut parts = Vec::new();
         match self.system {
+            _ if self.shape == Shape::Idle => parts.push(
+                if self.limit {
+                    "empty process"
+                } else {
+                    "idle member"
+                }
+                .to_owned(),
+            ),
             System::Line => parts.push("cache line".to_owned()),
             System::Futex if self.limit => parts.push("futex ping-pong".to_owned()),
             System::Ring if self.limit => parts.push("bare ring".to_owned()),
             System::Memcpy { copies: 1 } => parts.push("one copy".to_owned()),
             System::Memcpy { .. } => parts.push("two copies".to_owned()),
-            _ => parts.push("message".to_owned()),
+            System::Request => parts.push("request".to_owned()),
+            _ => parts.push(
+                match self.shape {
+                    Shape::Plain | Shape::Idle => "message",
+                    Shape::Header { queued: false } => "header",
+                    Shape::Header { queued: true } => "header, queued",
+                    Shape::Sparse => "word a page",
+                    Shape::IdlePorts => "10,000 idle ports",
+                }
+                .to_owned(),
+            ),
         }
         if self.temper == Temper::Cold {
             parts.push("cold".to_owned());
         }
         match self.pattern {
             Pattern::RoundTrip { one_way: true } => {}
+            Pattern::RoundTrip { one_way: false } if self.mode == Mode::Poll => {}
             Pattern::RoundTrip { one_way: false } => parts.push(
                 match self.placement {
                     Placement::OneCpu => "one CPU",
@@ -215,6 +275,9 @@ impl Protection {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::None => "none",
+            Self::Trusted => "trusted",
+            Self::Guarded => "guarded",
+            Self::Copied => "copied",
         }
     }
 }
@@ -236,15 +299,18 @@ impl Unit {
             Self::Messages => "msg/s",
             Self::Gigabytes => "GB/s",
             Self::CpuTime => "ns CPU/msg",
+            Self::Kibibytes => "KiB",
         }
     }
 
-    /// The figure for `picos` picoseconds per event of `bytes` bytes.
+    /// The figure for `picos` picoseconds per event of `bytes` bytes; memory is counted in
+    /// bytes instead.
     pub(crate) fn value(self, picos: f64, bytes: u64) -> f64 {
         match self {
             Self::OneWay | Self::RoundTrip | Self::CpuTime => picos / 1e3,
             Self::Messages => 1e12 / picos,
             Self::Gigabytes => bytes as f64 * 1e3 / picos,
+            Self::Kibibytes => picos / 1024.0,
         }
     }
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::case::Case;
+use super::budget::Budget;
+use super::case::{Case, Pattern};
 use super::cpus::Cpus;
 use super::run::{self, Run};
 use super::sampler::{Figures, Sampler, clock_cost, median};
@@ -33,6 +34,44 @@ pub(crate) struct Entry {
     pub(crate) yardstick: Option<Case>,
     /// False for one that is here only as another's yardstick.
     pub(crate) shown: bool,
+    /// What the row must reach.
+    pub(crate) budget: Option<Budget>,
+}
+
+impl Entry {
+    /// A row that is held against the limit only.
+    pub(crate) fn new(case: Case) -> Self {
+        Self {
+            case,
+            yardstick: None,
+            shown: true,
+            budget: None,
+        }
+    }
+
+    /// Held against `yardstick`, too.
+    pub(crate) fn against(self, yardstick: &Case) -> Self {
+        Self {
+            yardstick: Some(yardstick.clone()),
+            ..self
+        }
+    }
+
+    /// With something to reach.
+    pub(crate) fn within(self, budget: Budget) -> Self {
+        Self {
+            budget: Some(budget),
+            ..self
+        }
+    }
+
+    /// Only there to hold others against.
+    pub(crate) fn hidden(self) -> Self {
+        Self {
+            shown: false,
+            ..self
+        }
+    }
 }
 
 /// How long to measure.
@@ -50,6 +89,7 @@ pub(crate) struct Measured {
     pub(crate) figures: Figures,
     pub(crate) ratio_to_limit: f64,
     pub(crate) yardstick: Option<(Case, f64)>,
+    pub(crate) budget: Option<Budget>,
 }
 
 /// A row under way.
@@ -103,6 +143,7 @@ pub(crate) fn measure(groups: &[Group], effort: Effort, cpus: &Cpus) -> Result<V
             figures: sampler.figures()?,
             ratio_to_limit: 1.0,
             yardstick: None,
+            budget: None,
         })
     });
     Ok(limits.chain(rows).collect())
@@ -141,7 +182,8 @@ fn measure_group(
             let own = slice(lane.run.as_mut(), effort.slice, &mut lane.sampler)?;
             let after = slice(limit.as_mut(), limit_slice, limit_sampler)?;
             lane.medians.push(own);
-            lane.ratios.push(own / f64::midpoint(before, after));
+            let bound = f64::midpoint(before, after) * transfers(&lane.entry.case, &group.limit);
+            lane.ratios.push(own / bound);
             before = after;
             progress.inc(1);
         }
@@ -156,11 +198,21 @@ fn measure_group(
                 figures: lane.sampler.figures()?,
                 ratio_to_limit: median(lane.ratios.clone())?,
                 yardstick: held_against(lane, &lanes),
+                budget: lane.entry.budget,
             })
         });
     let measured = measured.collect();
     lanes.into_iter().try_for_each(|lane| lane.run.finish())?;
     Ok(measured)
+}
+
+/// How often the limit's event happens in one of the row's: a round trip takes the line
+/// twice.
+fn transfers(case: &Case, limit: &Case) -> f64 {
+    match (case.pattern, limit.pattern) {
+        (Pattern::RoundTrip { one_way: false }, Pattern::RoundTrip { one_way: true }) => 2.0,
+        _ => 1.0,
+    }
 }
 
 /// Runs one slice; its median in picoseconds.

@@ -3,19 +3,23 @@
 //! | file | holds |
 //! |---|---|
 //! | `case` | what a row measures and how it is named |
+//! | `budget` | what rows must reach |
 //! | `plan` | which rows there are |
 //! | `systems` | the mechanisms, each an `Endpoint` |
 //! | `run` | one row's processes and its slices of work |
 //! | `harness` | turns between rows and the limit, ratios |
+//! | `resident` | `bench memory`: idle processes |
 //! | `sampler` | percentiles |
 //! | `report` | table and JSON |
 
+mod budget;
 mod case;
 mod cpus;
 mod harness;
 mod machine;
 mod plan;
 mod report;
+mod resident;
 mod run;
 mod sampler;
 mod systems;
@@ -42,7 +46,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
     drop_unaffordable(&mut groups);
     cpus::pin(cpus.ours)?;
-    let measured = harness::measure(&groups, effort(args), &cpus)?;
+    let measured = match (args.kind, groups.first()) {
+        (BenchKind::Memory, Some(group)) => resident::measure(&group.limit, &group.rows, &cpus)?,
+        _ => harness::measure(&groups, effort(args), &cpus)?,
+    };
     report::print(&machine, &measured, args.json)
 }
 
@@ -51,7 +58,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
 fn effort(args: &BenchArgs) -> Effort {
     // A sleeper's round takes longer, and 64 senders must all be at it.
     let scale = match args.kind {
-        BenchKind::Latency | BenchKind::Throughput => 1,
+        BenchKind::Latency | BenchKind::Throughput | BenchKind::Memory => 1,
         BenchKind::Wake => 2,
         BenchKind::Fanin => 10,
     };

@@ -1,8 +1,12 @@
 //! Which rows each benchmark has.
 
-use super::case::{Case, Mode, Pattern, Payload, Placement, SMALL, System, Temper};
+use super::budget::{Budget, Measure};
+use super::case::{
+    Case, Mode, Pattern, Payload, Placement, Protection, SMALL, Shape, System, Temper,
+};
 use super::cpus::Cpus;
 use super::harness::{Entry, Group};
+use super::systems;
 use crate::args::BenchKind;
 
 const KIB: u64 = 1 << 10;
@@ -38,6 +42,76 @@ const COLD_MIN: u64 = 2 * MIB;
 /// The memory that a row with cold buffers takes.
 const COLD_ROW: u64 = 1536 * MIB;
 
+/// Headers that do not fit the message itself.
+const HEADERS: [u64; 3] = [64, 512, 4 * KIB];
+
+/// What Portolan's rows must reach.
+mod budgets {
+    use super::{Budget, Measure};
+    use Measure::{Above, Faster, Limit, Yardstick};
+
+    pub(super) const SMALL: Budget = Budget::new(
+        "null and 48 B, polling, to the limit",
+        Limit,
+        1.35,
+        Some(1.1),
+    );
+    pub(super) const MOVE: Budget = Budget::new(
+        "moved untouched, any size, to null message",
+        Yardstick,
+        1.3,
+        Some(1.1),
+    );
+    pub(super) const SAME_WORK: Budget = Budget::new(
+        "1 MiB written and read, to a shared buffer",
+        Yardstick,
+        1.1,
+        Some(1.03),
+    );
+    pub(super) const REQUEST: Budget = Budget::new(
+        "request and reply, to two line transfers",
+        Limit,
+        1.5,
+        Some(1.25),
+    );
+    pub(super) const IDLE_PORTS: Budget = Budget::new(
+        "beside 10,000 idle ports, to null message",
+        Yardstick,
+        1.2,
+        Some(1.05),
+    );
+    pub(super) const GUARDED: Budget = Budget::new(
+        "guarded 2 MiB, word a page, to one memcpy",
+        Faster,
+        4.0,
+        Some(8.0),
+    );
+    pub(super) const GUARDED_LARGE: Budget = Budget::new(
+        "guarded 16 MiB up, the same, to one memcpy",
+        Faster,
+        10.0,
+        Some(40.0),
+    );
+    pub(super) const WAKE: Budget = Budget::new(
+        "blocking on one CPU, to a futex ping-pong",
+        Limit,
+        1.15,
+        Some(1.0),
+    );
+    pub(super) const FANIN: Budget = Budget::new(
+        "64 senders, CPU a message, to one sender",
+        Yardstick,
+        2.0,
+        Some(1.5),
+    );
+    pub(super) const RESIDENT: Budget = Budget::new(
+        "idle member above an empty process, KiB",
+        Above,
+        4096.0,
+        None,
+    );
+}
+
 /// The rows of `kind`.
 pub(crate) fn plan(kind: BenchKind, quick: bool, cpus: &Cpus) -> Vec<Group> {
     let mut groups = match kind {
@@ -49,6 +123,7 @@ pub(crate) fn plan(kind: BenchKind, quick: bool, cpus: &Cpus) -> Vec<Group> {
         }),
         BenchKind::Fanin => fanin(),
         BenchKind::Wake => wake(cpus),
+        BenchKind::Memory => resident(),
     };
     if cpus.single() {
         for group in &mut groups {
@@ -69,7 +144,7 @@ pub(crate) fn plan(kind: BenchKind, quick: bool, cpus: &Cpus) -> Vec<Group> {
 pub(crate) fn filter(groups: Vec<Group>, word: &str) -> Vec<Group> {
     let matching = |mut group: Group| {
         for entry in &mut group.rows {
-            entry.shown = entry.case.contains(word);
+            entry.shown &= entry.case.contains(word);
         }
         let needed: Vec<Case> = group
             .rows
@@ -77,6 +152,7 @@ pub(crate) fn filter(groups: Vec<Group>, word: &str) -> Vec<Group> {
             .filter(|entry| entry.shown)
             .filter_map(|entry| entry.yardstick.clone())
             .collect();
+        // What is shown is measured; what it is held against as well, shown or not.
         group
             .rows
             .retain(|entry| entry.shown || needed.contains(&entry.case));
@@ -101,6 +177,7 @@ pub(crate) fn filter(groups: Vec<Group>, word: &str) -> Vec<Group> {
 /// About how much memory a row needs at once.
 pub(crate) fn memory(case: &Case) -> u64 {
     match (case.system, case.temper) {
+        (System::Portolan | System::Request, _) => systems::extents(case),
         (_, Temper::Cold) => COLD_ROW,
         (System::Ring, _) => 9 * case.bytes,
         // A buffer and a private copy each way.
@@ -108,38 +185,174 @@ pub(crate) fn memory(case: &Case) -> u64 {
     }
 }
 
-/// One group a size; the limit is the same for all.
+/// One group a size, and one of headers; the limit is the same for all.
 fn latency(sizes: &[u64]) -> Vec<Group> {
     let limit = Case {
         limit: true,
         ..Case::new(System::Line, 8)
     };
-    let mut groups = Vec::new();
-    for &bytes in sizes {
-        let buffer = Case::new(System::Buffer, bytes);
-        let mut rows = vec![];
-        if bytes >= SMALL {
-            rows.push(Entry {
-                case: buffer.clone(),
-                yardstick: None,
-                shown: true,
-            });
-        }
-        for case in peers(bytes).into_iter().chain(copied(bytes)) {
-            // What does the same work is held against the shared buffer.
-            let same_work = case.payload == Payload::Touched && bytes >= 4 * KIB;
-            rows.push(Entry {
-                case,
-                yardstick: same_work.then(|| buffer.clone()),
-                shown: true,
-            });
-        }
-        groups.push(Group {
-            limit: limit.clone(),
-            rows,
+    let group = |rows| Group {
+        limit: limit.clone(),
+        rows,
+    };
+    let mut groups: Vec<Group> = sizes.iter().map(|&bytes| group(sized(bytes))).collect();
+    // Small messages first, then headers, then what has extents.
+    let small = sizes.iter().filter(|&&bytes| bytes <= SMALL).count();
+    groups.insert(small, group(headers()));
+    groups
+}
+
+/// The rows of messages of `bytes`.
+fn sized(bytes: u64) -> Vec<Entry> {
+    let buffer = Case::new(System::Buffer, bytes);
+    let mut rows = own(bytes, &buffer);
+    if bytes >= SMALL {
+        rows.push(Entry::new(buffer.clone()));
+    }
+    for case in peers(bytes).into_iter().chain(copied(bytes)) {
+        // What does the same work is held against the shared buffer.
+        let same_work = case.payload == Payload::Touched && bytes >= 4 * KIB;
+        let entry = Entry::new(case);
+        rows.push(if same_work {
+            entry.against(&buffer)
+        } else {
+            entry
         });
     }
-    groups
+    rows
+}
+
+/// A trusted, untouched message of `bytes`, polled for.
+fn moved(bytes: u64) -> Case {
+    Case {
+        protection: Protection::Trusted,
+        payload: Payload::Untouched,
+        ..Case::new(System::Portolan, bytes)
+    }
+}
+
+fn blocking(case: &Case) -> Case {
+    Case {
+        mode: Mode::Block,
+        ..case.clone()
+    }
+}
+
+fn protected(case: &Case, protection: Protection) -> Case {
+    Case {
+        protection,
+        ..case.clone()
+    }
+}
+
+/// Portolan's rows of `bytes`.
+fn own(bytes: u64, buffer: &Case) -> Vec<Entry> {
+    if bytes == 0 {
+        return null();
+    }
+    let untouched = moved(bytes);
+    let touched = Case {
+        payload: Payload::Touched,
+        ..untouched.clone()
+    };
+    if bytes <= SMALL {
+        return vec![
+            Entry::new(touched.clone()).within(budgets::SMALL),
+            Entry::new(blocking(&touched)),
+        ];
+    }
+    // Bytes that nobody touches cost nothing: the null message says what they may.
+    let null = moved(0);
+    let mut rows = vec![
+        Entry::new(null.clone()).hidden(),
+        Entry::new(untouched.clone())
+            .against(&null)
+            .within(budgets::MOVE),
+        Entry::new(blocking(&untouched)),
+        Entry::new(protected(&untouched, Protection::Guarded)),
+    ];
+    let same_work = Entry::new(touched.clone()).against(buffer);
+    rows.push(if bytes == MIB {
+        same_work.within(budgets::SAME_WORK)
+    } else {
+        same_work
+    });
+    if bytes <= COPIED_MAX {
+        rows.push(Entry::new(protected(&touched, Protection::Copied)).against(buffer));
+    }
+    if (COLD_MIN..=COPIED_MAX).contains(&bytes) {
+        for temper in [Temper::Hot, Temper::Cold] {
+            let memcpy = Case {
+                temper,
+                ..memcpy_once(bytes)
+            };
+            let sparse = Case {
+                protection: Protection::Guarded,
+                shape: Shape::Sparse,
+                temper,
+                ..touched.clone()
+            };
+            let budget = if bytes < 16 * MIB {
+                budgets::GUARDED
+            } else {
+                budgets::GUARDED_LARGE
+            };
+            rows.push(Entry::new(sparse).against(&memcpy).within(budget));
+        }
+    }
+    rows
+}
+
+/// Rows of messages without a byte.
+fn null() -> Vec<Entry> {
+    let null = moved(0);
+    let request = Case {
+        system: System::Request,
+        pattern: Pattern::RoundTrip { one_way: false },
+        ..null.clone()
+    };
+    let beside = Case {
+        shape: Shape::IdlePorts,
+        ..null.clone()
+    };
+    vec![
+        Entry::new(null.clone()).within(budgets::SMALL),
+        Entry::new(blocking(&null)),
+        Entry::new(protected(&null, Protection::Guarded)),
+        Entry::new(protected(&null, Protection::Copied)),
+        Entry::new(beside)
+            .against(&null)
+            .within(budgets::IDLE_PORTS),
+        Entry::new(request.clone()).within(budgets::REQUEST),
+        Entry::new(blocking(&request)),
+    ]
+}
+
+/// Headers, with a receiver that waits awake, that waits asleep, and that does not wait.
+fn headers() -> Vec<Entry> {
+    let header = |bytes: u64, queued: bool| Case {
+        shape: Shape::Header { queued },
+        payload: Payload::Touched,
+        ..moved(bytes)
+    };
+    let rows = |bytes: u64| {
+        let waited_for = header(bytes, false);
+        let cases = [
+            blocking(&waited_for),
+            header(bytes, true),
+            waited_for.clone(),
+        ];
+        cases.into_iter().rev().map(Entry::new)
+    };
+    HEADERS.into_iter().flat_map(rows).collect()
+}
+
+/// One copy that nobody writes or reads afterwards.
+fn memcpy_once(bytes: u64) -> Case {
+    Case {
+        payload: Payload::Untouched,
+        ..Case::new(System::Memcpy { copies: 1 }, bytes)
+    }
 }
 
 /// Rows of peers that hand memory over as we do.
@@ -171,12 +384,9 @@ fn copied(bytes: u64) -> Vec<Case> {
     let mut cases = Vec::new();
     if (4 * KIB..=COPIED_MAX).contains(&bytes) {
         let once = Case::new(System::Memcpy { copies: 1 }, bytes);
-        cases.push(once.clone());
+        cases.push(once);
         cases.push(Case::new(System::Memcpy { copies: 2 }, bytes));
-        let untouched = Case {
-            payload: Payload::Untouched,
-            ..once
-        };
+        let untouched = memcpy_once(bytes);
         cases.push(untouched.clone());
         if bytes >= COLD_MIN {
             cases.push(Case {
@@ -221,17 +431,15 @@ fn throughput(sizes: &[u64]) -> Vec<Group> {
             limit: true,
             ..stream(System::Ring, Mode::Poll)
         };
-        let mut rows = Vec::new();
+        let ours = [Mode::Poll, Mode::Block]
+            .map(|mode| protected(&stream(System::Portolan, mode), Protection::Trusted));
+        let mut rows: Vec<Entry> = ours.into_iter().map(Entry::new).collect();
         for system in [System::Pipe, System::UnixStream, System::UnixSeqpacket] {
             if system == System::UnixSeqpacket && bytes > PACKET_MAX {
                 continue;
             }
             for mode in [Mode::Poll, Mode::Block] {
-                rows.push(Entry {
-                    case: stream(system, mode),
-                    yardstick: None,
-                    shown: true,
-                });
+                rows.push(Entry::new(stream(system, mode)));
             }
         }
         Group { limit, rows }
@@ -251,16 +459,21 @@ fn fanin() -> Vec<Group> {
         ..case(System::Ring, Mode::Poll, SENDERS[0])
     };
     let mut rows = Vec::new();
-    for system in [System::Pipe, System::UnixSeqpacket] {
-        let one = case(system, Mode::Block, SENDERS[0]);
-        for senders in SENDERS {
-            let yardstick = (senders != SENDERS[0]).then(|| one.clone());
-            rows.push(Entry {
-                case: case(system, Mode::Block, senders),
-                yardstick,
-                shown: true,
-            });
-        }
+    for system in [System::Portolan, System::Pipe, System::UnixSeqpacket] {
+        let protection = match system {
+            System::Portolan => Protection::Trusted,
+            _ => Protection::None,
+        };
+        let rows_of =
+            SENDERS.map(|senders| protected(&case(system, Mode::Block, senders), protection));
+        let [one, many] = rows_of;
+        rows.push(Entry::new(one.clone()));
+        let many = Entry::new(many).against(&one);
+        rows.push(if system == System::Portolan {
+            many.within(budgets::FANIN)
+        } else {
+            many
+        });
     }
     vec![Group { limit, rows }]
 }
@@ -288,15 +501,23 @@ fn wake(cpus: &Cpus) -> Vec<Group> {
         ];
         #[cfg(feature = "peers")]
         let systems = [[System::Iceoryx].as_slice(), systems.as_slice()].concat();
-        let row = |&system: &System| Entry {
-            case: case(system),
-            yardstick: None,
-            shown: true,
+        let small = protected(&case(System::Portolan), Protection::Trusted);
+        let null = Case {
+            payload: Payload::Untouched,
+            bytes: 0,
+            ..small.clone()
         };
-        Group {
-            limit,
-            rows: systems.iter().map(row).collect(),
-        }
+        let request = Case {
+            system: System::Request,
+            ..null.clone()
+        };
+        let null = match placement {
+            Placement::OneCpu => Entry::new(null).within(budgets::WAKE),
+            Placement::TwoCpus => Entry::new(null),
+        };
+        let mut rows = vec![null, Entry::new(small), Entry::new(request)];
+        rows.extend(systems.iter().map(|&system| Entry::new(case(system))));
+        Group { limit, rows }
     };
     let placements: &[Placement] = if cpus.single() {
         &[Placement::OneCpu]
@@ -307,6 +528,27 @@ fn wake(cpus: &Cpus) -> Vec<Group> {
         .iter()
         .map(|&placement| group(placement))
         .collect()
+}
+
+/// One group: processes that do nothing.
+fn resident() -> Vec<Group> {
+    let idle = |system, protection| Case {
+        shape: Shape::Idle,
+        payload: Payload::Untouched,
+        mode: Mode::Block,
+        protection,
+        ..Case::new(system, 0)
+    };
+    let limit = Case {
+        limit: true,
+        ..idle(System::Line, Protection::None)
+    };
+    let rows = [Protection::Trusted, Protection::Guarded]
+        .map(|protection| Entry::new(idle(System::Portolan, protection)).within(budgets::RESIDENT));
+    vec![Group {
+        limit,
+        rows: rows.into(),
+    }]
 }
 
 #[cfg(test)]
@@ -325,7 +567,7 @@ mod tests {
             (false, Pattern::FanIn { senders: 1 }),
             (true, Pattern::FanIn { senders: 64 }),
         ];
-        assert_eq!(rows, [pair, pair].concat());
+        assert_eq!(rows, [pair; 3].concat());
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! The results, as a table and as JSON.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
-use super::case::{Case, Unit};
+use super::budget::{self, Verdict};
+use super::case::{Case, Mode, Pattern, Payload, Protection, System, Temper, Unit};
 use super::harness::Measured;
 use super::machine::Machine;
 use crate::error::Result;
@@ -15,6 +18,7 @@ const DIGITS: i32 = 5;
 struct Report<'a> {
     machine: &'a Machine,
     rows: Vec<Row>,
+    budgets: Vec<Verdict>,
 }
 
 #[derive(Serialize)]
@@ -67,58 +71,185 @@ impl Row {
 
 /// Prints the rows as asked.
 pub(crate) fn print(machine: &Machine, measured: &[Measured], json: bool) -> Result<()> {
-    let rows: Vec<Row> = measured.iter().map(Row::new).collect();
+    let budgets = budget::judge(measured);
     if json {
-        return out::print_json(&Report { machine, rows });
+        return out::print_json(&Report {
+            machine,
+            rows: measured.iter().map(Row::new).collect(),
+            budgets,
+        });
     }
-    out::print(&format!("{machine}\n\n{}", table(&rows)))
+    let mut text = format!("{machine}\n");
+    // Together what has the same heading, in the order of its first row.
+    let mut headings: Vec<String> = measured.iter().map(|row| heading(&row.case)).collect();
+    let mut seen = HashSet::new();
+    headings.retain(|heading| seen.insert(heading.clone()));
+    for heading_ in headings {
+        let rows = measured.iter().filter(|row| heading(&row.case) == heading_);
+        text += &format!("\n{heading_}\n{}", table(rows));
+    }
+    text += &legend(measured);
+    if !budgets.is_empty() {
+        text += &format!("\n{}", verdicts(&budgets));
+    }
+    out::print(&text)
 }
 
-fn table(rows: &[Row]) -> String {
+/// What the rows of one table have in common.
+fn heading(case: &Case) -> String {
+    if case.limit {
+        return format!("the limit, {}", case.unit().name());
+    }
+    match case.unit() {
+        Unit::Kibibytes => case.unit().name().to_owned(),
+        unit => {
+            let mode = match case.mode {
+                Mode::Poll => "polling",
+                Mode::Block => "blocking",
+            };
+            format!("{}, {}, {mode}", out::size(case.bytes), unit.name())
+        }
+    }
+}
+
+/// One row's name within its table: what is not as in most rows.
+fn name(case: &Case) -> String {
+    let mut name = String::new();
+    if !case.limit {
+        name += case.system_name();
+    }
+    let protection = match case.protection {
+        // What a domain is unless asked otherwise.
+        Protection::None | Protection::Trusted => "",
+        Protection::Guarded | Protection::Copied => case.protection.name(),
+    };
+    let words = case.name();
+    let words = words.strip_prefix("message").unwrap_or(&words);
+    // Nothing to touch in an empty message; and copies alone say what they do.
+    let untouched = case.payload == Payload::Untouched && case.bytes > 0;
+    let payload = if untouched { "untouched" } else { "" };
+    let size = match case.pattern {
+        Pattern::Stream if case.limit => out::size(case.bytes),
+        _ => String::new(),
+    };
+    for word in [protection, words.trim_start_matches(", "), payload, &size] {
+        if !word.is_empty() {
+            if !name.is_empty() {
+                name += " ";
+            }
+            name += word;
+        }
+    }
+    name
+}
+
+fn table<'a>(rows: impl Iterator<Item = &'a Measured>) -> String {
     use Align::{Left, Right};
     let mut table = Table::new(&[
-        ("system", Left),
-        ("case", Left),
-        ("mode", Left),
-        ("protection", Left),
-        ("payload", Left),
-        ("size", Right),
+        ("", Left),
         ("p50", Right),
         ("p99", Right),
         ("p99.9", Right),
         ("max", Right),
-        ("unit", Left),
         ("x limit", Right),
-        ("x yardstick", Left),
+        ("x yard", Right),
     ]);
-    for row in rows {
-        let held_against = row.yardstick.as_ref().zip(row.ratio_to_yardstick);
+    for measured in rows {
+        let Measured { case, figures, .. } = measured;
+        let row = Row::new(measured);
+        let unit = case.unit();
+        let value = |picos: f64| figure(unit, unit.value(picos, case.bytes));
+        let yard = measured.yardstick.as_ref().zip(row.ratio_to_yardstick);
         table.row(vec![
-            row.system.to_owned(),
-            row.case.clone(),
-            row.mode.to_owned(),
-            row.protection.to_owned(),
-            row.payload.to_owned(),
-            out::size(row.bytes),
-            figure(row.unit, row.p50),
-            figure(row.unit, row.p99),
-            figure(row.unit, row.p999),
-            figure(row.unit, row.max),
-            row.unit.name().to_owned(),
-            format!("{:.2}", row.ratio_to_limit),
-            held_against.map_or(String::new(), |(other, ratio)| {
-                format!("{ratio:.2} {other}")
+            name(case),
+            value(figures.p50),
+            value(figures.p99),
+            value(figures.p999),
+            value(figures.max),
+            times(row.ratio_to_limit),
+            yard.map_or(String::new(), |((other, _), ratio)| {
+                format!("{}{}", times(ratio), mark(other))
             }),
         ]);
     }
     table.render()
 }
 
+/// A yardstick's letter, which the legend explains.
+fn mark(yardstick: &Case) -> &'static str {
+    match yardstick.system {
+        System::Buffer => "b",
+        System::Memcpy { .. } if yardstick.temper == Temper::Cold => "c",
+        System::Memcpy { .. } => "m",
+        System::Portolan if yardstick.bytes == 0 => "n",
+        _ => "s",
+    }
+}
+
+/// What the letters of this run stand for.
+fn legend(measured: &[Measured]) -> String {
+    let explained = [
+        ("b", "the same work in a shared buffer"),
+        ("c", "one memcpy of as much, cold"),
+        ("m", "one memcpy of as much"),
+        ("n", "portolan's message without a byte"),
+        ("s", "the same with one sender"),
+    ];
+    let used: Vec<&str> = measured
+        .iter()
+        .filter_map(|row| row.yardstick.as_ref())
+        .map(|(other, _)| mark(other))
+        .collect();
+    let lines = explained
+        .iter()
+        .filter(|(letter, _)| used.contains(letter))
+        .map(|(letter, meaning)| format!("  {letter}: {meaning}\n"));
+    let lines: String = lines.collect();
+    if lines.is_empty() {
+        return lines;
+    }
+    format!("\nx yard: the ratio to another row of this run, the yardstick\n{lines}")
+}
+
+fn verdicts(budgets: &[Verdict]) -> String {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("budget", Left),
+        ("must", Right),
+        ("stretch", Right),
+        ("measured", Right),
+        ("", Left),
+    ]);
+    for one in budgets {
+        let bound = |bound: f64| {
+            let sign = if one.bound == "at least" { ">=" } else { "<=" };
+            format!("{sign} {bound}")
+        };
+        table.row(vec![
+            one.what.to_owned(),
+            bound(one.must),
+            one.stretch.map_or(String::new(), |bound| bound.to_string()),
+            times(one.measured),
+            one.verdict.to_uppercase().replace("MET", "met"),
+        ]);
+    }
+    table.render()
+}
+
+/// A ratio in few characters.
+fn times(ratio: f64) -> String {
+    match ratio {
+        _ if ratio < 99.995 => format!("{ratio:.2}"),
+        _ if ratio < 99_999.5 => format!("{ratio:.0}"),
+        _ => format!("{ratio:.0e}"),
+    }
+}
+
 /// A ratio of times becomes one of rates where the row's figures are rates.
 fn ratio(case: &Case, times: f64) -> f64 {
     match case.unit() {
         Unit::Messages | Unit::Gigabytes => 1.0 / times,
-        Unit::OneWay | Unit::RoundTrip | Unit::CpuTime => times,
+        Unit::OneWay | Unit::RoundTrip | Unit::CpuTime | Unit::Kibibytes => times,
     }
 }
 
@@ -141,25 +272,29 @@ fn round(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// A figure for people: short, with separators between thousands.
+/// A figure for people: three digits and the power of a thousand. A time gets its
+/// unit, which the heading's ns would hide in zeros.
 fn figure(unit: Unit, value: f64) -> String {
-    match unit {
-        Unit::Messages => format!("{:.2} M", value / 1e6),
-        Unit::Gigabytes => format!("{value:.2}"),
-        _ if value < 1000.0 => format!("{value:.1}"),
-        _ => thousands(&format!("{value:.0}")),
+    let (scale, suffixes): (f64, &[&str]) = match unit {
+        Unit::OneWay | Unit::RoundTrip | Unit::CpuTime => (1.0, &["ns", "us", "ms", "s"]),
+        Unit::Messages => (1e-3, &["k", "M", "G"]),
+        Unit::Gigabytes | Unit::Kibibytes => (1.0, &[""]),
+    };
+    let mut value = value * scale;
+    let mut suffixes = suffixes.iter();
+    let mut suffix = suffixes.next().copied().unwrap_or_default();
+    // Not 1000 after rounding.
+    while value >= 999.5
+        && let Some(next) = suffixes.next()
+    {
+        value /= 1000.0;
+        suffix = next;
     }
-}
-
-fn thousands(digits: &str) -> String {
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+    match value {
+        _ if value < 9.995 => format!("{value:.2}{suffix}"),
+        _ if value < 99.95 => format!("{value:.1}{suffix}"),
+        _ => format!("{value:.0}{suffix}"),
     }
-    text
 }
 
 #[cfg(test)]
@@ -168,9 +303,11 @@ mod tests {
 
     #[test]
     fn figures_read_well() {
-        assert_eq!(figure(Unit::OneWay, 61.24), "61.2");
-        assert_eq!(figure(Unit::OneWay, 1_234_567.0), "1,234,567");
-        assert_eq!(figure(Unit::Messages, 4.5e8), "450.00 M");
+        assert_eq!(figure(Unit::OneWay, 61.24), "61.2ns");
+        assert_eq!(figure(Unit::OneWay, 999.7), "1.00us");
+        assert_eq!(figure(Unit::OneWay, 1_234_567.0), "1.23ms");
+        assert_eq!(figure(Unit::Messages, 4.5e8), "450M");
+        assert_eq!(figure(Unit::Gigabytes, 7.126), "7.13");
     }
 
     #[test]

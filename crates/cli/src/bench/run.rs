@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::case::{Case, Pattern, Placement};
+use super::case::{Case, Pattern, Placement, Shape, System};
 use super::cpus::Cpus;
 use super::sampler::Sampler;
 use super::systems::{Endpoint, with_endpoint};
 use crate::child::{Brief, Child, Control};
-use crate::error::Result;
+use crate::error::{CliError, Result};
 
 /// Rounds shorter than this are timed in batches for the median.
 const LONG_ROUND: Duration = Duration::from_micros(2);
@@ -44,6 +44,12 @@ struct Answer {
     cpu_nanos: u64,
 }
 
+/// Idle peer to coordinator: what it keeps resident.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Resident {
+    pub(crate) bytes: u64,
+}
+
 /// A row under measurement, whatever its endpoint's type.
 pub(crate) trait Run {
     /// Works for about `budget` and records it.
@@ -64,7 +70,43 @@ pub(crate) fn peer_main(
     descriptors: Vec<std::os::fd::OwnedFd>,
 ) -> Result<()> {
     super::cpus::pin(brief.cpu)?;
+    if brief.case.shape == Shape::Idle {
+        return idle(&brief.case, control);
+    }
     with_endpoint!(brief.case.system, E => serve(E::attach(&brief.case, brief.seat, descriptors)?, &brief.case, control))
+}
+
+/// Joins if the case says so, and reports what it costs.
+fn idle(case: &Case, control: &Control) -> Result<()> {
+    let _joined = match case.system {
+        System::Portolan => Some(super::systems::join_idle(case)?),
+        _ => None,
+    };
+    control.send(&Answer { cpu_nanos: 0 })?;
+    let bytes = portolan_sys::machine::resident_bytes()
+        .map_err(CliError::system("reading how much memory is resident"))?;
+    control.send(&Resident { bytes })?;
+    let _: Option<Order> = control.receive()?;
+    Ok(())
+}
+
+/// How much memory an idle process of this kind keeps resident. The domain of one that
+/// joins is hosted by another, which is not measured.
+pub(crate) fn resident(case: &Case, cpus: &Cpus) -> Result<Resident> {
+    let _host = match case.system {
+        System::Portolan => Some(super::systems::host_idle(case)?),
+        _ => None,
+    };
+    let brief = Brief::Bench(PeerBrief {
+        case: case.clone(),
+        seat: 0,
+        cpu: cpus.peer(0),
+    });
+    let mut peer = Child::start("idle process", &brief, &[])?;
+    let Answer { .. } = peer.expect()?;
+    let resident = peer.expect()?;
+    peer.dismiss()?;
+    Ok(resident)
 }
 
 fn serve<E: Endpoint>(mut end: E, case: &Case, control: &Control) -> Result<()> {
@@ -125,6 +167,8 @@ impl<E: Endpoint> Typed<E> {
             let Answer { .. } = peer.expect()?;
             peer.watch()?;
         }
+        let mut end = end;
+        end.meet(case)?;
         let mut run = Self {
             case: case.clone(),
             end,
@@ -156,7 +200,8 @@ impl<E: Endpoint> Typed<E> {
     fn work(&mut self, rounds: u64, sampler: &mut Sampler) -> Result<()> {
         match self.case.pattern {
             Pattern::RoundTrip { one_way } => {
-                self.round_trips(rounds, if one_way { 2 } else { 1 }, sampler)
+                let ways = if one_way { 2 } else { 1 };
+                self.round_trips(rounds, ways * u64::from(self.case.burst()), sampler)
             }
             Pattern::Stream => self.stream(rounds, sampler),
             Pattern::FanIn { senders } => self.fan_in(rounds.div_ceil(senders.into()), sampler),

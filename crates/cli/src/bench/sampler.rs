@@ -54,6 +54,13 @@ impl Sampler {
             .expect("a growing histogram holds every time");
     }
 
+    /// A quantity that is no time.
+    pub(crate) fn count(&mut self, quantity: u64) {
+        self.slice
+            .record(quantity.max(1))
+            .expect("a growing histogram holds every quantity");
+    }
+
     /// The same, a sample for the tail.
     pub(crate) fn tail(&mut self, elapsed: Duration, events: u64) {
         let each = self.each(elapsed, events);

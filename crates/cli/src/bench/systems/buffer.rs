@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Without copies the sender writes the payload in the buffer and the receiver
-//! reads it there: the same work that a message handed over in place is. With one
+//! reads it there, then writes the same buffer and hands it back: the same work that
+//! a message handed over in place is. With one
 //! copy the sender has it in private memory first; with two the receiver takes it
 //! out again. (Between distant cores a copy can win: it may overwrite whole lines
 //! without fetching them, which stores of single words do not.)
@@ -60,6 +61,12 @@ impl Buffer {
 
     /// Where the buffers of direction `side` start. Aligned as a large page, if they hold one.
     fn start(case: &Case, side: usize) -> usize {
+        // Without copies the one buffer goes to and fro, as a message does that is
+        // sent back: with two, twice as much would have to stay in the caches.
+        let side = match case.system {
+            System::Buffer => side / 2,
+            _ => side,
+        };
         let align = if bytes(case) >= HUGE_PAGE {
             HUGE_PAGE
         } else {

@@ -12,6 +12,7 @@ mod line;
 mod memory;
 mod mqueue;
 mod pipe;
+mod portolan;
 mod ring;
 mod stream;
 mod unix;
@@ -25,6 +26,7 @@ pub(crate) use iceoryx::Iceoryx;
 pub(crate) use line::Line;
 pub(crate) use mqueue::MessageQueue;
 pub(crate) use pipe::Pipe;
+pub(crate) use portolan::{Portolan, Request, extents, host_idle, join_idle};
 pub(crate) use ring::Ring;
 pub(crate) use unix::Unix;
 
@@ -42,6 +44,11 @@ pub(crate) trait Endpoint: Sized {
 
     /// Makes a peer's end from the descriptors. Peers are numbered by `seat`.
     fn attach(case: &Case, seat: u32, descriptors: Vec<OwnedFd>) -> Result<Self>;
+
+    /// Called once in the coordinator, when every peer has attached.
+    fn meet(&mut self, _case: &Case) -> Result<()> {
+        Ok(())
+    }
 
     /// Sends the next message: writes its payload first if the case says touched.
     fn send(&mut self) -> Result<()>;
@@ -83,6 +90,8 @@ macro_rules! with_endpoint {
             System::MessageQueue => with!(s::MessageQueue),
             System::Futex => with!(s::Futex),
             System::Ring => with!(s::Ring),
+            System::Portolan => with!(s::Portolan),
+            System::Request => with!(s::Request),
             #[cfg(feature = "peers")]
             System::Iceoryx => with!(s::Iceoryx),
         }

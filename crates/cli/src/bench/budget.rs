@@ -1,0 +1,160 @@
+//! What the rows must reach, and whether they did.
+//!
+//! A budget is a ratio that one run measures by itself (or memory), so it holds on any
+//! machine. Several rows may share one; the worst of them counts.
+
+use serde::Serialize;
+
+use super::harness::Measured;
+
+/// What a row must reach. Rows of the same `what` are judged together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Budget {
+    pub(crate) what: &'static str,
+    pub(crate) measure: Measure,
+    pub(crate) must: f64,
+    pub(crate) stretch: Option<f64>,
+}
+
+/// Which figure of the row is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measure {
+    /// Its ratio to the limit, at the most.
+    Limit,
+    /// Its ratio to its yardstick, at the most.
+    Yardstick,
+    /// So many times as fast as its yardstick, at the least.
+    Faster,
+    /// Bytes above the limit's, at the most; figures in KiB.
+    Above,
+}
+
+/// A budget and what was measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct Verdict {
+    pub(crate) what: &'static str,
+    /// "at most" or "at least": on which side of `must` it has to be.
+    pub(crate) bound: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) must: f64,
+    pub(crate) stretch: Option<f64>,
+    /// The worst of its rows.
+    pub(crate) measured: f64,
+    pub(crate) rows: usize,
+    /// "stretch", "met" or "missed".
+    pub(crate) verdict: &'static str,
+}
+
+impl Budget {
+    pub(crate) const fn new(
+        what: &'static str,
+        measure: Measure,
+        must: f64,
+        stretch: Option<f64>,
+    ) -> Self {
+        Self {
+            what,
+            measure,
+            must,
+            stretch,
+        }
+    }
+
+    fn at_least(&self) -> bool {
+        self.measure == Measure::Faster
+    }
+
+    /// Whether `measured` is on the right side of `bound`.
+    fn reached(&self, measured: f64, bound: f64) -> bool {
+        if self.at_least() {
+            measured >= bound
+        } else {
+            measured <= bound
+        }
+    }
+
+    fn figure(&self, row: &Measured, limit: Option<&Measured>) -> Option<f64> {
+        let yardstick = row.yardstick.as_ref().map(|(_, ratio)| *ratio);
+        match self.measure {
+            Measure::Limit => Some(row.ratio_to_limit),
+            Measure::Yardstick => yardstick,
+            Measure::Faster => yardstick.map(|ratio| 1.0 / ratio),
+            Measure::Above => Some((row.figures.p50 - limit?.figures.p50) / 1024.0),
+        }
+    }
+}
+
+/// The budgets that some row of this run has, in the rows' order.
+pub(crate) fn judge(rows: &[Measured]) -> Vec<Verdict> {
+    let limit = rows.iter().find(|row| row.case.limit);
+    let mut verdicts: Vec<Verdict> = Vec::new();
+    for row in rows {
+        let Some(budget) = row.budget else { continue };
+        let Some(figure) = budget.figure(row, limit) else {
+            continue;
+        };
+        let known = verdicts.iter().position(|one| one.what == budget.what);
+        let index = known.unwrap_or_else(|| {
+            verdicts.push(budget.verdict(figure));
+            verdicts.len() - 1
+        });
+        let one = &mut verdicts[index];
+        let worst = if budget.at_least() {
+            one.measured.min(figure)
+        } else {
+            one.measured.max(figure)
+        };
+        let rows = one.rows + 1;
+        *one = Verdict {
+            rows,
+            ..budget.verdict(worst)
+        };
+    }
+    verdicts
+}
+
+impl Budget {
+    fn verdict(&self, measured: f64) -> Verdict {
+        let stretched = self
+            .stretch
+            .is_some_and(|bound| self.reached(measured, bound));
+        Verdict {
+            what: self.what,
+            bound: if self.at_least() {
+                "at least"
+            } else {
+                "at most"
+            },
+            unit: match self.measure {
+                Measure::Above => "KiB",
+                _ => "times",
+            },
+            must: self.must,
+            stretch: self.stretch,
+            measured,
+            rows: 0,
+            verdict: match self.reached(measured, self.must) {
+                _ if stretched => "stretch",
+                true => "met",
+                false => "missed",
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_says_how_far_it_got() {
+        let slower = Budget::new("slower", Measure::Limit, 1.35, Some(1.1));
+        let verdicts = [1.1, 1.2, 1.4].map(|measured| slower.verdict(measured).verdict);
+        assert_eq!(verdicts, ["stretch", "met", "missed"]);
+        let faster = Budget::new("faster", Measure::Faster, 4.0, Some(8.0));
+        let verdicts = [9.0, 4.0, 3.9].map(|measured| faster.verdict(measured).verdict);
+        assert_eq!(verdicts, ["stretch", "met", "missed"]);
+        let plain = Budget::new("plain", Measure::Above, 4096.0, None);
+        assert_eq!(plain.verdict(1.0).verdict, "met");
+    }
+}

@@ -1,0 +1,437 @@
+//! Portolan: a port each way, and what is sent changes owner.
+//!
+//! Every row has a domain of its own, which peers find by the coordinator's process
+//! and the case. The coordinator drives; its port is "drive", a peer's is "echo".
+//! A round trip sends the very message back that came, so after the first round
+//! nothing is allocated.
+//!
+//! Polling ports poll. Blocking ones sleep at once in round trips, so that a wake is
+//! what is measured; in streams they wait as a port does by default, spinning first.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use portolan::{
+    Access, Deadline, Domain, Extent, Message, PortOptions, ReceiveError, ReceiveRight, SendRight,
+    Waiting,
+};
+
+use super::Endpoint;
+use super::memory::{self, Spin};
+use crate::bench::case::{Case, Mode, Pattern, Payload, Placement, Protection, Shape, Temper};
+use crate::error::{CliError, Result};
+
+/// Bytes of a slot beside its state: with them a slot is one cache line.
+const INLINE: usize = 48;
+/// Messages that a queue holds: of a stream of small messages, of one of large
+/// messages (each of which holds memory), else.
+const QUEUE_STREAM: usize = 1023;
+const QUEUE_LARGE: usize = 7;
+const QUEUE: usize = 63;
+/// Ports that do nothing, in the row that has them.
+const IDLE: usize = 10_000;
+/// Extents of a cold row together, as the shared buffer's.
+const COLD: usize = 256 << 20;
+/// Pages, of which each has one word touched.
+const PAGE: usize = 4096;
+/// Memory beyond a row's own extents: long headers, partly used chunks.
+const SLACK: u64 = 64 << 20;
+/// How long a side looks for the other's port.
+const MEETING: Duration = Duration::from_secs(10);
+
+/// One side of a row that sends messages.
+pub(crate) struct Portolan {
+    to: Option<SendRight>,
+    from: ReceiveRight,
+    /// What is sent next, or was received last.
+    message: Message,
+    work: Work,
+    count: u64,
+    access: Access,
+    /// Messages in a burst; then as many come back.
+    burst: u32,
+    /// Set where polling must let others run.
+    yields: Option<Spin>,
+    idle: Vec<ReceiveRight>,
+    /// Last: it is left after all that belongs to it.
+    domain: Domain,
+}
+
+/// What is done to each message.
+enum Work {
+    Nothing,
+    /// The header is written and read.
+    Header(Vec<u8>),
+    /// All of the extent is written and read.
+    Touch,
+    /// The receiver changes one word in every page.
+    Sparse,
+    /// The same, with many extents in turn. Only the coordinator has any.
+    SparseCold(VecDeque<Extent>),
+    /// A new extent for every message, written and read: a stream.
+    Produce(usize),
+}
+
+/// The domain of a row: the same name in every process of one run.
+fn join(case: &Case, coordinator: u32) -> Result<Domain> {
+    let mut hasher = DefaultHasher::new();
+    format!("{case:?}").hash(&mut hasher);
+    let name = format!("bench-{coordinator}-{:016x}", hasher.finish());
+    let protection = match case.protection {
+        Protection::Guarded => portolan::Protection::Guarded,
+        _ => portolan::Protection::Trusted,
+    };
+    Domain::builder(&name)
+        .protection(protection)
+        .limit(extents(case) + SLACK)
+        .join()
+        .map_err(CliError::library("joining a benchmark's domain"))
+}
+
+/// An idle member of the domain that the coordinator hosts.
+pub(crate) fn join_idle(case: &Case) -> Result<Domain> {
+    join(case, parent()?)
+}
+
+/// The host of idle members' domain.
+pub(crate) fn host_idle(case: &Case) -> Result<Domain> {
+    join(case, std::process::id())
+}
+
+/// Bytes of extents that a row has at one time.
+pub(crate) fn extents(case: &Case) -> u64 {
+    let one = case.bytes.next_power_of_two();
+    let under_way = match (case.pattern, case.temper) {
+        (Pattern::Stream | Pattern::FanIn { .. }, _) => QUEUE_LARGE as u64 + 4,
+        (Pattern::RoundTrip { .. }, Temper::Cold) => (COLD as u64).div_ceil(case.bytes) + 1,
+        (Pattern::RoundTrip { .. }, Temper::Hot) if case.protection == Protection::Copied => 4,
+        (Pattern::RoundTrip { .. }, Temper::Hot) => 1,
+    };
+    one * under_way
+}
+
+/// Process id of the coordinator, from a peer.
+fn parent() -> Result<u32> {
+    let parent = rustix::process::getppid().ok_or(CliError::NoCoordinator)?;
+    Ok(parent.as_raw_nonzero().get().unsigned_abs())
+}
+
+fn bytes(case: &Case) -> usize {
+    usize::try_from(case.bytes).expect("64-bit only")
+}
+
+/// Whether the message's bytes lie in its header.
+fn in_header(case: &Case) -> bool {
+    matches!(case.shape, Shape::Header { .. }) || case.bytes <= crate::bench::case::SMALL
+}
+
+fn streams(case: &Case) -> bool {
+    !matches!(case.pattern, Pattern::RoundTrip { .. })
+}
+
+fn waiting(case: &Case) -> Waiting {
+    match case.mode {
+        Mode::Poll => Waiting::Poll,
+        Mode::Block if streams(case) => Waiting::Adaptive,
+        Mode::Block => Waiting::Sleep,
+    }
+}
+
+fn bind(case: &Case, domain: &Domain, options: PortOptions) -> Result<ReceiveRight> {
+    let queue = match (streams(case), in_header(case)) {
+        (true, true) => QUEUE_STREAM,
+        (true, false) => QUEUE_LARGE,
+        (false, _) => QUEUE,
+    };
+    let mut options = options.queue(queue).inline_bytes(INLINE);
+    if case.protection == Protection::Copied {
+        options = options.copied();
+    }
+    let mut port = domain.bind(options).map_err(binding)?;
+    port.set_waiting(waiting(case));
+    Ok(port)
+}
+
+fn binding(error: portolan::BindError) -> CliError {
+    CliError::library("binding a benchmark's port")(error)
+}
+
+fn allocate(domain: &Domain, bytes: usize) -> Result<Extent> {
+    let mut extent = domain
+        .allocate(bytes)
+        .map_err(CliError::library("allocating a benchmark's extent"))?;
+    // Resident before it is timed.
+    extent.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+    Ok(extent)
+}
+
+fn push(message: &mut Message, extent: Extent) {
+    message
+        .push(extent)
+        .expect("an empty message takes an extent");
+}
+
+/// One word in every page.
+#[inline(always)]
+fn touch_sparsely(extent: &mut [u8]) {
+    for page in extent.chunks_mut(PAGE) {
+        let word = page.first_chunk_mut().expect("a page has a word");
+        *word = u64::from_ne_bytes(*word).wrapping_add(1).to_ne_bytes();
+    }
+}
+
+impl Portolan {
+    fn new(case: &Case, domain: Domain, name: &str, drives: bool) -> Result<Self> {
+        let from = bind(case, &domain, PortOptions::named(name))?;
+        let mut message = Message::default();
+        let header = |len| {
+            if len == 0 {
+                Work::Nothing
+            } else {
+                Work::Header(vec![1; len])
+            }
+        };
+        let work = match (case.shape, case.payload) {
+            _ if in_header(case) => header(bytes(case)),
+            _ if streams(case) => Work::Produce(bytes(case)),
+            (Shape::Sparse, _) if case.temper == Temper::Cold => Work::SparseCold(if drives {
+                let extents = (0..COLD.div_ceil(bytes(case)))
+                    .map(|_| allocate(&domain, bytes(case)))
+                    .collect::<Result<VecDeque<_>>>();
+                extents?
+            } else {
+                VecDeque::new()
+            }),
+            (shape, payload) => {
+                if drives {
+                    push(&mut message, allocate(&domain, bytes(case))?);
+                }
+                match (shape, payload) {
+                    (Shape::Sparse, _) => Work::Sparse,
+                    (_, Payload::Touched) => Work::Touch,
+                    (_, Payload::Untouched) => Work::Nothing,
+                }
+            }
+        };
+        let idle = if case.shape == Shape::IdlePorts && drives {
+            let idle = (0..IDLE).map(|_| domain.bind(PortOptions::unnamed().queue(1)));
+            idle.collect::<std::result::Result<_, _>>()
+                .map_err(binding)?
+        } else {
+            Vec::new()
+        };
+        let touched_at_once = matches!(work, Work::Sparse | Work::SparseCold(_));
+        Ok(Self {
+            to: None,
+            from,
+            message,
+            work,
+            count: 0,
+            access: if touched_at_once {
+                Access::Now
+            } else {
+                Access::Later
+            },
+            burst: case.burst(),
+            yields: (case.mode == Mode::Poll && case.placement == Placement::OneCpu)
+                .then(|| Spin::new(case)),
+            idle,
+            domain,
+        })
+    }
+
+    fn find(&mut self, name: &str) -> Result<()> {
+        let right = self.domain.connect(name, MEETING);
+        self.to = Some(right.map_err(CliError::library("finding a benchmark's port"))?);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn send_one(&mut self) -> Result<()> {
+        self.count += 1;
+        match &mut self.work {
+            Work::Nothing | Work::Sparse => {}
+            Work::Header(bytes) => {
+                memory::write_private(bytes, self.count);
+                // Within the limit; the message would say so.
+                let _ = self.message.set_header(bytes);
+            }
+            Work::Touch => memory::write_private(&mut self.message.extents_mut()[0], self.count),
+            Work::SparseCold(pool) => {
+                if let Some(extent) = pool.pop_front() {
+                    push(&mut self.message, extent);
+                }
+            }
+            Work::Produce(len) => {
+                let extent = self.domain.allocate(*len);
+                let mut extent = extent.map_err(CliError::library("allocating a message"))?;
+                memory::write_private(&mut extent, self.count);
+                push(&mut self.message, extent);
+            }
+        }
+        let to = self.to.as_ref().ok_or(CliError::Gone)?;
+        to.send_from(&mut self.message, Deadline::NEVER)
+            .map_err(CliError::library("sending a benchmark's message"))
+    }
+
+    #[inline(always)]
+    fn receive_one(&mut self) -> Result<()> {
+        let (from, message, access) = (&mut self.from, &mut self.message, self.access);
+        let received = match self.yields {
+            None => from.receive_into(message, access, Deadline::NEVER),
+            Some(spin) => {
+                let mut outcome = Err(ReceiveError::TimedOut);
+                spin.until(|| {
+                    outcome = from.receive_into(message, access, Deadline::NOW);
+                    outcome != Err(ReceiveError::TimedOut)
+                });
+                outcome
+            }
+        };
+        received.map_err(CliError::library("receiving a benchmark's message"))?;
+        match &mut self.work {
+            Work::Nothing => {}
+            Work::Header(_) => memory::read_private(message.header()),
+            Work::Touch | Work::Produce(_) => memory::read_private(&message.extents()[0]),
+            Work::Sparse => touch_sparsely(&mut message.extents_mut()[0]),
+            Work::SparseCold(pool) => {
+                touch_sparsely(&mut message.extents_mut()[0]);
+                // A peer has no pool: it sends the same extent back.
+                if !pool.is_empty()
+                    && let Some(extent) = message.remove(0)
+                {
+                    pool.push_back(extent);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Endpoint for Portolan {
+    fn create(case: &Case) -> Result<(Self, Vec<OwnedFd>)> {
+        let domain = join(case, std::process::id())?;
+        Ok((Self::new(case, domain, "drive", true)?, Vec::new()))
+    }
+
+    fn attach(case: &Case, seat: u32, _descriptors: Vec<OwnedFd>) -> Result<Self> {
+        let domain = join(case, parent()?)?;
+        let mut end = Self::new(case, domain, &echo(seat), false)?;
+        end.find("drive")?;
+        Ok(end)
+    }
+
+    fn meet(&mut self, case: &Case) -> Result<()> {
+        if streams(case) {
+            return Ok(());
+        }
+        self.find(&echo(0))
+    }
+
+    #[inline(always)]
+    fn send(&mut self) -> Result<()> {
+        for _ in 0..self.burst {
+            self.send_one()?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn receive(&mut self) -> Result<()> {
+        for _ in 0..self.burst {
+            self.receive_one()?;
+        }
+        Ok(())
+    }
+}
+
+fn echo(seat: u32) -> String {
+    format!("echo {seat}")
+}
+
+impl Drop for Portolan {
+    fn drop(&mut self) {
+        // Ten thousand ports close before the domain is left.
+        self.idle.clear();
+    }
+}
+
+/// One side of a row of requests and replies: the coordinator asks, the peer answers.
+pub(crate) struct Request {
+    to: Option<SendRight>,
+    serves: Option<ReceiveRight>,
+    waiting: Waiting,
+    domain: Domain,
+}
+
+impl Endpoint for Request {
+    fn create(case: &Case) -> Result<(Self, Vec<OwnedFd>)> {
+        let end = Self {
+            to: None,
+            serves: None,
+            waiting: Self::waiting(case),
+            domain: join(case, std::process::id())?,
+        };
+        Ok((end, Vec::new()))
+    }
+
+    fn attach(case: &Case, seat: u32, _descriptors: Vec<OwnedFd>) -> Result<Self> {
+        let domain = join(case, parent()?)?;
+        let mut port = bind(case, &domain, PortOptions::named(&echo(seat)).synchronous())?;
+        port.set_waiting(Self::waiting(case));
+        Ok(Self {
+            to: None,
+            serves: Some(port),
+            waiting: Self::waiting(case),
+            domain,
+        })
+    }
+
+    fn meet(&mut self, _case: &Case) -> Result<()> {
+        let right = self.domain.connect(&echo(0), MEETING);
+        self.to = Some(right.map_err(CliError::library("finding a benchmark's port"))?);
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<()> {
+        Err(CliError::Gone)
+    }
+
+    fn receive(&mut self) -> Result<()> {
+        Err(CliError::Gone)
+    }
+
+    #[inline(always)]
+    fn round_trip(&mut self) -> Result<()> {
+        let to = self.to.as_ref().ok_or(CliError::Gone)?;
+        to.request_waiting(
+            Message::default(),
+            Access::Later,
+            Deadline::NEVER,
+            self.waiting,
+        )
+        .map(drop)
+        .map_err(CliError::library("asking in a benchmark"))
+    }
+
+    #[inline(always)]
+    fn echo(&mut self) -> Result<()> {
+        let port = self.serves.as_mut().ok_or(CliError::Gone)?;
+        port.get_request(Access::Later, Deadline::NEVER)
+            .map_err(CliError::library("receiving a benchmark's request"))?
+            .reply_in_place()
+            .map_err(CliError::library("answering in a benchmark"))
+    }
+}
+
+impl Request {
+    /// Polling on one CPU would only keep the other side from running.
+    fn waiting(case: &Case) -> Waiting {
+        match case.placement {
+            Placement::OneCpu => Waiting::Sleep,
+            Placement::TwoCpus => waiting(case),
+        }
+    }
+}
