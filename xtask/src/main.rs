@@ -1,1 +1,131 @@
-fn main() {}
+//! Slower checks of Portolan: `cargo xtask torture`, `loom`, `miri`, `fuzz`, `lint`.
+#![forbid(unsafe_code)]
+
+mod audit;
+mod checks;
+mod marks;
+mod torture;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Slower checks of Portolan
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", arg_required_else_help = true, after_help = "Example:\n  cargo xtask torture --seconds 600 --json")]
+struct Args {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Kill processes of a domain everywhere, and audit what is left
+    #[command(after_help = "Example:\n  cargo xtask torture --seconds 600 --json\n  cargo xtask torture --seconds 30 --sabotage extents")]
+    Torture(TortureArgs),
+    /// One process of a torture run
+    #[command(hide = true)]
+    TortureWorker(WorkerArgs),
+    /// Check the lock-free structures under loom
+    #[command(after_help = "Example:\n  cargo xtask loom\n  cargo xtask loom loom_queue")]
+    Loom {
+        /// Only the tests in these files of crates/shm/tests
+        tests: Vec<String>,
+    },
+    /// Run the tests of crates without system calls under Miri
+    #[command(after_help = "Example:\n  cargo xtask miri")]
+    Miri,
+    /// Run every fuzz target for a while
+    #[command(after_help = "Example:\n  cargo xtask fuzz --seconds 60")]
+    Fuzz {
+        /// How long each target runs
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+    },
+    /// Format, clippy, rustdoc, and cargo-deny if it is installed
+    #[command(after_help = "Example:\n  cargo xtask lint")]
+    Lint,
+}
+
+#[derive(Debug, clap::Args)]
+struct TortureArgs {
+    /// How long it runs
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    /// Repeats a run's choices, though not its timing
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Switch one rule of the recovery off; the audit is to notice
+    #[arg(long, value_name = "RULE", value_parser = clap::builder::PossibleValuesParser::new(portolan::sabotage::RULES))]
+    sabotage: Option<String>,
+    /// Workers
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(5..=30))]
+    processes: u8,
+    /// Die at these marks only, and nowhere else
+    #[arg(long, value_name = "MARK", value_parser = clap::builder::PossibleValuesParser::new(marks::MARKS))]
+    mark: Vec<String>,
+    /// End with the first audit that finds something
+    #[arg(long)]
+    until_found: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct WorkerArgs {
+    #[arg(long)]
+    board: PathBuf,
+    #[arg(long)]
+    worker: usize,
+    #[arg(long)]
+    domain: String,
+    #[arg(long)]
+    seed: u64,
+    #[arg(long)]
+    sabotage: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match Args::parse().command {
+        Task::Torture(args) => torture(args),
+        Task::TortureWorker(args) => torture::worker::run(&torture::worker::Task {
+            board: &args.board,
+            worker: args.worker,
+            domain: &args.domain,
+            seed: args.seed,
+            sabotage: args.sabotage.as_deref(),
+        }),
+        Task::Loom { tests } => checks::loom(&tests),
+        Task::Miri => checks::miri(),
+        Task::Fuzz { seconds } => checks::fuzz(seconds),
+        Task::Lint => checks::lint(),
+    }
+}
+
+fn torture(args: TortureArgs) -> ExitCode {
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let report = torture::run(torture::Plan {
+        time: Duration::from_secs(args.seconds),
+        seed: args.seed.unwrap_or(clock.as_secs()),
+        processes: usize::from(args.processes),
+        sabotage: args.sabotage,
+        marks: args.mark,
+        until_found: args.until_found,
+    });
+    let report = match report {
+        Ok(report) => report,
+        Err(error) => {
+            eprintln!("the torture run could not go on: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if args.json {
+        // Cannot fail: strings, numbers, and maps by strings.
+        println!("{}", serde_json::to_string(&report).unwrap_or_default());
+    } else {
+        println!("{report:#?}");
+    }
+    if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,181 @@
+//! The marked steps of the library, and who passes them.
+
+/// Every mark, in order. A test compares it with the sources.
+pub(crate) static MARKS: [&str; 100] = [
+    "allocate.done",
+    "allocate.noted",
+    "allocate.run_claimed",
+    "allocate.won",
+    "bind.done",
+    "bind.entry_taken",
+    "bind.name_published",
+    "bind.names_locked",
+    "bind.queue_open",
+    "chunk.bodies",
+    "chunk.claimed",
+    "chunk.emptied",
+    "chunk.freed",
+    "chunk.populated",
+    "chunk.returning",
+    "chunk.withdrawn",
+    "close.begun",
+    "close.disposed",
+    "close.drained",
+    "close.slot",
+    "close.told",
+    "free.before",
+    "free.word",
+    "host.contest",
+    "host.contested",
+    "host.counted",
+    "host.look",
+    "host.ready",
+    "host.reclaim.answered",
+    "host.reclaim.chunk",
+    "host.reclaim.chunks",
+    "host.reclaim.claims",
+    "host.reclaim.counted",
+    "host.reclaim.dead",
+    "host.reclaim.done",
+    "host.reclaim.extent",
+    "host.reclaim.extents",
+    "host.reclaim.moving",
+    "host.reclaim.names",
+    "host.reclaim.owner_row",
+    "host.reclaim.port",
+    "host.reclaim.ports",
+    "host.reclaim.punched",
+    "host.reclaim.right",
+    "host.reclaim.right_row",
+    "host.reclaim.rights",
+    "host.reclaim.slot",
+    "host.reclaim.unsent",
+    "host.reclaim.wait_set",
+    "host.reclaim.waits",
+    "host.reclaim.wakes",
+    "host.reclaim.watch",
+    "host.reclaim.woken",
+    "host.resign",
+    "host.resigned",
+    "host.return",
+    "host.won",
+    "join.accepted",
+    "join.answered",
+    "join.arrived",
+    "join.before_listen",
+    "join.created",
+    "join.hosting",
+    "join.listening",
+    "join.live",
+    "join.mapped",
+    "join.reserved",
+    "join.welcomed",
+    "leave.asked",
+    "leave.begin",
+    "leave.dead",
+    "leave.host",
+    "leave.resigned",
+    "leave.returned",
+    "receive.before_retire",
+    "receive.before_take",
+    "receive.mark_off",
+    "receive.noted",
+    "receive.passed",
+    "receive.retired",
+    "receive.taken",
+    "reclaim.row",
+    "request.before_post",
+    "right.counted",
+    "right.receive_leaves",
+    "send.before_claim",
+    "send.before_publish",
+    "send.before_wake",
+    "send.claimed",
+    "send.cleared",
+    "send.leaving_out",
+    "send.noted",
+    "send.published",
+    "send.raised",
+    "send.waiting",
+    "send.written",
+    "sleep.armed",
+    "sleep.before_futex",
+    "watch.fired",
+    "watch.taken",
+];
+
+/// The index of a mark.
+pub(crate) fn index(name: &str) -> Option<usize> {
+    MARKS.binary_search(&name).ok()
+}
+
+/// Who has to be armed for a mark to be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passer {
+    /// Anybody, at work.
+    Any,
+    /// The host, about the dead or newcomers.
+    Host,
+    /// A member, while the host is killed.
+    Successor,
+    /// A member that is told to leave.
+    Leaver,
+    /// The host that is told to leave.
+    LeavingHost,
+    /// A process that joins.
+    Newcomer,
+    /// The first member of a domain.
+    Creator,
+}
+
+/// Who passes a mark.
+pub(crate) fn passer(name: &str) -> Passer {
+    match name {
+        "host.contest" | "host.contested" | "host.won" | "host.counted" | "host.look" | "host.ready" => Passer::Successor,
+        "host.resign" | "host.resigned" | "leave.host" | "leave.resigned" => Passer::LeavingHost,
+        "leave.begin" | "leave.dead" => Passer::Leaver,
+        "join.answered" | "join.mapped" | "join.live" | "join.arrived" => Passer::Newcomer,
+        "join.before_listen" | "join.listening" | "join.created" | "join.hosting" => Passer::Creator,
+        "leave.asked" | "leave.returned" | "reclaim.row" => Passer::Host,
+        name if name.starts_with("host.") || name.starts_with("join.") => Passer::Host,
+        _ => Passer::Any,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MARKS;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    fn scan(directory: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            if path.is_dir() {
+                scan(&path, found);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
+                for line in code {
+                    for piece in line.split("mark!(\"").skip(1) {
+                        found.extend(piece.split('"').next().map(str::to_owned));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_list_names_every_mark_of_the_sources() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        let mut found = BTreeSet::new();
+        for entry in std::fs::read_dir(crates).unwrap().map(Result::unwrap) {
+            if entry.path().join("src").is_dir() {
+                scan(&entry.path().join("src"), &mut found);
+            }
+        }
+        let listed: BTreeSet<String> = MARKS.iter().map(|m| (*m).to_owned()).collect();
+        assert_eq!(listed, found, "xtask/src/marks.rs and the sources differ");
+        assert!(MARKS.is_sorted());
+    }
+}

@@ -1,0 +1,231 @@
+//! The board: what coordinator and workers tell one another, in memory outside the region.
+//!
+//! It outlives every worker, so it is also where their **journals** stand: what each
+//! holds by its own count, for the auditor.
+
+use crate::marks::MARKS;
+use portolan_sys::shared::{Window, WindowError};
+use rustix::process::{Pid, Signal};
+use std::fs::File;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most workers of a run.
+pub(crate) const MAX_WORKERS: usize = 32;
+/// Extents that a worker holds at the most.
+pub(crate) const MAX_HELD: usize = 256;
+
+const HEAD_WORDS: usize = 512;
+const HITS: usize = 64;
+const HELD: usize = 512;
+const SLOT_WORDS: usize = HELD + 2 * MAX_HELD;
+
+/// A word of the whole board.
+#[derive(Clone, Copy)]
+pub(crate) enum Word {
+    /// Not 0: no new operations; hold what you hold.
+    Pause = 0,
+    /// Not 0, in a pause: write your journal.
+    Count = 1,
+    /// The worker plus one that sends a message to everybody who has not paused.
+    Pinger = 2,
+}
+
+/// A word of one worker's place.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Entry {
+    /// The pause that it has heeded.
+    Paused = 0,
+    /// The journal that it has written.
+    Counted,
+    /// Operations so far.
+    Beat,
+    /// What it is doing: [`super::Doing`].
+    Doing,
+    /// The mark plus one at which something happens to it.
+    Mark,
+    /// How often it passes that mark before.
+    Countdown,
+    /// What happens: 1 it dies, 2 it stops.
+    Action,
+    /// The mark plus one at which it died.
+    DiedAt,
+    /// The mark plus one at which it stopped.
+    StoppedAt,
+    /// 1: leave and join again. 2: leave and end.
+    Order,
+    /// Space and incarnation, as a host word; 0 while it is in none.
+    Space,
+    /// Journal: extents.
+    Extents,
+    /// Journal: live send rights.
+    Sends,
+    /// Journal: receive rights.
+    Ports,
+    /// Journal: requests that wait for an answer.
+    Pending,
+    /// Messages received.
+    Received,
+    /// Contents that were not what the sender had written.
+    Corrupt,
+    /// It could not join or leave: see [`super::worker::Failure`].
+    Failure,
+    /// A bit for each worker that it has sent a ping in this pause.
+    Pinged,
+}
+
+/// The board.
+pub(crate) struct Board {
+    window: Window,
+}
+
+/// What a worker holds, by its own count.
+pub(crate) struct Journal {
+    pub(crate) worker: usize,
+    /// Space and incarnation, as a host word.
+    pub(crate) space: u64,
+    /// Address and capacity of each extent.
+    pub(crate) extents: Vec<(u64, u64)>,
+    pub(crate) sends: u64,
+    pub(crate) ports: u64,
+    pub(crate) pending: u64,
+}
+
+impl Board {
+    pub(crate) fn create() -> Result<Self, WindowError> {
+        Window::create(8 * (HEAD_WORDS + MAX_WORKERS * SLOT_WORDS)).map(|window| Self { window })
+    }
+
+    /// Where a worker finds the board of this process.
+    pub(crate) fn path(&self) -> String {
+        use std::os::fd::AsRawFd;
+        format!("/proc/{}/fd/{}", std::process::id(), self.window.fd().as_raw_fd())
+    }
+
+    pub(crate) fn open(path: &Path) -> Result<Self, WindowError> {
+        let file = File::options().read(true).write(true).open(path)?;
+        Window::from_fd(file.into()).map(|window| Self { window })
+    }
+
+    pub(crate) fn word(&self, word: Word) -> &AtomicU64 {
+        self.window.word(word as usize)
+    }
+
+    pub(crate) fn of(&self, worker: usize, entry: Entry) -> &AtomicU64 {
+        self.window.word(HEAD_WORDS + worker * SLOT_WORDS + entry as usize)
+    }
+
+    pub(crate) fn get(&self, worker: usize, entry: Entry) -> u64 {
+        self.of(worker, entry).load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set(&self, worker: usize, entry: Entry, value: u64) {
+        self.of(worker, entry).store(value, Ordering::SeqCst);
+    }
+
+    /// How often the worker has passed a mark.
+    pub(crate) fn hits(&self, worker: usize, mark: usize) -> &AtomicU64 {
+        self.window.word(HEAD_WORDS + worker * SLOT_WORDS + HITS + mark)
+    }
+
+    fn held(&self, worker: usize, index: usize) -> (&AtomicU64, &AtomicU64) {
+        let at = HEAD_WORDS + worker * SLOT_WORDS + HELD + 2 * index;
+        (self.window.word(at), self.window.word(at + 1))
+    }
+
+    /// Tells a worker what is to happen at the `countdown`th time that it passes a mark.
+    pub(crate) fn arm(&self, worker: usize, mark: usize, countdown: u64, action: u64) {
+        self.set(worker, Entry::Mark, 0);
+        self.set(worker, Entry::Countdown, countdown.max(1));
+        self.set(worker, Entry::Action, action);
+        self.set(worker, Entry::Mark, mark as u64 + 1);
+    }
+
+    pub(crate) fn disarm(&self, worker: usize) {
+        self.set(worker, Entry::Mark, 0);
+    }
+
+    pub(crate) fn is_armed(&self, worker: usize) -> bool {
+        self.get(worker, Entry::Mark) != 0
+    }
+
+    /// Makes a worker's place fit for the next process. Counters of the run stay.
+    pub(crate) fn renew(&self, worker: usize) {
+        use Entry::{
+            Action, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure, Mark, Order, Paused, Pending, Pinged, Ports,
+            Sends, Space, StoppedAt,
+        };
+        for entry in [
+            Paused, Counted, Doing, Mark, Countdown, Action, DiedAt, StoppedAt, Order, Space, Extents, Sends, Ports, Pending,
+            Corrupt, Failure, Pinged,
+        ] {
+            self.set(worker, entry, 0);
+        }
+    }
+
+    pub(crate) fn write_extents(&self, worker: usize, extents: impl Iterator<Item = (u64, u64)>) {
+        let mut count = 0;
+        for (index, (address, bytes)) in extents.take(MAX_HELD).enumerate() {
+            let (a, b) = self.held(worker, index);
+            a.store(address, Ordering::SeqCst);
+            b.store(bytes, Ordering::SeqCst);
+            count = index + 1;
+        }
+        self.set(worker, Entry::Extents, count as u64);
+    }
+
+    pub(crate) fn journal(&self, worker: usize) -> Journal {
+        let count = usize::try_from(self.get(worker, Entry::Extents)).unwrap_or(0).min(MAX_HELD);
+        let read = |index| {
+            let (a, b) = self.held(worker, index);
+            (a.load(Ordering::SeqCst), b.load(Ordering::SeqCst))
+        };
+        Journal {
+            worker,
+            space: self.get(worker, Entry::Space),
+            extents: (0..count).map(read).collect(),
+            sends: self.get(worker, Entry::Sends),
+            ports: self.get(worker, Entry::Ports),
+            pending: self.get(worker, Entry::Pending),
+        }
+    }
+}
+
+const _: () = assert!(HITS + MARKS.len() <= HELD);
+
+static OURS: OnceLock<(Board, usize)> = OnceLock::new();
+
+/// Makes this process a worker: from now on it counts the marks that it passes, and
+/// dies or stops at the one that the coordinator names.
+pub(crate) fn enlist(board: Board, worker: usize) -> &'static Board {
+    let (board, _) = OURS.get_or_init(|| (board, worker));
+    portolan_shm::mark::install(passed);
+    board
+}
+
+fn passed(mark: &'static str) {
+    let (Some((board, worker)), Some(index)) = (OURS.get(), crate::marks::index(mark)) else {
+        return;
+    };
+    board.hits(*worker, index).fetch_add(1, Ordering::Relaxed);
+    let armed = index as u64 + 1;
+    if board.get(*worker, Entry::Mark) != armed {
+        return;
+    }
+    if board.of(*worker, Entry::Countdown).fetch_sub(1, Ordering::SeqCst) != 1 {
+        return;
+    }
+    let own = Pid::from_raw(i32::try_from(std::process::id()).unwrap_or(0));
+    let (entry, signal) = match board.get(*worker, Entry::Action) {
+        2 => (Entry::StoppedAt, Signal::STOP),
+        _ => (Entry::DiedAt, Signal::KILL),
+    };
+    board.set(*worker, Entry::Mark, 0);
+    board.set(*worker, entry, armed);
+    if let Some(own) = own {
+        // Cannot fail: a process may send itself signals.
+        let _ = rustix::process::kill_process(own, signal);
+    }
+}

@@ -1,0 +1,33 @@
+//! Which mark somebody is to die at next.
+
+use super::random::Random;
+use crate::marks::{MARKS, Passer, passer};
+
+/// Attempts that weigh as much as one kill, so that a mark nobody reaches does not keep
+/// the others waiting.
+const ATTEMPTS_PER_KILL: u64 = 6;
+
+/// How often somebody died, or should have died, at each mark.
+pub(crate) struct Marked {
+    pub(crate) kills: Vec<u64>,
+    attempts: Vec<u64>,
+    allowed: Vec<usize>,
+}
+
+impl Marked {
+    /// All marks, or only `only`.
+    pub(crate) fn new(only: &[String]) -> Self {
+        let all = 0..MARKS.len();
+        let allowed = all.filter(|m| only.is_empty() || only.iter().any(|o| o == MARKS[*m])).collect();
+        Self { kills: vec![0; MARKS.len()], attempts: vec![0; MARKS.len()], allowed }
+    }
+
+    /// The mark that was hit least, by somebody of those `wanted`.
+    pub(crate) fn next(&mut self, random: &mut Random, wanted: impl Fn(Passer) -> bool) -> Option<usize> {
+        let score = |m: &usize| ATTEMPTS_PER_KILL * self.kills[*m] + self.attempts[*m];
+        let candidates = self.allowed.iter().copied().filter(|m| wanted(passer(MARKS[*m])));
+        let mark = candidates.map(|m| (score(&m), random.next(), m)).min()?.2;
+        self.attempts[mark] += 1;
+        Some(mark)
+    }
+}

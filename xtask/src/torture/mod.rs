@@ -1,0 +1,71 @@
+//! The torture run: processes do everything at once and are killed everywhere, and an
+//! auditor that shares no code with the library's recovery says whether anything was lost.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `coordinator` | spawns, kills, stops, pauses, and counts |
+//! | `kills` | which mark is to be died at next, and by whom |
+//! | `worker` | one process's random mix of operations |
+//! | `payload` | what stands in every extent, so that a page with two owners shows |
+//! | `board` | memory outside the region: orders, and the workers' journals |
+//! | [`crate::audit`] | the auditor |
+
+pub(crate) mod board;
+mod coordinator;
+mod kills;
+mod payload;
+mod random;
+pub(crate) mod worker;
+
+pub(crate) use coordinator::{Plan, run};
+
+/// Bytes of addresses of each part of a run's domain.
+pub(crate) const SIZE: u64 = 64 << 20;
+/// Bytes of memory that the domain may have: little, so that it runs out now and then.
+pub(crate) const MEMORY_LIMIT: u64 = 64 << 20;
+
+/// What a worker is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Doing {
+    Starting = 0,
+    Joining,
+    Leaving,
+    Allocating,
+    Freeing,
+    Sending,
+    Receiving,
+    /// Sleeping for a message; only that ends it.
+    Waiting,
+    Forwarding,
+    Requesting,
+    Serving,
+    Binding,
+    Closing,
+    Connecting,
+    Pausing,
+}
+
+impl Doing {
+    const ALL: [Self; 15] = [
+        Self::Starting,
+        Self::Joining,
+        Self::Leaving,
+        Self::Allocating,
+        Self::Freeing,
+        Self::Sending,
+        Self::Receiving,
+        Self::Waiting,
+        Self::Forwarding,
+        Self::Requesting,
+        Self::Serving,
+        Self::Binding,
+        Self::Closing,
+        Self::Connecting,
+        Self::Pausing,
+    ];
+
+    pub(crate) fn of(word: u64) -> Self {
+        Self::ALL.into_iter().find(|d| *d as u64 == word).unwrap_or(Self::Starting)
+    }
+}

@@ -1,0 +1,665 @@
+//! A worker: one process that does a random mix of everything, until it is killed.
+
+use super::board::{Board, Entry, MAX_HELD, Word, enlist};
+use super::payload;
+use super::random::Random;
+use super::{Doing, MEMORY_LIMIT, SIZE};
+use portolan::{
+    Access, Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, RawExtent,
+    ReceiveError, ReceiveRight, RequestError, Right, SendError, SendOnceRight, SendRight, Unsent,
+    Urgency, WhenFull,
+};
+use portolan_abi::space::HostWord;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long joining and leaving may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a worker sleeps for a message at the most; only a message ends that sooner.
+const LONG: Duration = Duration::from_secs(120);
+/// How long an operation may wait otherwise.
+const SHORT: Duration = Duration::from_millis(30);
+/// Most rights, ports, and so on, that a worker keeps.
+const KEPT: usize = 8;
+/// Most extents that it keeps.
+const KEPT_EXTENTS: usize = 24;
+const _: () = assert!(KEPT_EXTENTS * 4 < MAX_HELD);
+/// Bytes of extents; the larger ones are runs of two and three chunks.
+const SIZES: [usize; 10] = [
+    32, 4096, 5000, 16 << 10, 60_000, 256 << 10, 1 << 20, 2 << 20, 3 << 20, 5 << 20,
+];
+/// Bytes of headers: in a line, in a slot, and in an extent of their own.
+const HEADERS: [usize; 6] = [0, 8, 48, 100, 1000, 4096];
+/// Ports that everybody tries to bind and to find.
+const NAMES: [&str; 8] = [
+    "public 0", "public 1", "public 2", "urgent 0", "urgent 1", "service 0", "service 1", "service 2",
+];
+
+/// Why a worker gave up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Failure {
+    /// It was not let in.
+    Join = 1,
+    /// What it held was not taken back.
+    Leave = 2,
+    /// Its own port could not be bound.
+    Bind = 3,
+}
+
+impl Failure {
+    pub(crate) fn of(word: u64) -> Option<Self> {
+        [Self::Join, Self::Leave, Self::Bind].into_iter().find(|f| *f as u64 == word)
+    }
+}
+
+/// What a worker was told on its command line.
+pub(crate) struct Task<'a> {
+    pub(crate) board: &'a Path,
+    pub(crate) worker: usize,
+    pub(crate) domain: &'a str,
+    pub(crate) seed: u64,
+    pub(crate) sabotage: Option<&'a str>,
+}
+
+/// The name of a worker's own port.
+fn inbox(worker: usize) -> String {
+    format!("inbox {worker}")
+}
+
+struct Worker {
+    board: &'static Board,
+    at: usize,
+    name: String,
+    random: Random,
+    holds: Holds,
+    domain: Option<Domain>,
+}
+
+/// All that a worker holds.
+#[derive(Default)]
+struct Holds {
+    inbox: Option<ReceiveRight>,
+    ports: Vec<ReceiveRight>,
+    sends: Vec<SendRight>,
+    onces: Vec<SendOnceRight>,
+    extents: Vec<Extent>,
+    /// With address and capacity.
+    parked: Vec<(RawExtent, (u64, u64))>,
+    pending: Vec<PendingReply>,
+}
+
+/// Runs a worker.
+pub(crate) fn run(task: &Task<'_>) -> ExitCode {
+    // Workers die with their coordinator. Cannot fail.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let board = match Board::open(task.board) {
+        Ok(board) => enlist(board, task.worker),
+        Err(error) => {
+            eprintln!("no board: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Some(rule) = task.sabotage {
+        portolan::sabotage::switch_off(rule);
+    }
+    let mut worker = Worker {
+        board,
+        at: task.worker,
+        name: task.domain.to_owned(),
+        random: Random::new(task.seed),
+        holds: Holds::default(),
+        domain: None,
+    };
+    match worker.work() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((failure, why)) => {
+            eprintln!("worker {}: {failure:?}: {why}", task.worker);
+            board.set(task.worker, Entry::Failure, failure as u64);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Outcome = Result<(), (Failure, String)>;
+
+impl Worker {
+    fn work(&mut self) -> Outcome {
+        self.join()?;
+        loop {
+            self.board.of(self.at, Entry::Beat).fetch_add(1, Ordering::Relaxed);
+            self.pause();
+            match self.board.of(self.at, Entry::Order).swap(0, Ordering::SeqCst) {
+                1 => {
+                    self.leave()?;
+                    self.join()?;
+                }
+                2 => return self.leave(),
+                _ => self.operate()?,
+            }
+        }
+    }
+
+    fn doing(&self, doing: Doing) {
+        self.board.set(self.at, Entry::Doing, doing as u64);
+    }
+
+    fn join(&mut self) -> Outcome {
+        self.doing(Doing::Joining);
+        let builder = Domain::builder(&self.name).size(SIZE).limit(MEMORY_LIMIT).deadline(PATIENCE);
+        let domain = builder.join().map_err(|e| (Failure::Join, format!("{e} ({e:?})")))?;
+        self.doing(Doing::Binding);
+        // While its last owner has not been buried, the name is taken.
+        let end = std::time::Instant::now() + PATIENCE;
+        let options = PortOptions::named(&inbox(self.at)).queue(8);
+        let bound = loop {
+            match domain.bind(options.clone()) {
+                Ok(bound) => break bound,
+                Err(error) if std::time::Instant::now() > end => return Err((Failure::Bind, error.to_string())),
+                Err(_) => {
+                    self.pause_before_inbox();
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        };
+        self.holds.inbox = Some(bound);
+        self.domain = Some(domain);
+        self.note_space();
+        Ok(())
+    }
+
+    /// A pause can be heeded while the name of the own port is not to be had: the worker
+    /// holds nothing then.
+    fn pause_before_inbox(&mut self) {
+        self.pause();
+    }
+
+    /// The space's number and incarnation, which the region's own table knows by our process id.
+    fn note_space(&self) {
+        let space = self.domain.as_ref().map_or(0, Domain::space);
+        let word = HostWord { space, incarnation: 0 }.pack();
+        self.board.set(self.at, Entry::Space, word);
+    }
+
+    fn leave(&mut self) -> Outcome {
+        self.doing(Doing::Leaving);
+        self.holds = Holds::default();
+        self.board.set(self.at, Entry::Space, 0);
+        let Some(domain) = self.domain.take() else { return Ok(()) };
+        match domain.leave() {
+            Ok(()) => Ok(()),
+            Err(error @ (LeaveError::Unanswered { .. } | _)) => Err((Failure::Leave, error.to_string())),
+        }
+    }
+
+    /// Holds what it holds while the coordinator looks at it.
+    fn pause(&mut self) {
+        let pause = self.board.word(Word::Pause).load(Ordering::SeqCst);
+        if pause == 0 {
+            return;
+        }
+        self.doing(Doing::Pausing);
+        let mut pinged = false;
+        while self.board.word(Word::Pause).load(Ordering::SeqCst) == pause {
+            self.board.set(self.at, Entry::Paused, pause);
+            if !pinged && self.board.word(Word::Pinger).load(Ordering::SeqCst) == self.at as u64 + 1 {
+                pinged = true;
+                self.ping(pause);
+            }
+            if self.board.word(Word::Count).load(Ordering::SeqCst) == pause
+                && self.board.get(self.at, Entry::Counted) != pause
+            {
+                self.write_journal();
+                self.board.set(self.at, Entry::Counted, pause);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Sends one message to each worker that sleeps.
+    fn ping(&self, pause: u64) {
+        let Some(domain) = &self.domain else { return };
+        for other in 0..super::board::MAX_WORKERS {
+            let asleep = self.board.get(other, Entry::Doing) == Doing::Waiting as u64;
+            if !asleep || self.board.get(other, Entry::Paused) == pause {
+                continue;
+            }
+            if let (Ok(right), Ok(message)) = (domain.connect(&inbox(other), Deadline::NOW), Message::new(b"")) {
+                // A full queue holds something to wake up for.
+                let _ = right.send(message, WhenFull::Fail);
+                let mine = self.board.of(self.at, Entry::Pinged);
+                mine.fetch_or(1 << other, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn write_journal(&self) {
+        let holds = &self.holds;
+        let extents = holds.extents.iter().map(|e| (e.address() as u64, e.capacity() as u64));
+        let parked = holds.parked.iter().map(|(_, place)| *place);
+        self.board.write_extents(self.at, extents.chain(parked));
+        let live = holds.sends.iter().filter(|s| s.is_live()).count();
+        let ports = holds.ports.len() + usize::from(holds.inbox.is_some());
+        self.board.set(self.at, Entry::Sends, live as u64);
+        self.board.set(self.at, Entry::Ports, ports as u64);
+        self.board.set(self.at, Entry::Pending, holds.pending.len() as u64);
+    }
+
+    fn operate(&mut self) -> Outcome {
+        match self.random.below(100) {
+            0..12 => self.allocate(),
+            12..17 => self.free(),
+            17..42 => self.send(),
+            42..66 => self.receive(),
+            66..74 => self.request(),
+            74..80 => self.answer(),
+            80..86 => self.take_answer(),
+            86..90 => self.bind(),
+            90..92 => self.close(),
+            92..97 => self.connect(),
+            97 => self.park(),
+            98 => self.watch(),
+            _ if self.random.once_in(20) => {
+                self.leave()?;
+                self.join()?;
+            }
+            _ => self.let_go(),
+        }
+        Ok(())
+    }
+
+    fn extent(&mut self) -> Option<Extent> {
+        let pick = if self.random.once_in(3) { SIZES.len() } else { 6 };
+        let bytes = SIZES[self.random.below(pick)];
+        let seed = self.random.next();
+        let mut extent = self.domain.as_ref()?.allocate(bytes).ok()?;
+        payload::stamp(&mut extent, seed);
+        Some(extent)
+    }
+
+    fn allocate(&mut self) {
+        self.doing(Doing::Allocating);
+        if self.holds.extents.len() >= KEPT_EXTENTS {
+            return self.free();
+        }
+        let extent = self.extent();
+        self.holds.extents.extend(extent);
+    }
+
+    fn free(&mut self) {
+        self.doing(Doing::Freeing);
+        for _ in 0..=self.random.below(4) {
+            if self.holds.extents.is_empty() {
+                return;
+            }
+            let at = self.random.below(self.holds.extents.len());
+            let extent = self.holds.extents.swap_remove(at);
+            self.check(&extent);
+        }
+    }
+
+    fn park(&mut self) {
+        self.doing(Doing::Allocating);
+        let adopt = self.holds.parked.len() >= 2;
+        if let (true, Some(domain)) = (adopt, &self.domain) {
+            let (raw, _) = self.holds.parked.swap_remove(0);
+            match domain.adopt(raw) {
+                Ok(extent) => self.holds.extents.push(extent),
+                Err(error) => self.corrupt(&format!("a parked extent was refused: {error}")),
+            }
+        } else if let Some(extent) = self.holds.extents.pop() {
+            let place = (extent.address() as u64, extent.capacity() as u64);
+            self.holds.parked.push((extent.into_raw(), place));
+        }
+    }
+
+    fn corrupt(&self, what: &str) {
+        eprintln!("worker {}: {what}", self.at);
+        self.board.of(self.at, Entry::Corrupt).fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn check(&self, extent: &Extent) {
+        if let Err(why) = payload::verify(extent) {
+            self.corrupt(&format!("page {:#x}: {why}", extent.address()));
+        }
+    }
+
+    /// A message of anything.
+    fn compose(&mut self) -> Message {
+        let len = HEADERS[if self.random.once_in(4) { self.random.below(HEADERS.len()) } else { self.random.below(3) }];
+        let seed = self.random.next();
+        let header = payload::header(seed, len);
+        let in_place = self.random.once_in(2);
+        let composed = match &self.domain {
+            Some(domain) if in_place => domain.message(&header).ok(),
+            _ => Message::new(&header).ok(),
+        };
+        let mut message = composed.unwrap_or_default();
+        for _ in 0..self.random.below(5) {
+            let held = if self.random.once_in(2) { self.holds.extents.pop() } else { None };
+            let extent = held.or_else(|| self.extent());
+            if let Some(extent) = extent {
+                let end = message.extents().len();
+                let at = self.random.below(end + 1);
+                // Far from the limit.
+                let _ = message.insert(at, extent);
+            }
+        }
+        if self.random.once_in(4) {
+            for _ in 0..=self.random.below(2) {
+                if let Some(right) = self.right() {
+                    let _ = message.attach(right);
+                }
+            }
+        }
+        match self.random.below(12) {
+            0 => message.set_urgency(Some(Urgency::Priority(7))),
+            1 => message.set_urgency(Some(Urgency::Deadline(std::time::Instant::now()))),
+            _ => {}
+        }
+        message
+    }
+
+    fn right(&mut self) -> Option<Right> {
+        match self.random.below(8) {
+            0..3 => Some(self.own_port()?.make_send().into()),
+            3 if !self.holds.sends.is_empty() => {
+                let at = self.random.below(self.holds.sends.len());
+                Some(self.holds.sends[at].clone().into())
+            }
+            4 => Some(self.own_port()?.make_send_once().into()),
+            5 => self.holds.onces.pop().map(Right::from),
+            6 if !self.holds.ports.is_empty() => {
+                let at = self.random.below(self.holds.ports.len());
+                Some(self.holds.ports.swap_remove(at).into())
+            }
+            _ => Some(self.holds.sends.pop()?.into()),
+        }
+    }
+
+    fn own_port(&mut self) -> Option<&ReceiveRight> {
+        let at = self.random.below(self.holds.ports.len() + 1);
+        self.holds.ports.get(at).or(self.holds.inbox.as_ref())
+    }
+
+    fn send(&mut self) {
+        self.doing(Doing::Sending);
+        let message = self.compose();
+        self.post(message);
+    }
+
+    fn when_full(&mut self) -> WhenFull {
+        match self.random.below(4) {
+            0 => WhenFull::Drop,
+            1 => WhenFull::Wait(Deadline::after(SHORT)),
+            _ => WhenFull::Fail,
+        }
+    }
+
+    /// Sends a message somewhere; what cannot be sent is kept.
+    fn post(&mut self, message: Message) {
+        if self.holds.sends.is_empty() {
+            self.connect();
+        }
+        let when_full = self.when_full();
+        let at = self.random.below(self.holds.sends.len());
+        let Some(right) = self.holds.sends.get(at) else { return self.absorb(message) };
+        match right.send(message, when_full) {
+            Ok(()) => {}
+            Err(SendError { reason: Unsent::WrongKind(..), message }) => {
+                let asked = right.request(*message, WhenFull::Fail);
+                self.asked(asked);
+            }
+            Err(error) => self.unsent(at, error),
+        }
+    }
+
+    fn unsent(&mut self, at: usize, error: SendError) {
+        match error.reason {
+            Unsent::Full { .. } | Unsent::Allocate(_) => {}
+            Unsent::DeadName => drop(self.holds.sends.swap_remove(at)),
+            other => self.corrupt(&format!("a message was refused: {other}")),
+        }
+        self.absorb(*error.message);
+    }
+
+    fn asked(&mut self, asked: Result<PendingReply, RequestError>) {
+        match asked {
+            Ok(pending) => {
+                if self.holds.pending.len() >= KEPT {
+                    drop(self.holds.pending.remove(0));
+                }
+                self.holds.pending.push(pending);
+            }
+            Err(error) => self.unasked(error),
+        }
+    }
+
+    fn unasked(&mut self, error: RequestError) {
+        match error {
+            RequestError::Unsent(error) => self.absorb(*error.message),
+            RequestError::NoReplyPort(_, message) => self.absorb(*message),
+            _ => {}
+        }
+    }
+
+    /// Takes everything out of a message and keeps some of it.
+    fn absorb(&mut self, mut message: Message) {
+        if message.notice().is_none() && !payload::is_whole(message.header()) {
+            self.corrupt("a header is not what was sent");
+        }
+        for extent in message.extents() {
+            self.check(extent);
+        }
+        for right in message.take_rights() {
+            match right {
+                Right::Send(right) => keep(&mut self.holds.sends, right),
+                Right::SendOnce(right) => keep(&mut self.holds.onces, right),
+                Right::Receive(right) => keep(&mut self.holds.ports, right),
+                _ => {}
+            }
+        }
+        let extents = message.split_off(0);
+        for mut extent in extents {
+            if self.random.once_in(2) && self.holds.extents.len() < KEPT_EXTENTS {
+                if self.random.once_in(2) {
+                    let seed = self.random.next();
+                    payload::stamp(&mut extent, seed);
+                }
+                self.holds.extents.push(extent);
+            }
+        }
+    }
+
+    fn receive(&mut self) {
+        let long = self.at % 2 == 1 && self.random.once_in(40);
+        if long {
+            // Who waits for us meanwhile shall not.
+            self.holds.onces.clear();
+        }
+        let at = self.random.below(self.holds.ports.len() + 1);
+        let later = self.random.once_in(2);
+        let access = if later { Access::Later } else { Access::Now };
+        let deadline = match self.random.below(4) {
+            0 => Deadline::after(SHORT),
+            _ => Deadline::NOW,
+        };
+        self.doing(if long { Doing::Waiting } else { Doing::Receiving });
+        let requests = at < self.holds.ports.len() && !long;
+        let (port, deadline) = match self.holds.ports.get_mut(at) {
+            Some(port) if !long => (Some(port), deadline),
+            _ => (self.holds.inbox.as_mut(), if long { Deadline::after(LONG) } else { deadline }),
+        };
+        let Some(port) = port else { return };
+        let received = if requests {
+            port.get_request(access, deadline).map(|r| (r.wants_reply(), r.into_parts()))
+        } else {
+            port.receive(access, deadline).map(|m| (false, (m, None)))
+        };
+        self.doing(Doing::Receiving);
+        let (wants, (message, once)) = match received {
+            Ok(received) => received,
+            Err(ReceiveError::Closed) if requests => {
+                return drop(self.holds.ports.swap_remove(at));
+            }
+            Err(_) => return,
+        };
+        self.board.of(self.at, Entry::Received).fetch_add(1, Ordering::Relaxed);
+        if message.notice().is_some() {
+            return;
+        }
+        if let (true, Some(once)) = (wants, once) {
+            match self.random.below(4) {
+                0 => {
+                    // In place: as it came.
+                    let _ = once.send(message).map_err(|e| self.absorb(*e.message));
+                    return;
+                }
+                1 => drop(once),
+                2 => {
+                    self.doing(Doing::Serving);
+                    let answer = self.compose();
+                    let _ = once.send(answer).map_err(|e| self.absorb(*e.message));
+                }
+                _ => keep(&mut self.holds.onces, once),
+            }
+        }
+        if self.random.once_in(3) {
+            // On it goes, header, rights and all.
+            for extent in message.extents() {
+                self.check(extent);
+            }
+            self.doing(Doing::Forwarding);
+            return self.post(message);
+        }
+        self.absorb(message);
+    }
+
+    fn request(&mut self) {
+        self.doing(Doing::Requesting);
+        if self.holds.sends.is_empty() {
+            return self.connect();
+        }
+        let message = self.compose();
+        let at = self.random.below(self.holds.sends.len());
+        let Some(right) = self.holds.sends.get(at) else { return self.absorb(message) };
+        if self.random.once_in(3) {
+            match right.request_reply(message, Access::Later, Deadline::after(SHORT)) {
+                Ok(answer) => self.absorb(answer),
+                Err(error) => self.unasked(error),
+            }
+        } else {
+            let asked = right.request(message, WhenFull::Fail);
+            self.asked(asked);
+        }
+    }
+
+    /// Answers an open request.
+    fn answer(&mut self) {
+        self.doing(Doing::Serving);
+        if self.holds.onces.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.holds.onces.len());
+        let once = self.holds.onces.swap_remove(at);
+        if self.random.once_in(4) {
+            return drop(once);
+        }
+        let answer = self.compose();
+        let _ = once.send(answer).map_err(|e| self.absorb(*e.message));
+    }
+
+    fn take_answer(&mut self) {
+        self.doing(Doing::Requesting);
+        if self.holds.pending.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.holds.pending.len());
+        let deadline = if self.random.once_in(2) { Deadline::NOW } else { Deadline::after(SHORT) };
+        match self.holds.pending[at].wait(Access::Now, deadline) {
+            Ok(answer) => {
+                drop(self.holds.pending.swap_remove(at));
+                self.absorb(answer);
+            }
+            Err(RequestError::TimedOut) if !self.random.once_in(50) => {}
+            Err(_) => drop(self.holds.pending.swap_remove(at)),
+        }
+    }
+
+    fn bind(&mut self) {
+        self.doing(Doing::Binding);
+        if self.holds.ports.len() >= KEPT / 2 {
+            return;
+        }
+        let name = NAMES[self.random.below(NAMES.len())];
+        let named = !self.random.once_in(3);
+        let mut options = if named { PortOptions::named(name) } else { PortOptions::unnamed() };
+        options = options.queue([1, 3, 7][self.random.below(3)]).inline_bytes([48, 112, 496][self.random.below(3)]);
+        if name.starts_with("urgent") {
+            options = options.by_urgency();
+        }
+        if name.starts_with("service") {
+            options = options.synchronous();
+        }
+        let Some(domain) = &self.domain else { return };
+        if let Ok(port) = domain.bind(options) {
+            if self.random.once_in(2) {
+                let right = port.make_send();
+                keep(&mut self.holds.sends, right);
+                port.request_no_more_senders();
+            }
+            self.holds.ports.push(port);
+        }
+    }
+
+    fn close(&mut self) {
+        self.doing(Doing::Closing);
+        if !self.holds.ports.is_empty() {
+            let at = self.random.below(self.holds.ports.len());
+            drop(self.holds.ports.swap_remove(at));
+        }
+    }
+
+    fn connect(&mut self) {
+        self.doing(Doing::Connecting);
+        let own = self.random.once_in(3);
+        let name = if own {
+            inbox(self.random.below(super::board::MAX_WORKERS))
+        } else {
+            NAMES[self.random.below(NAMES.len())].to_owned()
+        };
+        let Some(domain) = &self.domain else { return };
+        if let Ok(right) = domain.connect(&name, Deadline::NOW) {
+            keep(&mut self.holds.sends, right);
+        }
+    }
+
+    fn watch(&mut self) {
+        self.doing(Doing::Connecting);
+        let Some(inbox) = &self.holds.inbox else { return };
+        if !self.holds.sends.is_empty() {
+            let at = self.random.below(self.holds.sends.len());
+            // Fails once the table is full.
+            let _ = self.holds.sends[at].watch(inbox, 1);
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.doing(Doing::Closing);
+        match self.random.below(3) {
+            0 => drop(self.holds.sends.pop()),
+            1 => drop(self.holds.onces.pop()),
+            _ => drop(self.holds.pending.pop()),
+        }
+    }
+}
+
+/// Keeps at most [`KEPT`]; the oldest is dropped.
+fn keep<T>(list: &mut Vec<T>, item: T) {
+    if list.len() >= KEPT {
+        drop(list.remove(0));
+    }
+    list.push(item);
+}
