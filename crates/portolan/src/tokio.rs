@@ -1,4 +1,4 @@
-//! Async receive, request and send, under tokio.
+//! Async receive, request, send and wait, under tokio.
 //!
 //! An async call looks, as a blocking one does. If nothing is there it sets the same sleep
 //! marks, but instead of sleeping on the port's doorbell it arms a *bell*: a descriptor
@@ -9,7 +9,8 @@
 
 use crate::port::WhenFull;
 use crate::{
-    Access, Deadline, Message, NoDescriptor, ReceiveError, ReceiveRight, Request, RequestError, SendError, SendRight, Unsent,
+    Access, Deadline, Message, NoDescriptor, Ready, ReceiveError, ReceiveRight, Request,
+    RequestError, SendError, SendRight, Unsent, WaitError, WaitSet,
 };
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
@@ -41,7 +42,21 @@ impl Bell {
     #[allow(deprecated)]
     fn new() -> io::Result<Self> {
         let fd = AsyncFd::with_interest(Fd(FutexFd::new()?), Interest::READABLE)?;
-        Ok(Self { fd, runtime: Handle::current().id() })
+        Ok(Self {
+            fd,
+            runtime: Handle::current().id(),
+        })
+    }
+
+    /// The bell that is there, or a new one.
+    fn of(there: &mut Option<Self>) -> io::Result<&mut Self> {
+        if there
+            .as_ref()
+            .is_none_or(|b| b.runtime != Handle::current().id())
+        {
+            *there = Some(Self::new()?);
+        }
+        there.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// From now on it rings when `word` is not `value`, or its sleepers are woken.
@@ -132,18 +147,62 @@ impl ReceiveRight {
 
     /// Waits until the next look may find something.
     async fn something(&mut self) -> Result<(), NoDescriptor> {
-        if self.bell.as_ref().is_none_or(|b| b.runtime != Handle::current().id()) {
-            self.bell = Some(Box::new(Bell::new()?));
-        }
         // As in a blocking receive: the doorbell is read before the marks are set.
         let value = self.at().queue().port.sleep.doorbell.load(Ordering::SeqCst);
         let nothing = self.arm();
         let armed = Armed(self);
-        if let Some((bell, doorbell)) = armed.0.bell_and_word().filter(|_| nothing) {
+        if nothing {
+            let (bell, doorbell) = armed.0.bell_and_word();
+            let bell = Bell::of(bell)?;
             bell.arm(doorbell, value)?;
             bell.rung().await?;
         }
         Ok(())
+    }
+}
+
+impl WaitSet {
+    /// As [`WaitSet::wait`], without blocking the thread. A future that is dropped loses
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError`].
+    ///
+    /// # Panics
+    ///
+    /// As [`ReceiveRight::receive_async`].
+    ///
+    /// ```
+    /// use portolan::{Access, Domain, Message, PortOptions, WaitSet};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let domain = Domain::private()?;
+    /// let mut set = WaitSet::new(&domain)?;
+    /// let port = domain.bind(PortOptions::unnamed())?;
+    /// let right = port.make_send();
+    /// let token = set.add(port)?;
+    /// right.send_async(Message::new(b"hello")?).await?;
+    /// assert_eq!(set.wait_async().await?.next(), Some(token));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait_async(&mut self) -> Result<Ready, WaitError> {
+        loop {
+            consume_budget().await;
+            self.present()?;
+            match self.round() {
+                Ok(ready) => return Ok(self.named(ready)),
+                Err(value) => {
+                    // If this future is dropped the set counts as asleep until its next wait:
+                    // that costs its senders a system call, and nothing else.
+                    let (bell, doorbell) = self.bell_and_word();
+                    let bell = Bell::of(bell).map_err(NoDescriptor::from)?;
+                    bell.arm(doorbell, value).map_err(NoDescriptor::from)?;
+                    bell.rung().await.map_err(NoDescriptor::from)?;
+                }
+            }
+        }
     }
 }
 
@@ -177,7 +236,11 @@ impl SendRight {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn request_async(&self, message: Message, access: Access) -> Result<Message, RequestError> {
+    pub async fn request_async(
+        &self,
+        message: Message,
+        access: Access,
+    ) -> Result<Message, RequestError> {
         let mut message = message;
         let mut room = Room::default();
         let mut pending = loop {
@@ -230,7 +293,13 @@ struct Room {
 impl Room {
     /// After a send that was refused: gives the message back when it may be tried again.
     async fn after(&mut self, to: &SendRight, unsent: SendError) -> Result<Message, SendError> {
-        let SendError { reason: Unsent::Full { .. }, .. } = &unsent else { return Err(unsent) };
+        let SendError {
+            reason: Unsent::Full { .. },
+            ..
+        } = &unsent
+        else {
+            return Err(unsent);
+        };
         let Some(value) = self.announced.take() else {
             // Q7 of queues: announced before the last try.
             self.announced = Some(to.at().queue().announce_waiting());
@@ -238,15 +307,15 @@ impl Room {
         };
         match self.wait(to, value).await {
             Ok(()) => Ok(*unsent.message),
-            Err(error) => Err(SendError { reason: NoDescriptor::from(error).into(), message: unsent.message }),
+            Err(error) => Err(SendError {
+                reason: NoDescriptor::from(error).into(),
+                message: unsent.message,
+            }),
         }
     }
 
     async fn wait(&mut self, to: &SendRight, value: u32) -> io::Result<()> {
-        let bell = match &mut self.bell {
-            Some(bell) => bell,
-            none => none.insert(Bell::new()?),
-        };
+        let bell = Bell::of(&mut self.bell)?;
         bell.arm(&to.at().queue().port.room.room, value)?;
         bell.rung().await
     }

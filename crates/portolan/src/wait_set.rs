@@ -55,13 +55,14 @@ const WARM: usize = 4;
 /// notice, or that the port was closed. A port that still has something is named again by
 /// the next wait.
 ///
-/// # With epoll, mio or tokio
+/// # With epoll or mio
 ///
 /// The set is a descriptor ([`AsFd`]) that is readable while a wait may find something.
 /// Whenever it is readable, call `wait(Deadline::NOW)` and serve what it names. Until such
 /// a wait has found nothing the descriptor stays readable, so whoever is told of changes
-/// only (`EPOLLET`, mio, tokio) goes on until then. `epoll_wait` may return `EINTR` when
-/// it becomes readable; call it again.
+/// only (`EPOLLET`, mio) goes on until then. `epoll_wait` may return `EINTR` when it
+/// becomes readable; call it again. For tokio there is `wait_async`, with the feature
+/// `tokio`.
 ///
 /// # Examples
 ///
@@ -99,6 +100,9 @@ pub struct WaitSet {
     quiet: Option<u32>,
     /// Somebody has asked for the descriptor.
     watched: AtomicBool,
+    /// What an async wait waits with.
+    #[cfg(feature = "tokio")]
+    async_bell: Option<crate::tokio::Bell>,
 }
 
 /// Room for one port.
@@ -197,6 +201,8 @@ impl WaitSet {
             bell,
             quiet: None,
             watched: AtomicBool::new(false),
+            #[cfg(feature = "tokio")]
+            async_bell: None,
         };
         armed.map_err(NoDescriptor::from)?;
         Ok(set)
@@ -219,7 +225,10 @@ impl WaitSet {
         });
         let place = &mut self.places[index as usize];
         place.port = Some(port);
-        let token = Token { index, generation: place.generation };
+        let token = Token {
+            index,
+            generation: place.generation,
+        };
         self.loose.push(index);
         self.stir();
         Ok(token)
@@ -239,7 +248,10 @@ impl WaitSet {
     /// A port of the set, for what needs no receiving; `None` if it is not in the set.
     pub fn port(&self, token: Token) -> Option<&ReceiveRight> {
         let place = self.places.get(token.index as usize)?;
-        place.port.as_ref().filter(|_| place.generation == token.generation)
+        place
+            .port
+            .as_ref()
+            .filter(|_| place.generation == token.generation)
     }
 
     /// A port of the set, to receive from it; `None` if it is not in the set.
@@ -300,30 +312,55 @@ impl WaitSet {
             }
         }
         while ready.is_empty() {
+            match self.round() {
+                Ok(found) => ready = found,
+                Err(bell) if deadline.has_passed() => {
+                    self.hush(bell)?;
+                    return Ok(ready);
+                }
+                Err(bell) => {
+                    mark!("sleep.before_futex");
+                    let _ = futex::wait(&self.entry().doorbell, bell, deadline.instant());
+                    self.entry().awake();
+                }
+            }
+        }
+        Ok(self.named(ready))
+    }
+
+    /// Arms everything: what is ready, or that the set sleeps (W3), and the value of its
+    /// doorbell until something comes.
+    pub(crate) fn round(&mut self) -> Result<Ready, u32> {
+        let mut ready = Ready::default();
+        self.entry().awake();
+        loop {
             self.arm(&mut ready);
             self.gather(&mut ready);
             if !ready.is_empty() {
-                break;
-            }
-            // W3: announced, then looked at once more.
-            let Some(bell) = self.entry().sleep() else { continue };
-            if deadline.has_passed() {
-                self.hush(bell)?;
                 return Ok(ready);
             }
-            mark!("sleep.before_futex");
-            let _ = futex::wait(&self.entry().doorbell, bell, deadline.instant());
-            self.entry().awake();
+            if let Some(bell) = self.entry().sleep() {
+                return Err(bell);
+            }
         }
+    }
+
+    /// About to be given out.
+    pub(crate) fn named(&mut self, mut ready: Ready) -> Ready {
         self.stir();
         ready.tokens.reverse();
-        Ok(ready)
+        ready
     }
 
     /// Looks at the loose ports, arms all but a few of those where nothing is, and takes
     /// what was raised.
     fn look(&mut self, ready: &mut Ready) {
-        let Self { index: set, places, loose, .. } = self;
+        let Self {
+            index: set,
+            places,
+            loose,
+            ..
+        } = self;
         let mut warm = 0;
         loose.retain(|index| {
             let place = &mut places[*index as usize];
@@ -343,7 +380,12 @@ impl WaitSet {
 
     /// Arms the loose ports, or finds that something is there.
     fn arm(&mut self, ready: &mut Ready) {
-        let Self { index: set, places, loose, .. } = self;
+        let Self {
+            index: set,
+            places,
+            loose,
+            ..
+        } = self;
         loose.retain(|index| {
             let place = &mut places[*index as usize];
             let armed = place.arm(link(*set, *index));
@@ -356,15 +398,25 @@ impl WaitSet {
 
     /// Takes what was raised, and looks at each of those ports.
     fn gather(&mut self, ready: &mut Ready) {
-        let Self { member, index: set, places, loose, .. } = self;
+        let Self {
+            member,
+            index: set,
+            places,
+            loose,
+            ..
+        } = self;
         let entry = &member.tables().wait_sets[*set as usize];
         if !entry.is_raised() {
             return;
         }
         entry.drain(|member| {
-            let Ok(index) = u32::try_from(member) else { return };
+            let Ok(index) = u32::try_from(member) else {
+                return;
+            };
             // W5: nobody's; or loose, and looked at as such.
-            let Some(place) = places.get_mut(member).filter(|p| p.armed) else { return };
+            let Some(place) = places.get_mut(member).filter(|p| p.armed) else {
+                return;
+            };
             if !place.arm(link(*set, index)) {
                 loose.push(index);
                 ready.push(index, place);
@@ -375,7 +427,11 @@ impl WaitSet {
     /// Looks again and again, for as long as that has paid lately.
     fn spin(&mut self, ready: &mut Ready, deadline: Deadline) {
         let polls = self.waiting == Waiting::Poll;
-        let looks = if self.waiting == Waiting::Adaptive { self.patience.looks() } else { 0 };
+        let looks = if self.waiting == Waiting::Adaptive {
+            self.patience.looks()
+        } else {
+            0
+        };
         let mut look = 0;
         while polls || look < looks {
             let Self { places, loose, .. } = self;
@@ -436,6 +492,26 @@ impl WaitSet {
         (place.generation == token.generation && place.port.is_some()).then_some(place)
     }
 
+    /// Refuses a forked child.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn present(&self) -> Result<(), Disowned> {
+        self.member.present()
+    }
+
+    /// The bell of async waits, and the word that changes when something comes.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn bell_and_word(
+        &mut self,
+    ) -> (
+        &mut Option<crate::tokio::Bell>,
+        &std::sync::atomic::AtomicU32,
+    ) {
+        (
+            &mut self.async_bell,
+            &self.member.tables().wait_sets[self.index as usize].doorbell,
+        )
+    }
+
     fn entry(&self) -> &WaitSetEntry {
         &self.member.tables().wait_sets[self.index as usize]
     }
@@ -448,11 +524,18 @@ impl Place {
 
     /// Arms the port, also if it is armed; `false` if something is there, and it is loose.
     fn arm(&mut self, link: u64) -> bool {
-        let Some(port) = &mut self.port else { return true };
+        let Some(port) = &mut self.port else {
+            return true;
+        };
         port.disarm();
         port.settle();
         // W2. SeqCst: pairs with the look at the link in `wake`.
-        port.at().queue().port.sleep.wait_set.store(link, Ordering::SeqCst);
+        port.at()
+            .queue()
+            .port
+            .sleep
+            .wait_set
+            .store(link, Ordering::SeqCst);
         self.armed = true;
         if port.arm() {
             return true;
@@ -464,10 +547,19 @@ impl Place {
     /// Disarms the port; `false` if it was not armed.
     fn loosen(&mut self) -> bool {
         let was = std::mem::take(&mut self.armed);
-        if let Some(port) = self.port.as_mut().filter(|p| was && p.at().member.present().is_ok()) {
+        if let Some(port) = self
+            .port
+            .as_mut()
+            .filter(|p| was && p.at().member.present().is_ok())
+        {
             port.disarm();
             // W2. SeqCst: as above, and before the port's receiver reads its doorbell.
-            port.at().queue().port.sleep.wait_set.store(0, Ordering::SeqCst);
+            port.at()
+                .queue()
+                .port
+                .sleep
+                .wait_set
+                .store(0, Ordering::SeqCst);
         }
         was
     }
@@ -484,11 +576,17 @@ fn take_entry(member: &Member) -> Result<(u32, &WaitSetEntry), WaitSetError> {
     // From the first on: entries that were never touched have no memory yet.
     for (index, entry) in (0..).zip(member.tables().wait_sets) {
         // Acquire: what the last owner did comes before.
-        if entry.owner.compare_exchange(0, ours, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+        if entry
+            .owner
+            .compare_exchange(0, ours, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
             return Ok((index, entry));
         }
     }
-    Err(WaitSetError::NoRoom { limit: MAX_WAIT_SETS })
+    Err(WaitSetError::NoRoom {
+        limit: MAX_WAIT_SETS,
+    })
 }
 
 impl Ready {
@@ -551,6 +649,9 @@ impl Drop for WaitSet {
 impl std::fmt::Debug for WaitSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (ports, loose) = (self.len(), self.loose.len());
-        f.debug_struct("WaitSet").field("ports", &ports).field("loose", &loose).finish()
+        f.debug_struct("WaitSet")
+            .field("ports", &ports)
+            .field("loose", &loose)
+            .finish()
     }
 }

@@ -75,7 +75,7 @@ pub struct ReceiveRight {
     given: bool,
     /// What an async receive waits with.
     #[cfg(feature = "tokio")]
-    pub(crate) bell: Option<Box<crate::tokio::Bell>>,
+    bell: Option<crate::tokio::Bell>,
 }
 
 /// What a received message is, besides what is in it: its kind, and where its answer
@@ -471,10 +471,10 @@ impl ReceiveRight {
         &self.at
     }
 
-    /// The bell, and the word that changes when something comes.
+    /// The bell of async receives, and the word that changes when something comes.
     #[cfg(feature = "tokio")]
-    pub(crate) fn bell_and_word(&mut self) -> Option<(&mut crate::tokio::Bell, &std::sync::atomic::AtomicU32)> {
-        Some((self.bell.as_deref_mut()?, &self.at.queue().port.sleep.doorbell))
+    pub(crate) fn bell_and_word(&mut self) -> (&mut Option<crate::tokio::Bell>, &std::sync::atomic::AtomicU32) {
+        (&mut self.bell, &self.at.queue().port.sleep.doorbell)
     }
 
     /// Lays the port down, to be sent: what was taken is retired, so that the next receiver
