@@ -283,6 +283,35 @@ fn no_more_senders_and_death_are_told_when_asked() -> Outcome {
 }
 
 #[test]
+fn the_last_send_right_may_end_in_a_port_that_closes() -> Outcome {
+    let domain = domain();
+    let mut port = domain.bind(PortOptions::unnamed())?;
+    let carrier = domain.bind(PortOptions::unnamed())?;
+    let mut message = Message::default();
+    message.attach(port.make_send())?;
+    port.request_no_more_senders();
+    carrier.make_send().send(message, WhenFull::Fail)?;
+    assert!(port.try_receive(Access::Later).is_err());
+    drop(carrier);
+    assert_eq!(port.try_receive(Access::Later)?.notice(), Some(Notice::NoMoreSenders));
+    Ok(())
+}
+
+#[test]
+fn a_request_dropped_at_a_full_queue_is_answered() -> Outcome {
+    let domain = domain();
+    let port = domain.bind(PortOptions::unnamed().synchronous().queue(1))?;
+    let right = port.make_send();
+    let mut pending = Vec::new();
+    for _ in 0..4 {
+        pending.push(right.request(Message::default(), WhenFull::Drop)?);
+    }
+    let last = pending.last_mut().unwrap();
+    assert!(matches!(last.wait(Access::Later, SOON), Err(RequestError::Dropped)));
+    Ok(())
+}
+
+#[test]
 fn requests_are_answered_in_any_order_from_any_thread() -> Outcome {
     let domain = domain();
     let mut port = domain.bind(PortOptions::unnamed().synchronous())?;

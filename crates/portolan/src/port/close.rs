@@ -1,6 +1,6 @@
 //! Closing a port: by its owner, or on behalf of a dead one. Each step may be repeated.
 
-use super::rights::{drop_watches, fire_watches};
+use super::rights::{check_senders, drop_watches, fire_watches, touch_epoch};
 use super::wire::Contents;
 use super::{answer_for_dead, send};
 use crate::member::Member;
@@ -63,21 +63,31 @@ pub(crate) fn sweep(member: &Member, index: u16) {
 fn drain(member: &Member, queue: &Queue<'_>) {
     for index in 0..queue.slots() as u64 {
         while let CloseStep::Message { position } = queue.close_slot(index) {
-            dispose(member, &Contents::read(member, &queue.slot(position)));
+            let contents = Contents::read(member, &queue.slot(position));
+            dispose(member, &contents);
             mark!("close.disposed");
+            touch_epoch(member);
             queue.close_drained(position);
+            // Its send rights were counted by the slot; now they are gone. If we die here,
+            // the host asks for all ports.
+            for right in contents.rights.iter().filter(|r| r.kind == RightKind::Send) {
+                check_senders(member, right.port);
+            }
         }
     }
 }
 
-/// Gives back what a message holds that nobody will take. Repeating it does nothing (O3).
+/// Gives back what a message holds that nobody will take. Repeating it does nothing (O3):
+/// the header extent, in which the rest may be listed, goes last, and is read by nobody
+/// once it is free.
 pub(crate) fn dispose(member: &Member, contents: &Contents) {
-    for d in contents.all_extents() {
-        member.tables().alloc.reclaim(d.page, d.generation);
+    let alloc = &member.tables().alloc;
+    for d in &contents.extents {
+        alloc.reclaim(d.page, d.generation);
     }
     for right in &contents.rights {
         match right.kind {
-            // Counted only by its slot, which is about to be closed.
+            // Counted only by its slot, which is about to be closed; see `drain`.
             RightKind::Send => {}
             RightKind::SendOnce => answer_for_dead(member, right.port, right.tag),
             RightKind::Receive => close_if(member, right.port),
@@ -86,11 +96,44 @@ pub(crate) fn dispose(member: &Member, contents: &Contents) {
     if let (Kind::Request, Some(reply)) = (contents.kind, contents.reply) {
         answer_for_dead(member, reply.port, reply.tag);
     }
+    if let Some(d) = &contents.page {
+        alloc.reclaim(d.page, d.generation);
+    }
 }
 
 fn close_if(member: &Member, port: PortName) {
     let Some(entry) = member.tables().ports.get(usize::from(port.index)) else { return };
     if PortStatus::unpack(entry.control.status.load(Ordering::Acquire)).generation == port.generation {
         close(member, port.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Domain, Message, PortOptions, WhenFull};
+
+    #[test]
+    fn a_drain_that_is_repeated_does_not_read_what_was_freed() {
+        let domain = Domain::private().unwrap();
+        let member = domain.member();
+        let port = domain.bind(PortOptions::unnamed()).unwrap();
+        let mut message = domain.message(&[7; 4096]).unwrap();
+        message.push(domain.allocate(100).unwrap()).unwrap();
+        port.make_send().send(message, WhenFull::Fail).unwrap();
+        let slot = port.at().queue().slot(port.at().queue().port.receiver.head.load(Ordering::Relaxed));
+        let contents = Contents::read(member, &slot);
+        assert_eq!((contents.extents.len(), contents.page.is_some()), (1, true));
+        let (page, size) = (contents.page.unwrap().page, contents.page.unwrap().size.bytes());
+        dispose(member, &contents);
+        // Somebody gets the page and writes to it, before the next host repeats the drain.
+        let mut again = Message::default();
+        while again.extents().last().is_none_or(|e| e.pages().0 != page) {
+            let mut extent = domain.allocate(size).unwrap();
+            extent.fill(0x11);
+            again.push(extent).unwrap();
+        }
+        let repeated = Contents::read(member, &slot);
+        assert!(repeated.page.is_none() && repeated.extents.is_empty() && repeated.rights.is_empty());
     }
 }

@@ -231,7 +231,10 @@ impl Right {
             Self::Send(mut r) => {
                 r.given = true;
                 touch_epoch(&r.to.member);
-                r.to.member.rights().drop_send(r.to.port);
+                // The taker may have dropped it already, and have seen it counted here.
+                if r.to.member.rights().drop_send(r.to.port) == 0 {
+                    check_senders(&r.to.member, r.to.port);
+                }
             }
             Self::SendOnce(mut r) => {
                 r.given = true;
@@ -324,7 +327,7 @@ impl std::fmt::Debug for SendOnceRight {
 }
 
 /// R2: a right is about to enter or leave a row or slot.
-fn touch_epoch(member: &Member) {
+pub(super) fn touch_epoch(member: &Member) {
     member.tables().header.rights.value.fetch_add(1, Ordering::SeqCst);
 }
 

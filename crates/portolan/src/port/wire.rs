@@ -13,7 +13,7 @@ use crate::port::Right;
 use crate::port::receive::Origin;
 use crate::{AllocateError, extent};
 use portolan_abi::limits::MAX_SLOT_LINES;
-use portolan_abi::owner::Descriptor;
+use portolan_abi::owner::{Alloc, Descriptor};
 use portolan_abi::port::RightWord;
 use portolan_abi::slot::{Kind, Meta, inline_capacity};
 use portolan_shm::queue::{Claim, Slot};
@@ -204,7 +204,11 @@ impl Contents {
         let mut contents =
             Self { kind: meta.kind, reply, urgency, rights: SmallVec::new(), extents: SmallVec::new(), page: None, header: HeaderWords::InPage(0) };
         if meta.spilled {
-            contents.page = sound(member, [next(), next()]);
+            // Free already, if this repeats a drain that somebody died at: then all is done.
+            contents.page = sound(member, [next(), next()]).filter(|d| {
+                let word = member.tables().alloc.read(d.page);
+                word.state() == Alloc::Used && word.generation() == d.generation
+            });
             contents.read_page(member, &meta);
             return contents;
         }
