@@ -10,6 +10,7 @@ mod member;
 mod message;
 mod port;
 mod region;
+mod survey;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod wait;
@@ -26,6 +27,7 @@ pub use port::{
     SendOnceRight, SendRight, SharedReceiver, Unsent, WatchError, WhenFull,
 };
 pub use portolan_shm::owner::OwnerError;
+pub use survey::{MemorySurvey, PortKind, PortState, PortSurvey, SpaceState, SpaceSurvey, Survey};
 pub use wait::Waiting;
 pub use wait_set::{AddError, Ready, Token, WaitError, WaitSet, WaitSetError};
 
