@@ -18,6 +18,7 @@ use crossbeam_utils::atomic::AtomicCell;
 use portolan_abi::port::{PortName, RightKind, RightWord, TAG_MASK};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Reply ports that are not in use: one at hand, the others behind a lock.
@@ -144,12 +145,28 @@ impl SendRight {
         port.tag = port.tag % TAG_MASK + 1;
         let reply = Some(RightWord { kind: RightKind::SendOnce, port: port.port.at().port, tag: port.tag });
         mark!("request.before_post");
+        let drops = matches!(when_full, WhenFull::Drop);
+        let when_full = if drops { WhenFull::Fail } else { when_full };
         match send::deliver(&self.to, &self.spot, Kind::Request, reply, &mut message, when_full) {
             Ok(()) => Ok(port),
+            Err(Unsent::Full { .. }) if drops => {
+                self.dropped(reply);
+                Ok(port)
+            }
             Err(reason) => {
                 self.replies.put(port);
                 Err(reason.with(message).into())
             }
+        }
+    }
+
+    /// A request was dropped at a full queue: who waits for its answer is told.
+    #[cold]
+    fn dropped(&self, reply: Option<RightWord>) {
+        // Relaxed: a counter for people.
+        self.to.queue().port.counters.dropped.fetch_add(1, Ordering::Relaxed);
+        if let Some(word) = reply {
+            send::post_word(&self.to.member, word.port, Kind::Dropped, word);
         }
     }
 }

@@ -144,10 +144,6 @@ pub(super) fn full(
         WhenFull::Drop => {
             counters.dropped.fetch_add(1, Ordering::Relaxed);
             message.clear();
-            // Whoever waits for an answer to it is told that none will come.
-            if let (Kind::Request, Some(word)) = (kind, reply) {
-                post_word(&to.member, word.port, Kind::Dropped, word);
-            }
             return Ok(());
         }
         WhenFull::Wait(deadline) => deadline,
