@@ -6,6 +6,8 @@ use portolan::{Access, Deadline, Domain, Message, Notice, PortOptions, ReceiveRi
 use std::process::{Child, Command};
 use std::time::Duration;
 
+const SOON: Duration = Duration::from_secs(30);
+
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> Outcome {
@@ -22,13 +24,13 @@ fn source() -> Outcome {
     let name = format!("pipeline-{}", std::process::id());
     let domain = Domain::join(&name)?;
     let stages = [stage("double", &name)?, stage("print", &name)?];
-    let next = domain.connect("double", soon())?;
+    let next = domain.connect("double", SOON)?;
     for number in 1..=3 {
         let mut frame = domain.allocate(64 << 10)?;
         frame.fill(number);
         let mut message = Message::new(&[number])?;
         message.push(frame)?;
-        next.send(message, soon())?;
+        next.send(message, Deadline::NEVER)?;
     }
     drop(next); // The last right on that port: the next stage is told, and ends too.
     for mut stage in stages {
@@ -41,10 +43,10 @@ fn source() -> Outcome {
 fn double(domain: &str) -> Outcome {
     let domain = Domain::join(domain)?;
     let mut port = domain.bind(PortOptions::named("double"))?;
-    let next = domain.connect("print", soon())?;
+    let next = domain.connect("print", SOON)?;
     while let Some(mut message) = receive(&mut port)? {
         message.extents_mut()[0].iter_mut().for_each(|b| *b *= 2);
-        next.send(message, soon())?;
+        next.send(message, Deadline::NEVER)?;
     }
     Ok(())
 }
@@ -64,7 +66,7 @@ fn print(domain: &str) -> Outcome {
 
 /// The next frame; none if no sender is left.
 fn receive(port: &mut ReceiveRight) -> Result<Option<Message>, Box<dyn std::error::Error>> {
-    let message = port.receive(Access::Now, soon())?;
+    let message = port.receive(Access::Now, SOON)?;
     // To be asked only once there has been a sender; asking again does no harm.
     port.request_no_more_senders();
     Ok(Some(message).filter(|m| m.notice() != Some(Notice::NoMoreSenders)))
@@ -74,8 +76,4 @@ fn stage(name: &str, domain: &str) -> std::io::Result<Child> {
     Command::new(std::env::current_exe()?)
         .args([name, domain])
         .spawn()
-}
-
-fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(30))
 }
