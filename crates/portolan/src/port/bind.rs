@@ -154,6 +154,7 @@ impl Domain {
 
 pub(super) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<ReceiveRight, BindError> {
     member.present()?;
+    member.link.connected()?;
     let (slots, lines) = options.shape()?;
     let lock = match &options.name {
         Some(name) => Some(names::reserve(member, name)?),

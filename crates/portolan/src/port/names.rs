@@ -39,8 +39,9 @@ impl Domain {
     pub fn connect(&self, name: &str, deadline: impl Into<Deadline>) -> Result<SendRight, ConnectError> {
         let member = self.member();
         let deadline = deadline.into();
+        member.present()?;
+        member.link.connected()?;
         loop {
-            member.present()?;
             let epoch = &member.tables().header.names.epoch;
             // Acquire: a name that appears after this changes the epoch, and we do not sleep.
             let seen = epoch.load(Ordering::Acquire);

@@ -401,6 +401,7 @@ impl ReceiveRight {
                     return Ok(origin);
                 }
             }
+            self.settle();
             if deadline.has_passed() {
                 return Err(ReceiveError::TimedOut);
             }
@@ -409,6 +410,8 @@ impl ReceiveRight {
 
     /// Sleeps until woken, if there is nothing (Q6).
     fn sleep(&mut self, deadline: Deadline) {
+        // The last look may have retired slots that senders wait for.
+        self.settle();
         let sleep = &self.at.queue().port.sleep;
         let bell = sleep.doorbell.load(Ordering::SeqCst);
         if self.arm() {

@@ -164,7 +164,6 @@ pub(super) fn full(
             mark!("send.waiting");
             let _ = futex::wait(&queue.port.room.room, room, deadline.instant());
         }
-        queue.stop_waiting();
         match last {
             Err(Unsent::Full { .. }) if deadline.has_passed() => return attempt(message),
             Err(Unsent::Full { .. }) => {}

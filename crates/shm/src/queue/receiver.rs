@@ -448,8 +448,4 @@ impl<'r> Queue<'r> {
         store_load_barrier();
         room
     }
-
-    /// A sender has stopped waiting for room. Its announcement stays, for there may be
-    /// others; if there are none, it costs the receiver one wake of nobody.
-    pub fn stop_waiting(&self) {}
 }
