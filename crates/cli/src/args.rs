@@ -119,9 +119,16 @@ pub(crate) enum BenchKind {
 }
 
 /// List domains, their spaces and ports, queues, and who owns how much.
+///
+/// A domain is found by its socket's name, and joined for a moment to look into it; one
+/// of another user must permit that. Ports in use: `queue` is messages that wait and
+/// slots there are; `lost` is what was dropped because the queue was full, or what a
+/// dying sender left unfinished.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  portolan ls --json")]
+#[command(after_help = "Example:\n  portolan ls\n  portolan ls frames --json")]
 pub(crate) struct LsArgs {
+    /// Only the domain of this name
+    pub(crate) domain: Option<String>,
     /// Print the list as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -29,6 +29,13 @@ fn check(row: &Value) {
     }
 }
 
+/// The budgets of one benchmark's rows whose columns contain `word`.
+fn budgets(kind: &str, word: &str) -> Vec<Value> {
+    let text = succeeds(&["bench", kind, "--quick", "--json", "--filter", word]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    report["budgets"].as_array().unwrap().clone()
+}
+
 /// The limit comes first, and every row of the systems named follows.
 fn covers(kind: &str, word: &str, limit: &str, systems: &[&str]) {
     let rows = rows(kind, word);
@@ -70,13 +77,89 @@ fn latency_of_copies_is_held_against_the_shared_buffer() {
 }
 
 #[test]
+fn portolan_is_held_against_the_limit_and_the_null_message() {
+    let rows = rows("latency", "untouched");
+    let own: Vec<&Value> = rows
+        .iter()
+        .filter(|row| row["system"] == "portolan" && row["bytes"] != 0)
+        .collect();
+    own.iter().for_each(|row| check(row));
+    for protection in ["trusted", "guarded"] {
+        assert!(own.iter().any(|row| row["protection"] == protection));
+    }
+    let held = own.iter().filter(|row| row["yardstick"].is_string());
+    for row in held {
+        assert_eq!(row["yardstick"], "portolan, message");
+        assert!(row["ratio_to_yardstick"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn every_shape_of_message_has_a_row() {
+    let cases: Vec<Value> = ["request", "header, queued", "idle ports", "copied", "cold"]
+        .into_iter()
+        .map(|word| {
+            let rows = rows("latency", word);
+            let own = rows.iter().filter(|row| row["system"] == "portolan");
+            own.inspect(|row| check(row)).last().unwrap()["case"].clone()
+        })
+        .collect();
+    let expected = [
+        "request, two CPUs",
+        "header, queued",
+        "10,000 idle ports",
+        "message",
+        "word a page, cold",
+    ];
+    // With one CPU there is no other to wait on.
+    let first = cases[0].as_str().unwrap();
+    assert!(first.starts_with("request"), "{first}");
+    assert_eq!(cases[1..], expected[1..]);
+}
+
+#[test]
+fn budgets_say_what_must_be_reached_and_what_was() {
+    let wake = budgets("wake", "portolan");
+    let [wake] = &wake[..] else {
+        panic!("{wake:?}")
+    };
+    assert_eq!(
+        (&wake["must"], &wake["bound"]),
+        (&1.15.into(), &"at most".into())
+    );
+    assert!(wake["measured"].as_f64().unwrap() > 0.0, "{wake}");
+    assert!(["stretch", "met", "missed"].contains(&wake["verdict"].as_str().unwrap()));
+    assert!(budgets("wake", "pipe").is_empty());
+    let table = succeeds(&["bench", "wake", "--quick", "--filter", "portolan"]);
+    for word in ["budget", "stretch", "<= 1.15"] {
+        assert!(table.contains(word), "{word} in {table}");
+    }
+}
+
+#[test]
+fn memory_of_idle_processes() {
+    let rows = rows("memory", "idle member");
+    rows.iter().for_each(check);
+    assert_eq!(rows[0]["case"], "empty process");
+    assert!(rows[1..].iter().all(|row| row["unit"] == "KiB"));
+    assert_eq!(budgets("memory", "trusted").len(), 1);
+}
+
+#[test]
 fn wake() {
     covers("wake", "pipe", "futex ping-pong, one CPU", &["pipe"]);
+    covers(
+        "wake",
+        "portolan",
+        "futex ping-pong, one CPU",
+        &["portolan"],
+    );
 }
 
 #[test]
 fn throughput() {
     covers("throughput", "pipe", "bare ring, stream", &["pipe"]);
+    covers("throughput", "portolan", "bare ring, stream", &["portolan"]);
 }
 
 #[test]
@@ -91,6 +174,11 @@ fn fan_in() {
     assert!(
         rows.iter()
             .any(|row| row["yardstick"] == "pipe, message, 1 sender"),
+        "{rows:?}"
+    );
+    assert!(
+        rows.iter()
+            .any(|row| row["yardstick"] == "portolan, message, 1 sender"),
         "{rows:?}"
     );
 }

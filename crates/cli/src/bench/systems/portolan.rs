@@ -83,7 +83,13 @@ fn join(case: &Case, coordinator: u32) -> Result<Domain> {
         Protection::Guarded => portolan::Protection::Guarded,
         _ => portolan::Protection::Trusted,
     };
+    let role = if coordinator == std::process::id() {
+        "bench drive"
+    } else {
+        "bench echo"
+    };
     Domain::builder(&name)
+        .space_name(role)
         .protection(protection)
         .limit(extents(case) + SLACK)
         .join()
