@@ -10,15 +10,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::Once;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// How long anything may take before a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long all of this may hang before it fails.
+const PATIENCE: Duration = Duration::from_secs(180);
 
+/// A deadline that never passes: a wait that ended by one would find what it was not woken
+/// for. What hangs is ended from outside.
 fn soon() -> Deadline {
-    Deadline::after(PATIENCE)
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        std::thread::spawn(|| {
+            std::thread::sleep(PATIENCE);
+            eprintln!("a wake was lost: something has hung for {PATIENCE:?}");
+            std::process::abort();
+        });
+    });
+    Deadline::NEVER
 }
 
 /// A set, and a right on each of its ports.
@@ -53,9 +65,13 @@ impl Fixture {
         self.rights[port].0
     }
 
-    /// What is ready now.
+    /// What is ready now. If nothing is, every port is armed afterwards.
     fn now(&mut self) -> Vec<Token> {
-        self.set.wait(Deadline::NOW).unwrap().collect()
+        let ready: Vec<Token> = self.set.wait(Deadline::NOW).unwrap().collect();
+        if ready.is_empty() {
+            assert!(self.set.wait(Duration::from_micros(1)).unwrap().is_empty());
+        }
+        ready
     }
 
     /// Takes one message from a port of the set.
@@ -445,13 +461,50 @@ impl Epoll {
 fn no_wake_is_lost_with_epoll() {
     let f = Fixture::new(64);
     let epoll = Epoll::of(&f.set, EventFlags::empty());
+    let mut seed = 5;
     all_arrives(f, |set| {
-        assert!(
-            epoll.wait(PATIENCE),
-            "something is sent and the set is not readable"
-        );
-        set.wait(Deadline::NOW).unwrap()
+        // Now and then without being asked for.
+        let asked = seed & 0x30000 != 0;
+        pause(&mut seed);
+        if asked {
+            assert!(
+                epoll.wait(PATIENCE),
+                "something is sent and the set is not readable"
+            );
+        }
+        let ready = set.wait(Deadline::NOW).unwrap();
+        if !ready.is_empty() {
+            assert!(
+                epoll.wait(PATIENCE),
+                "something is there and the set is not readable"
+            );
+        }
+        ready
     });
+}
+
+#[test]
+fn the_descriptor_is_readable_when_a_look_was_faster() {
+    let mut f = Fixture::new(10);
+    let epoll = Epoll::of(&f.set, EventFlags::empty());
+    let right = f.rights[3].1.clone();
+    let (go, goes) = channel::<u64>();
+    let sender = std::thread::spawn(move || {
+        for spins in goes {
+            (0..spins).for_each(|_| std::hint::spin_loop());
+            send(&right, "x");
+        }
+    });
+    for round in 0..3000 {
+        assert_eq!(f.now(), []);
+        assert!(!epoll.wait(Duration::ZERO), "nothing is there");
+        go.send(round * 7 % 500).unwrap();
+        while f.set.wait(Deadline::NOW).unwrap().is_empty() {}
+        assert!(epoll.wait(PATIENCE), "something is there");
+        assert_eq!(f.take(f.token(3)).unwrap(), "x");
+    }
+    drop(go);
+    sender.join().unwrap();
 }
 
 #[test]
