@@ -1,6 +1,51 @@
 //! Portolan hands memory over between processes instead of copying it.
 //!
-//! Placeholder of the crate's documentation.
+//! A process joins a [`Domain`], binds ports ([`Domain::bind`]) and sends
+//! [`Message`]s to the ports of others: a header of up to 4 KiB, which is copied, and
+//! [`Extent`]s of 4 KiB to many GiB, which change owner at the same address. Nothing
+//! needs to be installed or running; the first process to join makes the domain, and
+//! when the last is gone nothing is left.
+//!
+//! ```
+//! use portolan::{Access, Deadline, Domain, Message, PortOptions, WhenFull};
+//!
+//! let domain = Domain::private()?; // Domain::join("name")? among processes
+//! let mut port = domain.bind(PortOptions::named("frames"))?;
+//! let right = domain.connect("frames", Deadline::NOW)?;
+//!
+//! let mut pixels = domain.allocate(1 << 20)?;
+//! pixels.fill(0x7f);
+//! let mut message = Message::new(b"frame 1")?;
+//! message.push(pixels)?;
+//! right.send(message, WhenFull::Fail)?;
+//!
+//! let message = port.receive(Access::Later, Deadline::NEVER)?;
+//! assert_eq!((message.header(), message.len()), (&b"frame 1"[..], 1 << 20));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | to | see |
+//! |---|---|
+//! | join, and choose size, limit, protection, who may come in | [`Domain::join`], [`Domain::builder`] |
+//! | have memory to send | [`Domain::allocate`], [`Extent`] |
+//! | send and receive | [`SendRight`], [`ReceiveRight`], [`SharedReceiver`] for several threads |
+//! | ask and answer | [`SendRight::request_reply`], [`ReceiveRight::get_request`], [`Request`] |
+//! | pass rights on, hear of deaths | [`Right`], [`Notice`], [`SendRight::watch`] |
+//! | wait for many ports, or with epoll | [`WaitSet`] |
+//! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
+//! | see who holds what | [`Domain::survey`] |
+//!
+//! # What to expect of it
+//!
+//! - Whatever is sent belongs to the receiver; a call that fails gives back what it took.
+//! - A process may die at any instruction: its memory comes back, its ports are dead
+//!   names, its clients get an error, and nobody hangs.
+//! - No call waits without a [`Deadline`]; no callback runs on a foreign thread; one
+//!   background thread a membership waits for deaths and uses no time otherwise.
+//! - A forked child is not a member, and says so when it tries ([`Disowned`]).
+//!
+//! Ports, rights and the immediate-access hint follow DASH (Tzou and Anderson, *The
+//! Performance of Message-passing using Restricted Virtual Memory Remapping*) and Mach.
 
 mod deadline;
 mod domain;
