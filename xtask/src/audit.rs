@@ -387,10 +387,12 @@ impl Audit<'_> {
                 self.found.unreleased.push(format!("space {} has {sends} live send rights by its row, and worker {} has {}", space.id, journal.worker, journal.sends));
             }
         }
-        for port in self.ports.iter().filter(|p| is_open(p) && p.wanted & event::NO_MORE_SENDERS != 0) {
+        let waits = |p: &&Port| is_open(p) && p.wanted & !p.events & event::NO_MORE_SENDERS != 0;
+        for port in self.ports.iter().filter(waits) {
             let name = PortName { index: port.index, generation: port.status.generation };
             if senders.get(&name).copied().unwrap_or(0) == 0 {
-                self.found.hung.push(format!("port {} has no senders left, and was not told", port.index));
+                let of = port.status;
+                self.found.hung.push(format!("port {} of space {} ({:?}, use {}) has no senders left, and was not told", port.index, of.owner, of.phase, of.generation));
             }
         }
         self.owed = owed;

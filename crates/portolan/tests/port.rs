@@ -312,6 +312,19 @@ fn a_request_dropped_at_a_full_queue_is_answered() -> Outcome {
 }
 
 #[test]
+fn an_answer_for_which_there_is_no_page_is_told_all_the_same() -> Outcome {
+    let domain = Domain::builder("small").limit(8 << 20).private()?;
+    let mut port = domain.bind(PortOptions::unnamed().synchronous())?;
+    let mut pending = port.make_send().request(Message::default(), WhenFull::Fail)?;
+    let request = port.get_request(Access::Later, Deadline::NOW)?;
+    let _all: Vec<_> = (0..).map_while(|_| domain.allocate(4096).ok()).collect();
+    let unsent = request.reply(Message::new(&[1; 4096])?).unwrap_err();
+    assert!(matches!(unsent.reason, Unsent::Allocate(_)), "{unsent}");
+    assert!(matches!(pending.wait(Access::Later, Deadline::NOW), Err(RequestError::Dropped)));
+    Ok(())
+}
+
+#[test]
 fn requests_are_answered_in_any_order_from_any_thread() -> Outcome {
     let domain = domain();
     let mut port = domain.bind(PortOptions::unnamed().synchronous())?;

@@ -39,6 +39,7 @@ pub(crate) struct Port {
     pub(crate) head: u64,
     pub(crate) asleep: bool,
     pub(crate) wanted: u32,
+    pub(crate) events: u32,
     pub(crate) slots: Vec<Slot>,
 }
 
@@ -182,6 +183,7 @@ impl Image {
             head: word(offset_of!(PortEntry, receiver.head)),
             asleep: half(offset_of!(PortEntry, sleep.asleep)) != 0,
             wanted: half(offset_of!(PortEntry, sleep.wanted)),
+            events: half(offset_of!(PortEntry, sleep.events)),
             slots: slots.collect(),
         })
     }

@@ -259,6 +259,7 @@ impl Worker {
             86..90 => self.bind(),
             90..92 => self.close(),
             92..97 => self.connect(),
+            97 if self.random.once_in(2) => self.give_port(),
             97 => self.park(),
             98 => self.watch(),
             _ if self.random.once_in(20) => {
@@ -363,7 +364,7 @@ impl Worker {
     }
 
     fn right(&mut self) -> Option<Right> {
-        match self.random.below(8) {
+        match self.random.below(6) {
             0..3 => Some(self.own_port()?.make_send().into()),
             3 if !self.holds.sends.is_empty() => {
                 let at = self.random.below(self.holds.sends.len());
@@ -371,10 +372,6 @@ impl Worker {
             }
             4 => Some(self.own_port()?.make_send_once().into()),
             5 => self.holds.onces.pop().map(Right::from),
-            6 if !self.holds.ports.is_empty() => {
-                let at = self.random.below(self.holds.ports.len());
-                Some(self.holds.ports.swap_remove(at).into())
-            }
             _ => Some(self.holds.sends.pop()?.into()),
         }
     }
@@ -409,7 +406,7 @@ impl Worker {
         match right.send(message, when_full) {
             Ok(()) => {}
             Err(SendError { reason: Unsent::WrongKind(..), message }) => {
-                let asked = right.request(*message, WhenFull::Fail);
+                let asked = right.request(*message, when_full);
                 self.asked(asked);
             }
             Err(error) => self.unsent(at, error),
@@ -532,9 +529,20 @@ impl Worker {
                 self.check(extent);
             }
             self.doing(Doing::Forwarding);
-            return self.post(message);
+            return self.forward(message);
         }
         self.absorb(message);
+    }
+
+    fn forward(&mut self, mut message: Message) {
+        for right in message.take_rights() {
+            match right {
+                Right::Receive(port) => keep(&mut self.holds.ports, port),
+                // As many as came fit.
+                other => drop(message.attach(other)),
+            }
+        }
+        self.post(message);
     }
 
     fn request(&mut self) {
@@ -634,6 +642,20 @@ impl Worker {
         if let Ok(right) = domain.connect(&name, Deadline::NOW) {
             keep(&mut self.holds.sends, right);
         }
+    }
+
+    /// Gives a receive right away: to ports that are never given away themselves, for two
+    /// ports that travel in one another's queues are never heard of again.
+    fn give_port(&mut self) {
+        self.doing(Doing::Sending);
+        let to = inbox(self.random.below(super::board::MAX_WORKERS));
+        let Some(domain) = &self.domain else { return };
+        let Ok(right) = domain.connect(&to, Deadline::NOW) else { return };
+        let Some(port) = self.holds.ports.pop() else { return };
+        let mut message = self.compose();
+        let _ = message.attach(port);
+        let when_full = self.when_full();
+        let _ = right.send(message, when_full).map_err(|e| self.absorb(*e.message));
     }
 
     fn watch(&mut self) {

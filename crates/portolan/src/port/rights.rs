@@ -161,7 +161,8 @@ impl SendOnceRight {
     ///
     /// # Errors
     ///
-    /// [`SendError`] holds the message. The right is used up unless the queue was full.
+    /// [`SendError`] holds the message. The right is used up; whoever waits for the answer
+    /// is told that none will come.
     pub fn send(mut self, mut message: Message) -> Result<(), SendError> {
         self.post(Kind::Reply, &mut message).map_err(|reason| reason.with(message))
     }
@@ -179,7 +180,9 @@ impl SendOnceRight {
         let reply = RightWord { kind: RightKind::SendOnce, port: self.to.port, tag: self.tag };
         let spot = Spot::new(self.to.queue().port.sender.tail.load(Ordering::Relaxed));
         let posted = send::try_post(&self.to, &spot, kind, Some(reply), message);
-        if !matches!(posted, Err(super::Unsent::Full { .. })) {
+        // Refused for what is in it, or for want of a page: the right is not used up, and
+        // its drop tells who waits.
+        if matches!(posted, Ok(()) | Err(super::Unsent::DeadName)) {
             self.given = true;
             self.uncount();
         }
@@ -298,6 +301,10 @@ impl Drop for SendOnceRight {
         if !self.given && self.to.member.present().is_ok() {
             // A queue of replies has room for this one; a dead port needs no answer.
             let _ = self.post(Kind::Dropped, &mut Message::default());
+            if !self.given {
+                // Another port was full: the right ends all the same.
+                self.uncount();
+            }
         }
     }
 }
