@@ -2,11 +2,10 @@
 //! stack of a few kilobytes.
 
 use super::{Doors, Place, Stray};
-use portolan_abi::limits::{MAX_SPACES, PAGE};
+use portolan_abi::limits::PAGE;
 use portolan_abi::owner::{Alloc, Descriptor, Destination, Hold};
 use portolan_abi::port::PortStatus;
 use portolan_abi::slot::Meta;
-use portolan_abi::space::{SpacePhase, SpaceStatus};
 use portolan_shm::region::Tables;
 use portolan_sys::fault::{Fault, Line};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +16,8 @@ enum Owner {
     Space(u8),
     /// A message's, sent by this space.
     Transit(u8, Destination),
-    /// A message's whose sender's record is gone.
-    Gone,
+    /// A message's, of a dead sender; where it is sent, if that can be told.
+    Orphan(Option<Destination>),
     /// Nobody's.
     Free,
 }
@@ -73,8 +72,13 @@ fn extent(line: &mut Line, doors: &Doors, place: Place) {
             port(line, tables, to);
             return;
         }
-        Owner::Gone => {
-            line.text(b"is in transit, and its sender's record is gone");
+        Owner::Orphan(to) => {
+            line.text(b"is in transit from a space that has died");
+            if let Some(to) = to {
+                line.text(b" to ");
+                port(line, tables, to);
+            }
+            return;
         }
         Owner::Free => {
             line.text(b"is free");
@@ -93,22 +97,30 @@ fn owner(tables: &Tables<'_>, place: Place) -> Owner {
         return Owner::Free;
     }
     let generation = word.generation();
-    let mut found = Owner::Gone;
-    for index in 1..MAX_SPACES {
-        let (Ok(index), Some(entry)) = (u8::try_from(index), tables.spaces.get(index)) else { continue };
-        // The rows of those who are not there were never touched, and stay so.
-        if SpaceStatus::unpack(entry.status.load(Ordering::Acquire)).phase == SpacePhase::Free {
-            continue;
-        }
+    let mut found = None;
+    for index in tables.used_spaces() {
         let (word, to) = tables.owner_row(index).read(place.first);
         match word.hold() {
             Hold::Held | Hold::Parked if word.generation() == generation => return Owner::Space(index),
-            Hold::Sending if word.generation() == generation => found = Owner::Transit(index, to),
-            Hold::None if travels(tables, to, place, generation) => found = Owner::Transit(index, to),
+            Hold::Sending if word.generation() == generation => found = Some(Owner::Transit(index, to)),
+            Hold::None if travels(tables, to, place, generation) => found = Some(Owner::Transit(index, to)),
             _ => {}
         }
     }
-    found
+    found.unwrap_or_else(|| Owner::Orphan(orphaned(tables, place, generation)))
+}
+
+/// Looks for an extent in every slot; not for those that stand in a header extent.
+fn orphaned(tables: &Tables<'_>, place: Place, generation: u32) -> Option<Destination> {
+    tables.used_ports().find_map(|(index, _)| {
+        let queue = tables.queue(index)?;
+        (0..queue.slots() as u64).find_map(|at| {
+            let slot = queue.slot(at);
+            let to = Destination::new(index, slot.state(Ordering::Acquire).position());
+            let spilled = Meta::unpack(slot.meta()).spilled;
+            (!spilled && travels(tables, to, place, generation)).then_some(to)
+        })
+    })
 }
 
 /// Whether an untaken message at `to` carries that use of the extent.
