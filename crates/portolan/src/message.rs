@@ -180,6 +180,12 @@ impl Message {
         &mut self.words[..self.header_len.div_ceil(8)]
     }
 
+    /// The words of a short header and what lies after them.
+    #[inline]
+    pub(crate) fn words(&self) -> &[u64; INLINE_WORDS] {
+        &self.words
+    }
+
     /// The words of a short header; nothing, if it is long.
     #[inline]
     pub(crate) fn short(&self) -> Option<&[u64]> {

@@ -24,10 +24,20 @@ const MOST_WORDS: usize = inline_capacity(MAX_SLOT_LINES) / 8;
 
 /// How a message will stand in a slot.
 pub(super) struct Plan {
-    /// Meta word and the first six inline words: all there is, for a plain message.
-    line: [u64; 7],
-    /// What does not fit there is written word by word.
-    plain: bool,
+    meta: u64,
+    /// The first six inline words.
+    line: [u64; 6],
+    shape: Shape,
+}
+
+#[derive(PartialEq, Eq)]
+enum Shape {
+    /// A short header and nothing else: written from where it lies.
+    Header,
+    /// Reply word, extents and header, all in the first line.
+    Line,
+    /// Anything: written word by word.
+    Rich,
 }
 
 /// Decides how `message` goes into a slot of `capacity` inline bytes; moves a header that
@@ -39,20 +49,26 @@ pub(super) fn plan(member: &Arc<Member>, message: &mut Message, kind: Kind, repl
     if message.rest().is_some() || 8 * first + 16 * extents + message.header_len() > FIRST_LINE {
         return plan_rich(member, message, kind, reply.map_or(0, RightWord::pack), capacity);
     }
-    let mut line = [0; 7];
-    line[0] = Meta::plain(kind, message.header_len(), extents, reply.is_some());
-    if let Some(reply) = reply {
-        line[1] = reply.pack();
+    let meta = Meta::plain(kind, message.header_len(), extents, reply.is_some());
+    let mut line = [0; 6];
+    if first + extents == 0 {
+        return Ok(Plan { meta, line, shape: Shape::Header });
     }
-    let mut at = 1 + first;
+    if let Some(reply) = reply {
+        line[0] = reply.pack();
+    }
+    let mut at = first;
     for extent in &message.extents {
         line[at..at + 2].copy_from_slice(&extent.descriptor().pack());
         at += 2;
     }
     if let Some(words) = message.short() {
-        line[at..at + words.len()].copy_from_slice(words);
+        for word in words {
+            line[at] = *word;
+            at += 1;
+        }
     }
-    Ok(Plan { line, plain: true })
+    Ok(Plan { meta, line, shape: Shape::Line })
 }
 
 /// Inline bytes of a slot's first line.
@@ -72,7 +88,7 @@ fn plan_rich(member: &Arc<Member>, message: &mut Message, kind: Kind, reply: u64
         spill(member, message)?;
         meta.spilled = true;
     }
-    Ok(Plan { line: [meta.pack(), reply, 0, 0, 0, 0, 0], plain: false })
+    Ok(Plan { meta: meta.pack(), line: [reply, 0, 0, 0, 0, 0], shape: Shape::Rich })
 }
 
 /// Puts header and descriptors into an extent.
@@ -102,9 +118,14 @@ impl Plan {
     /// Writes the message into a claimed slot.
     #[inline(always)]
     pub(super) fn write(&self, message: &Message, claim: &Claim<'_, '_>) {
-        claim.fill(&self.line);
-        if !self.plain {
-            Self::write_rich(message, claim, usize::from(self.line[1] != 0));
+        match self.shape {
+            // Words past the header's end are written too, and not read.
+            Shape::Header => claim.fill(self.meta, message.words()),
+            Shape::Line => claim.fill(self.meta, &self.line),
+            Shape::Rich => {
+                claim.fill(self.meta, &self.line);
+                Self::write_rich(message, claim, usize::from(self.line[0] != 0));
+            }
         }
     }
 

@@ -217,16 +217,16 @@ impl Claim<'_, '_> {
     /// Unrolled, for it lies between claim and publication: the longer that takes, the
     /// more surely a receiver that polls snatches the line back in between.
     #[inline(always)]
-    pub fn fill(&self, words: &[u64; 7]) {
+    pub fn fill(&self, meta: u64, words: &[u64; 6]) {
         let line = self.slot.words();
         // Relaxed: published by the release in `publish`.
-        line[1].store(words[0], Ordering::Relaxed);
-        line[2].store(words[1], Ordering::Relaxed);
-        line[3].store(words[2], Ordering::Relaxed);
-        line[4].store(words[3], Ordering::Relaxed);
-        line[5].store(words[4], Ordering::Relaxed);
-        line[6].store(words[5], Ordering::Relaxed);
-        line[7].store(words[6], Ordering::Relaxed);
+        line[1].store(meta, Ordering::Relaxed);
+        line[2].store(words[0], Ordering::Relaxed);
+        line[3].store(words[1], Ordering::Relaxed);
+        line[4].store(words[2], Ordering::Relaxed);
+        line[5].store(words[3], Ordering::Relaxed);
+        line[6].store(words[4], Ordering::Relaxed);
+        line[7].store(words[5], Ordering::Relaxed);
     }
 
     /// Writes inline words from `first` on.
