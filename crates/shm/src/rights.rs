@@ -122,25 +122,24 @@ impl<'r> RightRow<'r> {
         self.change_once(port, |once| Once { count: (once.count + 1).min(ONCE_MOST), tag, ..once });
     }
 
-    /// Notes the right to answer a request: the only one on this port, for a client's reply
-    /// port has one request under way. So a plain store does.
+    /// Notes the right to answer the request `tag`: the only one on this port, for a
+    /// client's reply port has one request under way.
     #[inline]
     pub fn hold_answer(&self, port: PortName, tag: u32) {
-        self.set_answer(port, Once { count: 1, tag, generation: port.generation });
+        self.change_once(port, |once| Once { count: 1, tag, ..once });
     }
 
-    /// The request was answered, or its right sent on.
+    /// The request `tag` was answered, or its right sent on.
+    ///
+    /// By compare-exchange with what [`RightRow::hold_answer`] wrote: by now the row may
+    /// note a later request of the same client, taken by another thread, or one whose reply
+    /// port took the place of a client's that had given up (R3). Neither is ours to forget.
     #[inline]
-    pub fn drop_answer(&self, port: PortName) {
-        self.set_answer(port, Once { count: 0, tag: 0, generation: port.generation });
-    }
-
-    #[inline]
-    fn set_answer(&self, port: PortName, once: Once) {
-        if let Some(entry) = self.entries.get(usize::from(port.index)) {
-            // Release: after the answer was published, for the host that reads it when we are dead.
-            entry.once.store(once.pack(), Ordering::Release);
-        }
+    pub fn drop_answer(&self, port: PortName, tag: u32) {
+        let Some(entry) = self.entries.get(usize::from(port.index)) else { return };
+        let once = |count, tag| Once { count, tag, generation: port.generation }.pack();
+        // Release: after the answer was published, for the host that reads it when we are dead.
+        let _ = entry.once.compare_exchange(once(1, tag), once(0, 0), Ordering::Release, Ordering::Relaxed);
     }
 
     /// Takes a send-once right away.
@@ -190,5 +189,38 @@ impl<'r> RightRow<'r> {
             entry.send.store(0, Ordering::Release);
             entry.once.store(0, Ordering::Release);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_right_of_an_older_port_leaves_the_count_of_a_later_one() {
+        let entries = [RightEntry::default()];
+        let row = RightRow::new(&entries);
+        let older = PortName { index: 0, generation: 4 };
+        let later = PortName { index: 0, generation: 5 };
+        row.hold_answer(older, 1);
+        // The client gave up; its entry is another client's port now.
+        row.hold_answer(later, 1);
+        row.drop_answer(older, 1);
+        row.hold_answer(older, 2);
+        assert_eq!(row.once(0), Some(Once { count: 1, tag: 1, generation: 5 }));
+        row.drop_answer(later, 1);
+        assert_eq!(row.once(0), None);
+    }
+
+    #[test]
+    fn a_late_drop_leaves_the_next_request_of_the_same_client() {
+        let entries = [RightEntry::default()];
+        let row = RightRow::new(&entries);
+        let port = PortName { index: 0, generation: 4 };
+        row.hold_answer(port, 1);
+        // Answered; another thread has taken the next request before the answerer notes it.
+        row.hold_answer(port, 2);
+        row.drop_answer(port, 1);
+        assert_eq!(row.once(0), Some(Once { count: 1, tag: 2, generation: 4 }));
     }
 }

@@ -172,7 +172,7 @@ impl SendOnceRight {
     fn uncount(&self) {
         // A tag says that it answers a request (see `ReplyPort`).
         let rights = self.to.member.rights();
-        if self.tag == 0 { rights.drop_once(self.to.port) } else { rights.drop_answer(self.to.port) }
+        if self.tag == 0 { rights.drop_once(self.to.port) } else { rights.drop_answer(self.to.port, self.tag) }
     }
 
     #[inline]
