@@ -122,6 +122,18 @@ impl Child {
         End { signal, said }
     }
 
+    /// The next line that it says.
+    pub(crate) fn says(&mut self) -> String {
+        let mut line = String::new();
+        let stderr = self.process.stderr.as_mut().unwrap();
+        BufReader::new(stderr).read_line(&mut line).unwrap();
+        line
+    }
+
+    pub(crate) fn lives(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_none()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
