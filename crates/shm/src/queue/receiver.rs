@@ -102,11 +102,12 @@ impl<'r> Queue<'r> {
         self.search(cursor)
     }
 
-    /// Whether the slot that comes next is as it was: the one load of a receiver that polls.
-    /// Senders that it has passed over are looked at by [`Queue::next`] only.
+    /// Whether nothing is published in the slot that comes next: the one load of a receiver
+    /// that polls. A claim is left alone for a while; senders that stay, and those that were
+    /// passed over, are dealt with by [`Queue::next`] only.
     #[inline]
     pub fn is_still(&self, cursor: &Cursor) -> bool {
-        self.slot(cursor.head).state(Ordering::Relaxed) == SlotState::free(cursor.head)
+        matches!(self.slot(cursor.head).state(Ordering::Relaxed).phase(), Phase::Free | Phase::Claimed)
     }
 
     #[cold]
