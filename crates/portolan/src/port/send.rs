@@ -188,29 +188,34 @@ fn plan_and_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<RightWord
 pub(super) fn post(to: &Attached, spot: &Spot, kind: Kind, plan: &Plan, message: &mut Message) -> Result<(), Unsent> {
     let member = &to.member;
     let queue = to.queue();
+    // All that can be done before the claim is: see `Claim::fill`.
+    let row = member.row();
+    let takes = takes(to, kind);
     let claim = match queue.claim(spot, member.space) {
         Ok(claim) => claim,
         Err(ClaimError::Full { slots }) => return Err(Unsent::Full { slots }),
         Err(ClaimError::Closed) => return Err(Unsent::DeadName),
     };
     // Not before: while we hold a slot the entry cannot become another port's.
-    if let Err(reason) = admit(to, kind) {
+    // Acquire: pairs with the release of bind, move and close.
+    let status = queue.port.control.status.load(Ordering::Acquire);
+    if status & takes.0 != takes.1 {
         if claim.abandon() {
             wake(member, queue);
         }
-        close::sweep(member, to.port.index);
-        return Err(reason);
+        return Err(refuse(status, to));
     }
     let position = claim.position();
     let destination = Destination::new(to.port.index, position);
-    let row = member.row();
-    each_extent(message, |e| {
-        let d = e.descriptor();
-        row.sending(d.page, d.generation, destination);
-    });
-    mark!("send.noted");
-    if !message.rights().is_empty() {
-        Right::leave(member, message.rights(), destination);
+    if !plan.is_header_only() {
+        each_extent(message, |e| {
+            let d = e.descriptor();
+            row.sending(d.page, d.generation, destination);
+        });
+        mark!("send.noted");
+        if !message.rights().is_empty() {
+            Right::leave(member, message.rights(), destination);
+        }
     }
     plan.write(message, &claim);
     mark!("send.written");
@@ -232,22 +237,20 @@ pub(super) fn post(to: &Attached, spot: &Spot, kind: Kind, plan: &Plan, message:
     Ok(())
 }
 
-/// Whether the port lives and takes this kind of message: one load and one comparison,
-/// for it lies between claim and publication.
+/// What the port's status must be to take this kind of message: a mask and a value.
 #[inline(always)]
-fn admit(to: &Attached, kind: Kind) -> Result<(), Unsent> {
-    // Acquire: pairs with the release of bind, move and close.
-    let status = to.queue().port.control.status.load(Ordering::Acquire);
-    let takes = match kind {
+fn takes(to: &Attached, kind: Kind) -> (u64, u64) {
+    match kind {
         Kind::Message => PortStatus::takes(to.port.generation, Some(false)),
         Kind::Request => PortStatus::takes(to.port.generation, Some(true)),
         Kind::Reply | Kind::Dropped | Kind::ServerDead => PortStatus::takes(to.port.generation, None),
-    };
-    if status & takes.0 == takes.1 { Ok(()) } else { Err(refuse(status, to)) }
+    }
 }
 
+/// The port is not one that takes this: it is dead, or of the other kind.
 #[cold]
 fn refuse(status: u64, to: &Attached) -> Unsent {
+    close::sweep(&to.member, to.port.index);
     let status = PortStatus::unpack(status);
     if status.generation != to.port.generation || !matches!(status.phase, PortPhase::Open | PortPhase::Moving) {
         Unsent::DeadName

@@ -115,6 +115,12 @@ fn spill(member: &Arc<Member>, message: &mut Message) -> Result<(), AllocateErro
 }
 
 impl Plan {
+    /// Whether nothing changes owner with the message.
+    #[inline(always)]
+    pub(super) fn is_header_only(&self) -> bool {
+        self.shape == Shape::Header
+    }
+
     /// Writes the message into a claimed slot.
     #[inline(always)]
     pub(super) fn write(&self, message: &Message, claim: &Claim<'_, '_>) {

@@ -239,6 +239,14 @@ impl<'r> Queue<'r> {
         self.slots as u64
     }
 
+    /// The first line of the slot that `position` falls on.
+    #[inline(always)]
+    fn first_line(&self, position: u64) -> &'r Line {
+        // A power of two: masking keeps the index in bounds whatever was read.
+        let index = usize::try_from(position & (self.slots_u64() - 1)).unwrap_or(0);
+        &self.lines[index * self.slot_lines]
+    }
+
     /// The slot that `position` falls on.
     #[inline]
     pub fn slot(&self, position: u64) -> Slot<'r> {

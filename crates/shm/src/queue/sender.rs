@@ -1,6 +1,6 @@
 //! The sending side: claim, fill, publish.
 
-use super::{Queue, Slot};
+use super::{Line, Queue};
 use crate::atomic::{AtomicU64, Ordering, store_load_barrier};
 use crate::mark;
 use portolan_abi::slot::{Phase, SlotState};
@@ -36,11 +36,12 @@ pub enum ClaimError {
 /// A claimed slot. It must be published; a claim that is dropped blocks its slot
 /// until the process dies, so every path ends in [`Claim::publish`] or [`Claim::abandon`].
 #[must_use = "a claimed slot must be published"]
-pub struct Claim<'r, 's> {
-    queue: Queue<'r>,
-    slot: Slot<'r>,
+pub struct Claim<'q, 'r> {
+    queue: &'q Queue<'r>,
+    /// The slot's first line.
+    line: &'r Line,
     position: u64,
-    spot: &'s Spot,
+    spot: &'q Spot,
 }
 
 /// What a sender owes after publishing.
@@ -66,17 +67,20 @@ impl<'r> Queue<'r> {
     /// claimed keeps the queue from being opened anew), and gives a claim on a port that
     /// it did not mean back with [`Claim::abandon`].
     #[inline(always)]
-    pub fn claim<'s>(&self, spot: &'s Spot, space: u8) -> Result<Claim<'r, 's>, ClaimError> {
+    pub fn claim<'q>(&'q self, spot: &'q Spot, space: u8) -> Result<Claim<'q, 'r>, ClaimError> {
         // Relaxed: a hint, any value is safe (Q2 checks it against the slot).
         let at = spot.0.load(Ordering::Relaxed);
         let free = SlotState::free(at);
         mark!("send.before_claim");
-        let at = match self.slot(at).exchange(free, free.claimed(at, space)) {
-            Ok(_) => at,
-            Err(_) => self.walk(spot, space, at)?,
-        };
+        let line = self.first_line(at);
+        // SeqCst: as in `Slot::exchange`.
+        if line.words[0].compare_exchange(free.0, free.claimed(at, space).0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            mark!("send.claimed");
+            return Ok(Claim { queue: self, line, position: at, spot });
+        }
+        let at = self.walk(spot, space, at)?;
         mark!("send.claimed");
-        Ok(Claim { queue: *self, slot: self.slot(at), position: at, spot })
+        Ok(Claim { queue: self, line: self.first_line(at), position: at, spot })
     }
 
     /// Claims a slot when the one where we expected the end is not free.
@@ -209,7 +213,7 @@ impl Claim<'_, '_> {
     #[inline]
     pub fn set_meta(&self, meta: u64) {
         // Relaxed: published by the release in `publish`.
-        self.slot.words()[1].store(meta, Ordering::Relaxed);
+        self.line.words[1].store(meta, Ordering::Relaxed);
     }
 
     /// Writes the whole first line but for its state: meta word and six inline words.
@@ -218,7 +222,7 @@ impl Claim<'_, '_> {
     /// more surely a receiver that polls snatches the line back in between.
     #[inline(always)]
     pub fn fill(&self, meta: u64, words: &[u64; 6]) {
-        let line = self.slot.words();
+        let line = &self.line.words;
         // Relaxed: published by the release in `publish`.
         line[1].store(meta, Ordering::Relaxed);
         line[2].store(words[0], Ordering::Relaxed);
@@ -232,22 +236,23 @@ impl Claim<'_, '_> {
     /// Writes inline words from `first` on.
     #[inline]
     pub fn write(&self, first: usize, words: &[u64]) {
+        let slot = self.queue.slot(self.position);
         for (i, word) in words.iter().enumerate() {
             // Relaxed: as for meta.
-            self.slot.inline(first + i).store(*word, Ordering::Relaxed);
+            slot.inline(first + i).store(*word, Ordering::Relaxed);
         }
     }
 
     /// How many inline words there are.
     pub fn inline_words(&self) -> usize {
-        self.slot.inline_words()
+        self.queue.slot(self.position).inline_words()
     }
 
     /// Gives the slot up without a message, as if its sender had died; says whether the
     /// receiver must be woken.
     #[cold]
     pub fn abandon(self) -> bool {
-        let space = self.slot.state(Ordering::Relaxed).space();
+        let space = SlotState(self.line.words[0].load(Ordering::Relaxed)).space();
         self.queue.void(self.position, space).unwrap_or(false)
     }
 
@@ -261,7 +266,7 @@ impl Claim<'_, '_> {
         let asleep = self.queue.port.sleep.asleep.load(Ordering::SeqCst) != 0;
         // AcqRel: releases meta and inline words to the receiver's Acquire load of the state.
         // An addition, so that marks set meanwhile by the receiver stay and are seen.
-        let was = SlotState(self.slot.words()[0].fetch_add(SlotState::PUBLISH, Ordering::AcqRel));
+        let was = SlotState(self.line.words[0].fetch_add(SlotState::PUBLISH, Ordering::AcqRel));
         mark!("send.published");
         // Only now: between claim and publication the receiver may snatch the line back.
         self.spot.0.store(self.position + 1, Ordering::Relaxed);
