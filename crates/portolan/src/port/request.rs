@@ -36,7 +36,7 @@ struct ReplyPort {
 /// A request that was received, to be answered: by any thread, in any order.
 ///
 /// Dropped unanswered, its client gets an error.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[must_use = "a dropped request answers its client with an error"]
 pub struct Request {
     /// What was asked.
@@ -114,10 +114,22 @@ impl SendRight {
     /// # Errors
     ///
     /// As [`SendRight::request_reply`].
-    pub fn request_waiting(&self, message: Message, access: Access, deadline: Deadline, waiting: Waiting) -> Result<Message, RequestError> {
+    pub fn request_waiting(&self, mut message: Message, access: Access, deadline: Deadline, waiting: Waiting) -> Result<Message, RequestError> {
+        self.request_in(&mut message, access, deadline, waiting)?;
+        Ok(message)
+    }
+
+    /// As [`SendRight::request_waiting`], with the answer in the message's own place. Saves
+    /// moving both about.
+    ///
+    /// # Errors
+    ///
+    /// As [`SendRight::request_reply`]; `message` is empty then.
+    #[inline]
+    pub fn request_in(&self, message: &mut Message, access: Access, deadline: Deadline, waiting: Waiting) -> Result<(), RequestError> {
         let mut port = self.post_request(message, WhenFull::Wait(deadline))?;
         port.port.set_waiting(waiting);
-        let answer = port.wait(access, deadline);
+        let answer = port.wait_in(message, access, deadline);
         if !matches!(answer, Err(RequestError::TimedOut | RequestError::Disowned(_))) {
             self.replies.put(port);
         }
@@ -129,17 +141,17 @@ impl SendRight {
     /// # Errors
     ///
     /// [`RequestError::Unsent`] or [`RequestError::NoReplyPort`], with the message inside.
-    pub fn request(&self, message: Message, when_full: impl Into<WhenFull>) -> Result<PendingReply, RequestError> {
-        let port = self.post_request(message, when_full.into())?;
+    pub fn request(&self, mut message: Message, when_full: impl Into<WhenFull>) -> Result<PendingReply, RequestError> {
+        let port = self.post_request(&mut message, when_full.into())?;
         Ok(PendingReply { pool: Arc::clone(&self.replies), port: Some(port) })
     }
 
     #[inline]
-    fn post_request(&self, mut message: Message, when_full: WhenFull) -> Result<Box<ReplyPort>, RequestError> {
+    fn post_request(&self, message: &mut Message, when_full: WhenFull) -> Result<Box<ReplyPort>, RequestError> {
         self.to.member.present()?;
         let mut port = match self.replies.take(&self.to.member) {
             Ok(port) => port,
-            Err(error) => return Err(RequestError::NoReplyPort(Box::new(error), Box::new(message))),
+            Err(error) => return Err(RequestError::NoReplyPort(Box::new(error), Box::new(std::mem::take(message)))),
         };
         // Never 0, which is the tag of a send-once right that answers nothing.
         port.tag = port.tag % TAG_MASK + 1;
@@ -147,7 +159,7 @@ impl SendRight {
         mark!("request.before_post");
         let drops = matches!(when_full, WhenFull::Drop);
         let when_full = if drops { WhenFull::Fail } else { when_full };
-        match send::deliver(&self.to, &self.spot, Kind::Request, reply, &mut message, when_full) {
+        match send::deliver(&self.to, &self.spot, Kind::Request, reply, message, when_full) {
             Ok(()) => Ok(port),
             Err(Unsent::Full { .. }) if drops => {
                 self.dropped(reply);
@@ -155,7 +167,7 @@ impl SendRight {
             }
             Err(reason) => {
                 self.replies.put(port);
-                Err(reason.with(message).into())
+                Err(reason.with(std::mem::take(message)).into())
             }
         }
     }
@@ -173,11 +185,18 @@ impl SendRight {
 
 impl ReplyPort {
     /// Waits for the answer to the last request.
-    #[inline]
     fn wait(&mut self, access: Access, deadline: Deadline) -> Result<Message, RequestError> {
         let mut message = Message::default();
+        self.wait_in(&mut message, access, deadline)?;
+        Ok(message)
+    }
+
+    /// Waits for the answer to the last request, in `message`, which is empty.
+    #[inline]
+    fn wait_in(&mut self, message: &mut Message, access: Access, deadline: Deadline) -> Result<(), RequestError> {
+        message.clear();
         loop {
-            let origin = match self.port.next(&mut message, deadline) {
+            let origin = match self.port.next(message, deadline) {
                 Ok(origin) => origin,
                 Err(ReceiveError::TimedOut) => return Err(RequestError::TimedOut),
                 Err(ReceiveError::Disowned(why)) => return Err(why.into()),
@@ -193,8 +212,8 @@ impl ReplyPort {
                 Kind::Dropped => Err(RequestError::Dropped),
                 Kind::ServerDead => Err(RequestError::ServerDead),
                 Kind::Reply | Kind::Message | Kind::Request => {
-                    self.port.open(&message, access);
-                    Ok(message)
+                    self.port.open(message, access);
+                    Ok(())
                 }
             };
         }
@@ -233,10 +252,24 @@ impl ReceiveRight {
     /// [`ReceiveError`].
     #[inline]
     pub fn get_request(&mut self, access: Access, deadline: impl Into<Deadline>) -> Result<Request, ReceiveError> {
-        let mut message = Message::default();
-        let origin = self.next(&mut message, deadline.into())?;
-        let reply = self.finish_request(origin, &message, access);
-        Ok(Request { message, reply })
+        let mut request = Request::default();
+        self.get_request_into(&mut request, access, deadline)?;
+        Ok(request)
+    }
+
+    /// As [`ReceiveRight::get_request`], into a request that is already there; one that was
+    /// not answered is dropped first. Saves moving it about.
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError`]; the request is empty then.
+    #[inline]
+    pub fn get_request_into(&mut self, request: &mut Request, access: Access, deadline: impl Into<Deadline>) -> Result<(), ReceiveError> {
+        request.reply = None;
+        request.message.clear();
+        let origin = self.next(&mut request.message, deadline.into())?;
+        request.reply = self.finish_request(origin, &request.message, access);
+        Ok(())
     }
 
     #[inline]
@@ -270,8 +303,21 @@ impl Request {
     /// As [`Request::reply`].
     #[inline]
     pub fn reply_in_place(mut self) -> Result<(), ReplyError> {
-        let message = std::mem::take(&mut self.message);
-        self.reply(message)
+        self.reply_from().map_err(|reason| reason.with(std::mem::take(&mut self.message)))
+    }
+
+    /// Answers with the request's own message, which is empty then; the request can be used
+    /// for the next one.
+    ///
+    /// # Errors
+    ///
+    /// The reason; the message is untouched.
+    #[inline]
+    pub fn reply_from(&mut self) -> Result<(), Unsent> {
+        match self.reply.take() {
+            Some(mut once) => once.post(Kind::Reply, &mut self.message),
+            None => Err(Unsent::DeadName),
+        }
     }
 
     /// Whether somebody waits for an answer; not for notices.
