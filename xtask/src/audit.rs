@@ -404,10 +404,13 @@ impl Audit<'_> {
     fn answers(&mut self) {
         for (space, journal) in &self.journals {
             let replies = self.ports.iter().filter(|p| p.status.phase == PortPhase::Open && p.status.replies && p.status.owner == *space);
-            let owed = replies.filter(|p| self.owed.contains(&PortName { index: p.index, generation: p.status.generation })).count() as u64;
-            if owed < journal.pending {
-                let (worker, pending) = (journal.worker, journal.pending);
-                self.found.hung.push(format!("worker {worker} waits for {pending} answers, and only {owed} can come"));
+            let is_owed = |p: &&Port| self.owed.contains(&PortName { index: p.index, generation: p.status.generation });
+            let (owed, idle): (Vec<_>, Vec<_>) = replies.partition(is_owed);
+            if (owed.len() as u64) < journal.pending {
+                let (worker, pending, owed) = (journal.worker, journal.pending, owed.len());
+                let states = |p: &&Port| (p.index, p.status.generation, p.head, p.slots.iter().map(|s| s.state).collect::<Vec<_>>());
+                let idle: Vec<_> = idle.iter().map(states).collect();
+                self.found.hung.push(format!("worker {worker} waits for {pending} answers, and only {owed} can come; its other ports: {idle:?}"));
             }
         }
     }

@@ -94,7 +94,9 @@ pub enum Greeting {
 impl Greeting {
     /// Reads either record.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        Return::decode(bytes).map(Self::Return).or_else(|| Hello::decode(bytes).map(Self::Hello))
+        Return::decode(bytes)
+            .map(Self::Return)
+            .or_else(|| Hello::decode(bytes).map(Self::Hello))
     }
 }
 
@@ -117,7 +119,10 @@ impl Return {
         if word32(bytes, 0)? != RETURN_MAGIC || word32(bytes, 4)? != crate::FORMAT_VERSION {
             return None;
         }
-        Some(Self { space: *bytes.get(8)?, incarnation: word32(bytes, 12)? })
+        Some(Self {
+            space: *bytes.get(8)?,
+            incarnation: word32(bytes, 12)?,
+        })
     }
 }
 
@@ -218,7 +223,11 @@ impl Answer {
             7 => Reason::Stranger,
             _ => Reason::Garbled,
         };
-        Some(Self::Refusal(Refusal { version, reason, value: word64(bytes, 24)? }))
+        Some(Self::Refusal(Refusal {
+            version,
+            reason,
+            value: word64(bytes, 24)?,
+        }))
     }
 }
 
@@ -236,7 +245,8 @@ fn word64(bytes: &[u8], at: usize) -> Option<u64> {
 /// assert_eq!(portolan_abi::hello::socket_name(1000, "demo").as_deref(), Some("portolan/1000/demo"));
 /// ```
 pub fn socket_name(user: u32, domain: &str) -> Option<String> {
-    let fits = !domain.is_empty() && domain.len() <= MAX_DOMAIN_NAME && !domain.contains(['/', '\0']);
+    let fits =
+        !domain.is_empty() && domain.len() <= MAX_DOMAIN_NAME && !domain.contains(['/', '\0']);
     fits.then(|| format!("portolan/{user}/{domain}"))
 }
 
@@ -250,13 +260,32 @@ mod tests {
         name[..3].copy_from_slice(b"abc");
         let hello = Hello { version: 1, name };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
-        let welcome = Answer::Welcome(Welcome { version: 1, space: 9, incarnation: 4, base: 1 << 45, len: 1 << 35 });
+        let welcome = Answer::Welcome(Welcome {
+            version: 1,
+            space: 9,
+            incarnation: 4,
+            base: 1 << 45,
+            len: 1 << 35,
+        });
         assert_eq!(Answer::decode(&welcome.encode()), Some(welcome));
-        let refusal = Answer::Refusal(Refusal { version: 2, reason: Reason::Full, value: 255 });
+        let refusal = Answer::Refusal(Refusal {
+            version: 2,
+            reason: Reason::Full,
+            value: 255,
+        });
         assert_eq!(Answer::decode(&refusal.encode()), Some(refusal));
-        let back = Return { space: 7, incarnation: 9 };
-        assert_eq!(Greeting::decode(&back.encode()), Some(Greeting::Return(back)));
-        assert_eq!(Greeting::decode(&hello.encode()), Some(Greeting::Hello(hello)));
+        let back = Return {
+            space: 7,
+            incarnation: 9,
+        };
+        assert_eq!(
+            Greeting::decode(&back.encode()),
+            Some(Greeting::Return(back))
+        );
+        assert_eq!(
+            Greeting::decode(&hello.encode()),
+            Some(Greeting::Hello(hello))
+        );
     }
 
     #[test]

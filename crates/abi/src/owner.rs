@@ -99,7 +99,10 @@ pub struct Destination(pub u64);
 impl Destination {
     /// Position `position` of port `port`.
     pub const fn new(port: u16, position: u64) -> Self {
-        Self((port as u64) << crate::slot::POSITION_BITS | position & ((1 << crate::slot::POSITION_BITS) - 1))
+        Self(
+            (port as u64) << crate::slot::POSITION_BITS
+                | position & ((1 << crate::slot::POSITION_BITS) - 1),
+        )
     }
 
     /// The port's index.
@@ -154,7 +157,11 @@ impl Size {
 
     /// The size behind a code read from shared memory, if there is one.
     pub const fn from_code(code: u16) -> Option<Self> {
-        if code as usize == SMALL_CLASSES { None } else { Some(Self(code)) }
+        if code as usize == SMALL_CLASSES {
+            None
+        } else {
+            Some(Self(code))
+        }
     }
 
     /// The code that stands for it in descriptors and chunk words.
@@ -164,7 +171,11 @@ impl Size {
 
     /// The size class, if it is one within a chunk.
     pub const fn small(self) -> Option<usize> {
-        if (self.0 as usize) < SMALL_CLASSES { Some(self.0 as usize) } else { None }
+        if (self.0 as usize) < SMALL_CLASSES {
+            Some(self.0 as usize)
+        } else {
+            None
+        }
     }
 
     /// Whole chunks that it takes, 0 for a size class within a chunk.
@@ -264,11 +275,23 @@ pub struct ChunkWord {
 
 impl ChunkWord {
     /// A chunk that nobody has touched: all bits zero, as a fresh file reads.
-    pub const FRESH: Self = Self { r#use: ChunkUse::Free, populated: false, huge: false, home: 0, size: 0, argument: 0 };
+    pub const FRESH: Self = Self {
+        r#use: ChunkUse::Free,
+        populated: false,
+        huge: false,
+        home: 0,
+        size: 0,
+        argument: 0,
+    };
 
     /// Packs it.
     pub const fn pack(self) -> u64 {
-        self.r#use as u64 | (self.populated as u64) << 6 | (self.huge as u64) << 7 | (self.home as u64) << 8 | (self.size as u64) << 16 | (self.argument as u64) << 32
+        self.r#use as u64
+            | (self.populated as u64) << 6
+            | (self.huge as u64) << 7
+            | (self.home as u64) << 8
+            | (self.size as u64) << 16
+            | (self.argument as u64) << 32
     }
 
     /// Reads it. An unknown use, which no member writes, reads as a body of nothing.
@@ -311,9 +334,21 @@ mod tests {
 
     #[test]
     fn words_keep_their_parts() {
-        let d = Descriptor { page: 77, generation: u32::MAX, size: Size::for_bytes(1 << 30), len: 1 << 30 };
+        let d = Descriptor {
+            page: 77,
+            generation: u32::MAX,
+            size: Size::for_bytes(1 << 30),
+            len: 1 << 30,
+        };
         assert_eq!(Descriptor::unpack(d.pack()), Some(d));
-        let c = ChunkWord { r#use: ChunkUse::Body, populated: true, huge: true, home: 255, size: 8, argument: 90_000 };
+        let c = ChunkWord {
+            r#use: ChunkUse::Body,
+            populated: true,
+            huge: true,
+            home: 255,
+            size: 8,
+            argument: 90_000,
+        };
         assert_eq!(ChunkWord::unpack(c.pack()), c);
         assert_eq!(ChunkWord::unpack(0), ChunkWord::FRESH);
         let to = Destination::new(40_000, 123_456);
@@ -322,7 +357,12 @@ mod tests {
 
     #[test]
     fn a_descriptor_longer_than_its_extent_is_refused() {
-        let d = Descriptor { page: 0, generation: 1, size: Size::for_bytes(1), len: 4097 };
+        let d = Descriptor {
+            page: 0,
+            generation: 1,
+            size: Size::for_bytes(1),
+            len: 4097,
+        };
         assert_eq!(Descriptor::unpack(d.pack()), None);
     }
 }

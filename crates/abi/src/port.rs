@@ -47,8 +47,15 @@ pub const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 
 impl PortStatus {
     /// An entry that was never used.
-    pub const FRESH: Self =
-        Self { phase: PortPhase::Free, owner: 0, synchronous: false, by_urgency: false, copied: false, replies: false, generation: 0 };
+    pub const FRESH: Self = Self {
+        phase: PortPhase::Free,
+        owner: 0,
+        synchronous: false,
+        by_urgency: false,
+        copied: false,
+        replies: false,
+        generation: 0,
+    };
 
     /// Packs it.
     pub const fn pack(self) -> u64 {
@@ -66,9 +73,15 @@ impl PortStatus {
     #[inline]
     pub const fn takes(generation: u32, synchronous: Option<bool>) -> (u64, u64) {
         // Open and moving differ in the lowest bit alone.
-        const _: () = assert!(PortPhase::Open as u64 | 1 == PortPhase::Moving as u64 && PortPhase::Open as u64 & 1 == 0);
+        const _: () = assert!(
+            PortPhase::Open as u64 | 1 == PortPhase::Moving as u64
+                && PortPhase::Open as u64 & 1 == 0
+        );
         let of_generation = (((1 << 32) - 1) << 32, (generation as u64) << 32);
-        let (mask, value) = (of_generation.0 | 0xfe, of_generation.1 | PortPhase::Open as u64);
+        let (mask, value) = (
+            of_generation.0 | 0xfe,
+            of_generation.1 | PortPhase::Open as u64,
+        );
         match synchronous {
             None => (mask, value),
             Some(synchronous) => (mask | 1 << 16, value | (synchronous as u64) << 16),
@@ -154,7 +167,10 @@ impl RightWord {
         };
         Some(Self {
             kind,
-            port: PortName { index: u16::from_le_bytes([b[3], b[4]]), generation: u32::from_le_bytes([b[5], b[6], b[7], 0]) },
+            port: PortName {
+                index: u16::from_le_bytes([b[3], b[4]]),
+                generation: u32::from_le_bytes([b[5], b[6], b[7], 0]),
+            },
             tag: u32::from_le_bytes([b[0], b[1], b[2], 0]) >> 4,
         })
     }
@@ -181,7 +197,10 @@ impl RightCount {
     /// Reads it.
     pub const fn unpack(word: u64) -> Self {
         let b = word.to_le_bytes();
-        Self { count: u32::from_le_bytes([b[0], b[1], b[2], b[3]]), generation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]) }
+        Self {
+            count: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+            generation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+        }
     }
 }
 
@@ -210,21 +229,70 @@ mod tests {
         };
         assert_eq!(PortStatus::unpack(status.pack()), status);
         assert_eq!(PortStatus::unpack(0), PortStatus::FRESH);
-        let open = PortStatus { phase: PortPhase::Open, generation: 7, owner: 3, copied: true, ..PortStatus::FRESH };
+        let open = PortStatus {
+            phase: PortPhase::Open,
+            generation: 7,
+            owner: 3,
+            copied: true,
+            ..PortStatus::FRESH
+        };
         for (status, generation, synchronous, takes) in [
             (open, 7, None, true),
             (open, 7, Some(false), true),
             (open, 7, Some(true), false),
             (open, 8, None, false),
-            (PortStatus { phase: PortPhase::Moving, ..open }, 7, Some(false), true),
-            (PortStatus { phase: PortPhase::Closing, ..open }, 7, None, false),
-            (PortStatus { phase: PortPhase::Binding, ..open }, 7, None, false),
-            (PortStatus { phase: PortPhase::Lingering, ..open }, 7, None, false),
+            (
+                PortStatus {
+                    phase: PortPhase::Moving,
+                    ..open
+                },
+                7,
+                Some(false),
+                true,
+            ),
+            (
+                PortStatus {
+                    phase: PortPhase::Closing,
+                    ..open
+                },
+                7,
+                None,
+                false,
+            ),
+            (
+                PortStatus {
+                    phase: PortPhase::Binding,
+                    ..open
+                },
+                7,
+                None,
+                false,
+            ),
+            (
+                PortStatus {
+                    phase: PortPhase::Lingering,
+                    ..open
+                },
+                7,
+                None,
+                false,
+            ),
         ] {
             let (mask, value) = PortStatus::takes(generation, synchronous);
-            assert_eq!(status.pack() & mask == value, takes, "{status:?} {generation} {synchronous:?}");
+            assert_eq!(
+                status.pack() & mask == value,
+                takes,
+                "{status:?} {generation} {synchronous:?}"
+            );
         }
-        let right = RightWord { kind: RightKind::Receive, port: PortName { index: 65_535, generation: GENERATION_MASK }, tag: TAG_MASK };
+        let right = RightWord {
+            kind: RightKind::Receive,
+            port: PortName {
+                index: 65_535,
+                generation: GENERATION_MASK,
+            },
+            tag: TAG_MASK,
+        };
         assert_eq!(RightWord::unpack(right.pack()), Some(right));
         assert_eq!(RightWord::unpack(0), None);
     }

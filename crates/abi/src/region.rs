@@ -10,7 +10,9 @@
 //! has two parts of equal size, because large extents want huge pages and are
 //! guarded in another way than small ones; the domain's limit bounds their sum.
 
-use crate::limits::{CHUNK, CHUNK_PAGES, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE, QUEUE_HEAP};
+use crate::limits::{
+    CHUNK, CHUNK_PAGES, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE, QUEUE_HEAP,
+};
 
 /// First word of a region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"portolan");
@@ -96,7 +98,21 @@ impl Geometry {
         let queues = page(owners + MAX_SPACES as u64 * pages * OWNER_BYTES);
         let arena = (queues + QUEUE_HEAP).next_multiple_of(CHUNK as u64);
         let len = arena + 2 * part_chunks * CHUNK as u64;
-        Some(Self { part_chunks, spaces, ports, names, wait_sets, watches, chunks, alloc, rights, owners, queues, arena, len })
+        Some(Self {
+            part_chunks,
+            spaces,
+            ports,
+            names,
+            wait_sets,
+            watches,
+            chunks,
+            alloc,
+            rights,
+            owners,
+            queues,
+            arena,
+            len,
+        })
     }
 
     /// Bytes of one space's right row.
@@ -125,7 +141,11 @@ impl Geometry {
         let seed = [user.to_le_bytes(), attempt.to_le_bytes()];
         let mut i = 0;
         while i < 8 + name.len() {
-            let byte = if i < 8 { seed[i / 4][i % 4] } else { name[i - 8] };
+            let byte = if i < 8 {
+                seed[i / 4][i % 4]
+            } else {
+                name[i - 8]
+            };
             hash = (hash ^ byte as u64).wrapping_mul(0x100_0000_01b3);
             i += 1;
         }
@@ -146,11 +166,27 @@ mod tests {
     fn tables_do_not_overlap_and_bases_stay_in_their_band() {
         for size in [CHUNK as u64, 1 << 30, 16 << 30, 1 << 40] {
             let g = Geometry::new(size).unwrap();
-            let order = [0, g.spaces, g.ports, g.names, g.wait_sets, g.watches, g.chunks, g.alloc, g.rights, g.owners, g.queues, g.arena, g.len];
+            let order = [
+                0,
+                g.spaces,
+                g.ports,
+                g.names,
+                g.wait_sets,
+                g.watches,
+                g.chunks,
+                g.alloc,
+                g.rights,
+                g.owners,
+                g.queues,
+                g.arena,
+                g.len,
+            ];
             assert!(order.is_sorted_by(|a, b| a < b));
             for attempt in 0..100 {
                 let base = g.base(0, b"demo", attempt);
-                assert!(base >= BASE_LOWEST && base + g.len <= BASE_HIGHEST && base % BASE_STEP == 0);
+                assert!(
+                    base >= BASE_LOWEST && base + g.len <= BASE_HIGHEST && base % BASE_STEP == 0
+                );
             }
         }
         assert_eq!(Geometry::new(0), None);

@@ -50,7 +50,11 @@ impl SlotState {
     pub const PUBLISH: u64 = Phase::Published as u64 - Phase::Claimed as u64;
 
     const fn pack(position: u64, space: u8, phase: Phase) -> Self {
-        Self((position & POSITION_MASK) << POSITION_SHIFT | (space as u64) << SPACE_SHIFT | phase as u64)
+        Self(
+            (position & POSITION_MASK) << POSITION_SHIFT
+                | (space as u64) << SPACE_SHIFT
+                | phase as u64,
+        )
     }
 
     /// A slot that waits for the message at `position`.
@@ -121,7 +125,14 @@ impl SlotState {
 
 impl core::fmt::Debug for SlotState {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{:?}({}, space {}, flags {:#x})", self.phase(), self.position(), self.space(), self.flags())
+        write!(
+            f,
+            "{:?}({}, space {}, flags {:#x})",
+            self.phase(),
+            self.position(),
+            self.space(),
+            self.flags()
+        )
     }
 }
 
@@ -201,12 +212,23 @@ impl Meta {
 
     /// The meta word of an empty message.
     pub const fn new(kind: Kind) -> Self {
-        Self { header: 0, extents: 0, rights: 0, kind, spilled: false, urgent: false, reply: false }
+        Self {
+            header: 0,
+            extents: 0,
+            rights: 0,
+            kind,
+            spilled: false,
+            urgent: false,
+            reply: false,
+        }
     }
 
     /// Packs it into a slot's second word.
     pub const fn pack(self) -> u64 {
-        let mut word = self.header as u64 | (self.extents as u64) << 16 | (self.rights as u64) << 32 | (self.kind as u64) << 40;
+        let mut word = self.header as u64
+            | (self.extents as u64) << 16
+            | (self.rights as u64) << 32
+            | (self.kind as u64) << 40;
         if self.spilled {
             word |= Self::SPILLED;
         }
@@ -237,7 +259,10 @@ impl Meta {
     /// word: what [`Meta::pack`] gives, without its branches.
     #[inline]
     pub const fn plain(kind: Kind, header: usize, extents: usize, reply: bool) -> u64 {
-        header as u64 & 0xffff | (extents as u64 & 0xffff) << 16 | (kind as u64) << 40 | if reply { Self::REPLY } else { 0 }
+        header as u64 & 0xffff
+            | (extents as u64 & 0xffff) << 16
+            | (kind as u64) << 40
+            | if reply { Self::REPLY } else { 0 }
     }
 
     /// Reads a meta word that [`Meta::plain`] could have written; `None` for others.
@@ -257,7 +282,10 @@ impl Meta {
 
     /// Words before the header: reply, urgency, rights, extents.
     pub const fn descriptor_words(self) -> usize {
-        self.reply as usize + self.urgent as usize + self.rights as usize + 2 * self.extents as usize
+        self.reply as usize
+            + self.urgent as usize
+            + self.rights as usize
+            + 2 * self.extents as usize
     }
 
     /// Bytes that it all takes when it is not spilled.
@@ -277,7 +305,10 @@ mod tests {
 
     #[test]
     fn publishing_keeps_flags_position_and_space() {
-        let claimed = SlotState::free(9).with(SlotState::ASLEEP).claimed(9, 200).with(SlotState::PASSED);
+        let claimed = SlotState::free(9)
+            .with(SlotState::ASLEEP)
+            .claimed(9, 200)
+            .with(SlotState::PASSED);
         let published = SlotState(claimed.0 + SlotState::PUBLISH);
         assert_eq!(published.phase(), Phase::Published);
         assert_eq!((published.position(), published.space()), (9, 200));
@@ -286,19 +317,53 @@ mod tests {
 
     #[test]
     fn the_short_way_writes_and_reads_the_same_words() {
-        for (kind, reply) in [(Kind::Message, false), (Kind::Request, true), (Kind::ServerDead, true)] {
-            let meta = Meta { header: 48, extents: 3, reply, ..Meta::new(kind) };
+        for (kind, reply) in [
+            (Kind::Message, false),
+            (Kind::Request, true),
+            (Kind::ServerDead, true),
+        ] {
+            let meta = Meta {
+                header: 48,
+                extents: 3,
+                reply,
+                ..Meta::new(kind)
+            };
             assert_eq!(Meta::plain(kind, 48, 3, reply), meta.pack());
-            assert_eq!(Meta::read_plain(meta.pack()), Some(Plain { kind, header: 48, extents: 3, reply }));
+            assert_eq!(
+                Meta::read_plain(meta.pack()),
+                Some(Plain {
+                    kind,
+                    header: 48,
+                    extents: 3,
+                    reply
+                })
+            );
         }
-        for meta in [Meta { rights: 1, ..Meta::new(Kind::Message) }, Meta { spilled: true, ..Meta::new(Kind::Message) }] {
+        for meta in [
+            Meta {
+                rights: 1,
+                ..Meta::new(Kind::Message)
+            },
+            Meta {
+                spilled: true,
+                ..Meta::new(Kind::Message)
+            },
+        ] {
             assert_eq!(Meta::read_plain(meta.pack()), None);
         }
     }
 
     #[test]
     fn a_meta_word_keeps_every_field() {
-        let meta = Meta { header: 4096, extents: 1024, rights: 64, kind: Kind::ServerDead, spilled: true, urgent: true, reply: true };
+        let meta = Meta {
+            header: 4096,
+            extents: 1024,
+            rights: 64,
+            kind: Kind::ServerDead,
+            spilled: true,
+            urgent: true,
+            reply: true,
+        };
         assert_eq!(Meta::unpack(meta.pack()), meta);
     }
 }

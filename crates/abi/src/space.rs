@@ -60,7 +60,10 @@ pub struct HostWord {
 
 impl HostWord {
     /// Nobody hosts.
-    pub const VACANT: Self = Self { space: 0, incarnation: 0 };
+    pub const VACANT: Self = Self {
+        space: 0,
+        incarnation: 0,
+    };
 
     /// Packs it.
     pub const fn pack(self) -> u64 {
@@ -70,6 +73,9 @@ impl HostWord {
     /// Reads it.
     pub const fn unpack(word: u64) -> Self {
         let b = word.to_le_bytes();
-        Self { space: b[0], incarnation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]) }
+        Self {
+            space: b[0],
+            incarnation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+        }
     }
 }

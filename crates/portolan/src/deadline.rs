@@ -34,7 +34,9 @@ impl Deadline {
 
     /// Wait for `time` from now on.
     pub fn after(time: Duration) -> Self {
-        Instant::now().checked_add(time).map_or(Self::NEVER, Self::at)
+        Instant::now()
+            .checked_add(time)
+            .map_or(Self::NEVER, Self::at)
     }
 
     /// Whether there is nothing left to wait for.

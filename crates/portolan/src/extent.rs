@@ -95,9 +95,20 @@ impl Domain {
     /// adopt the same handle at the same instant, one succeeds.
     pub fn adopt(&self, raw: RawExtent) -> Result<Extent, OwnerError> {
         let member = self.member();
-        let Descriptor { page, generation, size, len } = raw.0;
+        let Descriptor {
+            page,
+            generation,
+            size,
+            len,
+        } = raw.0;
         member.row().unpark(page, generation)?;
-        Ok(Extent { member: Arc::clone(member), page, generation, size, len: usize::try_from(len).unwrap_or(0) })
+        Ok(Extent {
+            member: Arc::clone(member),
+            page,
+            generation,
+            size,
+            len: usize::try_from(len).unwrap_or(0),
+        })
     }
 }
 
@@ -146,13 +157,29 @@ impl Extent {
     }
 
     pub(crate) fn descriptor(&self) -> Descriptor {
-        Descriptor { page: self.page, generation: self.generation, size: self.size, len: self.len as u64 }
+        Descriptor {
+            page: self.page,
+            generation: self.generation,
+            size: self.size,
+            len: self.len as u64,
+        }
     }
 
     /// An extent that this space has just taken: its owner word is written already.
     pub(crate) fn taken(member: &Arc<Member>, descriptor: Descriptor) -> Self {
-        let Descriptor { page, generation, size, len } = descriptor;
-        Self { member: Arc::clone(member), page, generation, size, len: usize::try_from(len).unwrap_or(0) }
+        let Descriptor {
+            page,
+            generation,
+            size,
+            len,
+        } = descriptor;
+        Self {
+            member: Arc::clone(member),
+            page,
+            generation,
+            size,
+            len: usize::try_from(len).unwrap_or(0),
+        }
     }
 
     /// It belongs to somebody else now: dropping it does nothing.
@@ -200,7 +227,11 @@ impl Drop for Extent {
 
 impl std::fmt::Debug for Extent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Extent").field("page", &self.page).field("len", &self.len).field("capacity", &self.capacity()).finish()
+        f.debug_struct("Extent")
+            .field("page", &self.page)
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .finish()
     }
 }
 
@@ -231,7 +262,12 @@ impl Cache {
         let at = match self.sizes.iter().position(|h| h.size == size) {
             Some(at) => at,
             None => {
-                self.sizes.push(Homed { size, near: Vec::new(), chunks: Vec::new(), at: (0, 0) });
+                self.sizes.push(Homed {
+                    size,
+                    near: Vec::new(),
+                    chunks: Vec::new(),
+                    at: (0, 0),
+                });
                 self.sizes.len() - 1
             }
         };
@@ -261,7 +297,11 @@ impl Homed {
             let first = Chunks::first_page(*self.chunks.get(chunk)?);
             let step = self.size.pages().min(CHUNK_PAGES);
             let page = first + u32::try_from(extent * step).unwrap_or(0);
-            self.at = if extent + 1 < per_chunk { (chunk, extent + 1) } else { ((chunk + 1) % self.chunks.len(), 0) };
+            self.at = if extent + 1 < per_chunk {
+                (chunk, extent + 1)
+            } else {
+                ((chunk + 1) % self.chunks.len(), 0)
+            };
             if let Some(generation) = claim(member, page, self.size) {
                 return Some((page, generation));
             }
@@ -289,7 +329,13 @@ pub(crate) fn allocate(member: &Arc<Member>, bytes: usize) -> Result<Extent, All
     if let Some(guard) = &member.guard {
         guard.open(std::iter::once((page, size)));
     }
-    Ok(Extent { member: Arc::clone(member), page, generation, size, len: bytes })
+    Ok(Extent {
+        member: Arc::clone(member),
+        page,
+        generation,
+        size,
+        len: bytes,
+    })
 }
 
 fn find(member: &Member, size: Size) -> Option<(u32, u32)> {
@@ -308,16 +354,23 @@ fn find(member: &Member, size: Size) -> Option<(u32, u32)> {
     if let Some(found) = homed.round(member, LOOK).or_else(|| grow(member, homed)) {
         return Some(found);
     }
-    homed.round(member, usize::MAX).or_else(|| scavenge(member, homed)).or_else(|| {
-        give_all_back(member);
-        grow(member, homed)
-    })
+    homed
+        .round(member, usize::MAX)
+        .or_else(|| scavenge(member, homed))
+        .or_else(|| {
+            give_all_back(member);
+            grow(member, homed)
+        })
 }
 
 /// Makes the chunks of dead homes ours, once after each death.
 fn adopt(member: &Member, cache: &mut Cache) {
     let tables = member.tables();
-    let reclaims = tables.header.reclaims.value.load(std::sync::atomic::Ordering::Acquire);
+    let reclaims = tables
+        .header
+        .reclaims
+        .value
+        .load(std::sync::atomic::Ordering::Acquire);
     if reclaims == cache.reclaims {
         return;
     }
@@ -335,9 +388,15 @@ fn adopt(member: &Member, cache: &mut Cache) {
 fn grow(member: &Member, homed: &mut Homed) -> Option<(u32, u32)> {
     let tables = member.tables();
     let count = homed.size.chunks().max(1);
-    let first = tables.chunks.claim_run(tables.chunks.part(homed.size), count, member.space)?;
+    let first = tables
+        .chunks
+        .claim_run(tables.chunks.part(homed.size), count, member.space)?;
     mark!("allocate.run_claimed");
-    let limit = tables.header.limit.load(std::sync::atomic::Ordering::Relaxed) / CHUNK as u64;
+    let limit = tables
+        .header
+        .limit
+        .load(std::sync::atomic::Ordering::Relaxed)
+        / CHUNK as u64;
     // What we have just claimed is in this count already.
     while tables.chunks.populated() as u64 > limit {
         if !release_one(member) {
@@ -349,7 +408,9 @@ fn grow(member: &Member, homed: &mut Homed) -> Option<(u32, u32)> {
         tables.chunks.abandon(first, count);
         return None;
     }
-    tables.chunks.cut(&tables.alloc, first, homed.size, member.space);
+    tables
+        .chunks
+        .cut(&tables.alloc, first, homed.size, member.space);
     homed.chunks.push(first);
     homed.at = (homed.chunks.len() - 1, 0);
     homed.round(member, LOOK)
@@ -363,12 +424,19 @@ fn release_one(member: &Member) -> bool {
         let word = chunks.read(*i);
         word.r#use == ChunkUse::Free && word.populated
     };
-    let Some(found) = (0..chunks.len()).find(idle) else { return false };
+    let Some(found) = (0..chunks.len()).find(idle) else {
+        return false;
+    };
     let Some(index) = chunks.claim_run(found..found + 1, 1, member.space) else {
         // Somebody was faster; look again.
         return true;
     };
-    let punched = memory::punch(member.region.fd(), member.region.offset(Chunks::first_page(index)), CHUNK as u64).is_ok();
+    let punched = memory::punch(
+        member.region.fd(),
+        member.region.offset(Chunks::first_page(index)),
+        CHUNK as u64,
+    )
+    .is_ok();
     if punched {
         chunks.note_empty(index);
     }
@@ -397,7 +465,13 @@ fn populate(member: &Member, first: usize, count: usize) -> bool {
         if member.guard.is_none() {
             // Map them here and now; a failure only means a fault later.
             let _ = memory::populate_write(address, CHUNK);
-            if tables.header.options.load(std::sync::atomic::Ordering::Relaxed) & 1 != 0 {
+            if tables
+                .header
+                .options
+                .load(std::sync::atomic::Ordering::Relaxed)
+                & 1
+                != 0
+            {
                 let _ = memory::lock(address, CHUNK, memory::Lock::Now);
             }
         }
@@ -415,7 +489,8 @@ fn scavenge(member: &Member, homed: &Homed) -> Option<(u32, u32)> {
         if word.size != homed.size.code() || !tables.chunks.is_cut(page, homed.size) {
             return None;
         }
-        Chunks::extents(index, homed.size).find_map(|page| claim(member, page, homed.size).map(|generation| (page, generation)))
+        Chunks::extents(index, homed.size)
+            .find_map(|page| claim(member, page, homed.size).map(|generation| (page, generation)))
     })
 }
 
@@ -423,31 +498,51 @@ fn scavenge(member: &Member, homed: &Homed) -> Option<(u32, u32)> {
 fn give_all_back(member: &Member) -> usize {
     let tables = member.tables();
     (0..tables.chunks.len())
-        .map(|index| match tables.chunks.give_back(&tables.alloc, index, member.space) {
-            GiveBack::Done(count) => count,
-            GiveBack::Busy => 0,
-        })
+        .map(
+            |index| match tables.chunks.give_back(&tables.alloc, index, member.space) {
+                GiveBack::Done(count) => count,
+                GiveBack::Busy => 0,
+            },
+        )
         .sum()
 }
 
 fn out_of_pages(member: &Member, wanted: usize) -> OutOfPages {
     let tables = member.tables();
-    let limit = tables.header.limit.load(std::sync::atomic::Ordering::Relaxed);
-    OutOfPages { wanted: wanted as u64, free: free_bytes(member), limit }
+    let limit = tables
+        .header
+        .limit
+        .load(std::sync::atomic::Ordering::Relaxed);
+    OutOfPages {
+        wanted: wanted as u64,
+        free: free_bytes(member),
+        limit,
+    }
 }
 
 /// Bytes that could still be handed out, in whatever pieces.
 pub(crate) fn free_bytes(member: &Member) -> u64 {
     let tables = member.tables();
-    let limit = tables.header.limit.load(std::sync::atomic::Ordering::Relaxed);
+    let limit = tables
+        .header
+        .limit
+        .load(std::sync::atomic::Ordering::Relaxed);
     let fresh = limit.saturating_sub(tables.chunks.populated() as u64 * CHUNK as u64);
     let kept: u64 = (0..tables.chunks.len())
         .map(|index| {
             let word = tables.chunks.read(index);
-            let Some(size) = Size::from_code(word.size).filter(|s| tables.chunks.is_cut(Chunks::first_page(index), *s)) else {
-                return if word.populated && word.r#use == ChunkUse::Free { CHUNK as u64 } else { 0 };
+            let Some(size) = Size::from_code(word.size)
+                .filter(|s| tables.chunks.is_cut(Chunks::first_page(index), *s))
+            else {
+                return if word.populated && word.r#use == ChunkUse::Free {
+                    CHUNK as u64
+                } else {
+                    0
+                };
             };
-            let free = Chunks::extents(index, size).filter(|p| tables.alloc.read(*p).state() == Alloc::Free).count();
+            let free = Chunks::extents(index, size)
+                .filter(|p| tables.alloc.read(*p).state() == Alloc::Free)
+                .count();
             (free * size.bytes()) as u64
         })
         .sum();

@@ -68,8 +68,9 @@ pub use domain::{Builder, Domain, JoinError, LeaveError};
 pub use extent::{AllocateError, Extent, OutOfPages, RawExtent};
 pub use message::{ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency};
 pub use port::{
-    Access, BindError, ConnectError, PendingReply, PortOptions, ReceiveError, ReceiveRight, ReplyError, Request, RequestError, Right, SendError,
-    SendOnceRight, SendRight, SharedReceiver, Unsent, WatchError, WhenFull,
+    Access, BindError, ConnectError, PendingReply, PortOptions, ReceiveError, ReceiveRight,
+    ReplyError, Request, RequestError, Right, SendError, SendOnceRight, SendRight, SharedReceiver,
+    Unsent, WatchError, WhenFull,
 };
 pub use portolan_shm::owner::OwnerError;
 pub use survey::{MemorySurvey, PortKind, PortState, PortSurvey, SpaceState, SpaceSurvey, Survey};
@@ -93,10 +94,14 @@ pub enum Protection {
 #[non_exhaustive]
 pub enum Disowned {
     /// The caller's: this process was forked from a member. It is not a member itself.
-    #[error("this process was forked from a member and is not one itself: join the domain, or exec, before using it")]
+    #[error(
+        "this process was forked from a member and is not one itself: join the domain, or exec, before using it"
+    )]
     Forked,
     /// The caller's: this process closed the descriptors that tie it to its host.
-    #[error("this process has lost its connection to the domain's host (did it close all descriptors?): leave and join again")]
+    #[error(
+        "this process has lost its connection to the domain's host (did it close all descriptors?): leave and join again"
+    )]
     Disconnected,
 }
 
@@ -111,6 +116,8 @@ pub struct NoDescriptor {
 
 impl From<std::io::Error> for NoDescriptor {
     fn from(error: std::io::Error) -> Self {
-        Self { errno: error.raw_os_error().unwrap_or(0) }
+        Self {
+            errno: error.raw_os_error().unwrap_or(0),
+        }
     }
 }

@@ -51,7 +51,11 @@ impl Member {
     /// Refuses a forked child: it is not a member, and the region is not mapped there.
     #[inline]
     pub(crate) fn present(&self) -> Result<(), Disowned> {
-        if portolan_sys::fork::in_child() { Err(Disowned::Forked) } else { Ok(()) }
+        if portolan_sys::fork::in_child() {
+            Err(Disowned::Forked)
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -100,7 +100,9 @@ pub enum MessageError {
         limit: usize,
     },
     /// Too many extents.
-    #[error("a message carries {limit} extents at the most: use larger ones, or send several messages")]
+    #[error(
+        "a message carries {limit} extents at the most: use larger ones, or send several messages"
+    )]
     Extents {
         /// The limit.
         limit: usize,
@@ -154,7 +156,10 @@ impl Message {
     #[inline]
     pub fn set_header(&mut self, header: &[u8]) -> Result<(), MessageError> {
         if header.len() > MAX_HEADER {
-            return Err(MessageError::Header { len: header.len(), limit: MAX_HEADER });
+            return Err(MessageError::Header {
+                len: header.len(),
+                limit: MAX_HEADER,
+            });
         }
         if header.len() > INLINE_HEADER {
             self.rest_mut().long = Long::Heap(header.to_vec());
@@ -190,7 +195,9 @@ impl Message {
     #[inline]
     pub(crate) fn short(&self) -> Option<&[u64]> {
         match self.rest.as_ref().map(|r| &r.long) {
-            Some(Long::None) | None => Some(&self.words[..self.header_len.div_ceil(8).min(INLINE_WORDS)]),
+            Some(Long::None) | None => {
+                Some(&self.words[..self.header_len.div_ceil(8).min(INLINE_WORDS)])
+            }
             Some(Long::Heap(_) | Long::Page(_)) => None,
         }
     }
@@ -280,7 +287,10 @@ impl Message {
     /// The extent comes back if the message holds [`MAX_EXTENTS`] already.
     pub fn insert(&mut self, index: usize, extent: Extent) -> Result<(), Refused<Extent>> {
         if self.extents.len() >= MAX_EXTENTS {
-            return Err(Refused { error: MessageError::Extents { limit: MAX_EXTENTS }, item: extent });
+            return Err(Refused {
+                error: MessageError::Extents { limit: MAX_EXTENTS },
+                item: extent,
+            });
         }
         self.extents.insert(index.min(self.extents.len()), extent);
         Ok(())
@@ -376,7 +386,10 @@ impl Message {
         let mut right = right.into();
         let rights = &mut self.rest_mut().rights;
         if rights.len() >= MAX_RIGHTS {
-            return Err(Refused { error: MessageError::Rights { limit: MAX_RIGHTS }, item: right });
+            return Err(Refused {
+                error: MessageError::Rights { limit: MAX_RIGHTS },
+                item: right,
+            });
         }
         if let Right::Receive(port) = &mut right {
             port.lay_down();
@@ -387,7 +400,10 @@ impl Message {
 
     /// Takes the rights that came with the message.
     pub fn take_rights(&mut self) -> Vec<Right> {
-        self.rest.as_mut().map(|r| std::mem::take(&mut r.rights)).unwrap_or_default()
+        self.rest
+            .as_mut()
+            .map(|r| std::mem::take(&mut r.rights))
+            .unwrap_or_default()
     }
 
     /// Says when it should be dealt with.
@@ -455,7 +471,10 @@ fn bytes_of(words: &[u64; INLINE_WORDS]) -> &[u8] {
     bytemuck::cast_slice(words)
 }
 
-const _: () = assert!(cfg!(target_endian = "little"), "a region's words are little-endian");
+const _: () = assert!(
+    cfg!(target_endian = "little"),
+    "a region's words are little-endian"
+);
 
 impl Urgency {
     const PRIORITY: u64 = 1 << 63;
@@ -491,7 +510,11 @@ fn from_monotonic_nanos(word: u64) -> Instant {
     let now = Instant::now();
     let clock = clock_nanos();
     let shift = Duration::from_nanos(word.abs_diff(clock));
-    let moved = if word >= clock { now.checked_add(shift) } else { now.checked_sub(shift) };
+    let moved = if word >= clock {
+        now.checked_add(shift)
+    } else {
+        now.checked_sub(shift)
+    };
     moved.unwrap_or(now)
 }
 

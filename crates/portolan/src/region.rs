@@ -40,7 +40,10 @@ pub(crate) struct Ground {
 impl Region {
     /// Takes a mapped region's tables into use. The mapping is as long as `geometry.len`.
     pub(crate) fn new(fd: OwnedFd, mapping: Mapping, geometry: Geometry) -> Self {
-        assert!(mapping.len() as u64 >= geometry.len, "the mapping was made for this geometry");
+        assert!(
+            mapping.len() as u64 >= geometry.len,
+            "the mapping was made for this geometry"
+        );
         // SAFETY:
         // - mapped and aligned: `mapping` covers the geometry and is page-aligned;
         // - live: the mapping is kept by the same struct, and `tables()` hands the
@@ -48,8 +51,15 @@ impl Region {
         // - protocol: the file is a region of our format; that members keep to the
         //   protocol is the trust inside a domain (CAVEATS.md).
         let tables = unsafe { Tables::new(mapping.base(), geometry) };
-        let ground = Ground { tables, base: mapping.base() as usize, _mapping: Arc::new(mapping) };
-        Self { ground, fd: Descriptor::new(fd) }
+        let ground = Ground {
+            tables,
+            base: mapping.base() as usize,
+            _mapping: Arc::new(mapping),
+        };
+        Self {
+            ground,
+            fd: Descriptor::new(fd),
+        }
     }
 
     /// The tables.
@@ -131,7 +141,10 @@ impl Region {
     #[inline]
     fn check(&self, page: u32, len: usize) {
         let end = u64::from(page) * PAGE as u64 + len as u64;
-        assert!(end <= self.tables().geometry.pages() * PAGE as u64, "extents lie in the arena");
+        assert!(
+            end <= self.tables().geometry.pages() * PAGE as u64,
+            "extents lie in the arena"
+        );
     }
 }
 
@@ -152,7 +165,9 @@ impl Ground {
     /// The arena's page that holds `address`.
     pub(crate) fn page_of(&self, address: usize) -> Option<u32> {
         let page = address.checked_sub(self.address(0))? / PAGE;
-        u32::try_from(page).ok().filter(|p| u64::from(*p) < self.tables.geometry.pages())
+        u32::try_from(page)
+            .ok()
+            .filter(|p| u64::from(*p) < self.tables.geometry.pages())
     }
 
     /// Drops pages from this process's page tables. Where they are registered with a
@@ -179,7 +194,10 @@ impl Ground {
 
     fn check(&self, page: u32, pages: usize) {
         let end = u64::from(page) + pages as u64;
-        assert!(end <= self.tables.geometry.pages(), "extents lie in the arena");
+        assert!(
+            end <= self.tables.geometry.pages(),
+            "extents lie in the arena"
+        );
     }
 }
 
@@ -201,7 +219,10 @@ impl<A: Answer> Watched<A> {
         let answerer = Arc::new(answerer);
         let context = Arc::as_ptr(&answerer).expose_provenance();
         let watch = fault::watch(start, len, Self::ask, context)?;
-        Ok(Self { _watch: watch, answerer })
+        Ok(Self {
+            _watch: watch,
+            answerer,
+        })
     }
 
     fn ask(fault: &Fault, context: usize) -> Verdict {
@@ -250,7 +271,12 @@ impl Attached {
         // Acquire: of a port that lives, its options. The others take no messages.
         let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Acquire));
         let prepares = member.guard.is_some() || status.copied;
-        Some(Self { queue, member: Arc::clone(member), port, prepares })
+        Some(Self {
+            queue,
+            member: Arc::clone(member),
+            port,
+            prepares,
+        })
     }
 
     /// The queue.
@@ -262,6 +288,11 @@ impl Attached {
 
 impl Clone for Attached {
     fn clone(&self) -> Self {
-        Self { queue: self.queue, member: Arc::clone(&self.member), port: self.port, prepares: self.prepares }
+        Self {
+            queue: self.queue,
+            member: Arc::clone(&self.member),
+            port: self.port,
+            prepares: self.prepares,
+        }
     }
 }

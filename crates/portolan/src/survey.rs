@@ -246,11 +246,16 @@ fn held(member: &Member, space: u8) -> Held {
     let start = tables.geometry.owners + u64::from(space) * tables.geometry.owner_row();
     let mut held = Held::default();
     for page in entries(member, start, OWNER_BYTES, tables.alloc.pages()) {
-        let Ok(page) = u32::try_from(page) else { continue };
+        let Ok(page) = u32::try_from(page) else {
+            continue;
+        };
         let (word, _) = row.read(page);
         let now = tables.alloc.read(page);
         // A word of an earlier use says nothing.
-        if word.hold() == Hold::None || now.state() != Alloc::Used || now.generation() != word.generation() {
+        if word.hold() == Hold::None
+            || now.state() != Alloc::Used
+            || now.generation() != word.generation()
+        {
             continue;
         }
         let bytes = size_at(member, page).map_or(0, |size| size.bytes() as u64);
@@ -276,11 +281,15 @@ fn memory_of(member: &Member, spaces: &[Found]) -> MemorySurvey {
     let used: u64 = (0..tables.chunks.len())
         .filter_map(|chunk| {
             let size = size_at(member, Chunks::first_page(chunk))?;
-            let used = Chunks::extents(chunk, size).filter(|page| tables.alloc.read(*page).state() == Alloc::Used);
+            let used = Chunks::extents(chunk, size)
+                .filter(|page| tables.alloc.read(*page).state() == Alloc::Used);
             Some((used.count() * size.bytes()) as u64)
         })
         .sum();
-    let owned: u64 = spaces.iter().map(|found| found.survey.owned + found.sending).sum();
+    let owned: u64 = spaces
+        .iter()
+        .map(|found| found.survey.owned + found.sending)
+        .sum();
     MemorySurvey {
         limit: tables.header.limit.load(Ordering::Relaxed),
         taken: (tables.chunks.populated() * CHUNK) as u64,
@@ -293,8 +302,15 @@ fn memory_of(member: &Member, spaces: &[Found]) -> MemorySurvey {
 fn ports(member: &Member, spaces: &[Found]) -> Vec<PortSurvey> {
     let tables = member.tables();
     let held = senders(member, spaces);
-    let known = entries(member, tables.geometry.ports, PORT_BYTES, tables.ports.len());
-    known.filter_map(|index| port(member, u16::try_from(index).ok()?, &held)).collect()
+    let known = entries(
+        member,
+        tables.geometry.ports,
+        PORT_BYTES,
+        tables.ports.len(),
+    );
+    known
+        .filter_map(|index| port(member, u16::try_from(index).ok()?, &held))
+        .collect()
 }
 
 /// Counts of send rights: of which port, and how many.
@@ -307,7 +323,9 @@ fn senders(member: &Member, spaces: &[Found]) -> Senders {
         let row = tables.right_row(survey.id);
         let start = tables.geometry.rights + u64::from(survey.id) * Geometry::RIGHT_ROW;
         for index in entries(member, start, RIGHT_BYTES, tables.ports.len()) {
-            let Ok(index) = u16::try_from(index) else { continue };
+            let Ok(index) = u16::try_from(index) else {
+                continue;
+            };
             if let Some(sends) = row.any_sends(index) {
                 *senders.entry((index, sends.generation)).or_default() += sends.count;
             }
@@ -334,7 +352,9 @@ fn port(member: &Member, index: u16, senders: &Senders) -> Option<PortSurvey> {
         owner: status.owner,
         kind: match status {
             PortStatus { replies: true, .. } => PortKind::Replies,
-            PortStatus { synchronous: true, .. } => PortKind::Synchronous,
+            PortStatus {
+                synchronous: true, ..
+            } => PortKind::Synchronous,
             _ => PortKind::Asynchronous,
         },
         state,
@@ -346,7 +366,10 @@ fn port(member: &Member, index: u16, senders: &Senders) -> Option<PortSurvey> {
         voids: entry.receiver.voids.load(Ordering::Relaxed),
         dropped: entry.counters.dropped.load(Ordering::Relaxed),
         full: entry.counters.full.load(Ordering::Relaxed),
-        senders: senders.get(&(index, status.generation)).copied().unwrap_or(0),
+        senders: senders
+            .get(&(index, status.generation))
+            .copied()
+            .unwrap_or(0),
     })
 }
 
@@ -355,7 +378,9 @@ fn entries(member: &Member, start: u64, size: u64, count: usize) -> impl Iterato
     let whole = start..start + size * count as u64;
     let ranges = memory::data_ranges(member.region.fd(), whole.clone());
     // A file system that cannot tell holes has none; a failure reads as such.
-    let ranges: Vec<Range<u64>> = ranges.collect::<Result<_, _>>().unwrap_or_else(|_| vec![whole]);
+    let ranges: Vec<Range<u64>> = ranges
+        .collect::<Result<_, _>>()
+        .unwrap_or_else(|_| vec![whole]);
     ranges.into_iter().flat_map(move |range| {
         let first = (range.start - start) / size;
         let end = (range.end - start).div_ceil(size).min(count as u64);

@@ -36,7 +36,10 @@ pub(crate) struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { looks: MOST / 4, skipped: 0 }
+        Self {
+            looks: MOST / 4,
+            skipped: 0,
+        }
     }
 }
 
@@ -48,7 +51,11 @@ impl Patience {
         }
         if self.looks < LEAST {
             self.skipped += 1;
-            return if self.skipped.is_multiple_of(PROBE) { LEAST } else { 0 };
+            return if self.skipped.is_multiple_of(PROBE) {
+                LEAST
+            } else {
+                0
+            };
         }
         self.looks
     }

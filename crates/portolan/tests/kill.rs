@@ -2,7 +2,9 @@
 //! are told, go on, and afterwards not one page is missing.
 #![cfg(feature = "marks")]
 
-use portolan::{Access, Deadline, Domain, Message, PortOptions, ReceiveError, RequestError, Unsent, WhenFull};
+use portolan::{
+    Access, Deadline, Domain, Message, PortOptions, ReceiveError, RequestError, Unsent, WhenFull,
+};
 use portolan_sys::process::{PidFd, Signal, signal};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -18,7 +20,9 @@ static PLAN: OnceLock<(String, u32, Signal)> = OnceLock::new();
 static PASSES: AtomicU32 = AtomicU32::new(0);
 
 fn reached(mark: &str) {
-    let Some((deadly, passes, how)) = PLAN.get() else { return };
+    let Some((deadly, passes, how)) = PLAN.get() else {
+        return;
+    };
     if mark == deadly && PASSES.fetch_add(1, Ordering::Relaxed) + 1 == *passes {
         let own = PidFd::open(std::process::id()).unwrap();
         signal(&own, *how).unwrap();
@@ -28,14 +32,25 @@ fn reached(mark: &str) {
 /// The other process of these tests; nothing, when it is run as a test.
 #[test]
 fn victim() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let [domain, mark, passes, how] = role.split(' ').collect::<Vec<_>>()[..] else { panic!("{role}") };
-    let how = if how == "stop" { Signal::STOP } else { Signal::KILL };
-    PLAN.set((mark.to_owned(), passes.parse().unwrap(), how)).unwrap();
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let [domain, mark, passes, how] = role.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{role}")
+    };
+    let how = if how == "stop" {
+        Signal::STOP
+    } else {
+        Signal::KILL
+    };
+    PLAN.set((mark.to_owned(), passes.parse().unwrap(), how))
+        .unwrap();
     portolan_shm::mark::install(reached);
     let domain = Domain::join(domain).unwrap();
     let mut inbox = domain.bind(PortOptions::named("victim").queue(2)).unwrap();
-    let mut server = domain.bind(PortOptions::named("victim-server").queue(2).synchronous()).unwrap();
+    let mut server = domain
+        .bind(PortOptions::named("victim-server").queue(2).synchronous())
+        .unwrap();
     let survivor = domain.connect("survivor", PATIENCE).unwrap();
     let requests = domain.connect("survivor-server", PATIENCE).unwrap();
     loop {
@@ -55,7 +70,9 @@ fn victim() {
         let _ = requests.request_reply(ask, Access::Now, PATIENCE);
         // Both rest now and then, so that falling asleep is passed too.
         for _ in 0..3 {
-            if let Ok(request) = server.get_request(Access::Later, Deadline::after(Duration::from_millis(2))) {
+            if let Ok(request) =
+                server.get_request(Access::Later, Deadline::after(Duration::from_millis(2)))
+            {
                 let _ = request.reply_in_place();
             }
             let _ = inbox.receive(Access::Later, Deadline::after(Duration::from_millis(2)));
@@ -65,7 +82,11 @@ fn victim() {
 
 fn unique() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("kill-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "kill-{}-{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 fn spawn(domain: &str, mark: &str, passes: u32, how: &str) -> Child {
@@ -79,13 +100,19 @@ fn spawn(domain: &str, mark: &str, passes: u32, how: &str) -> Child {
 
 /// Works with the victim until it is dead; says what became of the survivor's calls.
 fn work_with(domain: &Domain, child: &mut Child, mark: &str) {
-    let mut inbox = domain.bind(PortOptions::named("survivor").queue(4)).unwrap();
-    let mut server = domain.bind(PortOptions::named("survivor-server").queue(4).synchronous()).unwrap();
+    let mut inbox = domain
+        .bind(PortOptions::named("survivor").queue(4))
+        .unwrap();
+    let mut server = domain
+        .bind(PortOptions::named("survivor-server").queue(4).synchronous())
+        .unwrap();
     let end = Instant::now() + PATIENCE;
     let to_victim = domain.connect("victim", PATIENCE);
     let to_server = domain.connect("victim-server", PATIENCE);
     std::thread::scope(|scope| {
-        let (Ok(to_victim), Ok(to_server)) = (to_victim, to_server) else { return };
+        let (Ok(to_victim), Ok(to_server)) = (to_victim, to_server) else {
+            return;
+        };
         // Full queues and open requests, all of which must end when the victim is dead.
         let sender = scope.spawn(move || {
             loop {
@@ -93,7 +120,10 @@ fn work_with(domain: &Domain, child: &mut Child, mark: &str) {
                 if let Ok(extent) = domain.allocate(6000) {
                     message.push(extent).unwrap();
                 }
-                match to_victim.send(message, Deadline::after(PATIENCE)).map_err(|e| e.reason) {
+                match to_victim
+                    .send(message, Deadline::after(PATIENCE))
+                    .map_err(|e| e.reason)
+                {
                     Ok(()) => {}
                     Err(Unsent::DeadName) => break,
                     Err(other) => panic!("{other}"),
@@ -102,24 +132,35 @@ fn work_with(domain: &Domain, child: &mut Child, mark: &str) {
         });
         let asker = scope.spawn(move || {
             loop {
-                match to_server.request_reply(Message::new(b"?").unwrap(), Access::Later, PATIENCE) {
+                match to_server.request_reply(Message::new(b"?").unwrap(), Access::Later, PATIENCE)
+                {
                     Ok(_) | Err(RequestError::Dropped) => {}
                     Err(RequestError::ServerDead) => {}
-                    Err(RequestError::Unsent(error)) if matches!(error.reason, Unsent::DeadName) => break,
+                    Err(RequestError::Unsent(error))
+                        if matches!(error.reason, Unsent::DeadName) =>
+                    {
+                        break;
+                    }
                     Err(other) => panic!("{other}"),
                 }
             }
         });
         while !(sender.is_finished() && asker.is_finished()) {
-            assert!(Instant::now() < end, "{mark}: the survivor's threads hang, or the mark is never passed");
-            for message in [inbox.receive(Access::Later, Deadline::after(Duration::from_millis(1)))] {
+            assert!(
+                Instant::now() < end,
+                "{mark}: the survivor's threads hang, or the mark is never passed"
+            );
+            for message in [inbox.receive(Access::Later, Deadline::after(Duration::from_millis(1)))]
+            {
                 match message {
                     Ok(message) => drop(message),
                     Err(ReceiveError::TimedOut) => {}
                     Err(other) => panic!("{mark}: {other}"),
                 }
             }
-            if let Ok(request) = server.get_request(Access::Later, Deadline::after(Duration::from_millis(1))) {
+            if let Ok(request) =
+                server.get_request(Access::Later, Deadline::after(Duration::from_millis(1)))
+            {
                 let _ = request.reply_in_place();
             }
         }
@@ -132,11 +173,17 @@ fn nothing_is_lost(domain: &Domain, mark: &str) {
     let pages = usize::try_from(LIMIT / 4096).unwrap();
     let end = Instant::now() + PATIENCE;
     loop {
-        let all: Vec<_> = (0..=pages).map_while(|_| domain.allocate(4096).ok()).collect();
+        let all: Vec<_> = (0..=pages)
+            .map_while(|_| domain.allocate(4096).ok())
+            .collect();
         if all.len() == pages {
             return;
         }
-        assert!(Instant::now() < end, "{mark}: {} of {pages} pages", all.len());
+        assert!(
+            Instant::now() < end,
+            "{mark}: {} of {pages} pages",
+            all.len()
+        );
         drop(all);
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -152,7 +199,15 @@ fn die_at(mark: &str, passes: u32) {
 
 #[test]
 fn allocating_and_freeing() {
-    for mark in ["allocate.noted", "allocate.won", "allocate.done", "allocate.run_claimed", "chunk.claimed", "chunk.populated", "chunk.bodies"] {
+    for mark in [
+        "allocate.noted",
+        "allocate.won",
+        "allocate.done",
+        "allocate.run_claimed",
+        "chunk.claimed",
+        "chunk.populated",
+        "chunk.bodies",
+    ] {
         die_at(mark, 3);
     }
     for mark in ["free.before", "free.word"] {
@@ -162,8 +217,16 @@ fn allocating_and_freeing() {
 
 #[test]
 fn sending() {
-    for mark in ["send.before_claim", "send.claimed", "send.noted", "send.written", "send.before_publish", "send.published", "send.cleared", "right.receive_leaves"]
-    {
+    for mark in [
+        "send.before_claim",
+        "send.claimed",
+        "send.noted",
+        "send.written",
+        "send.before_publish",
+        "send.published",
+        "send.cleared",
+        "right.receive_leaves",
+    ] {
         die_at(mark, 1);
         die_at(mark, 4);
     }
@@ -171,7 +234,15 @@ fn sending() {
 
 #[test]
 fn receiving() {
-    for mark in ["receive.noted", "receive.before_take", "receive.taken", "receive.before_retire", "receive.retired", "sleep.armed", "sleep.before_futex"] {
+    for mark in [
+        "receive.noted",
+        "receive.before_take",
+        "receive.taken",
+        "receive.before_retire",
+        "receive.retired",
+        "sleep.armed",
+        "sleep.before_futex",
+    ] {
         die_at(mark, 1);
         die_at(mark, 6);
     }
@@ -179,7 +250,12 @@ fn receiving() {
 
 #[test]
 fn requesting_and_binding() {
-    for mark in ["request.before_post", "bind.entry_taken", "bind.queue_open", "bind.done"] {
+    for mark in [
+        "request.before_post",
+        "bind.entry_taken",
+        "bind.queue_open",
+        "bind.done",
+    ] {
         die_at(mark, 4);
     }
     die_at("right.counted", 2);
@@ -189,22 +265,37 @@ fn requesting_and_binding() {
 fn a_sender_that_is_stopped_in_mid_send_holds_up_nobody() {
     let name = unique();
     let domain = Domain::builder(&name).limit(LIMIT).join().unwrap();
-    let mut inbox = domain.bind(PortOptions::named("survivor").queue(7)).unwrap();
-    let _server = domain.bind(PortOptions::named("survivor-server").synchronous()).unwrap();
+    let mut inbox = domain
+        .bind(PortOptions::named("survivor").queue(7))
+        .unwrap();
+    let _server = domain
+        .bind(PortOptions::named("survivor-server").synchronous())
+        .unwrap();
     for mark in ["send.claimed", "send.written"] {
         let mut child = spawn(&name, mark, 1, "stop");
         let right = inbox.make_send();
         drop(domain.connect("victim", PATIENCE).unwrap());
         // Until it is stopped: state T.
         let end = Instant::now() + PATIENCE;
-        while !std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") T ") {
+        while !std::fs::read_to_string(format!("/proc/{}/stat", child.id()))
+            .unwrap()
+            .contains(") T ")
+        {
             assert!(Instant::now() < end, "the victim is not stopped");
             std::thread::sleep(Duration::from_millis(1));
         }
         // Many laps of the ring, past the slot that it holds.
         for i in 0..200u32 {
-            right.send(Message::new(&i.to_le_bytes()).unwrap(), Deadline::after(PATIENCE)).unwrap();
-            assert_eq!(inbox.receive(Access::Later, PATIENCE).unwrap().header(), i.to_le_bytes());
+            right
+                .send(
+                    Message::new(&i.to_le_bytes()).unwrap(),
+                    Deadline::after(PATIENCE),
+                )
+                .unwrap();
+            assert_eq!(
+                inbox.receive(Access::Later, PATIENCE).unwrap().header(),
+                i.to_le_bytes()
+            );
         }
         let victim = PidFd::open(child.id()).unwrap();
         signal(&victim, Signal::CONT).unwrap();
@@ -234,11 +325,16 @@ fn a_full_queue_whose_receiver_dies_tells_its_sender_at_once() {
     // It waits for this name before it does anything else.
     let right = domain.connect("victim", PATIENCE).unwrap();
     while right.send(Message::default(), WhenFull::Fail).is_ok() {}
-    let waiting = std::thread::spawn(move || right.send(Message::new(b"kept").unwrap(), Deadline::NEVER));
+    let waiting =
+        std::thread::spawn(move || right.send(Message::new(b"kept").unwrap(), Deadline::NEVER));
     std::thread::sleep(Duration::from_millis(20));
     child.kill().unwrap();
     let refused = waiting.join().unwrap().unwrap_err();
-    assert!(matches!(refused.reason, Unsent::DeadName), "{}", refused.reason);
+    assert!(
+        matches!(refused.reason, Unsent::DeadName),
+        "{}",
+        refused.reason
+    );
     assert_eq!(refused.message.header(), b"kept");
     child.wait().unwrap();
 }

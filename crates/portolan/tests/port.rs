@@ -1,7 +1,8 @@
 //! Ports and messages within one process: what is sent arrives, whole, once, in order.
 
 use portolan::{
-    Access, BindError, Deadline, Domain, Message, MessageError, Notice, PortOptions, ReceiveError, RequestError, Right, Unsent, Urgency, WhenFull,
+    Access, BindError, Deadline, Domain, Message, MessageError, Notice, PortOptions, ReceiveError,
+    RequestError, Right, Unsent, Urgency, WhenFull,
 };
 use std::time::{Duration, Instant};
 
@@ -24,12 +25,22 @@ fn headers_of_every_length_arrive() -> Outcome {
             right.send(Message::new(&header)?, WhenFull::Fail)?;
             right.send(domain.message(&header)?, WhenFull::Fail)?;
             for _ in 0..2 {
-                assert_eq!(port.try_receive(Access::Later)?.header(), header, "{len} bytes, {inline} inline");
+                assert_eq!(
+                    port.try_receive(Access::Later)?.header(),
+                    header,
+                    "{len} bytes, {inline} inline"
+                );
             }
         }
     }
     let too_long = Message::new(&[0; 4097]).unwrap_err();
-    assert_eq!(too_long, MessageError::Header { len: 4097, limit: 4096 });
+    assert_eq!(
+        too_long,
+        MessageError::Header {
+            len: 4097,
+            limit: 4096
+        }
+    );
     Ok(())
 }
 
@@ -51,7 +62,10 @@ fn extents_move_and_keep_their_address() -> Outcome {
     message.extents_mut()[0][9_999] = 8;
     right.send(message, WhenFull::Fail)?;
     let message = port.try_receive(Access::Later)?;
-    assert_eq!((message.extents()[0].address(), message.extents()[0][9_999]), (address, 8));
+    assert_eq!(
+        (message.extents()[0].address(), message.extents()[0][9_999]),
+        (address, 8)
+    );
     Ok(())
 }
 
@@ -112,7 +126,13 @@ fn many_extents_and_rights_travel_in_one_message() -> Outcome {
     right.send(message, WhenFull::Fail)?;
     let mut message = port.try_receive(Access::Now)?;
     assert_eq!(message.header(), [5; 4096]);
-    assert!(message.extents().iter().enumerate().all(|(i, e)| e[..] == (i as u64).to_le_bytes()));
+    assert!(
+        message
+            .extents()
+            .iter()
+            .enumerate()
+            .all(|(i, e)| e[..] == (i as u64).to_le_bytes())
+    );
     assert_eq!(message.take_rights().len(), 64);
     Ok(())
 }
@@ -173,11 +193,20 @@ fn a_full_queue_waits_fails_or_drops_as_told() -> Outcome {
     assert!(matches!(refused.reason, Unsent::Full { slots: 4 }));
     assert_eq!(refused.message.header(), [4]);
     right.send(Message::new(b"lost")?, WhenFull::Drop)?;
-    let late = right.send(Message::new(b"late")?, Deadline::after(Duration::from_millis(5))).unwrap_err();
+    let late = right
+        .send(
+            Message::new(b"late")?,
+            Deadline::after(Duration::from_millis(5)),
+        )
+        .unwrap_err();
     assert_eq!(late.message.header(), b"late");
     let waiting = std::thread::spawn({
         let right = right.clone();
-        move || right.send(Message::new(b"waited").unwrap(), Deadline::after(SOON)).map_err(|e| e.to_string())
+        move || {
+            right
+                .send(Message::new(b"waited").unwrap(), Deadline::after(SOON))
+                .map_err(|e| e.to_string())
+        }
     });
     for i in 0..4 {
         assert_eq!(port.receive(Access::Later, SOON)?.header(), [i]);
@@ -198,22 +227,33 @@ fn rights_travel_and_dead_names_are_errors() -> Outcome {
     message.attach(other.make_send_once())?;
     to_inbox.send(message, WhenFull::Fail)?;
     let mut rights = inbox.try_receive(Access::Later)?.take_rights();
-    let (Some(Right::SendOnce(once)), Some(Right::Send(right))) = (rights.pop(), rights.pop()) else { panic!("two rights") };
+    let (Some(Right::SendOnce(once)), Some(Right::Send(right))) = (rights.pop(), rights.pop())
+    else {
+        panic!("two rights")
+    };
     right.send(Message::new(b"many")?, WhenFull::Fail)?;
     once.send(Message::new(b"once")?)?;
     assert_eq!(other.try_receive(Access::Later)?.header(), b"many");
     assert_eq!(other.try_receive(Access::Later)?.header(), b"once");
     drop(other.make_send_once());
-    assert_eq!(other.try_receive(Access::Later)?.notice(), Some(Notice::SendOnceDropped));
+    assert_eq!(
+        other.try_receive(Access::Later)?.notice(),
+        Some(Notice::SendOnceDropped)
+    );
     drop(other);
     assert!(!right.is_live());
-    let refused = right.send(Message::new(b"nobody")?, WhenFull::Fail).unwrap_err();
+    let refused = right
+        .send(Message::new(b"nobody")?, WhenFull::Fail)
+        .unwrap_err();
     assert!(matches!(refused.reason, Unsent::DeadName));
     assert_eq!(refused.message.header(), b"nobody");
     // The entry's next port is another one.
     let mut next = domain.bind(PortOptions::unnamed())?;
     assert!(right.send(Message::default(), WhenFull::Fail).is_err());
-    assert!(matches!(next.try_receive(Access::Later), Err(ReceiveError::TimedOut)));
+    assert!(matches!(
+        next.try_receive(Access::Later),
+        Err(ReceiveError::TimedOut)
+    ));
     Ok(())
 }
 
@@ -233,7 +273,10 @@ fn a_moved_receive_right_takes_its_queue_along() -> Outcome {
     to_inbox.send(message, WhenFull::Fail)?;
     // While it travels, messages queue.
     right.send(Message::new(&[5])?, WhenFull::Fail)?;
-    let Some(Right::Receive(mut port)) = inbox.try_receive(Access::Later)?.take_rights().pop() else { panic!("a receive right") };
+    let Some(Right::Receive(mut port)) = inbox.try_receive(Access::Later)?.take_rights().pop()
+    else {
+        panic!("a receive right")
+    };
     for i in 1..6u8 {
         assert_eq!(port.try_receive(Access::Later)?.header(), [i]);
     }
@@ -258,7 +301,10 @@ fn no_more_senders_and_death_are_told_when_asked() -> Outcome {
     let second = right.clone();
     port.request_no_more_senders();
     drop(right);
-    assert!(matches!(port.try_receive(Access::Later), Err(ReceiveError::TimedOut)));
+    assert!(matches!(
+        port.try_receive(Access::Later),
+        Err(ReceiveError::TimedOut)
+    ));
     // In a message it still counts.
     let mut carrier = domain.bind(PortOptions::unnamed())?;
     let mut message = Message::default();
@@ -267,7 +313,10 @@ fn no_more_senders_and_death_are_told_when_asked() -> Outcome {
     assert_eq!(port.senders(), 1);
     assert!(port.try_receive(Access::Later).is_err());
     drop(carrier.try_receive(Access::Later)?);
-    assert_eq!(port.try_receive(Access::Later)?.notice(), Some(Notice::NoMoreSenders));
+    assert_eq!(
+        port.try_receive(Access::Later)?.notice(),
+        Some(Notice::NoMoreSenders)
+    );
     assert!(port.try_receive(Access::Later).is_err(), "told once");
 
     let mut notify = domain.bind(PortOptions::unnamed())?;
@@ -276,9 +325,14 @@ fn no_more_senders_and_death_are_told_when_asked() -> Outcome {
     right.watch(&notify, 42)?;
     drop(port);
     right.watch(&notify, 43)?;
-    let mut tokens: Vec<_> = (0..3).map(|_| notify.try_receive(Access::Later).map(|m| m.notice())).collect::<Result<_, _>>()?;
+    let mut tokens: Vec<_> = (0..3)
+        .map(|_| notify.try_receive(Access::Later).map(|m| m.notice()))
+        .collect::<Result<_, _>>()?;
     tokens.sort_by_key(|n| format!("{n:?}"));
-    assert_eq!(tokens, [41, 42, 43].map(|token| Some(Notice::DeadName { token })));
+    assert_eq!(
+        tokens,
+        [41, 42, 43].map(|token| Some(Notice::DeadName { token }))
+    );
     Ok(())
 }
 
@@ -293,7 +347,10 @@ fn the_last_send_right_may_end_in_a_port_that_closes() -> Outcome {
     carrier.make_send().send(message, WhenFull::Fail)?;
     assert!(port.try_receive(Access::Later).is_err());
     drop(carrier);
-    assert_eq!(port.try_receive(Access::Later)?.notice(), Some(Notice::NoMoreSenders));
+    assert_eq!(
+        port.try_receive(Access::Later)?.notice(),
+        Some(Notice::NoMoreSenders)
+    );
     Ok(())
 }
 
@@ -307,7 +364,10 @@ fn a_request_dropped_at_a_full_queue_is_answered() -> Outcome {
         pending.push(right.request(Message::default(), WhenFull::Drop)?);
     }
     let last = pending.last_mut().unwrap();
-    assert!(matches!(last.wait(Access::Later, SOON), Err(RequestError::Dropped)));
+    assert!(matches!(
+        last.wait(Access::Later, SOON),
+        Err(RequestError::Dropped)
+    ));
     Ok(())
 }
 
@@ -315,12 +375,17 @@ fn a_request_dropped_at_a_full_queue_is_answered() -> Outcome {
 fn an_answer_for_which_there_is_no_page_is_told_all_the_same() -> Outcome {
     let domain = Domain::builder("small").limit(8 << 20).private()?;
     let mut port = domain.bind(PortOptions::unnamed().synchronous())?;
-    let mut pending = port.make_send().request(Message::default(), WhenFull::Fail)?;
+    let mut pending = port
+        .make_send()
+        .request(Message::default(), WhenFull::Fail)?;
     let request = port.get_request(Access::Later, Deadline::NOW)?;
     let _all: Vec<_> = (0..).map_while(|_| domain.allocate(4096).ok()).collect();
     let unsent = request.reply(Message::new(&[1; 4096])?).unwrap_err();
     assert!(matches!(unsent.reason, Unsent::Allocate(_)), "{unsent}");
-    assert!(matches!(pending.wait(Access::Later, Deadline::NOW), Err(RequestError::Dropped)));
+    assert!(matches!(
+        pending.wait(Access::Later, Deadline::NOW),
+        Err(RequestError::Dropped)
+    ));
     Ok(())
 }
 
@@ -329,9 +394,19 @@ fn requests_are_answered_in_any_order_from_any_thread() -> Outcome {
     let domain = domain();
     let mut port = domain.bind(PortOptions::unnamed().synchronous())?;
     let right = port.make_send();
-    assert!(matches!(right.send(Message::default(), WhenFull::Fail).unwrap_err().reason, Unsent::WrongKind(..)));
-    let mut pending: Vec<_> = (0..10u8).map(|i| right.request(Message::new(&[i]).unwrap(), WhenFull::Fail)).collect::<Result<_, _>>()?;
-    let mut requests: Vec<_> = (0..10).map(|_| port.get_request(Access::Later, SOON)).collect::<Result<_, _>>()?;
+    assert!(matches!(
+        right
+            .send(Message::default(), WhenFull::Fail)
+            .unwrap_err()
+            .reason,
+        Unsent::WrongKind(..)
+    ));
+    let mut pending: Vec<_> = (0..10u8)
+        .map(|i| right.request(Message::new(&[i]).unwrap(), WhenFull::Fail))
+        .collect::<Result<_, _>>()?;
+    let mut requests: Vec<_> = (0..10)
+        .map(|_| port.get_request(Access::Later, SOON))
+        .collect::<Result<_, _>>()?;
     drop(requests.remove(4));
     requests.reverse();
     std::thread::spawn(move || {
@@ -346,7 +421,10 @@ fn requests_are_answered_in_any_order_from_any_thread() -> Outcome {
     for (i, pending) in pending.iter_mut().enumerate() {
         match pending.wait(Access::Later, SOON) {
             Ok(answer) => assert_eq!(usize::from(answer.header()[0]), 2 * i),
-            Err(error) => assert!(i == 4 && matches!(error, RequestError::Dropped), "{i}: {error}"),
+            Err(error) => assert!(
+                i == 4 && matches!(error, RequestError::Dropped),
+                "{i}: {error}"
+            ),
         }
     }
     Ok(())
@@ -357,19 +435,32 @@ fn a_client_that_gives_up_and_a_server_that_closes() -> Outcome {
     let domain = domain();
     let mut port = domain.bind(PortOptions::unnamed().synchronous())?;
     let right = port.make_send();
-    let late = right.request_reply(Message::new(b"a")?, Access::Later, Deadline::after(Duration::from_millis(3)));
+    let late = right.request_reply(
+        Message::new(b"a")?,
+        Access::Later,
+        Deadline::after(Duration::from_millis(3)),
+    );
     assert!(matches!(late, Err(RequestError::TimedOut)));
     let request = port.get_request(Access::Later, SOON)?;
-    assert!(matches!(request.reply(Message::default()).unwrap_err().reason, Unsent::DeadName));
+    assert!(matches!(
+        request.reply(Message::default()).unwrap_err().reason,
+        Unsent::DeadName
+    ));
     // One taken but unanswered, one still in the queue.
     let mut first = right.request(Message::new(b"b")?, WhenFull::Fail)?;
     let mut second = right.request(Message::new(b"c")?, WhenFull::Fail)?;
     let taken = port.get_request(Access::Later, SOON)?;
     drop(port);
-    assert!(matches!(second.wait(Access::Later, SOON), Err(RequestError::ServerDead)));
+    assert!(matches!(
+        second.wait(Access::Later, SOON),
+        Err(RequestError::ServerDead)
+    ));
     taken.reply(Message::new(b"still")?)?;
     assert_eq!(first.wait(Access::Later, SOON)?.header(), b"still");
-    assert!(matches!(right.request_reply(Message::default(), Access::Later, SOON), Err(RequestError::Unsent(_))));
+    assert!(matches!(
+        right.request_reply(Message::default(), Access::Later, SOON),
+        Err(RequestError::Unsent(_))
+    ));
     Ok(())
 }
 
@@ -387,8 +478,14 @@ fn the_most_urgent_message_comes_first() -> Outcome {
     for _ in 0..50 {
         send(b"none", None)?;
         send(b"low", Some(Urgency::Priority(1)))?;
-        send(b"late", Some(Urgency::Deadline(start + Duration::from_secs(2))))?;
-        send(b"early", Some(Urgency::Deadline(start + Duration::from_secs(1))))?;
+        send(
+            b"late",
+            Some(Urgency::Deadline(start + Duration::from_secs(2))),
+        )?;
+        send(
+            b"early",
+            Some(Urgency::Deadline(start + Duration::from_secs(1))),
+        )?;
         send(b"high", Some(Urgency::Priority(9)))?;
         assert_eq!(port.try_receive(Access::Later)?.header(), b"early");
         send(b"none 2", None)?;
@@ -412,13 +509,25 @@ fn names_are_found_waited_for_and_unique() -> Outcome {
     assert!(domain.connect("later", Deadline::NOW).is_err());
     let waiting = std::thread::spawn({
         let domain = domain.clone();
-        move || domain.connect("later", SOON).map_err(|e| e.to_string())?.send(Message::default(), WhenFull::Fail).map_err(|e| e.to_string())
+        move || {
+            domain
+                .connect("later", SOON)
+                .map_err(|e| e.to_string())?
+                .send(Message::default(), WhenFull::Fail)
+                .map_err(|e| e.to_string())
+        }
     });
     let mut port = domain.bind(PortOptions::named("later"))?;
     port.receive(Access::Later, SOON)?;
     waiting.join().unwrap()?;
-    assert!(matches!(domain.bind(PortOptions::named("later")), Err(BindError::NameTaken { owner: 1, .. })));
-    assert!(matches!(domain.bind(PortOptions::named("")), Err(BindError::BadName { .. })));
+    assert!(matches!(
+        domain.bind(PortOptions::named("later")),
+        Err(BindError::NameTaken { owner: 1, .. })
+    ));
+    assert!(matches!(
+        domain.bind(PortOptions::named("")),
+        Err(BindError::BadName { .. })
+    ));
     drop(port);
     domain.bind(PortOptions::named("later"))?;
     Ok(())
@@ -430,8 +539,15 @@ fn raw_handles_are_taken_up_once() -> Outcome {
     for _ in 0..100 {
         let raw = domain.allocate(100)?.into_raw();
         let adopted = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..2).map(|_| scope.spawn(|| domain.adopt(raw).is_ok())).collect();
-            threads.into_iter().filter(|_| true).map(|t| t.join().unwrap()).filter(|won| *won).count()
+            let threads: Vec<_> = (0..2)
+                .map(|_| scope.spawn(|| domain.adopt(raw).is_ok()))
+                .collect();
+            threads
+                .into_iter()
+                .filter(|_| true)
+                .map(|t| t.join().unwrap())
+                .filter(|won| *won)
+                .count()
         });
         assert_eq!(adopted, 1);
         assert!(domain.adopt(raw).is_err(), "it was freed by the winner");
@@ -450,7 +566,9 @@ fn several_threads_send_and_receive() -> Outcome {
                 for i in 0..3000u32 {
                     let mut header = vec![s];
                     header.extend(i.to_le_bytes());
-                    right.send(Message::new(&header).unwrap(), Deadline::after(SOON)).unwrap();
+                    right
+                        .send(Message::new(&header).unwrap(), Deadline::after(SOON))
+                        .unwrap();
                 }
             })
         })
@@ -463,7 +581,10 @@ fn several_threads_send_and_receive() -> Outcome {
                 for _ in 0..3000 {
                     let message = shared.receive(Access::Later, SOON).unwrap();
                     let h = message.header();
-                    let (s, i) = (usize::from(h[0]), i64::from(u32::from_le_bytes(h[1..].try_into().unwrap())));
+                    let (s, i) = (
+                        usize::from(h[0]),
+                        i64::from(u32::from_le_bytes(h[1..].try_into().unwrap())),
+                    );
                     assert!(i > last[s], "sender {s}: {i} after {}", last[s]);
                     last[s] = i;
                 }

@@ -65,7 +65,11 @@ impl<'r> Chunks<'r> {
     /// Indices of the part that holds extents of `size`.
     pub fn part(&self, size: Size) -> core::ops::Range<usize> {
         let half = self.words.len() / 2;
-        if size.small().is_some() { 0..half } else { half..self.words.len() }
+        if size.small().is_some() {
+            0..half
+        } else {
+            half..self.words.len()
+        }
     }
 
     /// The word of chunk `index`; a body of nothing for one that does not exist.
@@ -74,7 +78,10 @@ impl<'r> Chunks<'r> {
         match self.words.get(index) {
             // Acquire: who cut it unlocked its allocation words before.
             Some(word) => ChunkWord::unpack(word.load(Ordering::Acquire)),
-            None => ChunkWord { r#use: ChunkUse::Body, ..ChunkWord::FRESH },
+            None => ChunkWord {
+                r#use: ChunkUse::Body,
+                ..ChunkWord::FRESH
+            },
         }
     }
 
@@ -91,7 +98,10 @@ impl<'r> Chunks<'r> {
     }
 
     fn change(&self, index: usize, from: ChunkWord, to: ChunkWord) -> bool {
-        self.words.get(index).is_some_and(|w| w.compare_exchange(from.pack(), to.pack(), Ordering::AcqRel, Ordering::Acquire).is_ok())
+        self.words.get(index).is_some_and(|w| {
+            w.compare_exchange(from.pack(), to.pack(), Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+        })
     }
 
     fn set(&self, index: usize, to: ChunkWord) {
@@ -107,27 +117,51 @@ impl<'r> Chunks<'r> {
 
     /// Chunks whose memory was taken from the kernel, or is being taken.
     pub fn populated(&self) -> usize {
-        (0..self.len()).filter(|i| { let w = self.read(*i); w.populated || w.r#use == ChunkUse::Taking }).count()
+        (0..self.len())
+            .filter(|i| {
+                let w = self.read(*i);
+                w.populated || w.r#use == ChunkUse::Taking
+            })
+            .count()
     }
 
     /// Chunks that are free, and how many of them have memory.
     pub fn free(&self, part: core::ops::Range<usize>) -> (usize, usize) {
-        let free: Vec<ChunkWord> = part.map(|i| self.read(i)).filter(|w| w.r#use == ChunkUse::Free).collect();
+        let free: Vec<ChunkWord> = part
+            .map(|i| self.read(i))
+            .filter(|w| w.r#use == ChunkUse::Free)
+            .collect();
         (free.len(), free.iter().filter(|w| w.populated).count())
     }
 
     /// Claims `count` free chunks in a row for `home`, populated ones rather than fresh
     /// ones; the index of the first. They are *taking* until [`Chunks::cut`] or
     /// [`Chunks::abandon`].
-    pub fn claim_run(&self, part: core::ops::Range<usize>, count: usize, home: u8) -> Option<usize> {
-        [true, false].into_iter().find_map(|populated| self.claim_run_of(part.clone(), count, home, populated))
+    pub fn claim_run(
+        &self,
+        part: core::ops::Range<usize>,
+        count: usize,
+        home: u8,
+    ) -> Option<usize> {
+        [true, false]
+            .into_iter()
+            .find_map(|populated| self.claim_run_of(part.clone(), count, home, populated))
     }
 
-    fn claim_run_of(&self, part: core::ops::Range<usize>, count: usize, home: u8, populated: bool) -> Option<usize> {
+    fn claim_run_of(
+        &self,
+        part: core::ops::Range<usize>,
+        count: usize,
+        home: u8,
+        populated: bool,
+    ) -> Option<usize> {
         let usable = |w: ChunkWord| w.r#use == ChunkUse::Free && (w.populated || !populated);
         let mut first = part.start;
         while first + count <= part.end {
-            match (first..first + count).rev().find(|i| !usable(self.read(*i))) {
+            match (first..first + count)
+                .rev()
+                .find(|i| !usable(self.read(*i)))
+            {
                 Some(obstacle) => first = obstacle + 1,
                 None if self.try_claim(first, count, home) => return Some(first),
                 None => first += 1,
@@ -139,7 +173,13 @@ impl<'r> Chunks<'r> {
     fn try_claim(&self, first: usize, count: usize, home: u8) -> bool {
         for index in first..first + count {
             let was = self.read(index);
-            let taking = ChunkWord { r#use: ChunkUse::Taking, home, argument: 0, size: 0, ..was };
+            let taking = ChunkWord {
+                r#use: ChunkUse::Taking,
+                home,
+                argument: 0,
+                size: 0,
+                ..was
+            };
             if was.r#use != ChunkUse::Free || !self.change(index, was, taking) {
                 self.abandon(first, index - first);
                 return false;
@@ -152,14 +192,28 @@ impl<'r> Chunks<'r> {
     /// Notes that a chunk that we are taking has its memory, as one huge page or not.
     pub fn note_populated(&self, index: usize, huge: bool) {
         let word = self.read(index);
-        self.set(index, ChunkWord { populated: true, huge, ..word });
+        self.set(
+            index,
+            ChunkWord {
+                populated: true,
+                huge,
+                ..word
+            },
+        );
         mark!("chunk.populated");
     }
 
     /// Notes that the memory of a chunk that we are taking was given to the kernel.
     pub fn note_empty(&self, index: usize) {
         let word = self.read(index);
-        self.set(index, ChunkWord { populated: false, huge: false, ..word });
+        self.set(
+            index,
+            ChunkWord {
+                populated: false,
+                huge: false,
+                ..word
+            },
+        );
         mark!("chunk.emptied");
     }
 
@@ -167,7 +221,16 @@ impl<'r> Chunks<'r> {
     pub fn abandon(&self, first: usize, count: usize) {
         for index in first..first + count {
             let word = self.read(index);
-            self.set(index, ChunkWord { r#use: ChunkUse::Free, home: 0, size: 0, argument: 0, ..word });
+            self.set(
+                index,
+                ChunkWord {
+                    r#use: ChunkUse::Free,
+                    home: 0,
+                    size: 0,
+                    argument: 0,
+                    ..word
+                },
+            );
         }
     }
 
@@ -176,12 +239,34 @@ impl<'r> Chunks<'r> {
         let head = u32::try_from(first).unwrap_or(u32::MAX);
         for index in first + 1..first + size.chunks() {
             let word = self.read(index);
-            self.set(index, ChunkWord { r#use: ChunkUse::Body, home, size: size.code(), argument: head, ..word });
+            self.set(
+                index,
+                ChunkWord {
+                    r#use: ChunkUse::Body,
+                    home,
+                    size: size.code(),
+                    argument: head,
+                    ..word
+                },
+            );
         }
         mark!("chunk.bodies");
         let word = self.read(first);
-        let r#use = if size.small().is_some() { ChunkUse::Small } else { ChunkUse::Head };
-        self.set(first, ChunkWord { r#use, home, size: size.code(), argument: 0, ..word });
+        let r#use = if size.small().is_some() {
+            ChunkUse::Small
+        } else {
+            ChunkUse::Head
+        };
+        self.set(
+            first,
+            ChunkWord {
+                r#use,
+                home,
+                size: size.code(),
+                argument: 0,
+                ..word
+            },
+        );
         for page in Self::extents(first, size) {
             alloc.unlock(page);
         }
@@ -205,11 +290,18 @@ impl<'r> Chunks<'r> {
     /// Gives a chunk or a run back to the domain, if no extent of it is in use. For anybody.
     pub fn give_back(&self, alloc: &AllocWords<'_>, index: usize, by: u8) -> GiveBack {
         let was = self.read(index);
-        let Some(size) = Size::from_code(was.size).filter(|_| matches!(was.r#use, ChunkUse::Small | ChunkUse::Head)) else {
+        let Some(size) = Size::from_code(was.size)
+            .filter(|_| matches!(was.r#use, ChunkUse::Small | ChunkUse::Head))
+        else {
             return GiveBack::Busy;
         };
         let any_used = Self::extents(index, size).any(|p| alloc.read(p).state() != Alloc::Free);
-        let returning = ChunkWord { r#use: ChunkUse::Returning, home: by, argument: u32::from(was.home), ..was };
+        let returning = ChunkWord {
+            r#use: ChunkUse::Returning,
+            home: by,
+            argument: u32::from(was.home),
+            ..was
+        };
         if any_used || !self.change(index, was, returning) {
             return GiveBack::Busy;
         }
@@ -223,7 +315,16 @@ impl<'r> Chunks<'r> {
             loop {
                 let word = self.read(index);
                 let home = word.argument.to_le_bytes()[0];
-                if self.change(index, word, ChunkWord { r#use: was.r#use, home, argument: 0, ..word }) {
+                if self.change(
+                    index,
+                    word,
+                    ChunkWord {
+                        r#use: was.r#use,
+                        home,
+                        argument: 0,
+                        ..word
+                    },
+                ) {
                     return GiveBack::Busy;
                 }
             }
@@ -237,7 +338,16 @@ impl<'r> Chunks<'r> {
         let count = size.chunks().max(1);
         for i in (index..index + count).rev() {
             let word = self.read(i);
-            self.set(i, ChunkWord { r#use: ChunkUse::Free, home: 0, size: 0, argument: 0, ..word });
+            self.set(
+                i,
+                ChunkWord {
+                    r#use: ChunkUse::Free,
+                    home: 0,
+                    size: 0,
+                    argument: 0,
+                    ..word
+                },
+            );
             mark!("chunk.freed");
         }
         GiveBack::Done(count)
@@ -251,8 +361,18 @@ impl<'r> Chunks<'r> {
     pub fn reclaim(&self, alloc: &AllocWords<'_>, index: usize, space: u8) -> bool {
         let mut word = self.read(index);
         // Somebody else is giving it back; it is not to return to a dead home.
-        while word.r#use == ChunkUse::Returning && word.home != space && word.argument == u32::from(space) {
-            if self.change(index, word, ChunkWord { argument: 0, ..word }) {
+        while word.r#use == ChunkUse::Returning
+            && word.home != space
+            && word.argument == u32::from(space)
+        {
+            if self.change(
+                index,
+                word,
+                ChunkWord {
+                    argument: 0,
+                    ..word
+                },
+            ) {
                 return false;
             }
             word = self.read(index);
@@ -270,7 +390,17 @@ impl<'r> Chunks<'r> {
             ChunkUse::Body if !self.has_head(word) => {
                 // By compare-exchange: or its run was given back this instant, and it is
                 // somebody else's by now.
-                self.change(index, word, ChunkWord { r#use: ChunkUse::Free, home: 0, size: 0, argument: 0, ..word });
+                self.change(
+                    index,
+                    word,
+                    ChunkWord {
+                        r#use: ChunkUse::Free,
+                        home: 0,
+                        size: 0,
+                        argument: 0,
+                        ..word
+                    },
+                );
                 false
             }
             ChunkUse::Returning => {
@@ -278,12 +408,28 @@ impl<'r> Chunks<'r> {
                 let small = size.small().is_some();
                 // Not freed yet: make it whole again. Bodies that were freed already mean that
                 // all extents were withdrawn, so the rest is freed too.
-                let begun = !small && (index + 1..index + size.chunks()).any(|i| self.read(i).r#use != ChunkUse::Body || self.read(i).argument as usize != index);
+                let begun = !small
+                    && (index + 1..index + size.chunks()).any(|i| {
+                        self.read(i).r#use != ChunkUse::Body
+                            || self.read(i).argument as usize != index
+                    });
                 if begun {
                     self.free_run_rest(index, size);
                 } else {
-                    let r#use = if small { ChunkUse::Small } else { ChunkUse::Head };
-                    self.set(index, ChunkWord { r#use, home: 0, argument: 0, ..word });
+                    let r#use = if small {
+                        ChunkUse::Small
+                    } else {
+                        ChunkUse::Head
+                    };
+                    self.set(
+                        index,
+                        ChunkWord {
+                            r#use,
+                            home: 0,
+                            argument: 0,
+                            ..word
+                        },
+                    );
                     for page in Self::extents(index, size) {
                         alloc.unlock(page);
                     }
@@ -320,16 +466,36 @@ impl<'r> Chunks<'r> {
         for i in index + 1..index + size.chunks() {
             let word = self.read(i);
             if ours(word) {
-                self.set(i, ChunkWord { r#use: ChunkUse::Free, home: 0, size: 0, argument: 0, ..word });
+                self.set(
+                    i,
+                    ChunkWord {
+                        r#use: ChunkUse::Free,
+                        home: 0,
+                        size: 0,
+                        argument: 0,
+                        ..word
+                    },
+                );
             }
         }
         let word = self.read(index);
-        self.set(index, ChunkWord { r#use: ChunkUse::Free, home: 0, size: 0, argument: 0, ..word });
+        self.set(
+            index,
+            ChunkWord {
+                r#use: ChunkUse::Free,
+                home: 0,
+                size: 0,
+                argument: 0,
+                ..word
+            },
+        );
     }
 
     /// Makes `space` the home of a chunk or run whose home is dead.
     pub fn adopt(&self, index: usize, space: u8) -> bool {
         let was = self.read(index);
-        was.home == 0 && matches!(was.r#use, ChunkUse::Small | ChunkUse::Head) && self.change(index, was, ChunkWord { home: space, ..was })
+        was.home == 0
+            && matches!(was.r#use, ChunkUse::Small | ChunkUse::Head)
+            && self.change(index, was, ChunkWord { home: space, ..was })
     }
 }

@@ -63,7 +63,9 @@ pub enum OwnerError {
         pages: usize,
     },
     /// The caller's: this space does not hold it (it was sent, freed, or never received).
-    #[error("the extent at page {page} is not ours: it was sent, freed or never received (our owner word says {found:?})")]
+    #[error(
+        "the extent at page {page} is not ours: it was sent, freed or never received (our owner word says {found:?})"
+    )]
     NotHeld {
         /// Its first page.
         page: u32,
@@ -118,7 +120,12 @@ impl<'r> OwnerRow<'r> {
 
     #[inline]
     fn entry(&self, page: u32) -> Result<&'r OwnerEntry, OwnerError> {
-        self.entries.get(page as usize).ok_or(OwnerError::OutOfRange { page, pages: self.entries.len() })
+        self.entries
+            .get(page as usize)
+            .ok_or(OwnerError::OutOfRange {
+                page,
+                pages: self.entries.len(),
+            })
     }
 
     /// What the row says of the extent at `page`; nothing, for a page that does not exist.
@@ -126,7 +133,10 @@ impl<'r> OwnerRow<'r> {
     pub fn read(&self, page: u32) -> (OwnerWord, Destination) {
         match self.entries.get(page as usize) {
             // Acquire: the destination was stored before *sending*.
-            Some(entry) => (OwnerWord(entry.word.load(Ordering::Acquire)), Destination(entry.to.load(Ordering::Relaxed))),
+            Some(entry) => (
+                OwnerWord(entry.word.load(Ordering::Acquire)),
+                Destination(entry.to.load(Ordering::Relaxed)),
+            ),
             None => (OwnerWord::NONE, Destination(0)),
         }
     }
@@ -179,7 +189,12 @@ impl<'r> OwnerRow<'r> {
         if let Ok(entry) = self.entry(page) {
             // Release: after the publication or the allocation word, never before. If
             // another thread of ours has written since, the extent is its business.
-            let _ = entry.word.compare_exchange(word, OwnerWord::NONE.0, Ordering::Release, Ordering::Relaxed);
+            let _ = entry.word.compare_exchange(
+                word,
+                OwnerWord::NONE.0,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
         }
     }
 
@@ -206,7 +221,12 @@ impl<'r> OwnerRow<'r> {
     fn swap(&self, page: u32, generation: u32, from: Hold, to: Hold) -> Result<(), OwnerError> {
         let from = OwnerWord::new(from, generation);
         let to = OwnerWord::new(to, generation);
-        match self.entry(page)?.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire) {
+        match self.entry(page)?.word.compare_exchange(
+            from.0,
+            to.0,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
             Ok(_) => Ok(()),
             Err(found) => Err(refusal(page, generation, OwnerWord(found))),
         }
@@ -215,9 +235,16 @@ impl<'r> OwnerRow<'r> {
 
 fn refusal(page: u32, generation: u32, found: OwnerWord) -> OwnerError {
     if matches!(found.hold(), Hold::Held | Hold::Parked) && found.generation() != generation {
-        OwnerError::Stale { page, handle: generation, now: found.generation() }
+        OwnerError::Stale {
+            page,
+            handle: generation,
+            now: found.generation(),
+        }
     } else {
-        OwnerError::NotHeld { page, found: found.hold() }
+        OwnerError::NotHeld {
+            page,
+            found: found.hold(),
+        }
     }
 }
 
@@ -263,9 +290,26 @@ impl<'r> AllocWords<'r> {
         // First the row (O3, O5); by compare-exchange, for another thread of ours may be at
         // it. Acquire: pairs with the Release of whoever cleared it.
         let note = allocating(generation);
-        row.entry(page).ok()?.word.compare_exchange(OwnerWord::NONE.0, note, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        row.entry(page)
+            .ok()?
+            .word
+            .compare_exchange(
+                OwnerWord::NONE.0,
+                note,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            )
+            .ok()?;
         mark!("allocate.noted");
-        if word.compare_exchange(free.0, used_by(row.space, generation).0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if word
+            .compare_exchange(
+                free.0,
+                used_by(row.space, generation).0,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
+            .is_err()
+        {
             row.take_back(page, note);
             return None;
         }
@@ -281,7 +325,8 @@ impl<'r> AllocWords<'r> {
         row.check(page, generation)?;
         mark!("free.before");
         // Release: our last reads and writes of the pages are over (O4).
-        self.words[page as usize].store(AllocWord::new(Alloc::Free, generation).0, Ordering::Release);
+        self.words[page as usize]
+            .store(AllocWord::new(Alloc::Free, generation).0, Ordering::Release);
         mark!("free.word");
         row.take_back(page, held(generation));
         Ok(())
@@ -299,7 +344,8 @@ impl<'r> AllocWords<'r> {
             Hold::Sending => return false,
             Hold::Held | Hold::Parked => self.reclaim(page, word.generation()),
             Hold::None if word.0 & ALLOCATING != 0 => {
-                self.read(page) == used_by(row.space, word.generation()) && self.reclaim(page, word.generation())
+                self.read(page) == used_by(row.space, word.generation())
+                    && self.reclaim(page, word.generation())
             }
             Hold::None => false,
         };
@@ -315,7 +361,10 @@ impl<'r> AllocWords<'r> {
         let free = AllocWord::new(Alloc::Free, generation);
         was.state() == Alloc::Used
             && was.generation() == generation
-            && self.words.get(page as usize).is_some_and(|w| w.compare_exchange(was.0, free.0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+            && self.words.get(page as usize).is_some_and(|w| {
+                w.compare_exchange(was.0, free.0, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            })
     }
 
     /// Withdraws a free extent, so that its chunk can be given back.
@@ -332,7 +381,10 @@ impl<'r> AllocWords<'r> {
         let was = self.read(page);
         let to = AllocWord::new(to, was.generation());
         was.state() == from
-            && self.words.get(page as usize).is_some_and(|w| w.compare_exchange(was.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+            && self.words.get(page as usize).is_some_and(|w| {
+                w.compare_exchange(was.0, to.0, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            })
     }
 }
 

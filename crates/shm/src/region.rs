@@ -209,7 +209,10 @@ impl<'r> Tables<'r> {
     ///   where the trust inside a domain is placed: members may be buggy and may die
     ///   at any instruction, but a hostile one is out of scope.
     pub unsafe fn new(base: *mut u8, geometry: Geometry) -> Self {
-        let ground = Ground { base, life: PhantomData };
+        let ground = Ground {
+            base,
+            life: PhantomData,
+        };
         let size = |count: u64| usize::try_from(count).unwrap_or(0);
         Self {
             geometry,
@@ -244,19 +247,24 @@ impl<'r> Tables<'r> {
 
     /// Ports that were ever used; looking at others would only allocate their pages.
     pub fn used_ports(&self) -> impl Iterator<Item = (u16, &'r PortEntry)> + use<'r> {
-        let used = usize::try_from(self.header.port_hint.value.load(Ordering::SeqCst)).unwrap_or(MAX_PORTS);
+        let used = usize::try_from(self.header.port_hint.value.load(Ordering::SeqCst))
+            .unwrap_or(MAX_PORTS);
         (0..=u16::MAX).zip(&self.ports[..used.min(MAX_PORTS)])
     }
 
     /// Spaces that are in use, by a member or a dead one.
     pub fn used_spaces(&self) -> impl Iterator<Item = u8> + use<'r> {
         let spaces = self.spaces;
-        (1..=u8::MAX).filter(move |s| SpaceStatus::unpack(spaces[usize::from(*s)].status.load(Ordering::SeqCst)).phase != SpacePhase::Free)
+        (1..=u8::MAX).filter(move |s| {
+            SpaceStatus::unpack(spaces[usize::from(*s)].status.load(Ordering::SeqCst)).phase
+                != SpacePhase::Free
+        })
     }
 
     /// Watches that were ever used.
     pub fn used_watches(&self) -> &'r [WatchEntry] {
-        let used = usize::try_from(self.header.watches.value.load(Ordering::SeqCst)).unwrap_or(MAX_WATCHES);
+        let used = usize::try_from(self.header.watches.value.load(Ordering::SeqCst))
+            .unwrap_or(MAX_WATCHES);
         &self.watches[..used.min(MAX_WATCHES)]
     }
 
@@ -265,10 +273,16 @@ impl<'r> Tables<'r> {
         let port = self.ports.get(usize::from(index))?;
         // Acquire: geometry and offset were stored before the status that led here.
         let geometry = port.control.geometry.load(Ordering::Acquire).to_le_bytes();
-        let offset = usize::try_from(port.control.queue.load(Ordering::Acquire)).ok()?.checked_sub(LINE)?;
+        let offset = usize::try_from(port.control.queue.load(Ordering::Acquire))
+            .ok()?
+            .checked_sub(LINE)?;
         let slot_lines = usize::from(geometry[1]);
-        let lines = 1usize.checked_shl(u32::from(geometry[0]))?.checked_mul(slot_lines)?;
-        let lines = self.queues.get(offset / LINE..(offset / LINE).checked_add(lines)?)?;
+        let lines = 1usize
+            .checked_shl(u32::from(geometry[0]))?
+            .checked_mul(slot_lines)?;
+        let lines = self
+            .queues
+            .get(offset / LINE..(offset / LINE).checked_add(lines)?)?;
         Queue::new(port, lines, slot_lines).ok()
     }
 
@@ -285,7 +299,11 @@ impl<'r> Tables<'r> {
 
 /// Reads a zero-padded text.
 pub fn read_text(words: &[AtomicU64]) -> String {
-    let bytes: Vec<u8> = words.iter().flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes()).take_while(|b| *b != 0).collect();
+    let bytes: Vec<u8> = words
+        .iter()
+        .flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes())
+        .take_while(|b| *b != 0)
+        .collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -296,7 +314,11 @@ pub fn write_text(words: &[AtomicU64], text: &str) {
     for (i, word) in words.iter().enumerate() {
         let mut chunk = [0; 8];
         for (j, byte) in chunk.iter_mut().enumerate() {
-            *byte = if i * 8 + j == last { 0 } else { bytes.next().unwrap_or(0) };
+            *byte = if i * 8 + j == last {
+                0
+            } else {
+                bytes.next().unwrap_or(0)
+            };
         }
         word.store(u64::from_le_bytes(chunk), Ordering::Relaxed);
     }

@@ -64,12 +64,20 @@ fn is_older(generation: u32, than: u32) -> bool {
 impl Once {
     fn unpack(word: u64) -> Self {
         let RightCount { count, generation } = RightCount::unpack(word);
-        Self { count: count & ONCE_MOST, tag: count >> ONCE_COUNT_BITS & TAG_MASK, generation }
+        Self {
+            count: count & ONCE_MOST,
+            tag: count >> ONCE_COUNT_BITS & TAG_MASK,
+            generation,
+        }
     }
 
     fn pack(self) -> u64 {
         let count = self.count.min(ONCE_MOST) | (self.tag & TAG_MASK) << ONCE_COUNT_BITS;
-        RightCount { count, generation: self.generation }.pack()
+        RightCount {
+            count,
+            generation: self.generation,
+        }
+        .pack()
     }
 }
 
@@ -90,7 +98,9 @@ impl<'r> RightRow<'r> {
     }
 
     fn change_send(&self, port: PortName, change: impl Fn(u32) -> u32) -> u32 {
-        let Some(entry) = self.entries.get(usize::from(port.index)) else { return 0 };
+        let Some(entry) = self.entries.get(usize::from(port.index)) else {
+            return 0;
+        };
         let mut was = entry.send.load(Ordering::Acquire);
         loop {
             let held = RightCount::unpack(was);
@@ -98,8 +108,14 @@ impl<'r> RightRow<'r> {
             if held.count > 0 && is_older(port.generation, held.generation) {
                 return 0;
             }
-            let now = RightCount { count: change(Self::of(was, port)), generation: port.generation };
-            match entry.send.compare_exchange(was, now.pack(), Ordering::AcqRel, Ordering::Acquire) {
+            let now = RightCount {
+                count: change(Self::of(was, port)),
+                generation: port.generation,
+            };
+            match entry
+                .send
+                .compare_exchange(was, now.pack(), Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => return now.count,
                 Err(other) => was = other,
             }
@@ -108,25 +124,39 @@ impl<'r> RightRow<'r> {
 
     fn of(word: u64, port: PortName) -> u32 {
         let RightCount { count, generation } = RightCount::unpack(word);
-        if generation == port.generation { count } else { 0 }
+        if generation == port.generation {
+            count
+        } else {
+            0
+        }
     }
 
     /// How many send rights on `port` the space holds.
     pub fn sends(&self, port: PortName) -> u32 {
-        self.entries.get(usize::from(port.index)).map_or(0, |e| Self::of(e.send.load(Ordering::Acquire), port))
+        self.entries
+            .get(usize::from(port.index))
+            .map_or(0, |e| Self::of(e.send.load(Ordering::Acquire), port))
     }
 
     /// Adds a send-once right that answers the request `tag`.
     #[inline]
     pub fn add_once(&self, port: PortName, tag: u32) {
-        self.change_once(port, |once| Once { count: (once.count + 1).min(ONCE_MOST), tag, ..once });
+        self.change_once(port, |once| Once {
+            count: (once.count + 1).min(ONCE_MOST),
+            tag,
+            ..once
+        });
     }
 
     /// Notes the right to answer the request `tag`: the only one on this port, for a
     /// client's reply port has one request under way.
     #[inline]
     pub fn hold_answer(&self, port: PortName, tag: u32) {
-        self.change_once(port, |once| Once { count: 1, tag, ..once });
+        self.change_once(port, |once| Once {
+            count: 1,
+            tag,
+            ..once
+        });
     }
 
     /// The request `tag` was answered, or its right sent on.
@@ -136,10 +166,24 @@ impl<'r> RightRow<'r> {
     /// port took the place of a client's that had given up (R3). Neither is ours to forget.
     #[inline]
     pub fn drop_answer(&self, port: PortName, tag: u32) {
-        let Some(entry) = self.entries.get(usize::from(port.index)) else { return };
-        let once = |count, tag| Once { count, tag, generation: port.generation }.pack();
+        let Some(entry) = self.entries.get(usize::from(port.index)) else {
+            return;
+        };
+        let once = |count, tag| {
+            Once {
+                count,
+                tag,
+                generation: port.generation,
+            }
+            .pack()
+        };
         // Release: after the answer was published, for the host that reads it when we are dead.
-        let _ = entry.once.compare_exchange(once(1, tag), once(0, 0), Ordering::Release, Ordering::Relaxed);
+        let _ = entry.once.compare_exchange(
+            once(1, tag),
+            once(0, 0),
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
     }
 
     /// Takes a send-once right away.
@@ -147,13 +191,18 @@ impl<'r> RightRow<'r> {
     pub fn drop_once(&self, port: PortName) {
         self.change_once(port, |once| match once.count {
             ONCE_MOST => once,
-            count => Once { count: count.saturating_sub(1), ..once },
+            count => Once {
+                count: count.saturating_sub(1),
+                ..once
+            },
         });
     }
 
     #[inline]
     fn change_once(&self, port: PortName, change: impl Fn(Once) -> Once) {
-        let Some(entry) = self.entries.get(usize::from(port.index)) else { return };
+        let Some(entry) = self.entries.get(usize::from(port.index)) else {
+            return;
+        };
         let mut was = entry.once.load(Ordering::Relaxed);
         loop {
             let mut once = Once::unpack(was);
@@ -161,9 +210,18 @@ impl<'r> RightRow<'r> {
                 return;
             }
             if once.generation != port.generation {
-                once = Once { count: 0, tag: 0, generation: port.generation };
+                once = Once {
+                    count: 0,
+                    tag: 0,
+                    generation: port.generation,
+                };
             }
-            match entry.once.compare_exchange(was, change(once).pack(), Ordering::AcqRel, Ordering::Relaxed) {
+            match entry.once.compare_exchange(
+                was,
+                change(once).pack(),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return,
                 Err(other) => was = other,
             }
@@ -200,14 +258,27 @@ mod tests {
     fn a_right_of_an_older_port_leaves_the_count_of_a_later_one() {
         let entries = [RightEntry::default()];
         let row = RightRow::new(&entries);
-        let older = PortName { index: 0, generation: 4 };
-        let later = PortName { index: 0, generation: 5 };
+        let older = PortName {
+            index: 0,
+            generation: 4,
+        };
+        let later = PortName {
+            index: 0,
+            generation: 5,
+        };
         row.hold_answer(older, 1);
         // The client gave up; its entry is another client's port now.
         row.hold_answer(later, 1);
         row.drop_answer(older, 1);
         row.hold_answer(older, 2);
-        assert_eq!(row.once(0), Some(Once { count: 1, tag: 1, generation: 5 }));
+        assert_eq!(
+            row.once(0),
+            Some(Once {
+                count: 1,
+                tag: 1,
+                generation: 5
+            })
+        );
         row.drop_answer(later, 1);
         assert_eq!(row.once(0), None);
     }
@@ -216,11 +287,21 @@ mod tests {
     fn a_late_drop_leaves_the_next_request_of_the_same_client() {
         let entries = [RightEntry::default()];
         let row = RightRow::new(&entries);
-        let port = PortName { index: 0, generation: 4 };
+        let port = PortName {
+            index: 0,
+            generation: 4,
+        };
         row.hold_answer(port, 1);
         // Answered; another thread has taken the next request before the answerer notes it.
         row.hold_answer(port, 2);
         row.drop_answer(port, 1);
-        assert_eq!(row.once(0), Some(Once { count: 1, tag: 2, generation: 4 }));
+        assert_eq!(
+            row.once(0),
+            Some(Once {
+                count: 1,
+                tag: 2,
+                generation: 4
+            })
+        );
     }
 }

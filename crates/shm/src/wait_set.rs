@@ -18,7 +18,11 @@ use portolan_abi::region::WAIT_SET_BYTES;
 // The model checker has every word to itself, so it gets fewer.
 const LEAVES: usize = if cfg!(loom) { 128 } else { MAX_PORTS / 64 };
 const RIDGES: usize = LEAVES / 64;
-const REST: usize = if cfg!(loom) { 0 } else { 1024 - 8 - RIDGES - LEAVES };
+const REST: usize = if cfg!(loom) {
+    0
+} else {
+    1024 - 8 - RIDGES - LEAVES
+};
 const _: () = assert!(WAIT_SET_BYTES == 1024 * 8);
 
 /// A wait set's entry.

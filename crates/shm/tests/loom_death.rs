@@ -30,7 +30,8 @@ use support::{Futex, Port, Sent, explore_deaths, with};
 fn a_sender_dies() {
     explore_deaths("sender", 2, |k| {
         with(Arena::new(), |arena| {
-            let victim = thread::spawn(move || after(k, || arena.allocate_and_send(1, 0)).is_none());
+            let victim =
+                thread::spawn(move || after(k, || arena.allocate_and_send(1, 0)).is_none());
             let other = thread::spawn(|| arena.ports[0].send(&Spot::default(), 3, 31));
             let mut cursor = Cursor::resume(&arena.ports[0].queue());
             let mut received = usize::from(arena.receive_any(2, 0, &mut cursor).is_some());
@@ -56,7 +57,8 @@ fn a_sender_dies_beside_a_sleeper() {
     explore_deaths("sender, receiver asleep", 2, |k| {
         with(Port::new(2), |port| {
             let over = Arc::new(AtomicBool::new(false));
-            let victim = thread::spawn(move || after(k, || port.send(&Spot::default(), 1, 11)).is_none());
+            let victim =
+                thread::spawn(move || after(k, || port.send(&Spot::default(), 1, 11)).is_none());
             let seen = Arc::clone(&over);
             let receiver = thread::spawn(move || {
                 let mut cursor = Cursor::resume(&port.queue());
@@ -164,7 +166,9 @@ fn a_receiver_dies_before_one_that_waits() {
             // Its owner's death closes the port.
             let queue = port.queue();
             for index in 0..2 {
-                while let portolan_shm::queue::CloseStep::Message { position } = queue.close_slot(index) {
+                while let portolan_shm::queue::CloseStep::Message { position } =
+                    queue.close_slot(index)
+                {
                     queue.close_drained(position);
                 }
             }
@@ -206,7 +210,10 @@ fn another_receiver_goes_on() {
             got.extend(port.drain(&mut cursor));
             // What the first receiver took is gone with it; the rest comes once, in order.
             let ours: Vec<u64> = got.iter().copied().filter(|w| *w != 31).collect();
-            assert!([&[11, 12][..], &[12], &[11], &[]].contains(&&ours[..]), "{got:?}");
+            assert!(
+                [&[11, 12][..], &[12], &[11], &[]].contains(&&ours[..]),
+                "{got:?}"
+            );
             assert!(got.len() - ours.len() <= 1);
             let taken = port.queue().port.receiver.taken.load(Ordering::Relaxed);
             assert!(taken >= 2 + u64::from(sent == Sent::Yes), "{got:?}");
@@ -221,7 +228,9 @@ fn another_receiver_goes_on() {
 fn an_allocator_dies() {
     explore_deaths("allocator", 3, |k| {
         with(Arena::new(), |arena| {
-            let victim = thread::spawn(move || after(k, || arena.alloc().allocate(&arena.row(1), 0)).is_none());
+            let victim = thread::spawn(move || {
+                after(k, || arena.alloc().allocate(&arena.row(1), 0)).is_none()
+            });
             let other = thread::spawn(|| {
                 let generation = arena.alloc().allocate(&arena.row(2), 0)?;
                 arena.alloc().free(&arena.row(2), 0, generation).unwrap();
@@ -245,7 +254,9 @@ fn a_freer_dies() {
     explore_deaths("freer", 3, |k| {
         with(Arena::new(), |arena| {
             let generation = arena.alloc().allocate(&arena.row(1), 0).unwrap();
-            let victim = thread::spawn(move || after(k, || arena.alloc().free(&arena.row(1), 0, generation)).is_none());
+            let victim = thread::spawn(move || {
+                after(k, || arena.alloc().free(&arena.row(1), 0, generation)).is_none()
+            });
             let other = thread::spawn(|| arena.alloc().allocate(&arena.row(2), 0));
             let died = victim.join().unwrap();
             if died {
@@ -287,7 +298,8 @@ fn a_closer_dies() {
 fn a_sender_dies_into_a_closing_port() {
     explore_deaths("sender, port closing", 2, |k| {
         with(Arena::new(), |arena| {
-            let victim = thread::spawn(move || after(k, || arena.allocate_and_send(1, 0)).is_none());
+            let victim =
+                thread::spawn(move || after(k, || arena.allocate_and_send(1, 0)).is_none());
             let closer = thread::spawn(|| arena.close(0));
             let died = victim.join().unwrap();
             if died {
@@ -348,7 +360,9 @@ fn a_giver_dies() {
         explore_deaths("giver", 3, move |k| {
             with(Arena::new(), |arena| {
                 arena.cut(3, 0, size);
-                let victim = thread::spawn(move || after(k, || arena.chunks().give_back(&arena.alloc(), 0, 1)).is_none());
+                let victim = thread::spawn(move || {
+                    after(k, || arena.chunks().give_back(&arena.alloc(), 0, 1)).is_none()
+                });
                 let other = thread::spawn(move || arena.allocate(2, 0, size));
                 let died = victim.join().unwrap();
                 if died {
@@ -389,7 +403,10 @@ fn a_home_dies_under_a_giver() {
             giver.join().unwrap();
             arena.audit();
             let word = arena.chunks().read(0);
-            assert!(!died || (word.home == 0 && matches!(word.r#use, ChunkUse::Head | ChunkUse::Free)), "{word:?}");
+            assert!(
+                !died || (word.home == 0 && matches!(word.r#use, ChunkUse::Head | ChunkUse::Free)),
+                "{word:?}"
+            );
             died
         })
     });
@@ -399,34 +416,37 @@ fn a_home_dies_under_a_giver() {
 #[test]
 fn a_raiser_dies() {
     explore_deaths("raiser", 3, |k| {
-        with((WaitSetEntry::default(), Futex::default()), |(set, futex)| {
-            let raise = move || {
-                if set.raise(70) {
+        with(
+            (WaitSetEntry::default(), Futex::default()),
+            |(set, futex)| {
+                let raise = move || {
+                    if set.raise(70) {
+                        futex.wake();
+                    }
+                };
+                let victim = thread::spawn(move || after(k, raise).is_none());
+                let waiter = thread::spawn(move || {
+                    let mut seen = Vec::new();
+                    while seen.is_empty() {
+                        set.drain(|m| seen.push(m));
+                        if seen.is_empty()
+                            && let Some(bell) = set.sleep()
+                        {
+                            futex.wait(&set.doorbell, bell);
+                            set.awake();
+                        }
+                    }
+                    seen
+                });
+                let died = victim.join().unwrap();
+                if died {
+                    raise();
+                    // The dead may have rung without waking.
                     futex.wake();
                 }
-            };
-            let victim = thread::spawn(move || after(k, raise).is_none());
-            let waiter = thread::spawn(move || {
-                let mut seen = Vec::new();
-                while seen.is_empty() {
-                    set.drain(|m| seen.push(m));
-                    if seen.is_empty()
-                        && let Some(bell) = set.sleep()
-                    {
-                        futex.wait(&set.doorbell, bell);
-                        set.awake();
-                    }
-                }
-                seen
-            });
-            let died = victim.join().unwrap();
-            if died {
-                raise();
-                // The dead may have rung without waking.
-                futex.wake();
-            }
-            assert_eq!(waiter.join().unwrap(), [70]);
-            died
-        })
+                assert_eq!(waiter.join().unwrap(), [70]);
+                died
+            },
+        )
     });
 }

@@ -68,8 +68,13 @@ fn an_extent_is_sent_on_by_its_sender() {
             let mut cursor = Cursor::resume(&arena.ports[0].queue());
             let got = (0..2).find_map(|_| arena.receive(1, 0, &mut cursor));
             let on = got.map(|(page, generation)| {
-                let claim = arena.ports[1].queue().claim(&arena.ports[1].spots[1], 1).unwrap();
-                arena.row(1).sending(page, generation, Destination::new(1, claim.position()));
+                let claim = arena.ports[1]
+                    .queue()
+                    .claim(&arena.ports[1].spots[1], 1)
+                    .unwrap();
+                arena
+                    .row(1)
+                    .sending(page, generation, Destination::new(1, claim.position()));
                 claim
             });
             sender.join().unwrap();
@@ -86,7 +91,8 @@ fn a_freed_extent_comes_back() {
     explore("free and receive", 3, || {
         with(Arena::new(), |arena| {
             let generation = arena.alloc().allocate(&arena.row(1), 0).unwrap();
-            let freer = thread::spawn(move || arena.alloc().free(&arena.row(1), 0, generation).unwrap());
+            let freer =
+                thread::spawn(move || arena.alloc().free(&arena.row(1), 0, generation).unwrap());
             let sender = thread::spawn(|| arena.allocate_and_send(2, 0));
             let mut cursor = Cursor::resume(&arena.ports[0].queue());
             for _ in 0..2 {
@@ -104,7 +110,8 @@ fn a_freed_extent_comes_back() {
 fn one_of_three_gets_an_extent() {
     explore("allocate", 3, || {
         with(Arena::new(), |arena| {
-            let others = [1, 1].map(|space| thread::spawn(move || arena.alloc().allocate(&arena.row(space), 0)));
+            let others = [1, 1]
+                .map(|space| thread::spawn(move || arena.alloc().allocate(&arena.row(space), 0)));
             let mine = arena.alloc().allocate(&arena.row(2), 0);
             let got = others.map(|o| o.join().unwrap());
             assert!(got.into_iter().chain([mine]).flatten().count() <= 1);
@@ -131,7 +138,10 @@ fn a_chunk_changes_its_cut_under_an_allocator() {
             });
             giver.join().unwrap();
             let first = allocator.join().unwrap();
-            assert!(first.is_none() || second.is_none(), "one page in two extents");
+            assert!(
+                first.is_none() || second.is_none(),
+                "one page in two extents"
+            );
             arena.audit();
             let word = arena.chunks().read(0);
             if first.is_some() || second.is_some() {
@@ -150,28 +160,31 @@ fn a_chunk_changes_its_cut_under_an_allocator() {
 #[test]
 fn no_ready_member_is_slept_over() {
     explore("wait set", 3, || {
-        with((WaitSetEntry::default(), Futex::default()), |(set, futex)| {
-            let raisers = [1, 70].map(|member| {
-                thread::spawn(move || {
-                    if set.raise(member) {
-                        futex.wake();
+        with(
+            (WaitSetEntry::default(), Futex::default()),
+            |(set, futex)| {
+                let raisers = [1, 70].map(|member| {
+                    thread::spawn(move || {
+                        if set.raise(member) {
+                            futex.wake();
+                        }
+                    })
+                });
+                let mut seen = Vec::new();
+                while seen.len() < 2 {
+                    set.drain(|m| seen.push(m));
+                    if seen.len() < 2
+                        && let Some(bell) = set.sleep()
+                    {
+                        futex.wait(&set.doorbell, bell);
+                        set.awake();
                     }
-                })
-            });
-            let mut seen = Vec::new();
-            while seen.len() < 2 {
-                set.drain(|m| seen.push(m));
-                if seen.len() < 2
-                    && let Some(bell) = set.sleep()
-                {
-                    futex.wait(&set.doorbell, bell);
-                    set.awake();
                 }
-            }
-            seen.sort_unstable();
-            assert_eq!(seen, [1, 70]);
-            raisers.into_iter().for_each(|r| r.join().unwrap());
-        });
+                seen.sort_unstable();
+                assert_eq!(seen, [1, 70]);
+                raisers.into_iter().for_each(|r| r.join().unwrap());
+            },
+        );
     });
 }
 
@@ -181,7 +194,16 @@ fn counts_of_a_row_add_up() {
     explore("rights", 3, || {
         with([RightEntry::default()], |entries| {
             let row = RightRow::new(entries);
-            let (old, new) = (PortName { index: 0, generation: 1 }, PortName { index: 0, generation: 2 });
+            let (old, new) = (
+                PortName {
+                    index: 0,
+                    generation: 1,
+                },
+                PortName {
+                    index: 0,
+                    generation: 2,
+                },
+            );
             row.add_send(old, 2);
             let dropper = thread::spawn(move || {
                 row.drop_send(old);

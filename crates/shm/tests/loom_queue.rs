@@ -23,7 +23,9 @@ fn of_sender(words: &[u64], sender: u64) -> Vec<u64> {
 fn send_all(port: &Port, sender: u8, count: u64) -> Vec<u64> {
     let spot = Spot::default();
     let words = (1..=count).map(|i| u64::from(sender) * 10 + i);
-    words.filter(|w| port.send(&spot, sender, *w) == Sent::Yes).collect()
+    words
+        .filter(|w| port.send(&spot, sender, *w) == Sent::Yes)
+        .collect()
 }
 
 fn poll(port: &Port, cursor: &mut Cursor, looks: usize) -> Vec<u64> {
@@ -104,12 +106,18 @@ fn two_passed_slots_come_back() {
             port.queue().pass_published(&mut cursor, |_| {});
             let first = thread::spawn(move || {
                 let _ = first.publish();
-                let sent: Vec<u64> = [12, 13].into_iter().filter(|w| port.send(one, 1, *w) == Sent::Yes).collect();
+                let sent: Vec<u64> = [12, 13]
+                    .into_iter()
+                    .filter(|w| port.send(one, 1, *w) == Sent::Yes)
+                    .collect();
                 sent
             });
             let second = thread::spawn(move || {
                 let _ = second.publish();
-                let sent: Vec<u64> = [22, 23].into_iter().filter(|w| port.send(two, 2, *w) == Sent::Yes).collect();
+                let sent: Vec<u64> = [22, 23]
+                    .into_iter()
+                    .filter(|w| port.send(two, 2, *w) == Sent::Yes)
+                    .collect();
                 sent
             });
             let mut got = poll(port, &mut cursor, 4);
@@ -146,7 +154,9 @@ fn no_publication_of_two_senders_is_slept_over() {
             let mut got = [0; 2].map(|_| port.receive_waiting(&mut cursor, || false).unwrap());
             got.sort_unstable();
             assert_eq!(got, [11, 21]);
-            senders.into_iter().for_each(|s| assert_eq!(s.join().unwrap().len(), 1));
+            senders
+                .into_iter()
+                .for_each(|s| assert_eq!(s.join().unwrap().len(), 1));
         });
     });
 }
@@ -248,12 +258,16 @@ fn no_room_is_slept_over_by_two() {
             let filler = Spot::default();
             assert_eq!(port.send(&filler, 3, 31), Sent::Yes);
             assert_eq!(port.send(&filler, 3, 32), Sent::Yes);
-            let senders = [1, 2].map(|s| thread::spawn(move || port.send_waiting(&Spot::default(), s, u64::from(s) * 10)));
+            let senders = [1, 2].map(|s| {
+                thread::spawn(move || port.send_waiting(&Spot::default(), s, u64::from(s) * 10))
+            });
             let mut cursor = Cursor::resume(&port.queue());
             let mut got = [0; 4].map(|_| port.receive_waiting(&mut cursor, || false).unwrap());
             got.sort_unstable();
             assert_eq!(got, [10, 20, 31, 32]);
-            senders.into_iter().for_each(|s| assert_eq!(s.join().unwrap(), Sent::Yes));
+            senders
+                .into_iter()
+                .for_each(|s| assert_eq!(s.join().unwrap(), Sent::Yes));
         });
     });
 }

@@ -2,14 +2,18 @@
 //! closing and opening again, receivers that go on for others.
 #![cfg(not(loom))]
 
-use portolan_abi::owner::{AllocWord, ChunkUse, ChunkWord, Descriptor, Destination, Hold, OwnerWord, Size};
+use portolan_abi::owner::{
+    AllocWord, ChunkUse, ChunkWord, Descriptor, Destination, Hold, OwnerWord, Size,
+};
 use portolan_abi::port::{PortStatus, RightCount, RightWord};
 use portolan_abi::slot::{Meta, Phase, SlotState};
 use portolan_abi::space::{HostWord, SpaceStatus};
 use portolan_shm::atomic::{AtomicU64, Ordering};
 use portolan_shm::chunk::{Chunks, GiveBack};
 use portolan_shm::owner::{AllocWords, OwnerEntry, OwnerRow};
-use portolan_shm::queue::{Claim, ClaimError, CloseStep, Closing, Cursor, Line, Next, PortEntry, Published, Queue, Spot};
+use portolan_shm::queue::{
+    Claim, ClaimError, CloseStep, Closing, Cursor, Line, Next, PortEntry, Published, Queue, Spot,
+};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -18,7 +22,11 @@ const CASES: u32 = if cfg!(miri) { 3 } else { 500 };
 const STEPS: usize = if cfg!(miri) { 30 } else { 200 };
 
 fn config() -> ProptestConfig {
-    ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig {
+        cases: CASES,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 /// What a history does next; numbers choose among what there is.
@@ -83,15 +91,17 @@ impl History<'_> {
                 self.run(Step::Claim(s));
                 self.run(Step::Publish(s));
             }
-            Step::Claim(s) if self.claims[s].is_none() => match self.queue.claim(&self.spots[s], Self::space(s)) {
-                Ok(claim) => {
-                    self.next += 1;
-                    claim.write(0, &[self.next * 10 + s as u64]);
-                    self.claims[s] = Some((claim, self.next * 10 + s as u64));
+            Step::Claim(s) if self.claims[s].is_none() => {
+                match self.queue.claim(&self.spots[s], Self::space(s)) {
+                    Ok(claim) => {
+                        self.next += 1;
+                        claim.write(0, &[self.next * 10 + s as u64]);
+                        self.claims[s] = Some((claim, self.next * 10 + s as u64));
+                    }
+                    Err(ClaimError::Full { .. }) => self.is_full(),
+                    Err(ClaimError::Closed) => panic!("closed"),
                 }
-                Err(ClaimError::Full { .. }) => self.is_full(),
-                Err(ClaimError::Closed) => panic!("closed"),
-            },
+            }
             Step::Publish(s) => {
                 if let Some((claim, word)) = self.claims[s].take() {
                     let published = claim.publish();
@@ -140,7 +150,8 @@ impl History<'_> {
 
     /// Something keeps a slot busy.
     fn is_full(&self) {
-        let busy = (0..self.queue.slots() as u64).filter(|i| self.queue.slot(*i).state(Ordering::Relaxed).phase() != Phase::Free);
+        let busy = (0..self.queue.slots() as u64)
+            .filter(|i| self.queue.slot(*i).state(Ordering::Relaxed).phase() != Phase::Free);
         assert!(busy.count() > 0, "full, and every slot is free");
     }
 
@@ -149,7 +160,13 @@ impl History<'_> {
             return self.queue.next(&mut self.cursor);
         }
         self.queue.pass_published(&mut self.cursor, |_| {});
-        let there: Vec<u64> = self.queue.passed(&self.cursor).iter().filter(|(_, s)| s.phase() == Phase::Published).map(|(p, _)| *p).collect();
+        let there: Vec<u64> = self
+            .queue
+            .passed(&self.cursor)
+            .iter()
+            .filter(|(_, s)| s.phase() == Phase::Published)
+            .map(|(p, _)| *p)
+            .collect();
         // The most urgent is anywhere among them.
         let most = there.iter().max_by_key(|p| *p * 7 % 5).copied();
         match most.and_then(|p| self.queue.found_passed(&self.cursor, p)) {
@@ -166,7 +183,10 @@ impl History<'_> {
                 self.queue.slot(found.position()).read(0, &mut word);
                 let sent = &mut self.sent[usize::try_from(word[0] % 10).unwrap()];
                 if self.by_urgency {
-                    let at = sent.iter().position(|w| *w == word[0]).expect("sent, and not taken before");
+                    let at = sent
+                        .iter()
+                        .position(|w| *w == word[0])
+                        .expect("sent, and not taken before");
                     sent.remove(at);
                 } else {
                     assert_eq!(sent.pop_front(), Some(word[0]), "Q4");
@@ -193,7 +213,9 @@ impl History<'_> {
         assert_eq!(drained, self.waiting());
         self.sent = Default::default();
         for (s, claim) in self.claims.iter_mut().enumerate() {
-            let Some((claim, _)) = claim.take() else { continue };
+            let Some((claim, _)) = claim.take() else {
+                continue;
+            };
             assert!(matches!(self.queue.closing(), Closing::Lingering(_)));
             let position = claim.position();
             if s % 2 == 0 {
@@ -204,7 +226,10 @@ impl History<'_> {
             }
         }
         assert_eq!(self.queue.closing(), Closing::Complete);
-        assert!(matches!(self.queue.claim(&self.spots[0], 1), Err(ClaimError::Closed)));
+        assert!(matches!(
+            self.queue.claim(&self.spots[0], 1),
+            Err(ClaimError::Closed)
+        ));
         self.queue.open();
         self.cursor = Cursor::resume(&self.queue);
     }
@@ -294,7 +319,13 @@ impl Extents<'_> {
     fn act(&mut self, act: Act) {
         match act {
             Act::Allocate(row, size) => {
-                let size = [Size::for_bytes(1), Size::for_bytes(9 << 12), Size::for_bytes(1 << 20), Size::run(1), Size::run(2)][size];
+                let size = [
+                    Size::for_bytes(1),
+                    Size::for_bytes(9 << 12),
+                    Size::for_bytes(1 << 20),
+                    Size::run(1),
+                    Size::run(2),
+                ][size];
                 if let Some((page, generation)) = self.find(row, size) {
                     self.held.push((page, generation, size, row));
                 }
@@ -302,7 +333,10 @@ impl Extents<'_> {
             Act::Free(i) if !self.held.is_empty() => {
                 let (page, generation, _, row) = self.held.swap_remove(i % self.held.len());
                 self.alloc.free(&self.rows[row], page, generation).unwrap();
-                assert!(self.alloc.free(&self.rows[row], page, generation).is_err(), "freed twice");
+                assert!(
+                    self.alloc.free(&self.rows[row], page, generation).is_err(),
+                    "freed twice"
+                );
             }
             Act::Give(i, to) if !self.held.is_empty() => {
                 let i = i % self.held.len();
@@ -328,7 +362,10 @@ impl Extents<'_> {
                 }
                 self.held.retain(|h| h.3 != row);
                 for index in 0..self.chunks.len() {
-                    assert!(!self.chunks.reclaim(&self.alloc, index, space(row)), "nothing was half populated");
+                    assert!(
+                        !self.chunks.reclaim(&self.alloc, index, space(row)),
+                        "nothing was half populated"
+                    );
                 }
             }
             Act::Adopt(index, row) => {
@@ -349,7 +386,10 @@ impl Extents<'_> {
             let word = self.chunks.read(*index);
             matches!(word.r#use, ChunkUse::Small | ChunkUse::Head) && word.size == size.code()
         };
-        let found = part.clone().filter(cut).find_map(|index| Chunks::extents(index, size).find_map(claim));
+        let found = part
+            .clone()
+            .filter(cut)
+            .find_map(|index| Chunks::extents(index, size).find_map(claim));
         found.or_else(|| {
             let count = size.chunks().max(1);
             let first = self.chunks.claim_run(part, count, space(row))?;
@@ -369,7 +409,15 @@ impl Extents<'_> {
                 *page = true;
             }
         }
-        let held: usize = self.rows.iter().map(|r| (0..pages.len()).filter(|p| r.read(u32::try_from(*p).unwrap()).0.hold() == Hold::Held).count()).sum();
+        let held: usize = self
+            .rows
+            .iter()
+            .map(|r| {
+                (0..pages.len())
+                    .filter(|p| r.read(u32::try_from(*p).unwrap()).0.hold() == Hold::Held)
+                    .count()
+            })
+            .sum();
         assert_eq!(held, self.held.len(), "a row says what nobody holds");
     }
 
@@ -381,9 +429,15 @@ impl Extents<'_> {
         for index in 0..self.chunks.len() {
             self.act(Act::GiveBack(index));
         }
-        assert!((0..self.chunks.len()).all(|i| self.chunks.read(i).r#use == ChunkUse::Free), "a chunk is lost");
+        assert!(
+            (0..self.chunks.len()).all(|i| self.chunks.read(i).r#use == ChunkUse::Free),
+            "a chunk is lost"
+        );
         for part in [Size::run(1), Size::for_bytes(1)].map(|s| self.chunks.part(s)) {
-            assert_eq!(self.chunks.claim_run(part.clone(), part.len(), 1), Some(part.start));
+            assert_eq!(
+                self.chunks.claim_run(part.clone(), part.len(), 1),
+                Some(part.start)
+            );
         }
     }
 }
@@ -393,11 +447,17 @@ fn extents(acts: &[Act]) {
     let pages = CHUNKS * portolan_abi::limits::CHUNK_PAGES;
     let words: Vec<AtomicU64> = (0..pages).map(|_| AtomicU64::new(0)).collect();
     let chunks: Vec<AtomicU64> = (0..CHUNKS).map(|_| AtomicU64::new(0)).collect();
-    let rows: Vec<Vec<OwnerEntry>> = (0..3).map(|_| (0..pages).map(|_| OwnerEntry::default()).collect()).collect();
+    let rows: Vec<Vec<OwnerEntry>> = (0..3)
+        .map(|_| (0..pages).map(|_| OwnerEntry::default()).collect())
+        .collect();
     let mut extents = Extents {
         alloc: AllocWords::new(&words),
         chunks: Chunks::new(&chunks),
-        rows: rows.iter().enumerate().map(|(i, r)| OwnerRow::new(r, space(i))).collect(),
+        rows: rows
+            .iter()
+            .enumerate()
+            .map(|(i, r)| OwnerRow::new(r, space(i)))
+            .collect(),
         held: Vec::new(),
     };
     for act in acts {

@@ -3,7 +3,9 @@
 #![cfg(not(loom))]
 
 use portolan_shm::atomic::{AtomicU32, Ordering};
-use portolan_shm::queue::{ClaimError, Cursor, Line, Next, PortEntry, Published, Queue, Spot, Woken};
+use portolan_shm::queue::{
+    ClaimError, Cursor, Line, Next, PortEntry, Published, Queue, Spot, Woken,
+};
 use std::sync::{Condvar, Mutex};
 use std::thread;
 

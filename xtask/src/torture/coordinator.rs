@@ -224,15 +224,16 @@ impl Coordinator {
 
     // Processes.
 
-    fn command(&mut self, worker: usize, domain: &str) -> std::io::Result<Command> {
-        let mut command = Command::new(std::env::current_exe()?);
+    fn command(&mut self, worker: usize, domain: &str) -> Command {
+        // Also when the file was replaced by a newer build meanwhile.
+        let mut command = Command::new("/proc/self/exe");
         command.args(["torture-worker", "--board", &self.board.path(), "--domain", domain]);
         command.args(["--worker", &worker.to_string(), "--seed", &self.random.next().to_string()]);
         if let Some(rule) = &self.plan.sabotage {
             command.args(["--sabotage", rule]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        Ok(command)
+        command
     }
 
     fn spawn(&mut self, worker: usize) -> std::io::Result<()> {
@@ -242,7 +243,7 @@ impl Coordinator {
             self.places[worker].armed = Some(Instant::now());
         }
         let domain = self.domain.clone();
-        let child = self.command(worker, &domain)?.spawn()?;
+        let child = self.command(worker, &domain).spawn()?;
         let place = &mut self.places[worker];
         place.child = Some(child);
         place.again = None;
@@ -579,7 +580,7 @@ impl Coordinator {
         self.board.renew(creator);
         self.board.renew(second);
         self.board.arm(creator, mark, 1, 1);
-        let mut children = [self.command(creator, &domain)?.spawn()?, self.command(second, &domain)?.spawn()?];
+        let mut children = [self.command(creator, &domain).spawn()?, self.command(second, &domain).spawn()?];
         let end = Instant::now() + LONG_BOUND;
         let mut joined = false;
         while !joined && Instant::now() < end {

@@ -211,9 +211,15 @@ fn first_failure(error: CliError, stages: &mut [Stage]) -> CliError {
     std::thread::sleep(AFTERMATH);
     let mut failures = vec![error];
     for stage in stages.iter_mut().filter(|stage| stage.done.is_none()) {
-        let ended = crate::child::readable(stage.child.control().as_fd(), Some(Duration::ZERO));
-        if ended.unwrap_or(false) {
-            failures.push(stage.child.died());
+        let speaks = |child: &Child| {
+            crate::child::readable(child.control().as_fd(), Some(Duration::ZERO)).unwrap_or(false)
+        };
+        // What it has said before it ended, if it has, does not matter any more.
+        while speaks(&stage.child) {
+            if let Err(error) = stage.child.expect::<serde::de::IgnoredAny>() {
+                failures.push(error);
+                break;
+            }
         }
     }
     // One that did not end by itself explains more than any that did.

@@ -97,8 +97,12 @@ impl Guard {
         let half = u32::try_from(pages / 2).unwrap_or(u32::MAX);
         let (start, bytes) = (ground.address(0), pages / 2 * PAGE);
         let minor = Minor::new().map_err(|e| JoinError::unguarded("make a userfaultfd", e))?;
-        minor.register(start, bytes).map_err(|e| JoinError::unguarded("register memory with a userfaultfd", e))?;
-        ground.protect(half, pages / 2, Access::None).map_err(|e| JoinError::unguarded("protect memory", e))?;
+        minor
+            .register(start, bytes)
+            .map_err(|e| JoinError::unguarded("register memory with a userfaultfd", e))?;
+        ground
+            .protect(half, pages / 2, Access::None)
+            .map_err(|e| JoinError::unguarded("protect memory", e))?;
         let doors = Doors {
             ground,
             space,
@@ -110,7 +114,8 @@ impl Guard {
             over: AtomicBool::new(false),
         };
         let watched = Watched::new(start, pages * PAGE, doors);
-        let watched = watched.map_err(|e| JoinError::unguarded("answer faults", io::Error::other(e)))?;
+        let watched =
+            watched.map_err(|e| JoinError::unguarded("answer faults", io::Error::other(e)))?;
         Ok(Self(watched))
     }
 
@@ -145,7 +150,10 @@ impl Guard {
     /// # Errors
     ///
     /// The kernel's: too many mappings. They may be open then.
-    pub(crate) fn close(&self, extents: impl Iterator<Item = (u32, Size)> + Clone) -> io::Result<()> {
+    pub(crate) fn close(
+        &self,
+        extents: impl Iterator<Item = (u32, Size)> + Clone,
+    ) -> io::Result<()> {
         let doors = &*self.0;
         for (page, _) in extents.clone() {
             doors.leaving.set(page);
@@ -157,7 +165,9 @@ impl Guard {
                 runs.add(page, size);
             }
         }
-        let mut closed = runs.merged(doors.small).map(|run| doors.close(run.start, run.len()));
+        let mut closed = runs
+            .merged(doors.small)
+            .map(|run| doors.close(run.start, run.len()));
         let result = closed.try_for_each(|closed| closed);
         if result.is_err() {
             for (page, _) in extents {
@@ -170,7 +180,10 @@ impl Guard {
     /// Moves a chunk of the large part that we are taking to a huge page; whether it is one.
     pub(crate) fn collapse(&self, page: u32) -> bool {
         let doors = &*self.0;
-        let collapsed = doors.ground.protect(page, CHUNK_PAGES, Access::ReadWrite).is_ok()
+        let collapsed = doors
+            .ground
+            .protect(page, CHUNK_PAGES, Access::ReadWrite)
+            .is_ok()
             && memory::collapse(doors.ground.address(page), CHUNK).unwrap_or(false);
         // Nobody's yet. If it cannot be closed now, it is before it can be sent.
         let _ = doors.close(page, CHUNK_PAGES);
@@ -221,14 +234,25 @@ impl Doors {
         match word.r#use {
             ChunkUse::Small => {
                 let step = u32::try_from(size.pages()).ok()?;
-                Some(Place { first: page / step * step, size })
+                Some(Place {
+                    first: page / step * step,
+                    size,
+                })
             }
-            ChunkUse::Head => Some(Place { first: Chunks::first_page(index), size }),
+            ChunkUse::Head => Some(Place {
+                first: Chunks::first_page(index),
+                size,
+            }),
             ChunkUse::Body => {
                 let head = word.argument as usize;
                 let headed = chunks.read(head);
-                let within = headed.r#use == ChunkUse::Head && headed.size == word.size && (head..head + size.chunks()).contains(&index);
-                within.then(|| Place { first: Chunks::first_page(head), size })
+                let within = headed.r#use == ChunkUse::Head
+                    && headed.size == word.size
+                    && (head..head + size.chunks()).contains(&index);
+                within.then(|| Place {
+                    first: Chunks::first_page(head),
+                    size,
+                })
             }
             ChunkUse::Free | ChunkUse::Taking | ChunkUse::Returning => None,
         }
@@ -271,8 +295,14 @@ impl Answer for Doors {
         if portolan_sys::fork::in_child() {
             return Verdict::Refuse;
         }
-        let Some(page) = self.ground.page_of(fault.address) else { return Verdict::Refuse };
-        let ours = if page < self.small { Kind::Bus } else { Kind::Segv };
+        let Some(page) = self.ground.page_of(fault.address) else {
+            return Verdict::Refuse;
+        };
+        let ours = if page < self.small {
+            Kind::Bus
+        } else {
+            Kind::Segv
+        };
         if fault.kind != ours {
             return Verdict::Refuse;
         }
@@ -305,18 +335,25 @@ impl Bits {
     // SeqCst, all of them: see G3.
 
     fn get(&self, page: u32) -> bool {
-        self.at(page).is_some_and(|(word, bit)| word.load(Ordering::SeqCst) & bit != 0)
+        self.at(page)
+            .is_some_and(|(word, bit)| word.load(Ordering::SeqCst) & bit != 0)
     }
 
     fn set(&self, page: u32) {
-        if let Some((word, bit)) = self.at(page).filter(|(word, bit)| word.load(Ordering::SeqCst) & bit == 0) {
+        if let Some((word, bit)) = self
+            .at(page)
+            .filter(|(word, bit)| word.load(Ordering::SeqCst) & bit == 0)
+        {
             word.fetch_or(bit, Ordering::SeqCst);
         }
     }
 
     /// Whether it was set.
     fn clear(&self, page: u32) -> bool {
-        self.at(page).is_some_and(|(word, bit)| word.load(Ordering::SeqCst) & bit != 0 && word.fetch_and(!bit, Ordering::SeqCst) & bit != 0)
+        self.at(page).is_some_and(|(word, bit)| {
+            word.load(Ordering::SeqCst) & bit != 0
+                && word.fetch_and(!bit, Ordering::SeqCst) & bit != 0
+        })
     }
 }
 
@@ -336,7 +373,9 @@ impl Runs {
         let mut runs = self.0.into_iter().peekable();
         std::iter::from_fn(move || {
             let mut run = runs.next()?;
-            while let Some(next) = runs.next_if(|next| next.start == run.end && next.start != border) {
+            while let Some(next) =
+                runs.next_if(|next| next.start == run.end && next.start != border)
+            {
                 run.end = next.end;
             }
             Some(run)

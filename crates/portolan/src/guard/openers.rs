@@ -48,7 +48,11 @@ impl Openers {
     /// Waits for all who entered before. Not for handlers.
     pub(super) fn wait(&self) {
         fence(Ordering::SeqCst);
-        if self.counts.iter().all(|count| count.load(Ordering::SeqCst) == 0) {
+        if self
+            .counts
+            .iter()
+            .all(|count| count.load(Ordering::SeqCst) == 0)
+        {
             return;
         }
         let turning = self.turning.lock().unwrap_or_else(PoisonError::into_inner);

@@ -43,7 +43,9 @@ pub(super) fn stray(doors: &Doors, fault: &Fault, page: u32, why: &Stray) {
             line.decimal(u64::from(error.raw_os_error().unwrap_or(0).unsigned_abs()));
         }
         (Stray::NotOurs, None) => {
-            line.text(b"no extent is there (page ").decimal(page.into()).text(b")");
+            line.text(b"no extent is there (page ")
+                .decimal(page.into())
+                .text(b")");
         }
         (Stray::NotOurs, Some(place)) => extent(&mut line, doors, place),
     }
@@ -53,7 +55,8 @@ pub(super) fn stray(doors: &Doors, fault: &Fault, page: u32, why: &Stray) {
 fn extent(line: &mut Line, doors: &Doors, place: Place) {
     let tables = doors.ground.tables();
     let bytes = place.size.pages() * PAGE;
-    line.text(b"the extent at page ").decimal(place.first.into());
+    line.text(b"the extent at page ")
+        .decimal(place.first.into());
     line.text(b" (").decimal(bytes as u64).text(b" bytes) ");
     let sent = tables.owner_row(doors.space).read(place.first).1;
     match owner(tables, place) {
@@ -101,9 +104,15 @@ fn owner(tables: &Tables<'_>, place: Place) -> Owner {
     for index in tables.used_spaces() {
         let (word, to) = tables.owner_row(index).read(place.first);
         match word.hold() {
-            Hold::Held | Hold::Parked if word.generation() == generation => return Owner::Space(index),
-            Hold::Sending if word.generation() == generation => found = Some(Owner::Transit(index, to)),
-            Hold::None if travels(tables, to, place, generation) => found = Some(Owner::Transit(index, to)),
+            Hold::Held | Hold::Parked if word.generation() == generation => {
+                return Owner::Space(index);
+            }
+            Hold::Sending if word.generation() == generation => {
+                found = Some(Owner::Transit(index, to))
+            }
+            Hold::None if travels(tables, to, place, generation) => {
+                found = Some(Owner::Transit(index, to))
+            }
             _ => {}
         }
     }
@@ -125,7 +134,9 @@ fn orphaned(tables: &Tables<'_>, place: Place, generation: u32) -> Option<Destin
 
 /// Whether an untaken message at `to` carries that use of the extent.
 fn travels(tables: &Tables<'_>, to: Destination, place: Place, generation: u32) -> bool {
-    let Some(queue) = tables.queue(to.port()) else { return false };
+    let Some(queue) = tables.queue(to.port()) else {
+        return false;
+    };
     let slot = queue.slot(to.position());
     let state = slot.state(Ordering::Acquire);
     if !queue.is_untaken(state) || Destination::new(to.port(), state.position()) != to {
@@ -135,7 +146,13 @@ fn travels(tables: &Tables<'_>, to: Destination, place: Place, generation: u32) 
         // What it carries stands in an extent of its own.
         return true;
     }
-    let [wanted, _] = Descriptor { page: place.first, generation, size: place.size, len: 0 }.pack();
+    let [wanted, _] = Descriptor {
+        page: place.first,
+        generation,
+        size: place.size,
+        len: 0,
+    }
+    .pack();
     // Relaxed: the state was loaded with Acquire.
     (0..slot.inline_words()).any(|at| slot.inline(at).load(Ordering::Relaxed) == wanted)
 }
@@ -144,7 +161,9 @@ fn travels(tables: &Tables<'_>, to: Destination, place: Place, generation: u32) 
 fn space(line: &mut Line, tables: &Tables<'_>, index: u8) {
     line.text(b"space ").decimal(index.into());
     if let Some(entry) = tables.spaces.get(usize::from(index)) {
-        line.text(b" (process ").decimal(entry.pid.load(Ordering::Relaxed)).text(b", \"");
+        line.text(b" (process ")
+            .decimal(entry.pid.load(Ordering::Relaxed))
+            .text(b", \"");
         text(line, &entry.name);
         line.text(b"\")");
     }
@@ -153,7 +172,9 @@ fn space(line: &mut Line, tables: &Tables<'_>, index: u8) {
 /// `port 3 ("frames") of space 2 (process 77, "reader")`
 fn port(line: &mut Line, tables: &Tables<'_>, to: Destination) {
     line.text(b"port ").decimal(to.port().into());
-    let Some(entry) = tables.ports.get(usize::from(to.port())) else { return };
+    let Some(entry) = tables.ports.get(usize::from(to.port())) else {
+        return;
+    };
     if entry.name.words[0].load(Ordering::Relaxed) != 0 {
         line.text(b" (\"");
         text(line, &entry.name.words);

@@ -60,10 +60,14 @@ pub enum BindError {
         inline_bytes: usize,
     },
     /// The state's: all ports, or all queue memory, are in use.
-    #[error("the domain has no room for another port ({MAX_PORTS} entries, 4 GiB of queues): close some, or use smaller queues")]
+    #[error(
+        "the domain has no room for another port ({MAX_PORTS} entries, 4 GiB of queues): close some, or use smaller queues"
+    )]
     NoRoom,
     /// A peer's: another space has held the lock on names for too long.
-    #[error("space {holder} has held the lock on names for {seconds} s (is it stopped?): try again")]
+    #[error(
+        "space {holder} has held the lock on names for {seconds} s (is it stopped?): try again"
+    )]
     NamesLocked {
         /// Who.
         holder: u8,
@@ -77,7 +81,15 @@ pub enum BindError {
 
 impl Default for PortOptions {
     fn default() -> Self {
-        Self { name: None, queue: 63, inline_bytes: inline_capacity(2), synchronous: false, by_urgency: false, copied: false, replies: false }
+        Self {
+            name: None,
+            queue: 63,
+            inline_bytes: inline_capacity(2),
+            synchronous: false,
+            by_urgency: false,
+            copied: false,
+            replies: false,
+        }
     }
 }
 
@@ -89,55 +101,84 @@ impl PortOptions {
 
     /// A port that others find by name ([`Domain::connect`]).
     pub fn named(name: &str) -> Self {
-        Self { name: Some(name.to_owned()), ..Self::default() }
+        Self {
+            name: Some(name.to_owned()),
+            ..Self::default()
+        }
     }
 
     /// Messages that the queue holds at least; 63 if not said. One slot more is kept for
     /// the message that the receiver is reading.
     #[must_use]
     pub fn queue(self, messages: usize) -> Self {
-        Self { queue: messages, ..self }
+        Self {
+            queue: messages,
+            ..self
+        }
     }
 
     /// Bytes of header and descriptors that travel in the slot itself; 112 if not said.
     /// With 48 a slot is one cache line.
     #[must_use]
     pub fn inline_bytes(self, bytes: usize) -> Self {
-        Self { inline_bytes: bytes, ..self }
+        Self {
+            inline_bytes: bytes,
+            ..self
+        }
     }
 
     /// A synchronous port: it takes requests, which are answered.
     #[must_use]
     pub fn synchronous(self) -> Self {
-        Self { synchronous: true, ..self }
+        Self {
+            synchronous: true,
+            ..self
+        }
     }
 
     /// Hand out the message with the earliest deadline first, then by priority, then in order.
     #[must_use]
     pub fn by_urgency(self) -> Self {
-        Self { by_urgency: true, ..self }
+        Self {
+            by_urgency: true,
+            ..self
+        }
     }
 
     /// Give the receiver a copy of what is sent ([`crate::Protection::Copied`]).
     #[must_use]
     pub fn copied(self) -> Self {
-        Self { copied: true, ..self }
+        Self {
+            copied: true,
+            ..self
+        }
     }
 
     /// A client's own port for answers: not listed.
     pub(super) fn for_replies(self) -> Self {
-        Self { replies: true, ..self }
+        Self {
+            replies: true,
+            ..self
+        }
     }
 
     /// Slots (a power of two) and lines a slot.
     fn shape(&self) -> Result<(usize, usize), BindError> {
         let lines = (self.inline_bytes.max(1) + 16).div_ceil(portolan_abi::limits::LINE);
         if self.queue == 0 || self.queue >= MAX_SLOTS || lines > MAX_SLOT_LINES {
-            return Err(BindError::Shape { messages: self.queue, inline_bytes: self.inline_bytes });
+            return Err(BindError::Shape {
+                messages: self.queue,
+                inline_bytes: self.inline_bytes,
+            });
         }
         // By urgency, messages are taken out of order, and their slots may miss a lap.
         let spare = if self.by_urgency { self.queue + 1 } else { 1 };
-        Ok(((self.queue + spare).next_power_of_two().clamp(MIN_SLOTS, MAX_SLOTS), lines))
+        Ok((
+            (self.queue + spare)
+                .next_power_of_two()
+                .clamp(MIN_SLOTS, MAX_SLOTS),
+            lines,
+        ))
     }
 }
 
@@ -188,12 +229,17 @@ pub(super) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
         lock.publish(index, name);
     }
     mark!("bind.done");
-    let attached = Attached::new(member, PortName { index, generation }).ok_or(BindError::NoRoom)?;
+    let attached =
+        Attached::new(member, PortName { index, generation }).ok_or(BindError::NoRoom)?;
     Ok(ReceiveRight::new(attached, options.by_urgency))
 }
 
 /// Takes a free entry whose queue has this shape, or one that has no queue yet.
-fn take_entry(member: &Member, slots: usize, lines: usize) -> Result<(u16, &PortEntry, u32), BindError> {
+fn take_entry(
+    member: &Member,
+    slots: usize,
+    lines: usize,
+) -> Result<(u16, &PortEntry, u32), BindError> {
     let tables = member.tables();
     let shape = u64::from(slots.trailing_zeros()) | (lines as u64) << 8;
     let hint = &tables.header.port_hint.value;
@@ -201,7 +247,11 @@ fn take_entry(member: &Member, slots: usize, lines: usize) -> Result<(u16, &Port
     // Entries that were used before come first, so that queue memory is used again.
     for used in [true, false] {
         for step in 0..MAX_PORTS {
-            let at = if used { step } else { (start + step) % MAX_PORTS };
+            let at = if used {
+                step
+            } else {
+                (start + step) % MAX_PORTS
+            };
             let entry = &tables.ports[at];
             let has = entry.control.geometry.load(Ordering::Acquire);
             if used && has == 0 {
@@ -211,8 +261,23 @@ fn take_entry(member: &Member, slots: usize, lines: usize) -> Result<(u16, &Port
             if was.phase != PortPhase::Free || has != if used { shape } else { 0 } {
                 continue;
             }
-            let binding = PortStatus { phase: PortPhase::Binding, owner: member.space, generation: was.generation, ..PortStatus::FRESH };
-            if entry.control.status.compare_exchange(was.pack(), binding.pack(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            let binding = PortStatus {
+                phase: PortPhase::Binding,
+                owner: member.space,
+                generation: was.generation,
+                ..PortStatus::FRESH
+            };
+            if entry
+                .control
+                .status
+                .compare_exchange(
+                    was.pack(),
+                    binding.pack(),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
+                .is_err()
+            {
                 continue;
             }
             if !used {

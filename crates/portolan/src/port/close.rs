@@ -18,7 +18,9 @@ use std::sync::atomic::Ordering;
 /// 4. The entry is free again, or lingers until live senders have let go of their slots.
 pub(crate) fn close(member: &Member, index: u16) {
     let tables = member.tables();
-    let Some(entry) = tables.ports.get(usize::from(index)) else { return };
+    let Some(entry) = tables.ports.get(usize::from(index)) else {
+        return;
+    };
     let status = &entry.control.status;
     let was = PortStatus::unpack(status.load(Ordering::Acquire));
     let closing = match was.phase {
@@ -26,14 +28,21 @@ pub(crate) fn close(member: &Member, index: u16) {
         PortPhase::Closing => was,
         PortPhase::Binding | PortPhase::Open | PortPhase::Moving => {
             let generation = was.generation.wrapping_add(1) & GENERATION_MASK;
-            PortStatus { phase: PortPhase::Closing, generation, ..was }
+            PortStatus {
+                phase: PortPhase::Closing,
+                generation,
+                ..was
+            }
         }
     };
     // SeqCst: dead before we look for watches; see `SendRight::watch`.
     status.store(closing.pack(), Ordering::SeqCst);
     mark!("close.begun");
     tables.names[usize::from(index)].store(0, Ordering::Release);
-    let died = PortName { index, generation: closing.generation.wrapping_sub(1) & GENERATION_MASK };
+    let died = PortName {
+        index,
+        generation: closing.generation.wrapping_sub(1) & GENERATION_MASK,
+    };
     if let Some(queue) = tables.queue(index) {
         drain(member, &queue);
         send::wake_senders(&queue);
@@ -43,19 +52,32 @@ pub(crate) fn close(member: &Member, index: u16) {
     drop_watches(member, died);
     fire_watches(member, died);
     mark!("close.told");
-    status.store(PortStatus { phase: PortPhase::Lingering, owner: 0, ..closing }.pack(), Ordering::Release);
+    status.store(
+        PortStatus {
+            phase: PortPhase::Lingering,
+            owner: 0,
+            ..closing
+        }
+        .pack(),
+        Ordering::Release,
+    );
     sweep(member, index);
 }
 
 /// Frees a lingering entry once no slot of it is claimed any more. For anybody.
 pub(crate) fn sweep(member: &Member, index: u16) {
-    let Some(queue) = member.tables().queue(index) else { return };
+    let Some(queue) = member.tables().queue(index) else {
+        return;
+    };
     let status = &queue.port.control.status;
     let was = PortStatus::unpack(status.load(Ordering::Acquire));
     if was.phase != PortPhase::Lingering || queue.closing() != Closing::Complete {
         return;
     }
-    let free = PortStatus { generation: was.generation, ..PortStatus::FRESH };
+    let free = PortStatus {
+        generation: was.generation,
+        ..PortStatus::FRESH
+    };
     // Lost only to somebody who did the same.
     let _ = status.compare_exchange(was.pack(), free.pack(), Ordering::AcqRel, Ordering::Relaxed);
 }
@@ -102,8 +124,12 @@ pub(crate) fn dispose(member: &Member, contents: &Contents) {
 }
 
 fn close_if(member: &Member, port: PortName) {
-    let Some(entry) = member.tables().ports.get(usize::from(port.index)) else { return };
-    if PortStatus::unpack(entry.control.status.load(Ordering::Acquire)).generation == port.generation {
+    let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
+        return;
+    };
+    if PortStatus::unpack(entry.control.status.load(Ordering::Acquire)).generation
+        == port.generation
+    {
         close(member, port.index);
     }
 }
@@ -121,10 +147,16 @@ mod tests {
         let mut message = domain.message(&[7; 4096]).unwrap();
         message.push(domain.allocate(100).unwrap()).unwrap();
         port.make_send().send(message, WhenFull::Fail).unwrap();
-        let slot = port.at().queue().slot(port.at().queue().port.receiver.head.load(Ordering::Relaxed));
+        let slot = port
+            .at()
+            .queue()
+            .slot(port.at().queue().port.receiver.head.load(Ordering::Relaxed));
         let contents = Contents::read(member, &slot);
         assert_eq!((contents.extents.len(), contents.page.is_some()), (1, true));
-        let (page, size) = (contents.page.unwrap().page, contents.page.unwrap().size.bytes());
+        let (page, size) = (
+            contents.page.unwrap().page,
+            contents.page.unwrap().size.bytes(),
+        );
         dispose(member, &contents);
         // Somebody gets the page and writes to it, before the next host repeats the drain.
         let mut again = Message::default();
@@ -134,6 +166,8 @@ mod tests {
             again.push(extent).unwrap();
         }
         let repeated = Contents::read(member, &slot);
-        assert!(repeated.page.is_none() && repeated.extents.is_empty() && repeated.rights.is_empty());
+        assert!(
+            repeated.page.is_none() && repeated.extents.is_empty() && repeated.rights.is_empty()
+        );
     }
 }

@@ -20,7 +20,9 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 #[non_exhaustive]
 pub enum ConnectError {
     /// The state's: nobody has bound a port of this name (yet).
-    #[error("no port named {name:?} in this domain: start the program that binds it, or wait longer")]
+    #[error(
+        "no port named {name:?} in this domain: start the program that binds it, or wait longer"
+    )]
     NoSuchPort {
         /// The name.
         name: String,
@@ -36,7 +38,11 @@ impl Domain {
     /// # Errors
     ///
     /// [`ConnectError::NoSuchPort`] once the deadline has passed.
-    pub fn connect(&self, name: &str, deadline: impl Into<Deadline>) -> Result<SendRight, ConnectError> {
+    pub fn connect(
+        &self,
+        name: &str,
+        deadline: impl Into<Deadline>,
+    ) -> Result<SendRight, ConnectError> {
         let member = self.member();
         let deadline = deadline.into();
         member.present()?;
@@ -52,7 +58,9 @@ impl Domain {
                 return Ok(right);
             }
             if deadline.has_passed() {
-                return Err(ConnectError::NoSuchPort { name: name.to_owned() });
+                return Err(ConnectError::NoSuchPort {
+                    name: name.to_owned(),
+                });
             }
             let _ = futex::wait(epoch, seen, deadline.instant());
         }
@@ -68,14 +76,23 @@ pub(super) fn find(member: &Member, name: &str) -> Option<(PortName, u8)> {
             return None;
         }
         let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
-        let open = matches!(status.phase, PortPhase::Open | PortPhase::Moving) && read_text(&entry.name.words) == name;
-        open.then_some((PortName { index, generation: status.generation }, status.owner))
+        let open = matches!(status.phase, PortPhase::Open | PortPhase::Moving)
+            && read_text(&entry.name.words) == name;
+        open.then_some((
+            PortName {
+                index,
+                generation: status.generation,
+            },
+            status.owner,
+        ))
     })
 }
 
 /// FNV-1a, never 0: every build must agree on it, and 0 means "no name".
 fn hash(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)) | 1
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+    }) | 1
 }
 
 /// The lock on names, held while a name is checked and given. A dead holder's lock is
@@ -87,7 +104,9 @@ pub(super) struct Reserved<'m> {
 /// Takes the lock and makes sure that no open port has this name.
 pub(super) fn reserve<'m>(member: &'m Member, name: &str) -> Result<Reserved<'m>, BindError> {
     if name.is_empty() || name.len() > MAX_NAME || name.contains('\0') {
-        return Err(BindError::BadName { name: name.to_owned() });
+        return Err(BindError::BadName {
+            name: name.to_owned(),
+        });
     }
     let lock = &member.tables().header.names.lock;
     let give_up = Instant::now() + LOCK_PATIENCE;
@@ -95,7 +114,10 @@ pub(super) fn reserve<'m>(member: &'m Member, name: &str) -> Result<Reserved<'m>
     while let Err(holder) = lock.compare_exchange(0, us, Ordering::Acquire, Ordering::Relaxed) {
         if Instant::now() >= give_up {
             let holder = u8::try_from(holder.saturating_sub(1)).unwrap_or(0);
-            return Err(BindError::NamesLocked { holder, seconds: LOCK_PATIENCE.as_secs() });
+            return Err(BindError::NamesLocked {
+                holder,
+                seconds: LOCK_PATIENCE.as_secs(),
+            });
         }
         // Two threads of one space may meet here too; both just wait.
         let _ = futex::wait(lock, holder, Some(give_up));
@@ -103,7 +125,10 @@ pub(super) fn reserve<'m>(member: &'m Member, name: &str) -> Result<Reserved<'m>
     mark!("bind.names_locked");
     let reserved = Reserved { member };
     match find(member, name) {
-        Some((_, owner)) => Err(BindError::NameTaken { name: name.to_owned(), owner }),
+        Some((_, owner)) => Err(BindError::NameTaken {
+            name: name.to_owned(),
+            owner,
+        }),
         None => Ok(reserved),
     }
 }

@@ -46,27 +46,50 @@ pub(super) fn deliver(
 ) -> Result<(), Unsent> {
     let Prepared { plan, originals } = prepare(to, kind, reply, message)?;
     let posted = match post(to, spot, kind, &plan, message) {
-        Err(Unsent::Full { slots }) => full(to, message, when_full, slots, |message| post(to, spot, kind, &plan, message)),
+        Err(Unsent::Full { slots }) => full(to, message, when_full, slots, |message| {
+            post(to, spot, kind, &plan, message)
+        }),
         other => other,
     };
     posted.inspect_err(|_| undo(&to.member, message, originals))
 }
 
 /// As [`super::send::try_post`].
-pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<RightWord>, message: &mut Message) -> Result<(), Unsent> {
+pub(super) fn try_post(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<RightWord>,
+    message: &mut Message,
+) -> Result<(), Unsent> {
     let Prepared { plan, originals } = prepare(to, kind, reply, message)?;
     post(to, spot, kind, &plan, message).inspect_err(|_| undo(&to.member, message, originals))
 }
 
-fn prepare(to: &Attached, kind: Kind, reply: Option<RightWord>, message: &mut Message) -> Result<Prepared, Unsent> {
+fn prepare(
+    to: &Attached,
+    kind: Kind,
+    reply: Option<RightWord>,
+    message: &mut Message,
+) -> Result<Prepared, Unsent> {
     let member = &to.member;
     member.present()?;
     let queue = to.queue();
     check(member, message)?;
     // Relaxed: whether this is our port's status is asked after the claim.
     let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Relaxed));
-    let originals = if status.copied { Some(copy(member, message)?) } else { None };
-    let plan = match wire::plan(member, message, kind, reply, inline_capacity(queue.slot_lines())) {
+    let originals = if status.copied {
+        Some(copy(member, message)?)
+    } else {
+        None
+    };
+    let plan = match wire::plan(
+        member,
+        message,
+        kind,
+        reply,
+        inline_capacity(queue.slot_lines()),
+    ) {
         Ok(plan) => plan,
         Err(reason) => {
             undo(member, message, originals);
@@ -93,7 +116,11 @@ fn copy(member: &Arc<Member>, message: &mut Message) -> Result<Originals, Alloca
         copy.copy_from_slice(original);
         Ok::<_, AllocateError>(copy)
     };
-    let copies = message.extents.iter().map(copy_of).collect::<Result<_, _>>()?;
+    let copies = message
+        .extents
+        .iter()
+        .map(copy_of)
+        .collect::<Result<_, _>>()?;
     let page = message.page().map(copy_of).transpose()?;
     let page = page.and_then(|copy| message.exchange_page(copy));
     let extents = std::mem::replace(&mut message.extents, copies);

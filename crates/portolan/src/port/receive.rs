@@ -118,7 +118,11 @@ impl Origin {
     /// Where the answer goes, or which request it answers.
     #[inline]
     pub(super) fn reply(self) -> Option<RightWord> {
-        if self.word() & Self::ANSWERED == 0 { None } else { RightWord::unpack(self.word() & !15 | RightKind::SendOnce as u64) }
+        if self.word() & Self::ANSWERED == 0 {
+            None
+        } else {
+            RightWord::unpack(self.word() & !15 | RightKind::SendOnce as u64)
+        }
     }
 }
 
@@ -143,7 +147,11 @@ impl ReceiveRight {
     ///
     /// [`ReceiveError`]; nothing is lost.
     #[inline]
-    pub fn receive(&mut self, access: Access, deadline: impl Into<Deadline>) -> Result<Message, ReceiveError> {
+    pub fn receive(
+        &mut self,
+        access: Access,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Message, ReceiveError> {
         let mut message = Message::default();
         self.receive_into(&mut message, access, deadline)?;
         Ok(message)
@@ -156,7 +164,12 @@ impl ReceiveRight {
     ///
     /// [`ReceiveError`]; the message is empty then.
     #[inline]
-    pub fn receive_into(&mut self, message: &mut Message, access: Access, deadline: impl Into<Deadline>) -> Result<(), ReceiveError> {
+    pub fn receive_into(
+        &mut self,
+        message: &mut Message,
+        access: Access,
+        deadline: impl Into<Deadline>,
+    ) -> Result<(), ReceiveError> {
         message.clear();
         let origin = self.next(message, deadline.into())?;
         self.finish(origin, message, access)
@@ -173,7 +186,12 @@ impl ReceiveRight {
     }
 
     #[inline]
-    pub(super) fn finish(&self, origin: Origin, message: &mut Message, access: Access) -> Result<(), ReceiveError> {
+    pub(super) fn finish(
+        &self,
+        origin: Origin,
+        message: &mut Message,
+        access: Access,
+    ) -> Result<(), ReceiveError> {
         match origin.kind() {
             Kind::Message | Kind::Reply => {}
             Kind::Dropped | Kind::ServerDead => message.set_notice(Notice::SendOnceDropped),
@@ -193,7 +211,10 @@ impl ReceiveRight {
     }
 
     pub(super) fn once(&self, word: RightWord) -> Option<SendOnceRight> {
-        Some(SendOnceRight::new(Attached::new(&self.at.member, word.port)?, word.tag))
+        Some(SendOnceRight::new(
+            Attached::new(&self.at.member, word.port)?,
+            word.tag,
+        ))
     }
 
     /// Opens the message's pages as the hint says.
@@ -216,7 +237,11 @@ impl ReceiveRight {
 
     /// The next message or notice, waiting for it; into `message`, which is empty.
     #[inline]
-    pub(super) fn next(&mut self, message: &mut Message, deadline: Deadline) -> Result<Origin, ReceiveError> {
+    pub(super) fn next(
+        &mut self,
+        message: &mut Message,
+        deadline: Deadline,
+    ) -> Result<Origin, ReceiveError> {
         self.at.member.present()?;
         if let Some(origin) = self.look(message)? {
             return Ok(origin);
@@ -264,7 +289,11 @@ impl ReceiveRight {
 
     /// Reads a message with rights, an urgency or a long header.
     #[cold]
-    fn read_rich(member: &std::sync::Arc<Member>, slot: &Slot<'_>, message: &mut Message) -> Origin {
+    fn read_rich(
+        member: &std::sync::Arc<Member>,
+        slot: &Slot<'_>,
+        message: &mut Message,
+    ) -> Origin {
         let contents = Contents::read(member, slot);
         contents.all_extents().for_each(|d| wire::hold(member, d));
         if let (Some(guard), Some(page)) = (&member.guard, contents.page) {
@@ -282,12 +311,18 @@ impl ReceiveRight {
     fn look_by_urgency(&mut self, message: &mut Message) -> Result<Option<Origin>, QueueClosed> {
         let queue = self.at.queue();
         queue.pass_published(&mut self.cursor, |_| {});
-        let published = queue.passed(&self.cursor).into_iter().filter(|(_, state)| state.phase() == Phase::Published);
+        let published = queue
+            .passed(&self.cursor)
+            .into_iter()
+            .filter(|(_, state)| state.phase() == Phase::Published);
         let by_urgency = published.map(|(position, _)| {
             let urgency = Contents::read(&self.at.member, &queue.slot(position)).urgency;
             (urgency.unwrap_or(u64::MAX), position)
         });
-        match by_urgency.min().and_then(|(_, position)| queue.found_passed(&self.cursor, position)) {
+        match by_urgency
+            .min()
+            .and_then(|(_, position)| queue.found_passed(&self.cursor, position))
+        {
             Some(found) => Ok(Some(self.take(found, message))),
             // Voids among the passed are cleared by the ordinary look.
             None => match queue.next(&mut self.cursor) {
@@ -302,14 +337,23 @@ impl ReceiveRight {
     #[inline]
     fn event(&self, message: &mut Message) -> Option<Origin> {
         let events = self.at.queue().port.sleep.events.load(Ordering::Acquire);
-        if events == 0 { None } else { self.notice(events, message) }
+        if events == 0 {
+            None
+        } else {
+            self.notice(events, message)
+        }
     }
 
     #[cold]
     fn notice(&self, events: u32, message: &mut Message) -> Option<Origin> {
         let word = &self.at.queue().port.sleep.events;
         let notice = if events & event::NO_MORE_SENDERS != 0 {
-            self.at.queue().port.sleep.wanted.fetch_and(!event::NO_MORE_SENDERS, Ordering::SeqCst);
+            self.at
+                .queue()
+                .port
+                .sleep
+                .wanted
+                .fetch_and(!event::NO_MORE_SENDERS, Ordering::SeqCst);
             word.fetch_and(!event::NO_MORE_SENDERS, Ordering::AcqRel);
             Notice::NoMoreSenders
         } else {
@@ -347,7 +391,11 @@ impl ReceiveRight {
                 beyond.phase() != Phase::Free || beyond.position() != head + 1
             }
         };
-        at_head || queue.passed(&self.cursor).iter().any(|(_, s)| matches!(s.phase(), Phase::Published | Phase::Void))
+        at_head
+            || queue
+                .passed(&self.cursor)
+                .iter()
+                .any(|(_, s)| matches!(s.phase(), Phase::Published | Phase::Void))
     }
 
     /// Gives the slot read last back.
@@ -366,7 +414,11 @@ impl ReceiveRight {
             return self.poll(message, deadline);
         }
         loop {
-            let looks = if self.waiting == Waiting::Sleep { 0 } else { self.patience.looks() };
+            let looks = if self.waiting == Waiting::Sleep {
+                0
+            } else {
+                self.patience.looks()
+            };
             for look in 0..looks {
                 if (look % LOOK_AROUND == 0 || !self.at.queue().is_still(&self.cursor))
                     && let Some(origin) = self.look(message)?
@@ -396,7 +448,13 @@ impl ReceiveRight {
         loop {
             for _ in 0..16 {
                 let queue = self.at.queue();
-                (0..LOOK_AROUND).find(|_| { let stirs = !queue.is_still(&self.cursor); if !stirs { std::hint::spin_loop(); } stirs });
+                (0..LOOK_AROUND).find(|_| {
+                    let stirs = !queue.is_still(&self.cursor);
+                    if !stirs {
+                        std::hint::spin_loop();
+                    }
+                    stirs
+                });
                 if let Some(origin) = self.look(message)? {
                     return Ok(origin);
                 }
@@ -416,7 +474,11 @@ impl ReceiveRight {
         let bell = sleep.doorbell.load(Ordering::SeqCst);
         if self.arm() {
             mark!("sleep.before_futex");
-            let _ = futex::wait(&self.at.queue().port.sleep.doorbell, bell, deadline.instant());
+            let _ = futex::wait(
+                &self.at.queue().port.sleep.doorbell,
+                bell,
+                deadline.instant(),
+            );
         }
         self.disarm();
     }
@@ -451,7 +513,12 @@ impl ReceiveRight {
     /// Asks to be told, once, when no send right on this port is left anywhere
     /// ([`Notice::NoMoreSenders`]). If there is none now, it is told at once.
     pub fn request_no_more_senders(&self) {
-        self.at.queue().port.sleep.wanted.fetch_or(event::NO_MORE_SENDERS, Ordering::SeqCst);
+        self.at
+            .queue()
+            .port
+            .sleep
+            .wanted
+            .fetch_or(event::NO_MORE_SENDERS, Ordering::SeqCst);
         rights::check_senders(&self.at.member, self.at.port);
     }
 
@@ -476,7 +543,12 @@ impl ReceiveRight {
 
     /// The bell of async receives, and the word that changes when something comes.
     #[cfg(feature = "tokio")]
-    pub(crate) fn bell_and_word(&mut self) -> (&mut Option<crate::tokio::Bell>, &std::sync::atomic::AtomicU32) {
+    pub(crate) fn bell_and_word(
+        &mut self,
+    ) -> (
+        &mut Option<crate::tokio::Bell>,
+        &std::sync::atomic::AtomicU32,
+    ) {
         (&mut self.bell, &self.at.queue().port.sleep.doorbell)
     }
 
@@ -490,14 +562,29 @@ impl ReceiveRight {
     /// About to be published at `destination`: from here on the port is *moving*, and the
     /// slot decides whose it is. Its queue stays where it is, in order.
     pub(super) fn leave(&self, destination: Destination) {
-        self.at.queue().port.control.transit.store(destination.0, Ordering::Relaxed);
+        self.at
+            .queue()
+            .port
+            .control
+            .transit
+            .store(destination.0, Ordering::Relaxed);
         mark!("right.receive_leaves");
-        rights::set_phase(&self.at.member, self.at.port, PortPhase::Moving, self.at.member.space);
+        rights::set_phase(
+            &self.at.member,
+            self.at.port,
+            PortPhase::Moving,
+            self.at.member.space,
+        );
     }
 
     /// It was not published after all.
     pub(super) fn stay(&self) {
-        rights::set_phase(&self.at.member, self.at.port, PortPhase::Open, self.at.member.space);
+        rights::set_phase(
+            &self.at.member,
+            self.at.port,
+            PortPhase::Open,
+            self.at.member.space,
+        );
     }
 
     pub(super) fn given(mut self) {
@@ -511,7 +598,9 @@ impl ReceiveRight {
 
     /// The handle of a receive right that has arrived.
     pub(super) fn resumed(at: Attached) -> Option<Self> {
-        let status = portolan_abi::port::PortStatus::unpack(at.queue().port.control.status.load(Ordering::Acquire));
+        let status = portolan_abi::port::PortStatus::unpack(
+            at.queue().port.control.status.load(Ordering::Acquire),
+        );
         (status.generation == at.port.generation).then(|| Self::new(at, status.by_urgency))
     }
 }
@@ -532,6 +621,9 @@ impl From<ReceiveRight> for Right {
 
 impl std::fmt::Debug for ReceiveRight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReceiveRight").field("port", &self.at.port).field("name", &self.name()).finish()
+        f.debug_struct("ReceiveRight")
+            .field("port", &self.at.port)
+            .field("name", &self.name())
+            .finish()
     }
 }

@@ -9,7 +9,9 @@ use super::bind::{PortOptions, bind};
 use super::receive::Origin;
 use super::rights::SendOnceRight;
 use super::send;
-use super::{Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, Unsent, WhenFull};
+use super::{
+    Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, Unsent, WhenFull,
+};
 use crate::member::Member;
 use crate::message::Message;
 use crate::wait::Waiting;
@@ -105,7 +107,12 @@ impl SendRight {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn request_reply(&self, message: Message, access: Access, deadline: impl Into<Deadline>) -> Result<Message, RequestError> {
+    pub fn request_reply(
+        &self,
+        message: Message,
+        access: Access,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Message, RequestError> {
         self.request_waiting(message, access, deadline.into(), Waiting::Adaptive)
     }
 
@@ -114,7 +121,13 @@ impl SendRight {
     /// # Errors
     ///
     /// As [`SendRight::request_reply`].
-    pub fn request_waiting(&self, mut message: Message, access: Access, deadline: Deadline, waiting: Waiting) -> Result<Message, RequestError> {
+    pub fn request_waiting(
+        &self,
+        mut message: Message,
+        access: Access,
+        deadline: Deadline,
+        waiting: Waiting,
+    ) -> Result<Message, RequestError> {
         self.request_in(&mut message, access, deadline, waiting)?;
         Ok(message)
     }
@@ -126,11 +139,20 @@ impl SendRight {
     ///
     /// As [`SendRight::request_reply`]; `message` is empty then.
     #[inline]
-    pub fn request_in(&self, message: &mut Message, access: Access, deadline: Deadline, waiting: Waiting) -> Result<(), RequestError> {
+    pub fn request_in(
+        &self,
+        message: &mut Message,
+        access: Access,
+        deadline: Deadline,
+        waiting: Waiting,
+    ) -> Result<(), RequestError> {
         let mut port = self.post_request(message, WhenFull::Wait(deadline))?;
         port.port.set_waiting(waiting);
         let answer = port.wait_in(message, access, deadline);
-        if !matches!(answer, Err(RequestError::TimedOut | RequestError::Disowned(_))) {
+        if !matches!(
+            answer,
+            Err(RequestError::TimedOut | RequestError::Disowned(_))
+        ) {
             self.replies.put(port);
         }
         answer
@@ -141,25 +163,52 @@ impl SendRight {
     /// # Errors
     ///
     /// [`RequestError::Unsent`] or [`RequestError::NoReplyPort`], with the message inside.
-    pub fn request(&self, mut message: Message, when_full: impl Into<WhenFull>) -> Result<PendingReply, RequestError> {
+    pub fn request(
+        &self,
+        mut message: Message,
+        when_full: impl Into<WhenFull>,
+    ) -> Result<PendingReply, RequestError> {
         let port = self.post_request(&mut message, when_full.into())?;
-        Ok(PendingReply { pool: Arc::clone(&self.replies), port: Some(port) })
+        Ok(PendingReply {
+            pool: Arc::clone(&self.replies),
+            port: Some(port),
+        })
     }
 
     #[inline]
-    fn post_request(&self, message: &mut Message, when_full: WhenFull) -> Result<Box<ReplyPort>, RequestError> {
+    fn post_request(
+        &self,
+        message: &mut Message,
+        when_full: WhenFull,
+    ) -> Result<Box<ReplyPort>, RequestError> {
         self.to.member.present()?;
         let mut port = match self.replies.take(&self.to.member) {
             Ok(port) => port,
-            Err(error) => return Err(RequestError::NoReplyPort(Box::new(error), Box::new(std::mem::take(message)))),
+            Err(error) => {
+                return Err(RequestError::NoReplyPort(
+                    Box::new(error),
+                    Box::new(std::mem::take(message)),
+                ));
+            }
         };
         // Never 0, which is the tag of a send-once right that answers nothing.
         port.tag = port.tag % TAG_MASK + 1;
-        let reply = Some(RightWord { kind: RightKind::SendOnce, port: port.port.at().port, tag: port.tag });
+        let reply = Some(RightWord {
+            kind: RightKind::SendOnce,
+            port: port.port.at().port,
+            tag: port.tag,
+        });
         mark!("request.before_post");
         let drops = matches!(when_full, WhenFull::Drop);
         let when_full = if drops { WhenFull::Fail } else { when_full };
-        match send::deliver(&self.to, &self.spot, Kind::Request, reply, message, when_full) {
+        match send::deliver(
+            &self.to,
+            &self.spot,
+            Kind::Request,
+            reply,
+            message,
+            when_full,
+        ) {
             Ok(()) => Ok(port),
             Err(Unsent::Full { .. }) if drops => {
                 self.dropped(reply);
@@ -176,7 +225,12 @@ impl SendRight {
     #[cold]
     fn dropped(&self, reply: Option<RightWord>) {
         // Relaxed: a counter for people.
-        self.to.queue().port.counters.dropped.fetch_add(1, Ordering::Relaxed);
+        self.to
+            .queue()
+            .port
+            .counters
+            .dropped
+            .fetch_add(1, Ordering::Relaxed);
         if let Some(word) = reply {
             send::post_word(&self.to.member, word.port, Kind::Dropped, word);
         }
@@ -193,7 +247,12 @@ impl ReplyPort {
 
     /// Waits for the answer to the last request, in `message`, which is empty.
     #[inline]
-    fn wait_in(&mut self, message: &mut Message, access: Access, deadline: Deadline) -> Result<(), RequestError> {
+    fn wait_in(
+        &mut self,
+        message: &mut Message,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<(), RequestError> {
         message.clear();
         loop {
             let origin = match self.port.next(message, deadline) {
@@ -226,11 +285,19 @@ impl PendingReply {
     /// # Errors
     ///
     /// [`RequestError`]; [`RequestError::Dropped`] if the answer was taken before.
-    pub fn wait(&mut self, access: Access, deadline: impl Into<Deadline>) -> Result<Message, RequestError> {
-        let Some(port) = &mut self.port else { return Err(RequestError::Dropped) };
+    pub fn wait(
+        &mut self,
+        access: Access,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Message, RequestError> {
+        let Some(port) = &mut self.port else {
+            return Err(RequestError::Dropped);
+        };
         let answer = port.wait(access, deadline.into());
-        if !matches!(answer, Err(RequestError::TimedOut | RequestError::Disowned(_)))
-            && let Some(port) = self.port.take()
+        if !matches!(
+            answer,
+            Err(RequestError::TimedOut | RequestError::Disowned(_))
+        ) && let Some(port) = self.port.take()
         {
             self.pool.put(port);
         }
@@ -251,7 +318,11 @@ impl ReceiveRight {
     ///
     /// [`ReceiveError`].
     #[inline]
-    pub fn get_request(&mut self, access: Access, deadline: impl Into<Deadline>) -> Result<Request, ReceiveError> {
+    pub fn get_request(
+        &mut self,
+        access: Access,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Request, ReceiveError> {
         let mut request = Request::default();
         self.get_request_into(&mut request, access, deadline)?;
         Ok(request)
@@ -264,7 +335,12 @@ impl ReceiveRight {
     ///
     /// [`ReceiveError`]; the request is empty then.
     #[inline]
-    pub fn get_request_into(&mut self, request: &mut Request, access: Access, deadline: impl Into<Deadline>) -> Result<(), ReceiveError> {
+    pub fn get_request_into(
+        &mut self,
+        request: &mut Request,
+        access: Access,
+        deadline: impl Into<Deadline>,
+    ) -> Result<(), ReceiveError> {
         request.reply = None;
         request.message.clear();
         let origin = self.next(&mut request.message, deadline.into())?;
@@ -273,7 +349,12 @@ impl ReceiveRight {
     }
 
     #[inline]
-    pub(super) fn finish_request(&self, origin: Origin, message: &Message, access: Access) -> Option<SendOnceRight> {
+    pub(super) fn finish_request(
+        &self,
+        origin: Origin,
+        message: &Message,
+        access: Access,
+    ) -> Option<SendOnceRight> {
         self.open(message, access);
         match (origin.kind(), origin.reply()) {
             (Kind::Request, Some(word)) => self.once(word),
@@ -291,7 +372,9 @@ impl Request {
     #[inline]
     pub fn reply(mut self, mut message: Message) -> Result<(), ReplyError> {
         match self.reply.take() {
-            Some(mut once) => once.post(Kind::Reply, &mut message).map_err(|reason| reason.with(message)),
+            Some(mut once) => once
+                .post(Kind::Reply, &mut message)
+                .map_err(|reason| reason.with(message)),
             None => Err(Unsent::DeadName.with(message)),
         }
     }
@@ -303,7 +386,8 @@ impl Request {
     /// As [`Request::reply`].
     #[inline]
     pub fn reply_in_place(mut self) -> Result<(), ReplyError> {
-        self.reply_from().map_err(|reason| reason.with(std::mem::take(&mut self.message)))
+        self.reply_from()
+            .map_err(|reason| reason.with(std::mem::take(&mut self.message)))
     }
 
     /// Answers with the request's own message, which is empty then; the request can be used
@@ -342,12 +426,19 @@ impl ReplyPorts {
 
     #[cold]
     fn take_other(&self, member: &Arc<Member>) -> Result<Box<ReplyPort>, BindError> {
-        let spare = self.others.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let spare = self
+            .others
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
         match spare {
             Some(port) => Ok(port),
             None => {
                 let options = PortOptions::unnamed().queue(3).for_replies();
-                Ok(Box::new(ReplyPort { port: bind(member, &options)?, tag: 0 }))
+                Ok(Box::new(ReplyPort {
+                    port: bind(member, &options)?,
+                    tag: 0,
+                }))
             }
         }
     }
@@ -355,7 +446,10 @@ impl ReplyPorts {
     #[inline]
     fn put(&self, port: Box<ReplyPort>) {
         if let Some(other) = self.at_hand.swap(Some(port)) {
-            self.others.lock().unwrap_or_else(PoisonError::into_inner).push(other);
+            self.others
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(other);
         }
     }
 }
@@ -363,6 +457,14 @@ impl ReplyPorts {
 /// Tells a client that its server will not answer: on behalf of a dead space, or of a
 /// port that closes with the request in its queue.
 pub(crate) fn answer_for_dead(member: &Member, port: PortName, tag: u32) {
-    send::post_word(member, port, Kind::ServerDead, RightWord { kind: RightKind::SendOnce, port, tag });
+    send::post_word(
+        member,
+        port,
+        Kind::ServerDead,
+        RightWord {
+            kind: RightKind::SendOnce,
+            port,
+            tag,
+        },
+    );
 }
-

@@ -78,7 +78,12 @@ impl SendRight {
 
     /// The handle of a right that is counted already.
     fn of(to: Attached) -> Self {
-        Self { spot: Spot::new(to.queue().port.sender.tail.load(Ordering::Relaxed)), to, replies: Arc::default(), given: false }
+        Self {
+            spot: Spot::new(to.queue().port.sender.tail.load(Ordering::Relaxed)),
+            to,
+            replies: Arc::default(),
+            given: false,
+        }
     }
 
     /// Sends a message to an asynchronous port.
@@ -98,7 +103,11 @@ impl SendRight {
     ///
     /// The reason.
     #[inline]
-    pub fn send_from(&self, message: &mut Message, when_full: impl Into<WhenFull>) -> Result<(), super::Unsent> {
+    pub fn send_from(
+        &self,
+        message: &mut Message,
+        when_full: impl Into<WhenFull>,
+    ) -> Result<(), super::Unsent> {
         send::send_from(&self.to, &self.spot, message, when_full.into())
     }
 
@@ -109,8 +118,10 @@ impl SendRight {
 
     /// Whether the port lives.
     pub fn is_live(&self) -> bool {
-        let status = PortStatus::unpack(self.to.queue().port.control.status.load(Ordering::Acquire));
-        status.generation == self.to.port.generation && matches!(status.phase, PortPhase::Open | PortPhase::Moving)
+        let status =
+            PortStatus::unpack(self.to.queue().port.control.status.load(Ordering::Acquire));
+        status.generation == self.to.port.generation
+            && matches!(status.phase, PortPhase::Open | PortPhase::Moving)
     }
 
     /// Asks that `notify` be told with `token` when the port of this right dies
@@ -125,19 +136,32 @@ impl SendRight {
         let writing = 1 | u64::from(member.space) << 8;
         let entry = watches
             .iter()
-            .find(|w| w.state.compare_exchange(0, writing, Ordering::AcqRel, Ordering::Relaxed).is_ok())
-            .ok_or(WatchError { limit: watches.len() })?;
+            .find(|w| {
+                w.state
+                    .compare_exchange(0, writing, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            })
+            .ok_or(WatchError {
+                limit: watches.len(),
+            })?;
         let used = &member.tables().header.watches.value;
-        let index = watches.iter().position(|w| std::ptr::eq(w, entry)).unwrap_or(0);
+        let index = watches
+            .iter()
+            .position(|w| std::ptr::eq(w, entry))
+            .unwrap_or(0);
         // Before it is armed, so that whoever looks for watches looks at this one too.
         used.fetch_max(index as u64 + 1, Ordering::SeqCst);
         mark!("watch.taken");
         entry.target.store(word_of(self.to.port), Ordering::Relaxed);
-        entry.notify.store(word_of(notify.at().port), Ordering::Relaxed);
+        entry
+            .notify
+            .store(word_of(notify.at().port), Ordering::Relaxed);
         entry.token.store(token, Ordering::Relaxed);
         // SeqCst: armed before we look whether the port is dead; the closer kills it
         // before it looks for watches.
-        entry.state.store(2 | u64::from(member.space) << 8, Ordering::SeqCst);
+        entry
+            .state
+            .store(2 | u64::from(member.space) << 8, Ordering::SeqCst);
         if !self.is_live() {
             fire_watches(member, self.to.port);
         }
@@ -147,7 +171,11 @@ impl SendRight {
 
 impl SendOnceRight {
     pub(super) fn new(to: Attached, tag: u32) -> Self {
-        Self { to, tag, given: false }
+        Self {
+            to,
+            tag,
+            given: false,
+        }
     }
 
     /// A new, counted right, not made from a request.
@@ -164,7 +192,8 @@ impl SendOnceRight {
     /// [`SendError`] holds the message. The right is used up; whoever waits for the answer
     /// is told that none will come.
     pub fn send(mut self, mut message: Message) -> Result<(), SendError> {
-        self.post(Kind::Reply, &mut message).map_err(|reason| reason.with(message))
+        self.post(Kind::Reply, &mut message)
+            .map_err(|reason| reason.with(message))
     }
 
     /// Takes the right from our row.
@@ -172,12 +201,20 @@ impl SendOnceRight {
     fn uncount(&self) {
         // A tag says that it answers a request (see `ReplyPort`).
         let rights = self.to.member.rights();
-        if self.tag == 0 { rights.drop_once(self.to.port) } else { rights.drop_answer(self.to.port, self.tag) }
+        if self.tag == 0 {
+            rights.drop_once(self.to.port)
+        } else {
+            rights.drop_answer(self.to.port, self.tag)
+        }
     }
 
     #[inline]
     pub(super) fn post(&mut self, kind: Kind, message: &mut Message) -> Result<(), super::Unsent> {
-        let reply = RightWord { kind: RightKind::SendOnce, port: self.to.port, tag: self.tag };
+        let reply = RightWord {
+            kind: RightKind::SendOnce,
+            port: self.to.port,
+            tag: self.tag,
+        };
         let spot = Spot::new(self.to.queue().port.sender.tail.load(Ordering::Relaxed));
         let posted = send::try_post(&self.to, &spot, kind, Some(reply), message);
         // Refused for what is in it, or for want of a page: the right is not used up, and
@@ -193,9 +230,21 @@ impl SendOnceRight {
 impl Right {
     pub(super) fn word(&self) -> RightWord {
         match self {
-            Self::Send(r) => RightWord { kind: RightKind::Send, port: r.to.port, tag: 0 },
-            Self::SendOnce(r) => RightWord { kind: RightKind::SendOnce, port: r.to.port, tag: r.tag },
-            Self::Receive(r) => RightWord { kind: RightKind::Receive, port: r.at().port, tag: 0 },
+            Self::Send(r) => RightWord {
+                kind: RightKind::Send,
+                port: r.to.port,
+                tag: 0,
+            },
+            Self::SendOnce(r) => RightWord {
+                kind: RightKind::SendOnce,
+                port: r.to.port,
+                tag: r.tag,
+            },
+            Self::Receive(r) => RightWord {
+                kind: RightKind::Receive,
+                port: r.at().port,
+                tag: 0,
+            },
         }
     }
 
@@ -258,7 +307,9 @@ impl Right {
                 RightKind::Send => {
                     member.rights().add_send(right.port, 1);
                 }
-                RightKind::SendOnce if right.tag != 0 => member.rights().hold_answer(right.port, right.tag),
+                RightKind::SendOnce if right.tag != 0 => {
+                    member.rights().hold_answer(right.port, right.tag)
+                }
                 RightKind::SendOnce => member.rights().add_once(right.port, 0),
                 RightKind::Receive => ReceiveRight::arrive(member, right.port),
             }
@@ -335,13 +386,22 @@ impl std::fmt::Debug for SendOnceRight {
 
 /// R2: a right is about to enter or leave a row or slot.
 pub(super) fn touch_epoch(member: &Member) {
-    member.tables().header.rights.value.fetch_add(1, Ordering::SeqCst);
+    member
+        .tables()
+        .header
+        .rights
+        .value
+        .fetch_add(1, Ordering::SeqCst);
 }
 
 /// Tells the port's receiver that no send right is left, if it asked and there is none.
 pub(crate) fn check_senders(member: &Member, port: PortName) {
-    let Some(entry) = member.tables().ports.get(usize::from(port.index)) else { return };
-    if entry.sleep.wanted.load(Ordering::SeqCst) & event::NO_MORE_SENDERS == 0 || senders(member, port) != 0 {
+    let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
+        return;
+    };
+    if entry.sleep.wanted.load(Ordering::SeqCst) & event::NO_MORE_SENDERS == 0
+        || senders(member, port) != 0
+    {
         return;
     }
     // The receiver takes `wanted` back when it is told, so that a death between here and
@@ -363,7 +423,10 @@ pub(super) fn senders(member: &Member, port: PortName) -> u32 {
     let epoch = &tables.header.rights.value;
     loop {
         let before = epoch.load(Ordering::SeqCst);
-        let held: u32 = tables.used_spaces().map(|s| tables.right_row(s).sends(port)).sum();
+        let held: u32 = tables
+            .used_spaces()
+            .map(|s| tables.right_row(s).sends(port))
+            .sum();
         if held > 0 {
             return held;
         }
@@ -382,12 +445,18 @@ fn in_slots(member: &Member, port: PortName) -> u32 {
         if !matches!(phase, PortPhase::Open | PortPhase::Moving) {
             continue;
         }
-        let Some(queue) = tables.queue(index) else { continue };
+        let Some(queue) = tables.queue(index) else {
+            continue;
+        };
         for at in 0..queue.slots() as u64 {
             let slot = queue.slot(at);
             if queue.is_untaken(slot.state(Ordering::Acquire)) {
                 let contents = super::wire::Contents::read(member, &slot);
-                found += contents.rights.iter().filter(|r| r.kind == RightKind::Send && r.port == port).count();
+                found += contents
+                    .rights
+                    .iter()
+                    .filter(|r| r.kind == RightKind::Send && r.port == port)
+                    .count();
             }
         }
     }
@@ -396,7 +465,12 @@ fn in_slots(member: &Member, port: PortName) -> u32 {
 
 /// A port's name as one word, for watches.
 fn word_of(port: PortName) -> u64 {
-    RightWord { kind: RightKind::Send, port, tag: 0 }.pack()
+    RightWord {
+        kind: RightKind::Send,
+        port,
+        tag: 0,
+    }
+    .pack()
 }
 
 /// Tells every watcher of a dead port.
@@ -409,7 +483,10 @@ pub(super) fn fire_watches(member: &Member, port: PortName) {
         }
         let fired = state & !0xff | 3;
         let notify = entry.notify.load(Ordering::Acquire);
-        if entry.state.compare_exchange(state, fired, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        if entry
+            .state
+            .compare_exchange(state, fired, Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
             && let Some(notify) = RightWord::unpack(notify)
         {
             mark!("watch.fired");
@@ -422,7 +499,9 @@ pub(super) fn fire_watches(member: &Member, port: PortName) {
 /// more are there.
 pub(super) fn take_fired(member: &Member, notify: PortName) -> Option<(u64, bool)> {
     let notify = word_of(notify);
-    let mut fired = member.tables().used_watches().iter().filter(|w| w.state.load(Ordering::Acquire) & 0xff == 3 && w.notify.load(Ordering::Acquire) == notify);
+    let mut fired = member.tables().used_watches().iter().filter(|w| {
+        w.state.load(Ordering::Acquire) & 0xff == 3 && w.notify.load(Ordering::Acquire) == notify
+    });
     let first = fired.next()?;
     let token = first.token.load(Ordering::Acquire);
     first.state.store(0, Ordering::Release);
@@ -433,7 +512,9 @@ pub(super) fn take_fired(member: &Member, notify: PortName) -> Option<(u64, bool
 pub(super) fn drop_watches(member: &Member, notify: PortName) {
     let notify = word_of(notify);
     for entry in member.tables().used_watches() {
-        if matches!(entry.state.load(Ordering::Acquire) & 0xff, 2 | 3) && entry.notify.load(Ordering::Acquire) == notify {
+        if matches!(entry.state.load(Ordering::Acquire) & 0xff, 2 | 3)
+            && entry.notify.load(Ordering::Acquire) == notify
+        {
             entry.state.store(0, Ordering::Release);
         }
     }
@@ -441,10 +522,21 @@ pub(super) fn drop_watches(member: &Member, notify: PortName) {
 
 /// A receive right that travels: from `Open` to `Moving` and back.
 pub(super) fn set_phase(member: &Member, port: PortName, phase: PortPhase, owner: u8) {
-    let Some(entry) = member.tables().ports.get(usize::from(port.index)) else { return };
+    let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
+        return;
+    };
     let was = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
-    if was.generation == port.generation && matches!(was.phase, PortPhase::Open | PortPhase::Moving) {
+    if was.generation == port.generation && matches!(was.phase, PortPhase::Open | PortPhase::Moving)
+    {
         // Release: the transit word, or the queue as we left it, comes first.
-        entry.control.status.store(PortStatus { phase, owner, ..was }.pack(), Ordering::Release);
+        entry.control.status.store(
+            PortStatus {
+                phase,
+                owner,
+                ..was
+            }
+            .pack(),
+            Ordering::Release,
+        );
     }
 }

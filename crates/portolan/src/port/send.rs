@@ -49,26 +49,34 @@ pub struct SendError {
 #[non_exhaustive]
 pub enum Unsent {
     /// The state's: the queue is full.
-    #[error("the port's queue is full ({slots} messages): wait longer, or let the receiver catch up")]
+    #[error(
+        "the port's queue is full ({slots} messages): wait longer, or let the receiver catch up"
+    )]
     Full {
         /// Slots of the queue.
         slots: usize,
     },
     /// The peer's: the port is gone, by its owner's act or death.
-    #[error("the port is dead: its owner closed it or died; drop this right and look the name up again")]
+    #[error(
+        "the port is dead: its owner closed it or died; drop this right and look the name up again"
+    )]
     DeadName,
     /// The caller's: requests go to synchronous ports, messages to asynchronous ones.
     #[error("this port is {0}: use {1}")]
     WrongKind(&'static str, &'static str),
     /// The caller's: an extent in the message belongs to another domain.
-    #[error("the message holds an extent or right of another domain: allocate it from the port's domain")]
+    #[error(
+        "the message holds an extent or right of another domain: allocate it from the port's domain"
+    )]
     Foreign,
     /// A peer's or the caller's: an extent's owner word does not name this space.
     #[error(transparent)]
     Owner(#[from] OwnerError),
     /// The machine's: in a guarded domain, our own access to an extent could not be ended
     /// (the process has too many mappings).
-    #[error("cannot close the message's pages in this process: {0}; hold fewer large extents, or raise vm.max_map_count")]
+    #[error(
+        "cannot close the message's pages in this process: {0}; hold fewer large extents, or raise vm.max_map_count"
+    )]
     Open(std::io::Error),
     /// No page for a long header, for many extents, or for the copy that the port wants.
     #[error(transparent)]
@@ -83,19 +91,32 @@ pub enum Unsent {
 
 impl Unsent {
     pub(crate) fn with(self, message: Message) -> SendError {
-        SendError { reason: self, message: Box::new(message) }
+        SendError {
+            reason: self,
+            message: Box::new(message),
+        }
     }
 }
 
 /// Sends `message`, waiting for room as `when_full` says.
 #[inline]
-pub(super) fn send(to: &Attached, spot: &Spot, mut message: Message, when_full: WhenFull) -> Result<(), SendError> {
+pub(super) fn send(
+    to: &Attached,
+    spot: &Spot,
+    mut message: Message,
+    when_full: WhenFull,
+) -> Result<(), SendError> {
     send_from(to, spot, &mut message, when_full).map_err(|reason| reason.with(message))
 }
 
 /// As [`send`]; what was sent leaves `message` empty.
 #[inline]
-pub(super) fn send_from(to: &Attached, spot: &Spot, message: &mut Message, when_full: WhenFull) -> Result<(), Unsent> {
+pub(super) fn send_from(
+    to: &Attached,
+    spot: &Spot,
+    message: &mut Message,
+    when_full: WhenFull,
+) -> Result<(), Unsent> {
     deliver(to, spot, Kind::Message, None, message, when_full)
 }
 
@@ -114,14 +135,22 @@ pub(super) fn deliver(
         return prepare::deliver(to, spot, kind, reply, message, when_full);
     }
     match plan_and_post(to, spot, kind, reply, message) {
-        Err(Unsent::Full { slots }) => full(to, message, when_full, slots, |message| plan_and_post(to, spot, kind, reply, message)),
+        Err(Unsent::Full { slots }) => full(to, message, when_full, slots, |message| {
+            plan_and_post(to, spot, kind, reply, message)
+        }),
         other => other,
     }
 }
 
 /// One attempt; otherwise as [`deliver`].
 #[inline(always)]
-pub(super) fn try_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<RightWord>, message: &mut Message) -> Result<(), Unsent> {
+pub(super) fn try_post(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<RightWord>,
+    message: &mut Message,
+) -> Result<(), Unsent> {
     if to.prepares {
         return prepare::try_post(to, spot, kind, reply, message);
     }
@@ -174,18 +203,36 @@ pub(super) fn full(
 
 /// One attempt of what needs no preparation.
 #[inline(always)]
-fn plan_and_post(to: &Attached, spot: &Spot, kind: Kind, reply: Option<RightWord>, message: &mut Message) -> Result<(), Unsent> {
+fn plan_and_post(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<RightWord>,
+    message: &mut Message,
+) -> Result<(), Unsent> {
     let member = &to.member;
     member.present()?;
     check(member, message)?;
-    let plan = wire::plan(member, message, kind, reply, inline_capacity(to.queue().slot_lines()))?;
+    let plan = wire::plan(
+        member,
+        message,
+        kind,
+        reply,
+        inline_capacity(to.queue().slot_lines()),
+    )?;
     post(to, spot, kind, &plan, message)
 }
 
 /// One attempt with a message that was checked and laid out. On success everything in
 /// `message` belongs to the receiver, and what is left of it is empty.
 #[inline(always)]
-pub(super) fn post(to: &Attached, spot: &Spot, kind: Kind, plan: &Plan, message: &mut Message) -> Result<(), Unsent> {
+pub(super) fn post(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    plan: &Plan,
+    message: &mut Message,
+) -> Result<(), Unsent> {
     let member = &to.member;
     let queue = to.queue();
     // All that can be done before the claim is: see `Claim::fill`.
@@ -243,7 +290,9 @@ fn takes(to: &Attached, kind: Kind) -> (u64, u64) {
     match kind {
         Kind::Message => PortStatus::takes(to.port.generation, Some(false)),
         Kind::Request => PortStatus::takes(to.port.generation, Some(true)),
-        Kind::Reply | Kind::Dropped | Kind::ServerDead => PortStatus::takes(to.port.generation, None),
+        Kind::Reply | Kind::Dropped | Kind::ServerDead => {
+            PortStatus::takes(to.port.generation, None)
+        }
     }
 }
 
@@ -252,7 +301,9 @@ fn takes(to: &Attached, kind: Kind) -> (u64, u64) {
 fn refuse(status: u64, to: &Attached) -> Unsent {
     close::sweep(&to.member, to.port.index);
     let status = PortStatus::unpack(status);
-    if status.generation != to.port.generation || !matches!(status.phase, PortPhase::Open | PortPhase::Moving) {
+    if status.generation != to.port.generation
+        || !matches!(status.phase, PortPhase::Open | PortPhase::Moving)
+    {
         Unsent::DeadName
     } else if status.synchronous {
         Unsent::WrongKind("synchronous", "request_reply, or bind an asynchronous port")
@@ -274,7 +325,9 @@ pub(super) fn check(member: &Arc<Member>, message: &Message) -> Result<(), Unsen
     }
     match message.rest() {
         Some(rest) if rest.rights.iter().any(|r| !r.is_of(member)) => Err(Unsent::Foreign),
-        Some(rest) if matches!(&rest.long, Long::Page(extent) if !extent.is_of(member)) => Err(Unsent::Foreign),
+        Some(rest) if matches!(&rest.long, Long::Page(extent) if !extent.is_of(member)) => {
+            Err(Unsent::Foreign)
+        }
         _ => Ok(()),
     }
 }
@@ -302,15 +355,27 @@ fn take_back(to: &Attached, message: &Message, position: u64) {
 /// Posts an answer that is a word and nothing else, on behalf of somebody who cannot.
 /// A full or dead port gets none: its owner has given up, or is being closed itself.
 pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: RightWord) {
-    let Some(queue) = member.tables().queue(port.index) else { return };
+    let Some(queue) = member.tables().queue(port.index) else {
+        return;
+    };
     let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Acquire));
-    if status.generation != port.generation || !matches!(status.phase, PortPhase::Open | PortPhase::Moving) {
+    if status.generation != port.generation
+        || !matches!(status.phase, PortPhase::Open | PortPhase::Moving)
+    {
         return;
     }
     let spot = Spot::new(queue.port.sender.tail.load(Ordering::Relaxed));
-    let Ok(claim) = queue.claim(&spot, member.space) else { return };
+    let Ok(claim) = queue.claim(&spot, member.space) else {
+        return;
+    };
     let position = claim.position();
-    claim.set_meta(Meta { reply: true, ..Meta::new(kind) }.pack());
+    claim.set_meta(
+        Meta {
+            reply: true,
+            ..Meta::new(kind)
+        }
+        .pack(),
+    );
     claim.write(0, &[word.pack()]);
     match claim.publish() {
         Published::Done => {}
@@ -337,8 +402,12 @@ fn given(member: &Member, message: &mut Message) {
     if let Some(me) = member.tables().spaces.get(usize::from(member.space)) {
         // Relaxed: counters for people, written by this space only; a lost update between
         // our own threads is of no account.
-        me.sent.store(me.sent.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        me.sent_bytes.store(me.sent_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+        me.sent
+            .store(me.sent.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        me.sent_bytes.store(
+            me.sent_bytes.load(Ordering::Relaxed) + bytes,
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -353,7 +422,10 @@ pub(crate) fn wake(member: &Member, queue: &Queue<'_>) {
     let link = sleep.wait_set.load(Ordering::SeqCst).to_le_bytes();
     let set = u32::from_le_bytes([link[0], link[1], link[2], link[3]]);
     let index = u32::from_le_bytes([link[4], link[5], link[6], link[7]]);
-    let Some(entry) = set.checked_sub(1).and_then(|s| member.tables().wait_sets.get(s as usize)) else {
+    let Some(entry) = set
+        .checked_sub(1)
+        .and_then(|s| member.tables().wait_sets.get(s as usize))
+    else {
         futex::wake(&sleep.doorbell, 1);
         return;
     };

@@ -41,7 +41,10 @@ struct Inner {
 impl ReceiveRight {
     /// Makes a handle for several threads of it.
     pub fn share(self) -> SharedReceiver {
-        SharedReceiver(Arc::new(Mutex::new(Inner { right: self, sleepers: 0 })))
+        SharedReceiver(Arc::new(Mutex::new(Inner {
+            right: self,
+            sleepers: 0,
+        })))
     }
 }
 
@@ -51,7 +54,11 @@ impl SharedReceiver {
     /// # Errors
     ///
     /// [`ReceiveError`].
-    pub fn receive(&self, access: Access, deadline: impl Into<Deadline>) -> Result<Message, ReceiveError> {
+    pub fn receive(
+        &self,
+        access: Access,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Message, ReceiveError> {
         let mut message = Message::default();
         let origin = self.next(&mut message, deadline.into())?;
         self.lock().right.finish(origin, &mut message, access)?;
@@ -63,7 +70,11 @@ impl SharedReceiver {
     /// # Errors
     ///
     /// [`ReceiveError`].
-    pub fn get_request(&self, access: Access, deadline: impl Into<Deadline>) -> Result<Request, ReceiveError> {
+    pub fn get_request(
+        &self,
+        access: Access,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Request, ReceiveError> {
         let mut message = Message::default();
         let origin = self.next(&mut message, deadline.into())?;
         let reply = self.lock().right.finish_request(origin, &message, access);
@@ -78,7 +89,10 @@ impl SharedReceiver {
     /// The receive right again, if this is the last handle.
     pub fn unshare(self) -> Result<ReceiveRight, Self> {
         let inner = Arc::try_unwrap(self.0).map_err(Self)?;
-        Ok(inner.into_inner().unwrap_or_else(PoisonError::into_inner).right)
+        Ok(inner
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .right)
     }
 
     // A thread that panicked in here left the queue as it was, or took one message.
@@ -98,7 +112,14 @@ impl SharedReceiver {
             }
             // Sleep marks are set under the lock, for all who sleep; whoever takes a message
             // while others sleep sets them again behind it.
-            let bell = inner.right.at().queue().port.sleep.doorbell.load(Ordering::SeqCst);
+            let bell = inner
+                .right
+                .at()
+                .queue()
+                .port
+                .sleep
+                .doorbell
+                .load(Ordering::SeqCst);
             inner.right.disarm();
             if !inner.right.arm() {
                 inner.right.disarm();

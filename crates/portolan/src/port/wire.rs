@@ -43,16 +43,32 @@ enum Shape {
 /// Decides how `message` goes into a slot of `capacity` inline bytes; moves a header that
 /// does not fit, with all descriptors, into a header extent.
 #[inline(always)]
-pub(super) fn plan(member: &Arc<Member>, message: &mut Message, kind: Kind, reply: Option<RightWord>, capacity: usize) -> Result<Plan, AllocateError> {
+pub(super) fn plan(
+    member: &Arc<Member>,
+    message: &mut Message,
+    kind: Kind,
+    reply: Option<RightWord>,
+    capacity: usize,
+) -> Result<Plan, AllocateError> {
     let first = usize::from(reply.is_some());
     let extents = message.extents.len();
     if message.rest().is_some() || 8 * first + 16 * extents + message.header_len() > FIRST_LINE {
-        return plan_rich(member, message, kind, reply.map_or(0, RightWord::pack), capacity);
+        return plan_rich(
+            member,
+            message,
+            kind,
+            reply.map_or(0, RightWord::pack),
+            capacity,
+        );
     }
     let meta = Meta::plain(kind, message.header_len(), extents, reply.is_some());
     let mut line = [0; 6];
     if first + extents == 0 {
-        return Ok(Plan { meta, line, shape: Shape::Header });
+        return Ok(Plan {
+            meta,
+            line,
+            shape: Shape::Header,
+        });
     }
     if let Some(reply) = reply {
         line[0] = reply.pack();
@@ -68,14 +84,24 @@ pub(super) fn plan(member: &Arc<Member>, message: &mut Message, kind: Kind, repl
             at += 1;
         }
     }
-    Ok(Plan { meta, line, shape: Shape::Line })
+    Ok(Plan {
+        meta,
+        line,
+        shape: Shape::Line,
+    })
 }
 
 /// Inline bytes of a slot's first line.
 const FIRST_LINE: usize = inline_capacity(1);
 
 #[cold]
-fn plan_rich(member: &Arc<Member>, message: &mut Message, kind: Kind, reply: u64, capacity: usize) -> Result<Plan, AllocateError> {
+fn plan_rich(
+    member: &Arc<Member>,
+    message: &mut Message,
+    kind: Kind,
+    reply: u64,
+    capacity: usize,
+) -> Result<Plan, AllocateError> {
     let mut meta = Meta {
         header: u16::try_from(message.header_len()).unwrap_or(u16::MAX),
         extents: u16::try_from(message.extents.len()).unwrap_or(u16::MAX),
@@ -88,7 +114,11 @@ fn plan_rich(member: &Arc<Member>, message: &mut Message, kind: Kind, reply: u64
         spill(member, message)?;
         meta.spilled = true;
     }
-    Ok(Plan { meta: meta.pack(), line: [reply, 0, 0, 0, 0, 0], shape: Shape::Rich })
+    Ok(Plan {
+        meta: meta.pack(),
+        line: [reply, 0, 0, 0, 0, 0],
+        shape: Shape::Rich,
+    })
 }
 
 /// Puts header and descriptors into an extent.
@@ -102,8 +132,12 @@ fn spill(member: &Arc<Member>, message: &mut Message) -> Result<(), AllocateErro
         extent[..header].copy_from_slice(message.header());
         message.set_long(Long::Page(extent), header);
     }
-    let words: Vec<u64> =
-        message.rights().iter().map(|r| r.word().pack()).chain(message.extents.iter().flat_map(|e| e.descriptor().pack())).collect();
+    let words: Vec<u64> = message
+        .rights()
+        .iter()
+        .map(|r| r.word().pack())
+        .chain(message.extents.iter().flat_map(|e| e.descriptor().pack()))
+        .collect();
     if let Long::Page(page) = &mut message.rest_mut().long {
         // Cannot fail: the capacity was checked.
         let _ = page.set_len(end);
@@ -147,11 +181,20 @@ impl Plan {
         if let Some(page) = message.page() {
             return put(&page.descriptor().pack());
         }
-        message.rights().iter().for_each(|r| put(&[r.word().pack()]));
-        message.extents.iter().for_each(|e| put(&e.descriptor().pack()));
+        message
+            .rights()
+            .iter()
+            .for_each(|r| put(&[r.word().pack()]));
+        message
+            .extents
+            .iter()
+            .for_each(|e| put(&e.descriptor().pack()));
         match message.short() {
             Some(words) => put(words),
-            None => message.header().chunks(8).for_each(|chunk| put(&[word_of(chunk)])),
+            None => message
+                .header()
+                .chunks(8)
+                .for_each(|chunk| put(&[word_of(chunk)])),
         }
     }
 }
@@ -159,7 +202,11 @@ impl Plan {
 /// Reads a slot that holds nothing but a reply word, extents and a short header, which is
 /// what most slots hold, and notes the extents as ours; `None` for the others.
 #[inline]
-pub(super) fn read_plain(member: &Arc<Member>, slot: &Slot<'_>, message: &mut Message) -> Option<Origin> {
+pub(super) fn read_plain(
+    member: &Arc<Member>,
+    slot: &Slot<'_>,
+    message: &mut Message,
+) -> Option<Origin> {
     let meta = Meta::read_plain(slot.meta())?;
     let words = usize::from(meta.reply) + 2 * meta.extents;
     if meta.header > INLINE_HEADER || words + meta.header.div_ceil(8) > slot.inline_words() {
@@ -228,8 +275,15 @@ impl Contents {
         };
         let reply = meta.reply.then(&mut next).and_then(RightWord::unpack);
         let urgency = meta.urgent.then(&mut next);
-        let mut contents =
-            Self { kind: meta.kind, reply, urgency, rights: SmallVec::new(), extents: SmallVec::new(), page: None, header: HeaderWords::InPage(0) };
+        let mut contents = Self {
+            kind: meta.kind,
+            reply,
+            urgency,
+            rights: SmallVec::new(),
+            extents: SmallVec::new(),
+            page: None,
+            header: HeaderWords::InPage(0),
+        };
         if meta.spilled {
             // Free already, if this repeats a drain that somebody died at: then all is done.
             contents.page = sound(member, [next(), next()]).filter(|d| {
@@ -250,7 +304,8 @@ impl Contents {
         let len = usize::from(meta.header).min((slot.inline_words() - at) * 8);
         let mut words = [0; MOST_WORDS];
         slot.read(at, &mut words[..len.div_ceil(8)]);
-        contents.header = HeaderWords::Inline(bytemuck::cast_slice::<u64, u8>(&words)[..len].to_vec());
+        contents.header =
+            HeaderWords::Inline(bytemuck::cast_slice::<u64, u8>(&words)[..len].to_vec());
         contents
     }
 
@@ -269,13 +324,18 @@ impl Contents {
         };
         let header = usize::from(meta.header).min(bytes.len());
         self.header = HeaderWords::InPage(header);
-        let mut words = bytes.get(header.next_multiple_of(8)..).unwrap_or(&[]).chunks_exact(8).map(word_of);
+        let mut words = bytes
+            .get(header.next_multiple_of(8)..)
+            .unwrap_or(&[])
+            .chunks_exact(8)
+            .map(word_of);
         for _ in 0..meta.rights {
             self.rights.extend(words.next().and_then(RightWord::unpack));
         }
         for _ in 0..meta.extents {
             let pair = words.next().zip(words.next());
-            self.extents.extend(pair.and_then(|(a, b)| sound(member, [a, b])));
+            self.extents
+                .extend(pair.and_then(|(a, b)| sound(member, [a, b])));
         }
     }
 
@@ -286,9 +346,14 @@ impl Contents {
 
     /// The message, once all of it is ours.
     pub(super) fn into_message(self, member: &Arc<Member>, message: &mut Message) {
-        message.extents.extend(self.extents.iter().map(|d| Extent::taken(member, *d)));
+        message
+            .extents
+            .extend(self.extents.iter().map(|d| Extent::taken(member, *d)));
         if !self.rights.is_empty() {
-            message.rest_mut().rights.extend(self.rights.iter().filter_map(|w| Right::taken(member, *w)));
+            message
+                .rest_mut()
+                .rights
+                .extend(self.rights.iter().filter_map(|w| Right::taken(member, *w)));
         }
         if let Some(urgency) = self.urgency {
             message.set_urgency_word(urgency);
@@ -296,7 +361,9 @@ impl Contents {
         match (self.header, self.page) {
             // Cannot fail: a slot holds no more than a header may.
             (HeaderWords::Inline(bytes), _) => drop(message.set_header(&bytes)),
-            (HeaderWords::InPage(len), Some(page)) => message.set_long(Long::Page(Extent::taken(member, page)), len),
+            (HeaderWords::InPage(len), Some(page)) => {
+                message.set_long(Long::Page(Extent::taken(member, page)), len)
+            }
             (HeaderWords::InPage(_), None) => {}
         }
     }

@@ -43,7 +43,11 @@ impl Queue<'_> {
                 Phase::Claimed => state.with(SlotState::CLOSING),
                 // Its sender has met the closed port and is taking the message back.
                 Phase::Published if state.has(SlotState::CLOSING) => return CloseStep::Claimed,
-                Phase::Published if self.is_untaken(state) => return CloseStep::Message { position: state.position() },
+                Phase::Published if self.is_untaken(state) => {
+                    return CloseStep::Message {
+                        position: state.position(),
+                    };
+                }
                 Phase::Free | Phase::Void | Phase::Published => SlotState::closed(state.position()),
             };
             match slot.exchange(state, to) {
@@ -62,7 +66,13 @@ impl Queue<'_> {
 
     /// Whether the queue is wholly closed.
     pub fn closing(&self) -> Closing {
-        let open = (0..self.slots_u64()).filter(|i| self.slot(*i).state(Ordering::Acquire).phase() != Phase::Closed).count();
-        if open == 0 { Closing::Complete } else { Closing::Lingering(open) }
+        let open = (0..self.slots_u64())
+            .filter(|i| self.slot(*i).state(Ordering::Acquire).phase() != Phase::Closed)
+            .count();
+        if open == 0 {
+            Closing::Complete
+        } else {
+            Closing::Lingering(open)
+        }
     }
 }

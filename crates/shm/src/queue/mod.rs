@@ -50,9 +50,9 @@
 //! Source of the idea of position-stamped slots: bounded queues after Vyukov;
 //! dying senders, passing and the sleep marks are ours.
 
+mod close;
 mod receiver;
 mod sender;
-mod close;
 
 pub use close::{CloseStep, Closing};
 pub use receiver::{Cursor, Found, Next, Woken};
@@ -75,7 +75,9 @@ const _: () = assert!(size_of::<Line>() == portolan_abi::limits::LINE);
 impl Line {
     /// A line of zeros, for tests and private queues.
     pub fn new() -> Self {
-        Self { words: core::array::from_fn(|_| AtomicU64::new(0)) }
+        Self {
+            words: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
     }
 }
 
@@ -201,7 +203,9 @@ pub struct Queue<'r> {
 
 /// Why memory is not a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a queue of {slots} slots of {slot_lines} lines does not fit {lines} lines: slots are a power of two from 2 to 65536, lines 1 to 8")]
+#[error(
+    "a queue of {slots} slots of {slot_lines} lines does not fit {lines} lines: slots are a power of two from 2 to 65536, lines 1 to 8"
+)]
 pub struct QueueShape {
     /// Slots asked for.
     pub slots: usize,
@@ -213,16 +217,29 @@ pub struct QueueShape {
 
 impl<'r> Queue<'r> {
     /// The queue of `port` over `lines`.
-    pub fn new(port: &'r PortEntry, lines: &'r [Line], slot_lines: usize) -> Result<Self, QueueShape> {
+    pub fn new(
+        port: &'r PortEntry,
+        lines: &'r [Line],
+        slot_lines: usize,
+    ) -> Result<Self, QueueShape> {
         let slots = lines.len().checked_div(slot_lines).unwrap_or(0);
         let fits = (1..=MAX_SLOT_LINES).contains(&slot_lines)
             && (MIN_SLOTS..=MAX_SLOTS).contains(&slots)
             && slots.is_power_of_two()
             && slots * slot_lines == lines.len();
         if !fits {
-            return Err(QueueShape { slots, slot_lines, lines: lines.len() });
+            return Err(QueueShape {
+                slots,
+                slot_lines,
+                lines: lines.len(),
+            });
         }
-        Ok(Self { port, lines, slots, slot_lines })
+        Ok(Self {
+            port,
+            lines,
+            slots,
+            slot_lines,
+        })
     }
 
     /// Number of slots.
@@ -252,7 +269,9 @@ impl<'r> Queue<'r> {
     pub fn slot(&self, position: u64) -> Slot<'r> {
         // A power of two: masking keeps the index in bounds whatever was read.
         let index = usize::try_from(position & (self.slots_u64() - 1)).unwrap_or(0);
-        Slot { lines: &self.lines[index * self.slot_lines..(index + 1) * self.slot_lines] }
+        Slot {
+            lines: &self.lines[index * self.slot_lines..(index + 1) * self.slot_lines],
+        }
     }
 
     /// Makes every slot free, at positions that no slot of this memory has had.
@@ -263,7 +282,10 @@ impl<'r> Queue<'r> {
     /// it learns from the status that the port is another one (see [`Queue::claim`]).
     pub fn open(&self) {
         let n = self.slots_u64();
-        let last = (0..n).map(|i| self.slot(i).state(Ordering::Relaxed).position()).max().unwrap_or(0);
+        let last = (0..n)
+            .map(|i| self.slot(i).state(Ordering::Relaxed).position())
+            .max()
+            .unwrap_or(0);
         // A sender walks at most a lap and one beyond the last position.
         let base = (last / n + 3) * n;
         self.port.receiver.head.store(base, Ordering::Relaxed);
@@ -278,7 +300,9 @@ impl<'r> Queue<'r> {
 
     /// How many messages wait, as near as it can be told from outside.
     pub fn depth(&self) -> usize {
-        (0..self.slots_u64()).filter(|i| self.is_untaken(self.slot(*i).state(Ordering::Acquire))).count()
+        (0..self.slots_u64())
+            .filter(|i| self.is_untaken(self.slot(*i).state(Ordering::Acquire)))
+            .count()
     }
 
     /// Whether a slot in this state holds a message that nobody has taken (Q5).

@@ -65,7 +65,10 @@ impl Cursor {
     pub fn resume(queue: &Queue<'_>) -> Self {
         // Acquire: pairs with the Release in `take` of the space that received before us.
         let head = queue.port.receiver.head.load(Ordering::Acquire);
-        let mut cursor = Self { head, ..Self::default() };
+        let mut cursor = Self {
+            head,
+            ..Self::default()
+        };
         for index in 0..queue.slots_u64() {
             let state = queue.slot(index).state(Ordering::Acquire);
             match state.phase() {
@@ -93,7 +96,10 @@ impl<'r> Queue<'r> {
         if cursor.passed.is_empty() {
             let state = self.slot(cursor.head).state(Ordering::Acquire);
             if state.phase() == Phase::Published && state.position() == cursor.head {
-                return Next::Found(Found { position: cursor.head, passed: false });
+                return Next::Found(Found {
+                    position: cursor.head,
+                    passed: false,
+                });
             }
             if state.phase() == Phase::Free && state.position() == cursor.head {
                 return Next::Empty;
@@ -107,7 +113,10 @@ impl<'r> Queue<'r> {
     /// passed over, are dealt with by [`Queue::next`] only.
     #[inline]
     pub fn is_still(&self, cursor: &Cursor) -> bool {
-        matches!(self.slot(cursor.head).state(Ordering::Relaxed).phase(), Phase::Free | Phase::Claimed)
+        matches!(
+            self.slot(cursor.head).state(Ordering::Relaxed).phase(),
+            Phase::Free | Phase::Claimed
+        )
     }
 
     #[cold]
@@ -134,7 +143,10 @@ impl<'r> Queue<'r> {
                 Phase::Free => return Next::Empty,
                 Phase::Published => {
                     // Q4: the passed ones are looked at again, after this one was seen.
-                    return Next::Found(self.late(cursor).unwrap_or(Found { position: cursor.head, passed: false }));
+                    return Next::Found(self.late(cursor).unwrap_or(Found {
+                        position: cursor.head,
+                        passed: false,
+                    }));
                 }
                 Phase::Void => self.skip_void(cursor),
                 Phase::Claimed if self.nothing_beyond(cursor.head) => return Next::Empty,
@@ -162,7 +174,10 @@ impl<'r> Queue<'r> {
     fn advance(&self, cursor: &mut Cursor) {
         cursor.head += 1;
         // Release: who resumes sees the slots as we left them.
-        self.port.receiver.head.store(cursor.head, Ordering::Release);
+        self.port
+            .receiver
+            .head
+            .store(cursor.head, Ordering::Release);
     }
 
     /// The first passed slot that holds a message now, in sending order (Q4).
@@ -171,7 +186,10 @@ impl<'r> Queue<'r> {
         let mut best = None;
         while let Some(&position) = cursor.passed.get(i) {
             if best == Some(i) {
-                return Some(Found { position, passed: true });
+                return Some(Found {
+                    position,
+                    passed: true,
+                });
             }
             let state = self.slot(position).state(Ordering::Acquire);
             match state.phase() {
@@ -249,13 +267,21 @@ impl<'r> Queue<'r> {
 
     /// The positions passed and still there, oldest first, with their states.
     pub fn passed(&self, cursor: &Cursor) -> Vec<(u64, SlotState)> {
-        cursor.passed.iter().map(|p| (*p, self.slot(*p).state(Ordering::Acquire))).collect()
+        cursor
+            .passed
+            .iter()
+            .map(|p| (*p, self.slot(*p).state(Ordering::Acquire)))
+            .collect()
     }
 
     /// A passed position that holds a message, as something to take.
     pub fn found_passed(&self, cursor: &Cursor, position: u64) -> Option<Found> {
-        let there = cursor.passed.contains(&position) && self.slot(position).state(Ordering::Acquire).phase() == Phase::Published;
-        there.then_some(Found { position, passed: true })
+        let there = cursor.passed.contains(&position)
+            && self.slot(position).state(Ordering::Acquire).phase() == Phase::Published;
+        there.then_some(Found {
+            position,
+            passed: true,
+        })
     }
 
     /// Makes a found message ours: **the commit point of a receive** (Q5).
@@ -272,12 +298,19 @@ impl<'r> Queue<'r> {
         if found.passed {
             cursor.passed.retain(|p| *p != found.position);
             self.free_passed(cursor, found.position);
-            return if woken == Woken::Senders { woken } else { self.room_made(cursor) };
+            return if woken == Woken::Senders {
+                woken
+            } else {
+                self.room_made(cursor)
+            };
         }
         cursor.unretired = Some(found.position);
         // Release: our owner words come before it, for the host that reads it after our death.
         cursor.head = found.position + 1;
-        self.port.receiver.head.store(cursor.head, Ordering::Release);
+        self.port
+            .receiver
+            .head
+            .store(cursor.head, Ordering::Release);
         mark!("receive.taken");
         woken
     }
@@ -302,7 +335,10 @@ impl<'r> Queue<'r> {
         mark!("receive.before_retire");
         // SeqCst and not a plain store: the first half of the store-load pair with
         // senders that announce in `waiting` and then look at the slot again (Q7).
-        self.slot(position).words()[0].swap(SlotState::free(position + self.slots_u64()).0, Ordering::SeqCst);
+        self.slot(position).words()[0].swap(
+            SlotState::free(position + self.slots_u64()).0,
+            Ordering::SeqCst,
+        );
         cursor.retired_since_wake += 1;
         mark!("receive.retired");
     }
@@ -331,14 +367,22 @@ impl<'r> Queue<'r> {
     #[inline]
     fn room_made(&self, cursor: &mut Cursor) -> Woken {
         // Counted first: the line that `waiting` is in goes to and fro between senders.
-        if cursor.retired_since_wake < self.slots / 2 { Woken::Nobody } else { self.wake_waiting(cursor) }
+        if cursor.retired_since_wake < self.slots / 2 {
+            Woken::Nobody
+        } else {
+            self.wake_waiting(cursor)
+        }
     }
 
     /// Before a receiver sleeps, leaves, or looks in vain: retires, and wakes senders
     /// whatever the room. (Looking may retire slots too, so this comes after the last look.)
     pub fn settle_all(&self, cursor: &mut Cursor) -> Woken {
         self.retire(cursor);
-        if cursor.retired_since_wake == 0 { Woken::Nobody } else { self.wake_waiting(cursor) }
+        if cursor.retired_since_wake == 0 {
+            Woken::Nobody
+        } else {
+            self.wake_waiting(cursor)
+        }
     }
 
     /// A sender that announces itself after this look still finds the room that was made
@@ -431,7 +475,10 @@ impl<'r> Queue<'r> {
         while let Some(position) = cursor.marked.pop() {
             let slot = self.slot(position);
             let mut state = slot.state(Ordering::Relaxed);
-            while state.position() == position && state.has(SlotState::ASLEEP) && matches!(state.phase(), Phase::Free | Phase::Claimed) {
+            while state.position() == position
+                && state.has(SlotState::ASLEEP)
+                && matches!(state.phase(), Phase::Free | Phase::Claimed)
+            {
                 match slot.exchange(state, state.without(SlotState::ASLEEP)) {
                     Ok(_) => break,
                     Err(now) => state = now,

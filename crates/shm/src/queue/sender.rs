@@ -74,13 +74,31 @@ impl<'r> Queue<'r> {
         mark!("send.before_claim");
         let line = self.first_line(at);
         // SeqCst: as in `Slot::exchange`.
-        if line.words[0].compare_exchange(free.0, free.claimed(at, space).0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        if line.words[0]
+            .compare_exchange(
+                free.0,
+                free.claimed(at, space).0,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            )
+            .is_ok()
+        {
             mark!("send.claimed");
-            return Ok(Claim { queue: self, line, position: at, spot });
+            return Ok(Claim {
+                queue: self,
+                line,
+                position: at,
+                spot,
+            });
         }
         let at = self.walk(spot, space, at)?;
         mark!("send.claimed");
-        Ok(Claim { queue: self, line: self.first_line(at), position: at, spot })
+        Ok(Claim {
+            queue: self,
+            line: self.first_line(at),
+            position: at,
+            spot,
+        })
     }
 
     /// Claims a slot when the one where we expected the end is not free.
@@ -176,7 +194,8 @@ impl<'r> Queue<'r> {
     /// Whether `state` says that `space` has claimed `position` and not sent it: not
     /// published, or published into a closed port and not taken back yet.
     pub fn is_unsent(state: SlotState, space: u8, position: u64) -> bool {
-        let in_hand = state.phase() == Phase::Claimed || (state.phase() == Phase::Published && state.has(SlotState::CLOSING));
+        let in_hand = state.phase() == Phase::Claimed
+            || (state.phase() == Phase::Published && state.has(SlotState::CLOSING));
         in_hand && state.space() == space && state.position() == position
     }
 
@@ -189,12 +208,19 @@ impl<'r> Queue<'r> {
         let slot = self.slot(position);
         let mut state = slot.state(Ordering::Acquire);
         while Self::is_unsent(state, space, position) {
-            let to = if state.has(SlotState::CLOSING) { SlotState::closed(position) } else { state.with_phase(Phase::Void) };
+            let to = if state.has(SlotState::CLOSING) {
+                SlotState::closed(position)
+            } else {
+                state.with_phase(Phase::Void)
+            };
             match slot.exchange(state, to) {
                 Ok(_) => {
                     // As in `publish`; a mark is only in slots that were claimed when it fell asleep.
                     store_load_barrier();
-                    return Some(state.has(SlotState::ASLEEP) || self.port.sleep.asleep.load(Ordering::SeqCst) != 0);
+                    return Some(
+                        state.has(SlotState::ASLEEP)
+                            || self.port.sleep.asleep.load(Ordering::SeqCst) != 0,
+                    );
                 }
                 Err(now) => state = now,
             }
@@ -272,7 +298,11 @@ impl Claim<'_, '_> {
         self.spot.0.store(self.position + 1, Ordering::Relaxed);
         // Release: who starts from this hint knows what we knew. It never runs ahead: no
         // position before one that was claimed is free, or ever will be (Q3).
-        self.queue.port.sender.tail.store(self.position + 1, Ordering::Release);
+        self.queue
+            .port
+            .sender
+            .tail
+            .store(self.position + 1, Ordering::Release);
         if was.has(SlotState::CLOSING) {
             Published::Closed
         } else if asleep || was.has(SlotState::ASLEEP) {

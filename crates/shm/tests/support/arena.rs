@@ -6,7 +6,7 @@ use portolan_abi::slot::Phase;
 use portolan_shm::atomic::{AtomicU64, Ordering};
 use portolan_shm::chunk::Chunks;
 use portolan_shm::owner::{AllocWords, OwnerEntry, OwnerRow};
-use portolan_shm::queue::{Closing, CloseStep, Cursor, Next, Published, Queue, Woken};
+use portolan_shm::queue::{CloseStep, Closing, Cursor, Next, Published, Queue, Woken};
 
 /// A chunk that is one extent, whose page is the first.
 pub const RUN: Size = Size::run(1);
@@ -24,7 +24,9 @@ impl Arena {
         Self {
             alloc: vec![AtomicU64::new(0)],
             rows: (0..4).map(|_| vec![OwnerEntry::default()]).collect(),
-            chunks: (0..2).map(|_| AtomicU64::new(ChunkWord::FRESH.pack())).collect(),
+            chunks: (0..2)
+                .map(|_| AtomicU64::new(ChunkWord::FRESH.pack()))
+                .collect(),
             ports: [Port::new(2), Port::new(2)],
         }
     }
@@ -44,7 +46,10 @@ impl Arena {
     /// Makes chunk `index` the home of one extent.
     pub fn cut(&self, space: u8, index: usize, size: Size) {
         let chunks = self.chunks();
-        assert_eq!(chunks.claim_run(index..index + size.chunks(), size.chunks(), space), Some(index));
+        assert_eq!(
+            chunks.claim_run(index..index + size.chunks(), size.chunks(), space),
+            Some(index)
+        );
         (index..index + size.chunks()).for_each(|i| chunks.note_populated(i, false));
         chunks.cut(&self.alloc(), index, size, space);
     }
@@ -55,7 +60,9 @@ impl Arena {
         if self.chunks().is_cut(page, size) {
             return Some(generation);
         }
-        self.alloc().free(&self.row(space), page, generation).unwrap();
+        self.alloc()
+            .free(&self.row(space), page, generation)
+            .unwrap();
         None
     }
 
@@ -71,7 +78,9 @@ impl Arena {
     pub fn send(&self, space: u8, port: u16, page: u32, generation: u32) -> bool {
         let row = self.row(space);
         let at = &self.ports[usize::from(port)];
-        let Ok(claim) = at.queue().claim(&at.spots[usize::from(space)], space) else { return false };
+        let Ok(claim) = at.queue().claim(&at.spots[usize::from(space)], space) else {
+            return false;
+        };
         let position = claim.position();
         let to = Destination::new(port, position);
         row.sending(page, generation, to);
@@ -96,11 +105,19 @@ impl Arena {
     }
 
     /// Takes a message if there is one, and its extent if it has one.
-    pub fn receive_any(&self, space: u8, port: u16, cursor: &mut Cursor) -> Option<Option<(u32, u32)>> {
+    pub fn receive_any(
+        &self,
+        space: u8,
+        port: u16,
+        cursor: &mut Cursor,
+    ) -> Option<Option<(u32, u32)>> {
         let at = &self.ports[usize::from(port)];
         let queue = at.queue();
-        let Next::Found(found) = queue.next(cursor) else { return None };
-        let extent = (queue.slot(found.position()).meta() == 1).then(|| read(&queue, found.position()));
+        let Next::Found(found) = queue.next(cursor) else {
+            return None;
+        };
+        let extent =
+            (queue.slot(found.position()).meta() == 1).then(|| read(&queue, found.position()));
         if let Some((page, generation)) = extent {
             self.row(space).hold(page, generation).unwrap();
         }
@@ -131,7 +148,11 @@ impl Arena {
         let (word, to) = row.read(0);
         if word.hold() == Hold::Sending {
             let queue = self.ports[usize::from(to.port())].queue();
-            if Queue::is_unsent(queue.slot(to.position()).state(Ordering::Acquire), space, to.position()) {
+            if Queue::is_unsent(
+                queue.slot(to.position()).state(Ordering::Acquire),
+                space,
+                to.position(),
+            ) {
                 self.alloc().reclaim(0, word.generation());
             }
             row.clear(0);
@@ -163,10 +184,18 @@ impl Arena {
             let (own, to) = self.row(space).read(0);
             match own.hold() {
                 Hold::None => assert_eq!(own.0, 0, "a half-written row"),
-                Hold::Held | Hold::Parked => owners.push((own.generation(), format!("space {space}"))),
+                Hold::Held | Hold::Parked => {
+                    owners.push((own.generation(), format!("space {space}")))
+                }
                 Hold::Sending => {
-                    let state = self.ports[usize::from(to.port())].queue().slot(to.position()).state(Ordering::Acquire);
-                    assert!(Queue::is_unsent(state, space, to.position()), "{state:?} is sent and not noted");
+                    let state = self.ports[usize::from(to.port())]
+                        .queue()
+                        .slot(to.position())
+                        .state(Ordering::Acquire);
+                    assert!(
+                        Queue::is_unsent(state, space, to.position()),
+                        "{state:?} is sent and not noted"
+                    );
                     owners.push((own.generation(), format!("space {space}, sending")));
                 }
             }
@@ -175,14 +204,23 @@ impl Arena {
             let queue = port.queue();
             for index in 0..queue.slots() as u64 {
                 let state = queue.slot(index).state(Ordering::Acquire);
-                if state.phase() == Phase::Published && queue.is_untaken(state) && queue.slot(index).meta() == 1 {
+                if state.phase() == Phase::Published
+                    && queue.is_untaken(state)
+                    && queue.slot(index).meta() == 1
+                {
                     owners.push((read(&queue, state.position()).1, format!("{state:?}")));
                 }
             }
         }
         match word.state() {
-            Alloc::Used => assert!(owners.len() == 1 && owners[0].0 == word.generation(), "{word:?} has owners {owners:?}; {self:?}"),
-            _ => assert!(owners.is_empty(), "{word:?} has owners {owners:?}; {self:?}"),
+            Alloc::Used => assert!(
+                owners.len() == 1 && owners[0].0 == word.generation(),
+                "{word:?} has owners {owners:?}; {self:?}"
+            ),
+            _ => assert!(
+                owners.is_empty(),
+                "{word:?} has owners {owners:?}; {self:?}"
+            ),
         }
     }
 
@@ -200,7 +238,11 @@ impl Arena {
 impl std::fmt::Debug for Arena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let rows: Vec<_> = (0..4).map(|s| self.row(s).read(0)).collect();
-        let slots: Vec<_> = self.ports.iter().flat_map(|p| [0, 1].map(|i| p.queue().slot(i).state(Ordering::Acquire))).collect();
+        let slots: Vec<_> = self
+            .ports
+            .iter()
+            .flat_map(|p| [0, 1].map(|i| p.queue().slot(i).state(Ordering::Acquire)))
+            .collect();
         write!(f, "rows {rows:x?}, slots {slots:?}")
     }
 }
@@ -208,5 +250,8 @@ impl std::fmt::Debug for Arena {
 fn read(queue: &Queue<'_>, position: u64) -> (u32, u32) {
     let mut words = [0; 2];
     queue.slot(position).read(0, &mut words);
-    (u32::try_from(words[0]).unwrap(), u32::try_from(words[1]).unwrap())
+    (
+        u32::try_from(words[0]).unwrap(),
+        u32::try_from(words[1]).unwrap(),
+    )
 }

@@ -6,7 +6,9 @@ pub mod arena;
 use loom::sync::{Condvar, Mutex};
 use portolan_abi::limits::MIN_SLOTS;
 use portolan_shm::atomic::{AtomicU32, Ordering};
-use portolan_shm::queue::{ClaimError, Cursor, Line, Next, PortEntry, Published, Queue, Spot, Woken};
+use portolan_shm::queue::{
+    ClaimError, Cursor, Line, Next, PortEntry, Published, Queue, Spot, Woken,
+};
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
@@ -28,15 +30,23 @@ pub fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 
 
 /// Explores `model` once for each number of accesses after which the victim dies, until it
 /// lives through it in every execution. The model says whether the victim died.
-pub fn explore_deaths(name: &str, preemptions: usize, model: impl Fn(usize) -> bool + Send + Sync + Copy + 'static) {
+pub fn explore_deaths(
+    name: &str,
+    preemptions: usize,
+    model: impl Fn(usize) -> bool + Send + Sync + Copy + 'static,
+) {
     static DEATHS: AtomicUsize = AtomicUsize::new(0);
     for accesses in 0.. {
         let before = DEATHS.load(Ordering::Relaxed);
-        explore(&format!("{name}, dead before access {accesses}"), preemptions, move || {
-            if model(accesses) {
-                DEATHS.fetch_add(1, Ordering::Relaxed);
-            }
-        });
+        explore(
+            &format!("{name}, dead before access {accesses}"),
+            preemptions,
+            move || {
+                if model(accesses) {
+                    DEATHS.fetch_add(1, Ordering::Relaxed);
+                }
+            },
+        );
         if DEATHS.load(Ordering::Relaxed) == before {
             return;
         }
@@ -70,7 +80,13 @@ impl Port {
     pub fn new(slots: usize) -> Self {
         assert!(slots >= MIN_SLOTS);
         let lines = (0..slots).map(|_| Line::new()).collect();
-        let port = Self { entry: PortEntry::default(), lines, spots: Default::default(), bell: Futex::default(), room: Futex::default() };
+        let port = Self {
+            entry: PortEntry::default(),
+            lines,
+            spots: Default::default(),
+            bell: Futex::default(),
+            room: Futex::default(),
+        };
         port.queue().open();
         port
     }
@@ -128,7 +144,9 @@ impl Port {
     /// Takes one word if there is one.
     pub fn receive(&self, cursor: &mut Cursor) -> Option<u64> {
         let queue = self.queue();
-        let Next::Found(found) = queue.next(cursor) else { return None };
+        let Next::Found(found) = queue.next(cursor) else {
+            return None;
+        };
         let mut word = [0];
         queue.slot(found.position()).read(0, &mut word);
         self.woken(queue.take(cursor, found));
@@ -176,7 +194,10 @@ impl Port {
         assert_eq!(self.drain(cursor), [0; 0]);
         for lap in 0..2 {
             let spot = Spot::new(0);
-            let words: Vec<u64> = (0..).map(|i| 1000 + lap * 100 + i).take_while(|w| self.send(&spot, space, *w) == Sent::Yes).collect();
+            let words: Vec<u64> = (0..)
+                .map(|i| 1000 + lap * 100 + i)
+                .take_while(|w| self.send(&spot, space, *w) == Sent::Yes)
+                .collect();
             assert_eq!(words.len(), slots, "slots are lost");
             assert_eq!(self.drain(cursor), words);
         }
