@@ -382,6 +382,10 @@ impl Message {
     /// # Errors
     ///
     /// The right comes back if the message carries [`MAX_RIGHTS`] already.
+    #[allow(
+        clippy::result_large_err,
+        reason = "what was refused comes back by value"
+    )]
     pub fn attach(&mut self, right: impl Into<Right>) -> Result<(), Refused<Right>> {
         let mut right = right.into();
         let rights = &mut self.rest_mut().rights;

@@ -27,6 +27,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Default)]
 pub(crate) struct ReplyPorts {
     at_hand: AtomicCell<Option<Box<ReplyPort>>>,
+    // Boxed, so that one can be put at hand without moving.
+    #[allow(clippy::vec_box)]
     others: Mutex<Vec<Box<ReplyPort>>>,
 }
 
