@@ -368,6 +368,9 @@ impl Drop for Portolan {
 pub(crate) struct Request {
     to: Option<SendRight>,
     serves: Option<ReceiveRight>,
+    /// What is asked and answered; used again and again.
+    message: Message,
+    request: portolan::Request,
     waiting: Waiting,
     domain: Domain,
 }
@@ -377,6 +380,8 @@ impl Endpoint for Request {
         let end = Self {
             to: None,
             serves: None,
+            message: Message::default(),
+            request: portolan::Request::default(),
             waiting: Self::waiting(case),
             domain: join(case, std::process::id())?,
         };
@@ -390,6 +395,8 @@ impl Endpoint for Request {
         Ok(Self {
             to: None,
             serves: Some(port),
+            message: Message::default(),
+            request: portolan::Request::default(),
             waiting: Self::waiting(case),
             domain,
         })
@@ -412,22 +419,22 @@ impl Endpoint for Request {
     #[inline(always)]
     fn round_trip(&mut self) -> Result<()> {
         let to = self.to.as_ref().ok_or(CliError::Gone)?;
-        to.request_waiting(
-            Message::default(),
+        to.request_in(
+            &mut self.message,
             Access::Later,
             Deadline::NEVER,
             self.waiting,
         )
-        .map(drop)
         .map_err(CliError::library("asking in a benchmark"))
     }
 
     #[inline(always)]
     fn echo(&mut self) -> Result<()> {
         let port = self.serves.as_mut().ok_or(CliError::Gone)?;
-        port.get_request(Access::Later, Deadline::NEVER)
-            .map_err(CliError::library("receiving a benchmark's request"))?
-            .reply_in_place()
+        port.get_request_into(&mut self.request, Access::Later, Deadline::NEVER)
+            .map_err(CliError::library("receiving a benchmark's request"))?;
+        self.request
+            .reply_from()
             .map_err(CliError::library("answering in a benchmark"))
     }
 }
