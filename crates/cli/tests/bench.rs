@@ -101,7 +101,7 @@ fn every_shape_of_message_has_a_row() {
         .map(|word| {
             let rows = rows("latency", word);
             let own = rows.iter().filter(|row| row["system"] == "portolan");
-            own.inspect(|row| check(row)).last().unwrap()["case"].clone()
+            own.inspect(|row| check(row)).next_back().unwrap()["case"].clone()
         })
         .collect();
     let expected = [
@@ -109,7 +109,7 @@ fn every_shape_of_message_has_a_row() {
         "header, queued",
         "10,000 idle ports",
         "message",
-        "word a page, cold",
+        "word/page, cold",
     ];
     // With one CPU there is no other to wait on.
     let first = cases[0].as_str().unwrap();
@@ -187,7 +187,7 @@ fn fan_in() {
 fn a_table_has_the_same_rows() {
     let table = succeeds(&["bench", "wake", "--quick", "--filter", "mqueue"]);
     for word in [
-        "x limit",
+        "xlimit",
         "futex ping-pong, one CPU",
         "mqueue",
         "ns round trip",

@@ -217,7 +217,7 @@ impl Case {
                     Shape::Plain | Shape::Idle => "message",
                     Shape::Header { queued: false } => "header",
                     Shape::Header { queued: true } => "header, queued",
-                    Shape::Sparse => "word a page",
+                    Shape::Sparse => "word/page",
                     Shape::IdlePorts => "10,000 idle ports",
                 }
                 .to_owned(),

@@ -81,7 +81,7 @@ mod budgets {
         Some(1.05),
     );
     pub(super) const GUARDED: Budget = Budget::new(
-        "guarded 2 MiB, word a page, to one memcpy",
+        "guarded 2 MiB, word/page, to one memcpy",
         Faster,
         4.0,
         Some(8.0),

@@ -151,8 +151,8 @@ fn table<'a>(rows: impl Iterator<Item = &'a Measured>) -> String {
         ("p99", Right),
         ("p99.9", Right),
         ("max", Right),
-        ("x limit", Right),
-        ("x yard", Right),
+        ("xlimit", Right),
+        ("xyard", Right),
     ]);
     for measured in rows {
         let Measured { case, figures, .. } = measured;
@@ -208,7 +208,7 @@ fn legend(measured: &[Measured]) -> String {
     if lines.is_empty() {
         return lines;
     }
-    format!("\nx yard: the ratio to another row of this run, the yardstick\n{lines}")
+    format!("\nxyard: the ratio to another row of this run, the yardstick\n{lines}")
 }
 
 fn verdicts(budgets: &[Verdict]) -> String {
