@@ -152,10 +152,19 @@ impl<'r> RightRow<'r> {
     /// client's reply port has one request under way.
     #[inline]
     pub fn hold_answer(&self, port: PortName, tag: u32) {
-        self.change_once(port, |once| Once {
-            count: 1,
-            tag,
-            ..once
+        // A right to answer an earlier request may arrive late: its last holder died when it
+        // had sent it on, and the client was answered for the dead and has asked again.
+        let is_late = |was: u32| (1..=TAG_MASK / 2).contains(&(was.wrapping_sub(tag) & TAG_MASK));
+        self.change_once(port, |once| {
+            if once.count > 0 && is_late(once.tag) {
+                once
+            } else {
+                Once {
+                    count: 1,
+                    tag,
+                    ..once
+                }
+            }
         });
     }
 
@@ -303,5 +312,33 @@ mod tests {
                 generation: 4
             })
         );
+    }
+
+    #[test]
+    fn a_late_right_leaves_the_next_request_of_the_same_client() {
+        let entries = [RightEntry::default()];
+        let row = RightRow::new(&entries);
+        let port = PortName {
+            index: 0,
+            generation: 4,
+        };
+        let later_is_held = |tag| {
+            let generation = port.generation;
+            let count = 1;
+            let held = Once {
+                count,
+                tag,
+                generation,
+            };
+            assert_eq!(row.once(0), Some(held));
+        };
+        for (earlier, later) in [(1, 2), (TAG_MASK, 1)] {
+            row.hold_answer(port, later);
+            row.hold_answer(port, earlier);
+            later_is_held(later);
+            row.drop_answer(port, earlier);
+            later_is_held(later);
+            row.drop_answer(port, later);
+        }
     }
 }
