@@ -173,22 +173,9 @@ impl Window {
     /// If the window ends before that.
     pub fn sum(&self, offset: usize, len: usize) -> u64 {
         let from = self.at(offset, len);
-        let words = len / 8;
-        let mut sum = 0_u64;
-        for index in 0..words {
-            let word = from.cast::<u64>().wrapping_add(index);
-            // SAFETY:
-            // - In bounds: `at` checked `len` bytes, and `index` is below `len / 8`.
-            // - Unaligned is allowed, and any bits are a valid `u64`.
-            sum = sum.wrapping_add(unsafe { word.read_unaligned() });
-        }
-        for index in words * 8..len {
-            let byte = from.wrapping_add(index);
-            // SAFETY:
-            // - In bounds: `at` checked `len` bytes.
-            sum = sum.wrapping_add(u64::from(unsafe { byte.read() }));
-        }
-        sum
+        // SAFETY:
+        // - In bounds and mapped: `at` checked `len` bytes.
+        unsafe { sum_at(from, len) }
     }
 
     /// Writes `seed`, `seed + 1`, ... to the range's 8-byte words. A tail of fewer than
@@ -199,13 +186,9 @@ impl Window {
     /// If the window ends before that.
     pub fn touch_write(&self, offset: usize, len: usize, seed: u64) {
         let to = self.at(offset, len);
-        for index in 0..len / 8 {
-            let word = to.cast::<u64>().wrapping_add(index);
-            // SAFETY:
-            // - In bounds: `at` checked `len` bytes, and `index` is below `len / 8`.
-            // - Unaligned is allowed.
-            unsafe { word.write_unaligned(seed.wrapping_add(index as u64)) };
-        }
+        // SAFETY:
+        // - In bounds and mapped: `at` checked `len` bytes.
+        unsafe { write_at(to, len, seed) }
     }
 
     /// Takes memory for the whole window and maps it, so that no touch faults.
@@ -227,5 +210,67 @@ impl Window {
             self.len()
         );
         self.base().wrapping_add(offset)
+    }
+}
+
+/// As [`Window::sum`], over memory of one's own: the very same loop, so that a benchmark
+/// that compares the two compares memory.
+///
+/// ```
+/// assert_eq!(portolan_sys::shared::sum_words(&[1; 17]), 2 * 0x0101_0101_0101_0101 + 1);
+/// ```
+pub fn sum_words(bytes: &[u8]) -> u64 {
+    // SAFETY:
+    // - In bounds: the slice's own pointer and length.
+    unsafe { sum_at(bytes.as_ptr(), bytes.len()) }
+}
+
+/// As [`Window::touch_write`], over memory of one's own.
+///
+/// ```
+/// let mut bytes = [0; 16];
+/// portolan_sys::shared::write_words(&mut bytes, 7);
+/// assert_eq!((bytes[0], bytes[8]), (7, 8));
+/// ```
+pub fn write_words(bytes: &mut [u8], seed: u64) {
+    // SAFETY:
+    // - In bounds and ours to write: the slice's own pointer and length.
+    unsafe { write_at(bytes.as_mut_ptr(), bytes.len(), seed) }
+}
+
+/// # Safety
+///
+/// `len` bytes from `from` are mapped and readable.
+#[inline(never)]
+unsafe fn sum_at(from: *const u8, len: usize) -> u64 {
+    let words = len / 8;
+    let mut sum = 0_u64;
+    for index in 0..words {
+        let word = from.cast::<u64>().wrapping_add(index);
+        // SAFETY:
+        // - In bounds: `index` is below `len / 8`, and the caller vouches for `len` bytes.
+        // - Unaligned is allowed, and any bits are a valid `u64`.
+        sum = sum.wrapping_add(unsafe { word.read_unaligned() });
+    }
+    for index in words * 8..len {
+        let byte = from.wrapping_add(index);
+        // SAFETY:
+        // - In bounds: `index` is below `len`.
+        sum = sum.wrapping_add(u64::from(unsafe { byte.read() }));
+    }
+    sum
+}
+
+/// # Safety
+///
+/// `len` bytes from `to` are mapped and writable.
+#[inline(never)]
+unsafe fn write_at(to: *mut u8, len: usize, seed: u64) {
+    for index in 0..len / 8 {
+        let word = to.cast::<u64>().wrapping_add(index);
+        // SAFETY:
+        // - In bounds: `index` is below `len / 8`, and the caller vouches for `len` bytes.
+        // - Unaligned is allowed.
+        unsafe { word.write_unaligned(seed.wrapping_add(index as u64)) };
     }
 }

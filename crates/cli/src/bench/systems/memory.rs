@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::thread;
 
 use portolan_sys::memory::HUGE_PAGE;
-use portolan_sys::shared::{Window, WindowError};
+use portolan_sys::shared::{self, Window, WindowError};
 
 use crate::bench::case::{Case, Placement};
 use crate::error::{CliError, Result};
@@ -56,21 +56,14 @@ fn system(doing: &'static str, error: WindowError) -> CliError {
     }
 }
 
-/// Writes all of a private payload, word by word as [`Window::touch_write`] does.
+/// Writes all of a private payload, by the same loop as [`Window::touch_write`].
 pub(crate) fn write_private(payload: &mut [u8], seed: u64) {
-    for (word, value) in payload.chunks_exact_mut(8).zip(seed..) {
-        word.copy_from_slice(&value.to_ne_bytes());
-    }
-    black_box(payload);
+    shared::write_words(payload, seed);
 }
 
-/// Reads all of a private payload, word by word as [`Window::sum`] does.
+/// Reads all of a private payload, by the same loop as [`Window::sum`].
 pub(crate) fn read_private(payload: &[u8]) {
-    let words = payload.chunks_exact(8);
-    let sum = words.fold(0_u64, |sum, word| {
-        sum.wrapping_add(u64::from_ne_bytes(word.try_into().expect("8 bytes")))
-    });
-    black_box(sum);
+    black_box(shared::sum_words(payload));
 }
 
 /// A busy wait without a pause instruction, which would add its own 10 to 40 ns.
