@@ -47,11 +47,23 @@ pub(crate) struct Findings {
 
 impl Findings {
     pub(crate) fn is_clean(&self) -> bool {
-        [&self.leaked, &self.double_owned, &self.unreleased, &self.hung, &self.leaderless].iter().all(|f| f.is_empty())
+        [
+            &self.leaked,
+            &self.double_owned,
+            &self.unreleased,
+            &self.hung,
+            &self.leaderless,
+        ]
+        .iter()
+        .all(|f| f.is_empty())
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = String> {
-        let named = |name: &'static str, list: &[String]| list.iter().map(move |l| format!("{name}: {l}")).collect::<Vec<_>>();
+        let named = |name: &'static str, list: &[String]| {
+            list.iter()
+                .map(move |l| format!("{name}: {l}"))
+                .collect::<Vec<_>>()
+        };
         [
             named("leaked", &self.leaked),
             named("double owned", &self.double_owned),
@@ -84,7 +96,11 @@ struct Audit<'a> {
 /// Audits a region whose members hold still. `journals` come with their process's id.
 pub(crate) fn audit(image: &Image, journals: &[(u32, Journal)]) -> io::Result<Findings> {
     let spaces = image.spaces()?;
-    let by_pid: BTreeMap<u32, &Journal> = journals.iter().filter(|(_, j)| j.space != 0).map(|(pid, j)| (*pid, j)).collect();
+    let by_pid: BTreeMap<u32, &Journal> = journals
+        .iter()
+        .filter(|(_, j)| j.space != 0)
+        .map(|(pid, j)| (*pid, j))
+        .collect();
     let journals = spaces
         .iter()
         .filter(|s| s.status.phase == SpacePhase::Live)
@@ -113,7 +129,10 @@ pub(crate) fn audit(image: &Image, journals: &[(u32, Journal)]) -> io::Result<Fi
 /// Whether a process lives.
 fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next()).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    stat.rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim_start().chars().next())
+        .is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// Whether everybody in the region is alive and settled: nobody joins, leaves or is being
@@ -137,16 +156,24 @@ pub(crate) fn is_settled(image: &Image) -> io::Result<bool> {
 pub(crate) fn host_pid(image: &Image) -> Option<u32> {
     let host = image.host().ok()?;
     let spaces = image.spaces().ok()?;
-    spaces.iter().find(|s| s.id == host.space).map(|s| s.pid).filter(|pid| *pid != 0)
+    spaces
+        .iter()
+        .find(|s| s.id == host.space)
+        .map(|s| s.pid)
+        .filter(|pid| *pid != 0)
 }
 
 impl Audit<'_> {
     fn is_live(&self, space: u8) -> bool {
-        self.spaces.iter().any(|s| s.id == space && s.status.phase == SpacePhase::Live && lives(s.pid))
+        self.spaces
+            .iter()
+            .any(|s| s.id == space && s.status.phase == SpacePhase::Live && lives(s.pid))
     }
 
     fn port(&self, name: PortName) -> Option<&Port> {
-        let open = |p: &&Port| p.index == name.index && is_open(p) && p.status.generation == name.generation;
+        let open = |p: &&Port| {
+            p.index == name.index && is_open(p) && p.status.generation == name.generation
+        };
         self.ports.iter().find(open)
     }
 
@@ -160,15 +187,22 @@ impl Audit<'_> {
                 SpacePhase::Joining | SpacePhase::Dead => false,
             };
             if !settled {
-                self.found.unreleased.push(format!("space {id} of process {pid} is {status:?} and nobody returns it"));
+                self.found.unreleased.push(format!(
+                    "space {id} of process {pid} is {status:?} and nobody returns it"
+                ));
             }
         }
         let host = self.image.host()?;
         if !self.is_live(host.space) {
-            self.found.leaderless.push(format!("the host is space {} of incarnation {}, which does not live", host.space, host.incarnation));
+            self.found.leaderless.push(format!(
+                "the host is space {} of incarnation {}, which does not live",
+                host.space, host.incarnation
+            ));
         }
         if let Some(holder) = self.image.names_lock()? {
-            self.found.unreleased.push(format!("space {holder} has the lock on names, and nobody binds"));
+            self.found.unreleased.push(format!(
+                "space {holder} has the lock on names, and nobody binds"
+            ));
         }
         Ok(())
     }
@@ -180,13 +214,19 @@ impl Audit<'_> {
             for slot in &port.slots {
                 let state = slot.state;
                 if matches!(state.phase(), Phase::Claimed) || state.has(SlotState::CLOSING) {
-                    self.found.unreleased.push(format!("port {}: a slot is {state:?}, and nobody sends", port.index));
+                    self.found.unreleased.push(format!(
+                        "port {}: a slot is {state:?}, and nobody sends",
+                        port.index
+                    ));
                 }
                 if !is_untaken(port, state) {
                     continue;
                 }
                 if !is_open(port) {
-                    self.found.leaked.push(format!("port {} is {:?} and holds a message: {state:?}", port.index, port.status.phase));
+                    self.found.leaked.push(format!(
+                        "port {} is {:?} and holds a message: {state:?}",
+                        port.index, port.status.phase
+                    ));
                 }
                 let at = format!("a message to port {} at {}", port.index, state.position());
                 let contents = Contents::read(self.image, slot)?;
@@ -196,21 +236,34 @@ impl Audit<'_> {
                 }
                 // Its answer, or the news that there is none, is there.
                 if port.status.replies {
-                    self.owed.insert(PortName { index: port.index, generation: port.status.generation });
+                    self.owed.insert(PortName {
+                        index: port.index,
+                        generation: port.status.generation,
+                    });
                 }
                 if let (Kind::Request, Some(reply)) = (contents.kind, contents.reply) {
                     self.owed.insert(reply.port);
                 }
-                self.owed.extend(contents.rights.iter().filter(|r| r.kind == RightKind::SendOnce).map(|r| r.port));
+                self.owed.extend(
+                    contents
+                        .rights
+                        .iter()
+                        .filter(|r| r.kind == RightKind::SendOnce)
+                        .map(|r| r.port),
+                );
                 self.travelling.extend(contents.rights);
             }
-            if port.asleep && is_open(port) && port.slots.iter().any(|s| is_untaken(port, s.state)) {
+            if port.asleep && is_open(port) && port.slots.iter().any(|s| is_untaken(port, s.state))
+            {
                 self.found.sleeping.insert(port.index);
             }
         }
         for (d, at) in extents {
             self.found.extents.2 += 1;
-            self.holders.entry(d.page).or_default().push((d.generation, at));
+            self.holders
+                .entry(d.page)
+                .or_default()
+                .push((d.generation, at));
         }
         Ok(())
     }
@@ -223,7 +276,12 @@ impl Audit<'_> {
             let mut held = BTreeSet::new();
             for (page, (word, to)) in &row {
                 if !live {
-                    self.found.unreleased.push(format!("space {} is {:?} and its row says {:?} of page {page}", space.id, space.status.phase, word.hold()));
+                    self.found.unreleased.push(format!(
+                        "space {} is {:?} and its row says {:?} of page {page}",
+                        space.id,
+                        space.status.phase,
+                        word.hold()
+                    ));
                     continue;
                 }
                 let by = match word.hold() {
@@ -233,12 +291,18 @@ impl Audit<'_> {
                     }
                     Hold::Sending => format!("space {}, sending to {to:?}", space.id),
                     Hold::None => {
-                        self.found.leaked.push(format!("space {} is allocating page {page}, and nobody allocates: {:#x}", space.id, word.0));
+                        self.found.leaked.push(format!(
+                            "space {} is allocating page {page}, and nobody allocates: {:#x}",
+                            space.id, word.0
+                        ));
                         continue;
                     }
                 };
                 self.found.extents.1 += 1;
-                self.holders.entry(*page).or_default().push((word.generation(), by));
+                self.holders
+                    .entry(*page)
+                    .or_default()
+                    .push((word.generation(), by));
             }
             self.compare(space.id, &held);
         }
@@ -247,16 +311,31 @@ impl Audit<'_> {
 
     /// A3: the row and the journal.
     fn compare(&mut self, space: u8, held: &BTreeSet<u32>) {
-        let Some(journal) = self.journals.get(&space) else { return };
-        let noted: BTreeSet<u32> = journal.extents.iter().filter_map(|(address, _)| self.image.page_of(*address)).collect();
+        let Some(journal) = self.journals.get(&space) else {
+            return;
+        };
+        let noted: BTreeSet<u32> = journal
+            .extents
+            .iter()
+            .filter_map(|(address, _)| self.image.page_of(*address))
+            .collect();
         if noted.len() != journal.extents.len() {
-            self.found.double_owned.push(format!("worker {} holds an extent twice by its own count", journal.worker));
+            self.found.double_owned.push(format!(
+                "worker {} holds an extent twice by its own count",
+                journal.worker
+            ));
         }
         for page in held.difference(&noted) {
-            self.found.leaked.push(format!("space {space} holds page {page} by its row, and worker {} does not know of it", journal.worker));
+            self.found.leaked.push(format!(
+                "space {space} holds page {page} by its row, and worker {} does not know of it",
+                journal.worker
+            ));
         }
         for page in noted.difference(held) {
-            self.found.double_owned.push(format!("worker {} holds page {page}, and the row of space {space} does not say so", journal.worker));
+            self.found.double_owned.push(format!(
+                "worker {} holds page {page}, and the row of space {space} does not say so",
+                journal.worker
+            ));
         }
     }
 
@@ -274,35 +353,63 @@ impl Audit<'_> {
             let Some(size) = size else { continue };
             for page in pages(index, size) {
                 known.insert(page);
-                let word = alloc.get(&page).copied().unwrap_or(portolan_abi::owner::AllocWord(0));
+                let word = alloc
+                    .get(&page)
+                    .copied()
+                    .unwrap_or(portolan_abi::owner::AllocWord(0));
                 let holders = self.holders.get(&page).map_or(&[][..], Vec::as_slice);
-                let place = format!("the extent at page {page} (chunk {index}, {} bytes, use {})", size.bytes(), word.generation());
+                let place = format!(
+                    "the extent at page {page} (chunk {index}, {} bytes, use {})",
+                    size.bytes(),
+                    word.generation()
+                );
                 match word.state() {
                     Alloc::Free if holders.is_empty() => self.found.extents.0 += 1,
-                    Alloc::Free => self.found.double_owned.push(format!("{place} is free, and held by {holders:?}")),
-                    Alloc::Locked => self.found.leaked.push(format!("{place} is withdrawn for ever")),
+                    Alloc::Free => self
+                        .found
+                        .double_owned
+                        .push(format!("{place} is free, and held by {holders:?}")),
+                    Alloc::Locked => self
+                        .found
+                        .leaked
+                        .push(format!("{place} is withdrawn for ever")),
                     Alloc::Used => match holders {
-                        [] => self.found.leaked.push(format!("{place} is used, and nobody has it")),
+                        [] => self
+                            .found
+                            .leaked
+                            .push(format!("{place} is used, and nobody has it")),
                         [(generation, _)] if *generation == word.generation() => {}
-                        [(generation, by)] => self.found.leaked.push(format!("{place} is used; {by} had use {generation} of it")),
-                        several => self.found.double_owned.push(format!("{place} is held by {several:?}")),
+                        [(generation, by)] => self
+                            .found
+                            .leaked
+                            .push(format!("{place} is used; {by} had use {generation} of it")),
+                        several => self
+                            .found
+                            .double_owned
+                            .push(format!("{place} is held by {several:?}")),
                     },
                 }
             }
         }
         for (page, word) in &alloc {
             if word.state() == Alloc::Used && !known.contains(page) {
-                self.found.leaked.push(format!("page {page} is used, and no extent begins there"));
+                self.found
+                    .leaked
+                    .push(format!("page {page} is used, and no extent begins there"));
             }
         }
         for (page, holders) in &self.holders {
             if !known.contains(page) {
-                self.found.double_owned.push(format!("page {page} is held by {holders:?}, and no extent begins there"));
+                self.found.double_owned.push(format!(
+                    "page {page} is held by {holders:?}, and no extent begins there"
+                ));
             }
         }
         let populated = chunks.iter().filter(|c| c.populated).count() as u64 * CHUNK as u64;
         if populated > self.image.limit()? {
-            self.found.leaked.push(format!("{populated} bytes are populated, above the domain's limit"));
+            self.found.leaked.push(format!(
+                "{populated} bytes are populated, above the domain's limit"
+            ));
         }
         Ok(())
     }
@@ -310,26 +417,40 @@ impl Audit<'_> {
     fn chunk(&mut self, chunks: &[ChunkWord], index: usize, chunk: ChunkWord) {
         let list = &mut self.found.leaked;
         match chunk.r#use {
-            ChunkUse::Taking | ChunkUse::Returning => list.push(format!("chunk {index} is for ever {:?}", chunk.r#use)),
+            ChunkUse::Taking | ChunkUse::Returning => {
+                list.push(format!("chunk {index} is for ever {:?}", chunk.r#use))
+            }
             ChunkUse::Body => {
                 let head = usize::try_from(chunk.argument).unwrap_or(usize::MAX);
-                let of = chunks.get(head).filter(|h| h.r#use == ChunkUse::Head).and_then(|h| Size::from_code(h.size));
+                let of = chunks
+                    .get(head)
+                    .filter(|h| h.r#use == ChunkUse::Head)
+                    .and_then(|h| Size::from_code(h.size));
                 if !of.is_some_and(|size| (head + 1..head + size.chunks()).contains(&index)) {
-                    list.push(format!("chunk {index} belongs to a run at {head} that is none"));
+                    list.push(format!(
+                        "chunk {index} belongs to a run at {head} that is none"
+                    ));
                 }
             }
             ChunkUse::Free | ChunkUse::Small | ChunkUse::Head => {}
         }
         if chunk.home != 0 && !self.is_live(chunk.home) {
-            self.found.leaked.push(format!("chunk {index} is kept for space {}, which does not live", chunk.home));
+            self.found.leaked.push(format!(
+                "chunk {index} is kept for space {}, which does not live",
+                chunk.home
+            ));
         }
     }
 
     /// A4, A5: the ports.
     fn port_entries(&mut self) {
         let mut owned: BTreeMap<u8, u64> = BTreeMap::new();
-        let moving: BTreeSet<PortName> =
-            self.travelling.iter().filter(|r| r.kind == RightKind::Receive).map(|r| r.port).collect();
+        let moving: BTreeSet<PortName> = self
+            .travelling
+            .iter()
+            .filter(|r| r.kind == RightKind::Receive)
+            .map(|r| r.port)
+            .collect();
         for port in &self.ports {
             let status = port.status;
             let index = port.index;
@@ -338,9 +459,19 @@ impl Audit<'_> {
                 PortPhase::Open if self.is_live(status.owner) => {
                     *owned.entry(status.owner).or_default() += u64::from(!status.replies);
                 }
-                PortPhase::Moving if moving.contains(&PortName { index, generation: status.generation }) => {}
-                PortPhase::Moving => self.found.unreleased.push(format!("port {index} moves to {:?}, where its right is not", port.transit)),
-                phase => self.found.unreleased.push(format!("port {index} is {phase:?}, of space {}", status.owner)),
+                PortPhase::Moving
+                    if moving.contains(&PortName {
+                        index,
+                        generation: status.generation,
+                    }) => {}
+                PortPhase::Moving => self.found.unreleased.push(format!(
+                    "port {index} moves to {:?}, where its right is not",
+                    port.transit
+                )),
+                phase => self.found.unreleased.push(format!(
+                    "port {index} is {phase:?}, of space {}",
+                    status.owner
+                )),
             }
         }
         for (space, journal) in &self.journals {
@@ -363,36 +494,59 @@ impl Audit<'_> {
             let live = self.is_live(space.id);
             let mut sends = 0;
             for (index, counts) in self.image.rights(space.id)? {
-                let (send, once) = (RightCount::unpack(counts.send), RightCount::unpack(counts.once));
+                let (send, once) = (
+                    RightCount::unpack(counts.send),
+                    RightCount::unpack(counts.once),
+                );
                 // The upper bits of a send-once count are a tag.
                 let onces = once.count & 0xfff;
                 if !live {
                     if send.count + onces > 0 {
-                        self.found.unreleased.push(format!("space {} is {:?} and has {} rights on port {index}", space.id, space.status.phase, send.count + onces));
+                        self.found.unreleased.push(format!(
+                            "space {} is {:?} and has {} rights on port {index}",
+                            space.id,
+                            space.status.phase,
+                            send.count + onces
+                        ));
                     }
                     continue;
                 }
-                let name = PortName { index, generation: send.generation };
+                let name = PortName {
+                    index,
+                    generation: send.generation,
+                };
                 if send.count > 0 && self.port(name).is_some() {
                     sends += u64::from(send.count);
                     *senders.entry(name).or_default() += u64::from(send.count);
                 }
                 if onces > 0 {
-                    owed.insert(PortName { index, generation: once.generation });
+                    owed.insert(PortName {
+                        index,
+                        generation: once.generation,
+                    });
                 }
             }
             if let Some(journal) = self.journals.get(&space.id)
                 && journal.sends != sends
             {
-                self.found.unreleased.push(format!("space {} has {sends} live send rights by its row, and worker {} has {}", space.id, journal.worker, journal.sends));
+                self.found.unreleased.push(format!(
+                    "space {} has {sends} live send rights by its row, and worker {} has {}",
+                    space.id, journal.worker, journal.sends
+                ));
             }
         }
         let waits = |p: &&Port| is_open(p) && p.wanted & !p.events & event::NO_MORE_SENDERS != 0;
         for port in self.ports.iter().filter(waits) {
-            let name = PortName { index: port.index, generation: port.status.generation };
+            let name = PortName {
+                index: port.index,
+                generation: port.status.generation,
+            };
             if senders.get(&name).copied().unwrap_or(0) == 0 {
                 let of = port.status;
-                self.found.hung.push(format!("port {} of space {} ({:?}, use {}) has no senders left, and was not told", port.index, of.owner, of.phase, of.generation));
+                self.found.hung.push(format!(
+                    "port {} of space {} ({:?}, use {}) has no senders left, and was not told",
+                    port.index, of.owner, of.phase, of.generation
+                ));
             }
         }
         self.owed = owed;
@@ -403,12 +557,26 @@ impl Audit<'_> {
     /// A6: who waits for an answer.
     fn answers(&mut self) {
         for (space, journal) in &self.journals {
-            let replies = self.ports.iter().filter(|p| p.status.phase == PortPhase::Open && p.status.replies && p.status.owner == *space);
-            let is_owed = |p: &&Port| self.owed.contains(&PortName { index: p.index, generation: p.status.generation });
+            let replies = self.ports.iter().filter(|p| {
+                p.status.phase == PortPhase::Open && p.status.replies && p.status.owner == *space
+            });
+            let is_owed = |p: &&Port| {
+                self.owed.contains(&PortName {
+                    index: p.index,
+                    generation: p.status.generation,
+                })
+            };
             let (owed, idle): (Vec<_>, Vec<_>) = replies.partition(is_owed);
             if (owed.len() as u64) < journal.pending {
                 let (worker, pending, owed) = (journal.worker, journal.pending, owed.len());
-                let states = |p: &&Port| (p.index, p.status.generation, p.head, p.slots.iter().map(|s| s.state).collect::<Vec<_>>());
+                let states = |p: &&Port| {
+                    (
+                        p.index,
+                        p.status.generation,
+                        p.head,
+                        p.slots.iter().map(|s| s.state).collect::<Vec<_>>(),
+                    )
+                };
                 let idle: Vec<_> = idle.iter().map(states).collect();
                 self.found.hung.push(format!("worker {worker} waits for {pending} answers, and only {owed} can come; its other ports: {idle:?}"));
             }
@@ -421,12 +589,25 @@ impl Audit<'_> {
             let live = self.is_live(watch.space);
             let told = watch.notify.is_some_and(|r| self.port(r.port).is_some());
             let dead = watch.target.is_some_and(|r| self.port(r.port).is_none());
-            let of = format!("a watch of space {} on {:?}", watch.space, watch.target.map(|r| r.port));
+            let of = format!(
+                "a watch of space {} on {:?}",
+                watch.space,
+                watch.target.map(|r| r.port)
+            );
             match watch.state {
-                _ if !live => self.found.unreleased.push(format!("{of}: the space does not live")),
+                _ if !live => self
+                    .found
+                    .unreleased
+                    .push(format!("{of}: the space does not live")),
                 1 => self.found.unreleased.push(format!("{of} is half written")),
-                _ if !told => self.found.unreleased.push(format!("{of}: its port is closed")),
-                2 if dead => self.found.hung.push(format!("{of}: the port is dead, and nobody says so")),
+                _ if !told => self
+                    .found
+                    .unreleased
+                    .push(format!("{of}: its port is closed")),
+                2 if dead => self
+                    .found
+                    .hung
+                    .push(format!("{of}: the port is dead, and nobody says so")),
                 _ => {}
             }
         }
@@ -448,7 +629,9 @@ fn is_untaken(port: &Port, state: SlotState) -> bool {
 /// First pages of a chunk's extents.
 fn pages(chunk: usize, size: Size) -> impl Iterator<Item = u32> {
     let first = chunk * CHUNK_PAGES;
-    (first..first + CHUNK_PAGES).step_by(size.pages().min(CHUNK_PAGES)).map(|p| u32::try_from(p).unwrap_or(u32::MAX))
+    (first..first + CHUNK_PAGES)
+        .step_by(size.pages().min(CHUNK_PAGES))
+        .map(|p| u32::try_from(p).unwrap_or(u32::MAX))
 }
 
 /// What a message holds.
@@ -466,7 +649,13 @@ impl Contents {
     fn read(image: &Image, slot: &Slot) -> io::Result<Self> {
         let meta = Meta::unpack(slot.words.first().copied().unwrap_or(0));
         let mut words = slot.words[1..].iter().copied();
-        let mut contents = Self { kind: meta.kind, reply: None, rights: Vec::new(), extents: Vec::new(), garbled: false };
+        let mut contents = Self {
+            kind: meta.kind,
+            reply: None,
+            rights: Vec::new(),
+            extents: Vec::new(),
+            garbled: false,
+        };
         if meta.reply {
             contents.reply = words.next().and_then(RightWord::unpack);
             contents.garbled |= contents.reply.is_none();
@@ -478,14 +667,20 @@ impl Contents {
             contents.read_lists(&meta, words);
             return Ok(contents);
         }
-        let page = words.next().zip(words.next()).and_then(|(a, b)| Descriptor::unpack([a, b]));
+        let page = words
+            .next()
+            .zip(words.next())
+            .and_then(|(a, b)| Descriptor::unpack([a, b]));
         let Some(page) = page else {
             contents.garbled = true;
             return Ok(contents);
         };
         contents.extents.push(page);
         let inner = image.extent(page.page, page.len)?;
-        contents.read_lists(&meta, inner.into_iter().skip(usize::from(meta.header).div_ceil(8)));
+        contents.read_lists(
+            &meta,
+            inner.into_iter().skip(usize::from(meta.header).div_ceil(8)),
+        );
         Ok(contents)
     }
 
@@ -496,7 +691,10 @@ impl Contents {
             self.rights.extend(right);
         }
         for _ in 0..meta.extents {
-            let extent = words.next().zip(words.next()).and_then(|(a, b)| Descriptor::unpack([a, b]));
+            let extent = words
+                .next()
+                .zip(words.next())
+                .and_then(|(a, b)| Descriptor::unpack([a, b]));
             self.garbled |= extent.is_none();
             self.extents.extend(extent);
         }

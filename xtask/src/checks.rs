@@ -13,13 +13,21 @@ fn root() -> PathBuf {
 fn command(line: &[&str]) -> Command {
     let (program, arguments) = line.split_first().unwrap_or((&"true", &[]));
     let mut command = Command::new(program);
-    command.args(arguments).current_dir(root()).env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
+    command
+        .args(arguments)
+        .current_dir(root())
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .env_remove("CARGO")
+        .env_remove("RUSTC");
     command
 }
 
 /// Runs a command and says which; whether it succeeded.
 fn step(command: &mut Command) -> bool {
-    let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).map(|w| w.to_string_lossy().into_owned()).collect();
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|w| w.to_string_lossy().into_owned())
+        .collect();
     eprintln!("==> {}", words.join(" "));
     match command.status() {
         Ok(status) => status.success(),
@@ -32,24 +40,45 @@ fn step(command: &mut Command) -> bool {
 
 /// Whether a tool answers.
 fn is_there(line: &[&str]) -> bool {
-    command(line).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+    command(line)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
 }
 
 fn code(success: bool) -> ExitCode {
-    if success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if success {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 pub(crate) fn loom(tests: &[String]) -> ExitCode {
     let mut all = tests.to_vec();
     if all.is_empty() {
-        let files = std::fs::read_dir(root().join("crates/shm/tests")).into_iter().flatten().flatten();
+        let files = std::fs::read_dir(root().join("crates/shm/tests"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let names = files.filter_map(|f| Some(f.path().file_stem()?.to_str()?.to_owned()));
         all.extend(names.filter(|n| n.starts_with("loom")));
         all.sort();
     }
     code(all.iter().all(|test| {
         // Loom's models are slow without optimisation.
-        let mut run = command(&["cargo", "test", "--release", "-p", "portolan-shm", "--target-dir", "target/loom", "--test", test]);
+        let mut run = command(&[
+            "cargo",
+            "test",
+            "--release",
+            "-p",
+            "portolan-shm",
+            "--target-dir",
+            "target/loom",
+            "--test",
+            test,
+        ]);
         step(run.env("RUSTFLAGS", "--cfg loom"))
     }))
 }
@@ -61,9 +90,21 @@ pub(crate) fn miri() -> ExitCode {
     }
     let crates = ["portolan-abi", "portolan-shm"];
     code(crates.iter().all(|name| {
-        let mut run = command(&["cargo", "+nightly", "miri", "test", "-p", name, "--target-dir", "target/miri"]);
+        let mut run = command(&[
+            "cargo",
+            "+nightly",
+            "miri",
+            "test",
+            "-p",
+            name,
+            "--target-dir",
+            "target/miri",
+        ]);
         // Tests against an oracle do fewer rounds; files of regressions cannot be read in isolation.
-        step(run.env("PROPTEST_CASES", "8").env("MIRIFLAGS", "-Zmiri-disable-isolation"))
+        step(
+            run.env("PROPTEST_CASES", "8")
+                .env("MIRIFLAGS", "-Zmiri-disable-isolation"),
+        )
     }))
 }
 
@@ -73,19 +114,38 @@ pub(crate) fn fuzz(seconds: u64) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if !is_there(&["cargo", "+nightly", "fuzz", "--version"]) {
-        eprintln!("cargo-fuzz is missing: cargo install cargo-fuzz, and rustup toolchain install nightly");
+        eprintln!(
+            "cargo-fuzz is missing: cargo install cargo-fuzz, and rustup toolchain install nightly"
+        );
         return ExitCode::FAILURE;
     }
     let list = command(&["cargo", "+nightly", "fuzz", "list"]).output();
-    let list = list.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    let list = list
+        .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
+        .unwrap_or_default();
     let time = format!("-max_total_time={seconds}");
-    code(!list.is_empty() && list.lines().all(|target| step(&mut command(&["cargo", "+nightly", "fuzz", "run", target, "--", &time]))))
+    code(
+        !list.is_empty()
+            && list.lines().all(|target| {
+                step(&mut command(&[
+                    "cargo", "+nightly", "fuzz", "run", target, "--", &time,
+                ]))
+            }),
+    )
 }
 
 pub(crate) fn lint() -> ExitCode {
     let mut lines = vec![
         command(&["cargo", "fmt", "--all", "--check"]),
-        command(&["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        command(&[
+            "cargo",
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]),
         command(&["cargo", "doc", "--workspace", "--no-deps"]),
     ];
     lines[2].env("RUSTDOCFLAGS", "-D warnings");

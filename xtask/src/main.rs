@@ -13,7 +13,11 @@ use std::time::Duration;
 
 /// Slower checks of Portolan
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", arg_required_else_help = true, after_help = "Example:\n  cargo xtask torture --seconds 600 --json")]
+#[command(
+    name = "cargo xtask",
+    arg_required_else_help = true,
+    after_help = "Example:\n  cargo xtask torture --seconds 600 --json"
+)]
 struct Args {
     #[command(subcommand)]
     command: Task,
@@ -22,7 +26,9 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Kill processes of a domain everywhere, and audit what is left
-    #[command(after_help = "Example:\n  cargo xtask torture --seconds 600 --json\n  cargo xtask torture --seconds 30 --sabotage extents")]
+    #[command(
+        after_help = "Example:\n  cargo xtask torture --seconds 600 --json\n  cargo xtask torture --seconds 30 --sabotage extents"
+    )]
     Torture(TortureArgs),
     /// One process of a torture run
     #[command(hide = true)]
@@ -105,7 +111,9 @@ fn main() -> ExitCode {
 }
 
 fn torture(args: TortureArgs) -> ExitCode {
-    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let clock = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     let report = torture::run(torture::Plan {
         time: Duration::from_secs(args.seconds),
         seed: args.seed.unwrap_or(clock.as_secs()),
@@ -127,5 +135,9 @@ fn torture(args: TortureArgs) -> ExitCode {
     } else {
         println!("{report:#?}");
     }
-    if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if report.is_clean() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -131,7 +131,7 @@ pub(crate) enum Passer {
 /// Who passes a mark.
 pub(crate) fn passer(name: &str) -> Passer {
     match name {
-        "host.contest" | "host.contested" | "host.won" | "host.counted" | "host.look" | "host.ready" => Passer::Successor,
+        "host.return" | "host.contest" | "host.contested" | "host.won" | "host.counted" | "host.look" | "host.ready" => Passer::Successor,
         "host.resign" | "host.resigned" | "leave.host" | "leave.resigned" => Passer::LeavingHost,
         "leave.begin" | "leave.dead" => Passer::Leaver,
         "join.answered" | "join.mapped" | "join.live" | "join.arrived" => Passer::Newcomer,

@@ -10,8 +10,16 @@ fn nothing_is_lost_in_a_short_run() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&run.stderr);
-    let report: Value = serde_json::from_slice(&run.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
-    let zeros = ["leaked_extents", "double_owned", "hung_waiters", "unreleased_rights", "failed_takeovers", "crashes"];
+    let report: Value =
+        serde_json::from_slice(&run.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let zeros = [
+        "leaked_extents",
+        "double_owned",
+        "hung_waiters",
+        "unreleased_rights",
+        "failed_takeovers",
+        "crashes",
+    ];
     for zero in zeros {
         assert_eq!(report[zero], 0, "{zero}: {}\n{said}", report["findings"]);
     }

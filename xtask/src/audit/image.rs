@@ -5,7 +5,9 @@ use core::mem::offset_of;
 use portolan_abi::limits::{CHUNK, LINE, MAX_PORTS, MAX_SPACES, MAX_WATCHES, PAGE};
 use portolan_abi::owner::{AllocWord, ChunkWord, Destination, OwnerWord};
 use portolan_abi::port::{PortStatus, RightWord};
-use portolan_abi::region::{Geometry, MAGIC, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, SPACE_BYTES, WATCH_BYTES};
+use portolan_abi::region::{
+    Geometry, MAGIC, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, SPACE_BYTES, WATCH_BYTES,
+};
 use portolan_abi::slot::SlotState;
 use portolan_abi::space::{HostWord, SpaceStatus};
 use portolan_shm::queue::PortEntry;
@@ -65,7 +67,10 @@ pub(crate) struct Counts {
 }
 
 fn word_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+    bytes
+        .get(at..at + 8)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u64::from_le_bytes)
 }
 
 fn garbled() -> io::Error {
@@ -87,7 +92,11 @@ impl Image {
             return Err(garbled());
         }
         let geometry = Geometry::new(size).ok_or_else(garbled)?;
-        Ok(Self { file, geometry, base: word_at(&head, offset_of!(Header, base)) })
+        Ok(Self {
+            file,
+            geometry,
+            base: word_at(&head, offset_of!(Header, base)),
+        })
     }
 
     fn bytes(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
@@ -113,7 +122,10 @@ impl Image {
             };
             let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(data))?.min(end);
             let bytes = self.bytes(data, usize::try_from(hole - data).unwrap_or(0))?;
-            let words = bytes.chunks_exact(8).enumerate().map(|(i, b)| (data - table + 8 * i as u64, word_at(b, 0)));
+            let words = bytes
+                .chunks_exact(8)
+                .enumerate()
+                .map(|(i, b)| (data - table + 8 * i as u64, word_at(b, 0)));
             found.extend(words.filter(|(_, word)| *word != 0));
             from = hole;
         }
@@ -121,7 +133,8 @@ impl Image {
     }
 
     pub(crate) fn host(&self) -> io::Result<HostWord> {
-        self.word(at(offset_of!(Header, host.word))).map(HostWord::unpack)
+        self.word(at(offset_of!(Header, host.word)))
+            .map(HostWord::unpack)
     }
 
     /// Deaths whose reclaim has finished.
@@ -156,9 +169,15 @@ impl Image {
     pub(crate) fn ports(&self) -> io::Result<Vec<Port>> {
         let mut entries: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
         for (offset, word) in self.words(self.geometry.ports, MAX_PORTS as u64 * PORT_BYTES)? {
-            entries.entry(offset / PORT_BYTES).or_default().insert(offset % PORT_BYTES, word);
+            entries
+                .entry(offset / PORT_BYTES)
+                .or_default()
+                .insert(offset % PORT_BYTES, word);
         }
-        entries.into_iter().map(|(index, words)| self.port(index, &words)).collect()
+        entries
+            .into_iter()
+            .map(|(index, words)| self.port(index, &words))
+            .collect()
     }
 
     fn port(&self, index: u64, words: &BTreeMap<u64, u64>) -> io::Result<Port> {
@@ -170,8 +189,15 @@ impl Image {
         let shape = word(offset_of!(PortEntry, control.geometry)).to_le_bytes();
         let lines = usize::from(shape[1]);
         let queue = word(offset_of!(PortEntry, control.queue));
-        let slots = if queue == 0 || lines == 0 { 0 } else { 1_usize << (shape[0] & 31) };
-        let memory = self.bytes(self.geometry.queues + queue.saturating_sub(LINE as u64), slots * lines * LINE)?;
+        let slots = if queue == 0 || lines == 0 {
+            0
+        } else {
+            1_usize << (shape[0] & 31)
+        };
+        let memory = self.bytes(
+            self.geometry.queues + queue.saturating_sub(LINE as u64),
+            slots * lines * LINE,
+        )?;
         let slots = memory.chunks_exact(lines.max(1) * LINE).map(|slot| Slot {
             state: SlotState(word_at(slot, 0)),
             words: slot[8..].chunks_exact(8).map(|b| word_at(b, 0)).collect(),
@@ -191,13 +217,19 @@ impl Image {
     pub(crate) fn chunks(&self) -> io::Result<Vec<ChunkWord>> {
         let count = usize::try_from(self.geometry.all_chunks()).unwrap_or(0);
         let table = self.bytes(self.geometry.chunks, count * 8)?;
-        Ok(table.chunks_exact(8).map(|b| ChunkWord::unpack(word_at(b, 0))).collect())
+        Ok(table
+            .chunks_exact(8)
+            .map(|b| ChunkWord::unpack(word_at(b, 0)))
+            .collect())
     }
 
     /// Allocation words that are not fresh, by page.
     pub(crate) fn alloc(&self) -> io::Result<BTreeMap<u32, AllocWord>> {
         let words = self.words(self.geometry.alloc, self.geometry.pages() * 8)?;
-        Ok(words.into_iter().map(|(offset, word)| (page(offset / 8), AllocWord(word))).collect())
+        Ok(words
+            .into_iter()
+            .map(|(offset, word)| (page(offset / 8), AllocWord(word)))
+            .collect())
     }
 
     /// A space's owner words that say something, by page.
@@ -206,8 +238,14 @@ impl Image {
         let words = self.words(self.geometry.owners + u64::from(space) * row, row)?;
         let mut found: BTreeMap<u32, (OwnerWord, Destination)> = BTreeMap::new();
         for (offset, word) in words {
-            let entry = found.entry(page(offset / OWNER_BYTES)).or_insert((OwnerWord::NONE, Destination(0)));
-            if offset % OWNER_BYTES == 0 { entry.0 = OwnerWord(word) } else { entry.1 = Destination(word) }
+            let entry = found
+                .entry(page(offset / OWNER_BYTES))
+                .or_insert((OwnerWord::NONE, Destination(0)));
+            if offset % OWNER_BYTES == 0 {
+                entry.0 = OwnerWord(word)
+            } else {
+                entry.1 = Destination(word)
+            }
         }
         found.retain(|_, (word, _)| *word != OwnerWord::NONE);
         Ok(found)
@@ -220,7 +258,11 @@ impl Image {
         for (offset, word) in self.words(self.geometry.rights + u64::from(space) * row, row)? {
             let port = u16::try_from(offset / RIGHT_BYTES).unwrap_or(u16::MAX);
             let counts = found.entry(port).or_insert(Counts { send: 0, once: 0 });
-            if offset % RIGHT_BYTES == 0 { counts.send = word } else { counts.once = word }
+            if offset % RIGHT_BYTES == 0 {
+                counts.send = word
+            } else {
+                counts.once = word
+            }
         }
         Ok(found)
     }
@@ -228,9 +270,14 @@ impl Image {
     pub(crate) fn watches(&self) -> io::Result<Vec<Watch>> {
         let mut entries: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
         for (offset, word) in self.words(self.geometry.watches, MAX_WATCHES as u64 * WATCH_BYTES)? {
-            entries.entry(offset / WATCH_BYTES).or_default().insert(offset % WATCH_BYTES, word);
+            entries
+                .entry(offset / WATCH_BYTES)
+                .or_default()
+                .insert(offset % WATCH_BYTES, word);
         }
-        let read = |words: &BTreeMap<u64, u64>, offset: usize| words.get(&at(offset)).copied().unwrap_or(0);
+        let read = |words: &BTreeMap<u64, u64>, offset: usize| {
+            words.get(&at(offset)).copied().unwrap_or(0)
+        };
         let watches = entries.into_values().map(|words| {
             let state = read(&words, offset_of!(WatchEntry, state)).to_le_bytes();
             Watch {
@@ -247,7 +294,14 @@ impl Image {
     pub(crate) fn extent(&self, page: u32, bytes: u64) -> io::Result<Vec<u64>> {
         let offset = self.geometry.arena + u64::from(page) * PAGE as u64;
         let bytes = self.bytes(offset, usize::try_from(bytes).unwrap_or(0).min(CHUNK))?;
-        Ok(bytes.chunks(8).map(|b| b.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))).collect())
+        Ok(bytes
+            .chunks(8)
+            .map(|b| {
+                b.iter()
+                    .rev()
+                    .fold(0, |word, byte| word << 8 | u64::from(*byte))
+            })
+            .collect())
     }
 
     /// The page at an address of the arena.

@@ -101,7 +101,11 @@ impl Board {
     /// Where a worker finds the board of this process.
     pub(crate) fn path(&self) -> String {
         use std::os::fd::AsRawFd;
-        format!("/proc/{}/fd/{}", std::process::id(), self.window.fd().as_raw_fd())
+        format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            self.window.fd().as_raw_fd()
+        )
     }
 
     pub(crate) fn open(path: &Path) -> Result<Self, WindowError> {
@@ -114,7 +118,8 @@ impl Board {
     }
 
     pub(crate) fn of(&self, worker: usize, entry: Entry) -> &AtomicU64 {
-        self.window.word(HEAD_WORDS + worker * SLOT_WORDS + entry as usize)
+        self.window
+            .word(HEAD_WORDS + worker * SLOT_WORDS + entry as usize)
     }
 
     pub(crate) fn get(&self, worker: usize, entry: Entry) -> u64 {
@@ -127,7 +132,8 @@ impl Board {
 
     /// How often the worker has passed a mark.
     pub(crate) fn hits(&self, worker: usize, mark: usize) -> &AtomicU64 {
-        self.window.word(HEAD_WORDS + worker * SLOT_WORDS + HITS + mark)
+        self.window
+            .word(HEAD_WORDS + worker * SLOT_WORDS + HITS + mark)
     }
 
     fn held(&self, worker: usize, index: usize) -> (&AtomicU64, &AtomicU64) {
@@ -154,12 +160,12 @@ impl Board {
     /// Makes a worker's place fit for the next process. Counters of the run stay.
     pub(crate) fn renew(&self, worker: usize) {
         use Entry::{
-            Action, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure, Mark, Order, Paused, Pending, Pinged, Ports,
-            Sends, Space, StoppedAt,
+            Action, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure, Mark, Order,
+            Paused, Pending, Pinged, Ports, Sends, Space, StoppedAt,
         };
         for entry in [
-            Paused, Counted, Doing, Mark, Countdown, Action, DiedAt, StoppedAt, Order, Space, Extents, Sends, Ports, Pending,
-            Corrupt, Failure, Pinged,
+            Paused, Counted, Doing, Mark, Countdown, Action, DiedAt, StoppedAt, Order, Space,
+            Extents, Sends, Ports, Pending, Corrupt, Failure, Pinged,
         ] {
             self.set(worker, entry, 0);
         }
@@ -177,7 +183,9 @@ impl Board {
     }
 
     pub(crate) fn journal(&self, worker: usize) -> Journal {
-        let count = usize::try_from(self.get(worker, Entry::Extents)).unwrap_or(0).min(MAX_HELD);
+        let count = usize::try_from(self.get(worker, Entry::Extents))
+            .unwrap_or(0)
+            .min(MAX_HELD);
         let read = |index| {
             let (a, b) = self.held(worker, index);
             (a.load(Ordering::SeqCst), b.load(Ordering::SeqCst))
@@ -214,7 +222,11 @@ fn passed(mark: &'static str) {
     if board.get(*worker, Entry::Mark) != armed {
         return;
     }
-    if board.of(*worker, Entry::Countdown).fetch_sub(1, Ordering::SeqCst) != 1 {
+    if board
+        .of(*worker, Entry::Countdown)
+        .fetch_sub(1, Ordering::SeqCst)
+        != 1
+    {
         return;
     }
     let own = Pid::from_raw(i32::try_from(std::process::id()).unwrap_or(0));

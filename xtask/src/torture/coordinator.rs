@@ -1,10 +1,10 @@
 //! The coordinator: spawns workers, kills them everywhere, and lets the auditor look.
 
+use super::Doing;
 use super::board::{Board, Entry, Journal, MAX_WORKERS, Word};
 use super::kills::Marked;
 use super::random::Random;
 use super::worker::Failure;
-use super::Doing;
 use crate::audit::{self, Findings, Image};
 use crate::marks::{MARKS, Passer, passer};
 use rustix::process::{Pid, Signal};
@@ -32,7 +32,13 @@ const SPARE: usize = 3;
 /// The places for the processes that create domains of their own.
 const CREATORS: [usize; 2] = [MAX_WORKERS - 2, MAX_WORKERS - 1];
 /// Marks at which a sender is stopped for a while.
-const STOPS: [&str; 5] = ["send.claimed", "send.noted", "send.written", "send.before_publish", "send.published"];
+const STOPS: [&str; 5] = [
+    "send.claimed",
+    "send.noted",
+    "send.written",
+    "send.before_publish",
+    "send.published",
+];
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -124,7 +130,10 @@ struct Coordinator {
 /// Runs workers until the time is over.
 pub(crate) fn run(plan: Plan) -> std::io::Result<Report> {
     let board = Board::create().map_err(std::io::Error::other)?;
-    let report = Report { seed: plan.seed, ..Report::default() };
+    let report = Report {
+        seed: plan.seed,
+        ..Report::default()
+    };
     let mut coordinator = Coordinator {
         domain: format!("torture-{}", std::process::id()),
         random: Random::new(plan.seed),
@@ -150,6 +159,17 @@ pub(crate) fn run(plan: Plan) -> std::io::Result<Report> {
     }
     outcome?;
     Ok(coordinator.finish())
+}
+
+/// Where another has to die for the host to pass a mark.
+fn bait(mark: &str) -> Option<&'static str> {
+    match mark {
+        "host.reclaim.unsent" => Some("send.noted"),
+        "host.reclaim.punched" => Some("chunk.claimed"),
+        "host.reclaim.watch" => Some("watch.taken"),
+        "host.reclaim.answered" => Some("receive.taken"),
+        _ => None,
+    }
 }
 
 impl Coordinator {
@@ -190,11 +210,17 @@ impl Coordinator {
 
     fn finish(mut self) -> Report {
         self.report.seconds = self.began.elapsed().as_secs();
-        self.report.messages = (0..MAX_WORKERS).map(|w| self.board.get(w, Entry::Received)).sum();
+        self.report.messages = (0..MAX_WORKERS)
+            .map(|w| self.board.get(w, Entry::Received))
+            .sum();
         for (at, name) in MARKS.iter().enumerate() {
-            let passes = (0..MAX_WORKERS).map(|w| self.board.hits(w, at).load(Ordering::Relaxed)).sum();
+            let passes = (0..MAX_WORKERS)
+                .map(|w| self.board.hits(w, at).load(Ordering::Relaxed))
+                .sum();
             self.report.passes_by_mark.insert(name, passes);
-            self.report.kills_by_mark.insert(name, self.marked.kills[at]);
+            self.report
+                .kills_by_mark
+                .insert(name, self.marked.kills[at]);
         }
         if std::io::stderr().is_terminal() {
             eprintln!();
@@ -207,7 +233,9 @@ impl Coordinator {
             return;
         }
         let least = self.marked.kills.iter().min().copied().unwrap_or(0);
-        let messages: u64 = (0..MAX_WORKERS).map(|w| self.board.get(w, Entry::Received)).sum();
+        let messages: u64 = (0..MAX_WORKERS)
+            .map(|w| self.board.get(w, Entry::Received))
+            .sum();
         let r = &self.report;
         eprint!(
             "\r{:>4} s of {}: {} kills (every mark {least} times), {} takeovers, {} audits, {messages} messages, {} findings  ",
@@ -227,8 +255,19 @@ impl Coordinator {
     fn command(&mut self, worker: usize, domain: &str) -> Command {
         // Also when the file was replaced by a newer build meanwhile.
         let mut command = Command::new("/proc/self/exe");
-        command.args(["torture-worker", "--board", &self.board.path(), "--domain", domain]);
-        command.args(["--worker", &worker.to_string(), "--seed", &self.random.next().to_string()]);
+        command.args([
+            "torture-worker",
+            "--board",
+            &self.board.path(),
+            "--domain",
+            domain,
+        ]);
+        command.args([
+            "--worker",
+            &worker.to_string(),
+            "--seed",
+            &self.random.next().to_string(),
+        ]);
         if let Some(rule) = &self.plan.sabotage {
             command.args(["--sabotage", rule]);
         }
@@ -254,14 +293,19 @@ impl Coordinator {
     }
 
     fn find_region(&mut self) {
-        let Some(child) = &self.places[0].child else { return };
+        let Some(child) = &self.places[0].child else {
+            return;
+        };
         if self.board.get(0, Entry::Space) == 0 {
             return;
         }
         let wanted = format!("memfd:portolan:{} ", self.domain);
-        let Ok(list) = std::fs::read_dir(format!("/proc/{}/fd", child.id())) else { return };
+        let Ok(list) = std::fs::read_dir(format!("/proc/{}/fd", child.id())) else {
+            return;
+        };
         for entry in list.flatten() {
-            let names = std::fs::read_link(entry.path()).is_ok_and(|l| l.to_string_lossy().contains(&wanted));
+            let names = std::fs::read_link(entry.path())
+                .is_ok_and(|l| l.to_string_lossy().contains(&wanted));
             if names && let Ok(image) = File::open(entry.path()).and_then(Image::open) {
                 self.image = Some(image);
             }
@@ -270,14 +314,21 @@ impl Coordinator {
 
     fn look_around(&mut self) -> std::io::Result<()> {
         let pid = self.image.as_ref().and_then(audit::host_pid);
-        let host = pid.and_then(|pid| self.places.iter().position(|p| p.child.as_ref().is_some_and(|c| c.id() == pid)));
+        let host = pid.and_then(|pid| {
+            self.places
+                .iter()
+                .position(|p| p.child.as_ref().is_some_and(|c| c.id() == pid))
+        });
         if host.is_some() && host != self.host {
             self.report.takeovers += 1;
         }
         self.host = host.or(self.host);
         for worker in 0..self.places.len() {
             self.reap(worker)?;
-            if self.places[worker].again.is_some_and(|again| Instant::now() >= again) {
+            if self.places[worker]
+                .again
+                .is_some_and(|again| Instant::now() >= again)
+            {
                 self.spawn(worker)?;
             }
             self.resume(worker, false);
@@ -287,8 +338,12 @@ impl Coordinator {
     }
 
     fn reap(&mut self, worker: usize) -> std::io::Result<()> {
-        let Some(child) = &mut self.places[worker].child else { return Ok(()) };
-        let Some(status) = child.try_wait()? else { return Ok(()) };
+        let Some(child) = &mut self.places[worker].child else {
+            return Ok(());
+        };
+        let Some(status) = child.try_wait()? else {
+            return Ok(());
+        };
         let doing = Doing::of(self.board.get(worker, Entry::Doing));
         if let Some(mark) = self.died_at(worker) {
             self.marked.kills[mark] += 1;
@@ -304,19 +359,28 @@ impl Coordinator {
     }
 
     fn died_at(&self, worker: usize) -> Option<usize> {
-        usize::try_from(self.board.get(worker, Entry::DiedAt)).ok()?.checked_sub(1)
+        usize::try_from(self.board.get(worker, Entry::DiedAt))
+            .ok()?
+            .checked_sub(1)
     }
 
     fn count_kill(&mut self, worker: usize, doing: Doing) {
         self.report.kills += 1;
-        let role = if self.host == Some(worker) { "host".to_owned() } else { format!("{doing:?}").to_lowercase() };
+        let role = if self.host == Some(worker) {
+            "host".to_owned()
+        } else {
+            format!("{doing:?}").to_lowercase()
+        };
         *self.report.kills_by_role.entry(role).or_default() += 1;
     }
 
     /// A worker ended, and nobody killed it.
     fn ended(&mut self, worker: usize, doing: Doing, status: ExitStatus) {
         let failure = Failure::of(self.board.get(worker, Entry::Failure));
-        let what = format!("worker {worker} ended while {doing:?}: {failure:?}, {status}, signal {:?}", status.signal());
+        let what = format!(
+            "worker {worker} ended while {doing:?}: {failure:?}, {status}, signal {:?}",
+            status.signal()
+        );
         match failure {
             None if status.success() => {}
             None => {
@@ -348,15 +412,23 @@ impl Coordinator {
     }
 
     fn take_corrupt(&mut self, worker: usize) {
-        let corrupt = self.board.of(worker, Entry::Corrupt).swap(0, Ordering::SeqCst);
+        let corrupt = self
+            .board
+            .of(worker, Entry::Corrupt)
+            .swap(0, Ordering::SeqCst);
         if corrupt > 0 {
             self.report.double_owned += corrupt;
-            self.note(format!("worker {worker} found {corrupt} messages that were not what was sent"));
+            self.note(format!(
+                "worker {worker} found {corrupt} messages that were not what was sent"
+            ));
         }
     }
 
     fn signal(&self, worker: usize, signal: Signal) {
-        let pid = self.places[worker].child.as_ref().and_then(|c| Pid::from_raw(i32::try_from(c.id()).ok()?));
+        let pid = self.places[worker]
+            .child
+            .as_ref()
+            .and_then(|c| Pid::from_raw(i32::try_from(c.id()).ok()?));
         if let Some(pid) = pid {
             // Cannot fail: it is our child, and was not waited for.
             let _ = rustix::process::kill_process(pid, signal);
@@ -365,12 +437,20 @@ impl Coordinator {
 
     /// Lets a stopped worker go on, once it is time or at once.
     fn resume(&mut self, worker: usize, now: bool) {
-        if self.board.of(worker, Entry::StoppedAt).swap(0, Ordering::SeqCst) != 0 {
+        if self
+            .board
+            .of(worker, Entry::StoppedAt)
+            .swap(0, Ordering::SeqCst)
+            != 0
+        {
             self.report.stops += 1;
             let millis = 200 + u64::try_from(self.random.below(1500)).unwrap_or(0);
             self.places[worker].stopped = Some(Instant::now() + Duration::from_millis(millis));
         }
-        if self.places[worker].stopped.is_some_and(|until| now || Instant::now() >= until) {
+        if self.places[worker]
+            .stopped
+            .is_some_and(|until| now || Instant::now() >= until)
+        {
             self.signal(worker, Signal::CONT);
             self.places[worker].stopped = None;
             self.places[worker].beat = None;
@@ -389,16 +469,27 @@ impl Coordinator {
             Some((before, since)) if before == beats => {
                 let bound = match doing {
                     Doing::Waiting | Doing::Pausing => return,
-                    Doing::Joining | Doing::Leaving | Doing::Binding | Doing::Starting => LONG_BOUND,
+                    Doing::Joining | Doing::Leaving | Doing::Binding | Doing::Starting => {
+                        LONG_BOUND
+                    }
                     _ => BOUND,
                 };
                 if now - since > bound {
-                    self.hang(worker, &format!("worker {worker} has been {doing:?} for {} s", (now - since).as_secs()));
+                    self.hang(
+                        worker,
+                        &format!(
+                            "worker {worker} has been {doing:?} for {} s",
+                            (now - since).as_secs()
+                        ),
+                    );
                 }
             }
             _ => self.places[worker].beat = Some((beats, now)),
         }
-        if self.places[worker].armed.is_some_and(|since| now - since > ARMED) {
+        if self.places[worker]
+            .armed
+            .is_some_and(|since| now - since > ARMED)
+        {
             self.board.disarm(worker);
             self.places[worker].armed = None;
         }
@@ -414,24 +505,37 @@ impl Coordinator {
 
     fn is_at_work(&self, worker: usize) -> bool {
         let place = &self.places[worker];
-        place.child.is_some() && !place.killed && place.stopped.is_none() && self.board.get(worker, Entry::Space) != 0
+        place.child.is_some()
+            && !place.killed
+            && place.stopped.is_none()
+            && self.board.get(worker, Entry::Space) != 0
     }
 
     fn is_free(&self, worker: usize) -> bool {
-        self.is_at_work(worker) && !self.board.is_armed(worker) && self.board.get(worker, Entry::StoppedAt) == 0
+        self.is_at_work(worker)
+            && !self.board.is_armed(worker)
+            && self.board.get(worker, Entry::StoppedAt) == 0
     }
 
     fn free(&self) -> Vec<usize> {
-        (0..self.places.len()).filter(|w| self.is_free(*w)).collect()
+        (0..self.places.len())
+            .filter(|w| self.is_free(*w))
+            .collect()
     }
 
     fn someone(&mut self, but: Option<usize>) -> Option<usize> {
-        let free: Vec<usize> = self.free().into_iter().filter(|w| Some(*w) != but).collect();
+        let free: Vec<usize> = self
+            .free()
+            .into_iter()
+            .filter(|w| Some(*w) != but)
+            .collect();
         free.get(self.random.below(free.len())).copied()
     }
 
     fn kill(&mut self, worker: usize) {
-        let Some(child) = &mut self.places[worker].child else { return };
+        let Some(child) = &mut self.places[worker].child else {
+            return;
+        };
         // Cannot fail: the child was not waited for.
         let _ = child.kill();
         if !self.places[worker].killed {
@@ -444,7 +548,9 @@ impl Coordinator {
     }
 
     fn arm(&mut self, worker: usize, mark: usize, action: u64) {
-        let passes: u64 = (0..self.places.len()).map(|w| self.board.hits(w, mark).load(Ordering::Relaxed)).sum();
+        let passes: u64 = (0..self.places.len())
+            .map(|w| self.board.hits(w, mark).load(Ordering::Relaxed))
+            .sum();
         let most = match passes {
             0..1000 => 1,
             1000..100_000 => 8,
@@ -471,7 +577,11 @@ impl Coordinator {
             1 => {
                 let both = [self.someone(None), self.host];
                 let second = self.someone(both[0]);
-                let second = if self.random.once_in(2) { both[1] } else { second };
+                let second = if self.random.once_in(2) {
+                    both[1]
+                } else {
+                    second
+                };
                 if let (Some(first), Some(second)) = (both[0], second)
                     && first != second
                     && self.free().len() > SPARE + 1
@@ -508,29 +618,40 @@ impl Coordinator {
     fn die_at_a_mark(&mut self) -> std::io::Result<()> {
         let host_is_free = self.host.is_some_and(|h| self.is_free(h));
         let newcomer_is_free = self.newcomer.is_none();
+        // Much is asked of the host, and there is one.
+        let host_first = host_is_free && !self.random.once_in(3);
         let wanted = |passer| match passer {
             Passer::Host | Passer::LeavingHost => host_is_free,
+            Passer::Any | Passer::Leaver | Passer::Creator if host_first => false,
             Passer::Newcomer => newcomer_is_free,
             _ => true,
         };
-        let Some(mark) = self.marked.next(&mut self.random, wanted) else { return Ok(()) };
+        let Some(mark) = self.marked.next(&mut self.random, wanted) else {
+            return Ok(());
+        };
         match passer(MARKS[mark]) {
             Passer::Any => {
                 if let Some(worker) = self.someone(None) {
                     self.arm(worker, mark, 1);
+                }
+                if MARKS[mark] == "receive.passed" {
+                    self.arrange_a_passing(mark);
                 }
             }
             Passer::Host => {
                 if let Some(host) = self.host {
                     self.arm(host, mark, 1);
                     if let Some(worker) = self.someone(Some(host)) {
-                        self.kill_or_dismiss(worker);
+                        match bait(MARKS[mark]).and_then(crate::marks::index) {
+                            Some(bait) => self.arm(worker, bait, 1),
+                            None => self.kill_or_dismiss(worker),
+                        }
                     }
                 }
             }
             Passer::Successor => {
                 let host = self.host;
-                for _ in 0..2 {
+                for _ in 0..3 {
                     if let Some(worker) = self.someone(host)
                         && self.free().len() > SPARE + 1
                     {
@@ -564,6 +685,18 @@ impl Coordinator {
         Ok(())
     }
 
+    /// Receivers pass only senders that have stopped in the middle.
+    fn arrange_a_passing(&mut self, mark: usize) {
+        if let (Some(worker), Some(claimed)) = (self.someone(None), crate::marks::index("send.claimed")) {
+            self.arm(worker, claimed, 2);
+        }
+        while self.free().len() > SPARE
+            && let Some(worker) = self.someone(None)
+        {
+            self.arm(worker, mark, 1);
+        }
+    }
+
     /// Gives the host something to do.
     fn kill_or_dismiss(&mut self, worker: usize) {
         match self.random.below(3) {
@@ -580,7 +713,10 @@ impl Coordinator {
         self.board.renew(creator);
         self.board.renew(second);
         self.board.arm(creator, mark, 1, 1);
-        let mut children = [self.command(creator, &domain).spawn()?, self.command(second, &domain).spawn()?];
+        let mut children = [
+            self.command(creator, &domain).spawn()?,
+            self.command(second, &domain).spawn()?,
+        ];
         let end = Instant::now() + LONG_BOUND;
         let mut joined = false;
         while !joined && Instant::now() < end {
@@ -600,7 +736,10 @@ impl Coordinator {
             self.count_kill(creator, Doing::Joining);
         }
         if !joined {
-            self.found_failed_takeover(&format!("a second process could not join after the creator died at {}", MARKS[mark]));
+            self.found_failed_takeover(&format!(
+                "a second process could not join after the creator died at {}",
+                MARKS[mark]
+            ));
         }
         Ok(())
     }
@@ -618,11 +757,15 @@ impl Coordinator {
         let pause = self.pauses;
         self.board.word(Word::Pause).store(pause, Ordering::SeqCst);
         let asleep = |c: &Self, w: usize| Doing::of(c.board.get(w, Entry::Doing)) == Doing::Waiting;
-        self.wait(LONG_BOUND, |c, w| c.board.get(w, Entry::Paused) == pause || asleep(c, w))?;
+        self.wait(LONG_BOUND, |c, w| {
+            c.board.get(w, Entry::Paused) == pause || asleep(c, w)
+        })?;
         self.settle()?;
         self.find_sleepers()?;
         let awake = (0..self.places.len()).find(|w| self.board.get(*w, Entry::Paused) == pause);
-        self.board.word(Word::Pinger).store(awake.map_or(0, |w| w as u64 + 1), Ordering::SeqCst);
+        self.board
+            .word(Word::Pinger)
+            .store(awake.map_or(0, |w| w as u64 + 1), Ordering::SeqCst);
         self.wait(BOUND, |c, w| c.board.get(w, Entry::Paused) == pause)?;
         // Who was killed for not answering is buried first.
         self.settle()?;
@@ -641,21 +784,30 @@ impl Coordinator {
     }
 
     /// Waits until all living workers are `ready`; who is not in time hangs.
-    fn wait(&mut self, bound: Duration, ready: impl Fn(&Self, usize) -> bool) -> std::io::Result<()> {
+    fn wait(
+        &mut self,
+        bound: Duration,
+        ready: impl Fn(&Self, usize) -> bool,
+    ) -> std::io::Result<()> {
         let end = Instant::now() + bound;
         loop {
             self.look_around()?;
             for worker in 0..self.places.len() {
                 self.resume(worker, true);
             }
-            let late: Vec<usize> = (0..self.places.len()).filter(|w| self.places[*w].child.is_none() || !ready(self, *w)).collect();
+            let late: Vec<usize> = (0..self.places.len())
+                .filter(|w| self.places[*w].child.is_none() || !ready(self, *w))
+                .collect();
             if late.is_empty() {
                 return Ok(());
             }
             if Instant::now() > end {
                 for worker in late {
                     let doing = Doing::of(self.board.get(worker, Entry::Doing));
-                    self.hang(worker, &format!("worker {worker} is {doing:?} and does not answer"));
+                    self.hang(
+                        worker,
+                        &format!("worker {worker} is {doing:?} and does not answer"),
+                    );
                 }
                 return Ok(());
             }
@@ -668,12 +820,16 @@ impl Coordinator {
         let end = Instant::now() + BOUND;
         loop {
             self.look_around()?;
-            let Some(image) = &self.image else { return Ok(()) };
+            let Some(image) = &self.image else {
+                return Ok(());
+            };
             let before = image.reclaims()?;
             if audit::is_settled(image)? && image.reclaims()? == before {
                 return Ok(());
             }
-            if Instant::now() > end || (self.plan.sabotage.is_some() && Instant::now() + BOUND > end + LASTING) {
+            if Instant::now() > end
+                || (self.plan.sabotage.is_some() && Instant::now() + BOUND > end + LASTING)
+            {
                 // The auditor will say what is wrong.
                 return Ok(());
             }
@@ -682,7 +838,12 @@ impl Coordinator {
     }
 
     fn journals(&self) -> Vec<(u32, Journal)> {
-        let of = |worker: usize| Some((self.places[worker].child.as_ref()?.id(), self.board.journal(worker)));
+        let of = |worker: usize| {
+            Some((
+                self.places[worker].child.as_ref()?.id(),
+                self.board.journal(worker),
+            ))
+        };
         (0..self.places.len()).filter_map(of).collect()
     }
 
@@ -692,13 +853,17 @@ impl Coordinator {
         let mut first: Option<BTreeSet<u16>> = None;
         while let Some(image) = &self.image {
             let now = audit::audit(image, &[])?.sleeping;
-            let still: BTreeSet<u16> = first.take().map_or(now.clone(), |f| f.intersection(&now).copied().collect());
+            let still: BTreeSet<u16> = first
+                .take()
+                .map_or(now.clone(), |f| f.intersection(&now).copied().collect());
             if still.is_empty() {
                 return Ok(());
             }
             if Instant::now() > end {
                 self.report.hung_waiters += still.len() as u64;
-                self.note(format!("hung: the receivers of ports {still:?} sleep, and messages wait"));
+                self.note(format!(
+                    "hung: the receivers of ports {still:?} sleep, and messages wait"
+                ));
                 return Ok(());
             }
             first = Some(still);

@@ -18,14 +18,28 @@ impl Marked {
     /// All marks, or only `only`.
     pub(crate) fn new(only: &[String]) -> Self {
         let all = 0..MARKS.len();
-        let allowed = all.filter(|m| only.is_empty() || only.iter().any(|o| o == MARKS[*m])).collect();
-        Self { kills: vec![0; MARKS.len()], attempts: vec![0; MARKS.len()], allowed }
+        let allowed = all
+            .filter(|m| only.is_empty() || only.iter().any(|o| o == MARKS[*m]))
+            .collect();
+        Self {
+            kills: vec![0; MARKS.len()],
+            attempts: vec![0; MARKS.len()],
+            allowed,
+        }
     }
 
     /// The mark that was hit least, by somebody of those `wanted`.
-    pub(crate) fn next(&mut self, random: &mut Random, wanted: impl Fn(Passer) -> bool) -> Option<usize> {
+    pub(crate) fn next(
+        &mut self,
+        random: &mut Random,
+        wanted: impl Fn(Passer) -> bool,
+    ) -> Option<usize> {
         let score = |m: &usize| ATTEMPTS_PER_KILL * self.kills[*m] + self.attempts[*m];
-        let candidates = self.allowed.iter().copied().filter(|m| wanted(passer(MARKS[*m])));
+        let candidates = self
+            .allowed
+            .iter()
+            .copied()
+            .filter(|m| wanted(passer(MARKS[*m])));
         let mark = candidates.map(|m| (score(&m), random.next(), m)).min()?.2;
         self.attempts[mark] += 1;
         Some(mark)

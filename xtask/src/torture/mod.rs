@@ -66,6 +66,9 @@ impl Doing {
     ];
 
     pub(crate) fn of(word: u64) -> Self {
-        Self::ALL.into_iter().find(|d| *d as u64 == word).unwrap_or(Self::Starting)
+        Self::ALL
+            .into_iter()
+            .find(|d| *d as u64 == word)
+            .unwrap_or(Self::Starting)
     }
 }

@@ -7,7 +7,7 @@ use super::{Doing, MEMORY_LIMIT, SIZE};
 use portolan::{
     Access, Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, RawExtent,
     ReceiveError, ReceiveRight, RequestError, Right, SendError, SendOnceRight, SendRight, Unsent,
-    Urgency, WhenFull,
+    Urgency, WaitSet, WhenFull,
 };
 use portolan_abi::space::HostWord;
 use std::path::Path;
@@ -28,13 +28,29 @@ const KEPT_EXTENTS: usize = 24;
 const _: () = assert!(KEPT_EXTENTS * 4 < MAX_HELD);
 /// Bytes of extents; the larger ones are runs of two and three chunks.
 const SIZES: [usize; 10] = [
-    32, 4096, 5000, 16 << 10, 60_000, 256 << 10, 1 << 20, 2 << 20, 3 << 20, 5 << 20,
+    32,
+    4096,
+    5000,
+    16 << 10,
+    60_000,
+    256 << 10,
+    1 << 20,
+    2 << 20,
+    3 << 20,
+    5 << 20,
 ];
 /// Bytes of headers: in a line, in a slot, and in an extent of their own.
 const HEADERS: [usize; 6] = [0, 8, 48, 100, 1000, 4096];
 /// Ports that everybody tries to bind and to find.
 const NAMES: [&str; 8] = [
-    "public 0", "public 1", "public 2", "urgent 0", "urgent 1", "service 0", "service 1", "service 2",
+    "public 0",
+    "public 1",
+    "public 2",
+    "urgent 0",
+    "urgent 1",
+    "service 0",
+    "service 1",
+    "service 2",
 ];
 
 /// Why a worker gave up.
@@ -51,7 +67,9 @@ pub(crate) enum Failure {
 
 impl Failure {
     pub(crate) fn of(word: u64) -> Option<Self> {
-        [Self::Join, Self::Leave, Self::Bind].into_iter().find(|f| *f as u64 == word)
+        [Self::Join, Self::Leave, Self::Bind]
+            .into_iter()
+            .find(|f| *f as u64 == word)
     }
 }
 
@@ -89,6 +107,7 @@ struct Holds {
     /// With address and capacity.
     parked: Vec<(RawExtent, (u64, u64))>,
     pending: Vec<PendingReply>,
+    set: Option<WaitSet>,
 }
 
 /// Runs a worker.
@@ -129,9 +148,15 @@ impl Worker {
     fn work(&mut self) -> Outcome {
         self.join()?;
         loop {
-            self.board.of(self.at, Entry::Beat).fetch_add(1, Ordering::Relaxed);
+            self.board
+                .of(self.at, Entry::Beat)
+                .fetch_add(1, Ordering::Relaxed);
             self.pause();
-            match self.board.of(self.at, Entry::Order).swap(0, Ordering::SeqCst) {
+            match self
+                .board
+                .of(self.at, Entry::Order)
+                .swap(0, Ordering::SeqCst)
+            {
                 1 => {
                     self.leave()?;
                     self.join()?;
@@ -148,8 +173,13 @@ impl Worker {
 
     fn join(&mut self) -> Outcome {
         self.doing(Doing::Joining);
-        let builder = Domain::builder(&self.name).size(SIZE).limit(MEMORY_LIMIT).deadline(PATIENCE);
-        let domain = builder.join().map_err(|e| (Failure::Join, format!("{e} ({e:?})")))?;
+        let builder = Domain::builder(&self.name)
+            .size(SIZE)
+            .limit(MEMORY_LIMIT)
+            .deadline(PATIENCE);
+        let domain = builder
+            .join()
+            .map_err(|e| (Failure::Join, format!("{e} ({e:?})")))?;
         self.doing(Doing::Binding);
         // While its last owner has not been buried, the name is taken.
         let end = std::time::Instant::now() + PATIENCE;
@@ -157,7 +187,9 @@ impl Worker {
         let bound = loop {
             match domain.bind(options.clone()) {
                 Ok(bound) => break bound,
-                Err(error) if std::time::Instant::now() > end => return Err((Failure::Bind, error.to_string())),
+                Err(error) if std::time::Instant::now() > end => {
+                    return Err((Failure::Bind, error.to_string()));
+                }
                 Err(_) => {
                     self.pause_before_inbox();
                     std::thread::sleep(Duration::from_millis(2));
@@ -179,7 +211,11 @@ impl Worker {
     /// The space's number and incarnation, which the region's own table knows by our process id.
     fn note_space(&self) {
         let space = self.domain.as_ref().map_or(0, Domain::space);
-        let word = HostWord { space, incarnation: 0 }.pack();
+        let word = HostWord {
+            space,
+            incarnation: 0,
+        }
+        .pack();
         self.board.set(self.at, Entry::Space, word);
     }
 
@@ -187,10 +223,14 @@ impl Worker {
         self.doing(Doing::Leaving);
         self.holds = Holds::default();
         self.board.set(self.at, Entry::Space, 0);
-        let Some(domain) = self.domain.take() else { return Ok(()) };
+        let Some(domain) = self.domain.take() else {
+            return Ok(());
+        };
         match domain.leave() {
             Ok(()) => Ok(()),
-            Err(error @ (LeaveError::Unanswered { .. } | _)) => Err((Failure::Leave, error.to_string())),
+            Err(error @ (LeaveError::Unanswered { .. } | _)) => {
+                Err((Failure::Leave, error.to_string()))
+            }
         }
     }
 
@@ -204,7 +244,8 @@ impl Worker {
         let mut pinged = false;
         while self.board.word(Word::Pause).load(Ordering::SeqCst) == pause {
             self.board.set(self.at, Entry::Paused, pause);
-            if !pinged && self.board.word(Word::Pinger).load(Ordering::SeqCst) == self.at as u64 + 1 {
+            if !pinged && self.board.word(Word::Pinger).load(Ordering::SeqCst) == self.at as u64 + 1
+            {
                 pinged = true;
                 self.ping(pause);
             }
@@ -226,7 +267,10 @@ impl Worker {
             if !asleep || self.board.get(other, Entry::Paused) == pause {
                 continue;
             }
-            if let (Ok(right), Ok(message)) = (domain.connect(&inbox(other), Deadline::NOW), Message::new(b"")) {
+            if let (Ok(right), Ok(message)) = (
+                domain.connect(&inbox(other), Deadline::NOW),
+                Message::new(b""),
+            ) {
                 // A full queue holds something to wake up for.
                 let _ = right.send(message, WhenFull::Fail);
                 let mine = self.board.of(self.at, Entry::Pinged);
@@ -237,14 +281,19 @@ impl Worker {
 
     fn write_journal(&self) {
         let holds = &self.holds;
-        let extents = holds.extents.iter().map(|e| (e.address() as u64, e.capacity() as u64));
+        let extents = holds
+            .extents
+            .iter()
+            .map(|e| (e.address() as u64, e.capacity() as u64));
         let parked = holds.parked.iter().map(|(_, place)| *place);
         self.board.write_extents(self.at, extents.chain(parked));
         let live = holds.sends.iter().filter(|s| s.is_live()).count();
-        let ports = holds.ports.len() + usize::from(holds.inbox.is_some());
+        let in_set = holds.set.as_ref().map_or(0, WaitSet::len);
+        let ports = holds.ports.len() + usize::from(holds.inbox.is_some()) + in_set;
         self.board.set(self.at, Entry::Sends, live as u64);
         self.board.set(self.at, Entry::Ports, ports as u64);
-        self.board.set(self.at, Entry::Pending, holds.pending.len() as u64);
+        self.board
+            .set(self.at, Entry::Pending, holds.pending.len() as u64);
     }
 
     fn operate(&mut self) -> Outcome {
@@ -254,8 +303,9 @@ impl Worker {
             17..42 => self.send(),
             42..66 => self.receive(),
             66..74 => self.request(),
-            74..80 => self.answer(),
-            80..86 => self.take_answer(),
+            74..79 => self.answer(),
+            79..83 => self.take_answer(),
+            83..86 => self.wait_in_set(),
             86..90 => self.bind(),
             90..92 => self.close(),
             92..97 => self.connect(),
@@ -272,7 +322,11 @@ impl Worker {
     }
 
     fn extent(&mut self) -> Option<Extent> {
-        let pick = if self.random.once_in(3) { SIZES.len() } else { 6 };
+        let pick = if self.random.once_in(3) {
+            SIZES.len()
+        } else {
+            6
+        };
         let bytes = SIZES[self.random.below(pick)];
         let seed = self.random.next();
         let mut extent = self.domain.as_ref()?.allocate(bytes).ok()?;
@@ -318,7 +372,9 @@ impl Worker {
 
     fn corrupt(&self, what: &str) {
         eprintln!("worker {}: {what}", self.at);
-        self.board.of(self.at, Entry::Corrupt).fetch_add(1, Ordering::SeqCst);
+        self.board
+            .of(self.at, Entry::Corrupt)
+            .fetch_add(1, Ordering::SeqCst);
     }
 
     fn check(&self, extent: &Extent) {
@@ -329,7 +385,11 @@ impl Worker {
 
     /// A message of anything.
     fn compose(&mut self) -> Message {
-        let len = HEADERS[if self.random.once_in(4) { self.random.below(HEADERS.len()) } else { self.random.below(3) }];
+        let len = HEADERS[if self.random.once_in(4) {
+            self.random.below(HEADERS.len())
+        } else {
+            self.random.below(3)
+        }];
         let seed = self.random.next();
         let header = payload::header(seed, len);
         let in_place = self.random.once_in(2);
@@ -339,7 +399,11 @@ impl Worker {
         };
         let mut message = composed.unwrap_or_default();
         for _ in 0..self.random.below(5) {
-            let held = if self.random.once_in(2) { self.holds.extents.pop() } else { None };
+            let held = if self.random.once_in(2) {
+                self.holds.extents.pop()
+            } else {
+                None
+            };
             let extent = held.or_else(|| self.extent());
             if let Some(extent) = extent {
                 let end = message.extents().len();
@@ -402,10 +466,15 @@ impl Worker {
         }
         let when_full = self.when_full();
         let at = self.random.below(self.holds.sends.len());
-        let Some(right) = self.holds.sends.get(at) else { return self.absorb(message) };
+        let Some(right) = self.holds.sends.get(at) else {
+            return self.absorb(message);
+        };
         match right.send(message, when_full) {
             Ok(()) => {}
-            Err(SendError { reason: Unsent::WrongKind(..), message }) => {
+            Err(SendError {
+                reason: Unsent::WrongKind(..),
+                message,
+            }) => {
                 let asked = right.request(*message, when_full);
                 self.asked(asked);
             }
@@ -483,15 +552,27 @@ impl Worker {
             0 => Deadline::after(SHORT),
             _ => Deadline::NOW,
         };
-        self.doing(if long { Doing::Waiting } else { Doing::Receiving });
+        self.doing(if long {
+            Doing::Waiting
+        } else {
+            Doing::Receiving
+        });
         let requests = at < self.holds.ports.len() && !long;
         let (port, deadline) = match self.holds.ports.get_mut(at) {
             Some(port) if !long => (Some(port), deadline),
-            _ => (self.holds.inbox.as_mut(), if long { Deadline::after(LONG) } else { deadline }),
+            _ => (
+                self.holds.inbox.as_mut(),
+                if long {
+                    Deadline::after(LONG)
+                } else {
+                    deadline
+                },
+            ),
         };
         let Some(port) = port else { return };
         let received = if requests {
-            port.get_request(access, deadline).map(|r| (r.wants_reply(), r.into_parts()))
+            port.get_request(access, deadline)
+                .map(|r| (r.wants_reply(), r.into_parts()))
         } else {
             port.receive(access, deadline).map(|m| (false, (m, None)))
         };
@@ -503,7 +584,9 @@ impl Worker {
             }
             Err(_) => return,
         };
-        self.board.of(self.at, Entry::Received).fetch_add(1, Ordering::Relaxed);
+        self.board
+            .of(self.at, Entry::Received)
+            .fetch_add(1, Ordering::Relaxed);
         if message.notice().is_some() {
             return;
         }
@@ -534,6 +617,38 @@ impl Worker {
         self.absorb(message);
     }
 
+    /// Makes a wait set, or waits in it, or drops it with its ports.
+    fn wait_in_set(&mut self) {
+        self.doing(Doing::Receiving);
+        let Some(domain) = &self.domain else { return };
+        let Some(set) = &mut self.holds.set else {
+            self.holds.set = WaitSet::new(domain).ok();
+            return;
+        };
+        if self.random.once_in(30) {
+            self.holds.set = None;
+            return;
+        }
+        if set.len() < 3 {
+            let name = NAMES[self.random.below(3)];
+            if let Ok(port) = domain.bind(PortOptions::named(name).queue(3)) {
+                keep(&mut self.holds.sends, port.make_send());
+                // Refused only if it were of another domain.
+                let _ = set.add(port);
+            }
+        }
+        let ready: Vec<_> = set.wait(Deadline::after(SHORT)).into_iter().flatten().collect();
+        let mut received = Vec::new();
+        for token in ready {
+            let port = set.port_mut(token);
+            received.extend(port.and_then(|p| p.try_receive(Access::Later).ok()));
+        }
+        for message in received {
+            self.board.of(self.at, Entry::Received).fetch_add(1, Ordering::Relaxed);
+            self.absorb(message);
+        }
+    }
+
     fn forward(&mut self, mut message: Message) {
         for right in message.take_rights() {
             match right {
@@ -552,7 +667,9 @@ impl Worker {
         }
         let message = self.compose();
         let at = self.random.below(self.holds.sends.len());
-        let Some(right) = self.holds.sends.get(at) else { return self.absorb(message) };
+        let Some(right) = self.holds.sends.get(at) else {
+            return self.absorb(message);
+        };
         if self.random.once_in(3) {
             match right.request_reply(message, Access::Later, Deadline::after(SHORT)) {
                 Ok(answer) => self.absorb(answer),
@@ -585,7 +702,11 @@ impl Worker {
             return;
         }
         let at = self.random.below(self.holds.pending.len());
-        let deadline = if self.random.once_in(2) { Deadline::NOW } else { Deadline::after(SHORT) };
+        let deadline = if self.random.once_in(2) {
+            Deadline::NOW
+        } else {
+            Deadline::after(SHORT)
+        };
         match self.holds.pending[at].wait(Access::Now, deadline) {
             Ok(answer) => {
                 drop(self.holds.pending.swap_remove(at));
@@ -603,8 +724,14 @@ impl Worker {
         }
         let name = NAMES[self.random.below(NAMES.len())];
         let named = !self.random.once_in(3);
-        let mut options = if named { PortOptions::named(name) } else { PortOptions::unnamed() };
-        options = options.queue([1, 3, 7][self.random.below(3)]).inline_bytes([48, 112, 496][self.random.below(3)]);
+        let mut options = if named {
+            PortOptions::named(name)
+        } else {
+            PortOptions::unnamed()
+        };
+        options = options
+            .queue([1, 3, 7][self.random.below(3)])
+            .inline_bytes([48, 112, 496][self.random.below(3)]);
         if name.starts_with("urgent") {
             options = options.by_urgency();
         }
@@ -650,17 +777,25 @@ impl Worker {
         self.doing(Doing::Sending);
         let to = inbox(self.random.below(super::board::MAX_WORKERS));
         let Some(domain) = &self.domain else { return };
-        let Ok(right) = domain.connect(&to, Deadline::NOW) else { return };
-        let Some(port) = self.holds.ports.pop() else { return };
+        let Ok(right) = domain.connect(&to, Deadline::NOW) else {
+            return;
+        };
+        let Some(port) = self.holds.ports.pop() else {
+            return;
+        };
         let mut message = self.compose();
         let _ = message.attach(port);
         let when_full = self.when_full();
-        let _ = right.send(message, when_full).map_err(|e| self.absorb(*e.message));
+        let _ = right
+            .send(message, when_full)
+            .map_err(|e| self.absorb(*e.message));
     }
 
     fn watch(&mut self) {
         self.doing(Doing::Connecting);
-        let Some(inbox) = &self.holds.inbox else { return };
+        let Some(inbox) = &self.holds.inbox else {
+            return;
+        };
         if !self.holds.sends.is_empty() {
             let at = self.random.below(self.holds.sends.len());
             // Fails once the table is full.
