@@ -131,11 +131,14 @@ pub(crate) enum Passer {
 /// Who passes a mark.
 pub(crate) fn passer(name: &str) -> Passer {
     match name {
-        "host.return" | "host.contest" | "host.contested" | "host.won" | "host.counted" | "host.look" | "host.ready" => Passer::Successor,
+        "host.return" | "host.contest" | "host.contested" | "host.won" | "host.counted"
+        | "host.look" | "host.ready" => Passer::Successor,
         "host.resign" | "host.resigned" | "leave.host" | "leave.resigned" => Passer::LeavingHost,
         "leave.begin" | "leave.dead" => Passer::Leaver,
         "join.answered" | "join.mapped" | "join.live" | "join.arrived" => Passer::Newcomer,
-        "join.before_listen" | "join.listening" | "join.created" | "join.hosting" => Passer::Creator,
+        "join.before_listen" | "join.listening" | "join.created" | "join.hosting" => {
+            Passer::Creator
+        }
         "leave.asked" | "leave.returned" | "reclaim.row" => Passer::Host,
         name if name.starts_with("host.") || name.starts_with("join.") => Passer::Host,
         _ => Passer::Any,

@@ -207,7 +207,9 @@ impl Image {
             status: PortStatus::unpack(word(offset_of!(PortEntry, control.status))),
             transit: Destination(word(offset_of!(PortEntry, control.transit))),
             head: word(offset_of!(PortEntry, receiver.head)),
-            asleep: half(offset_of!(PortEntry, sleep.asleep)) != 0,
+            // In a wait set it stays armed while its receiver is about other things.
+            asleep: half(offset_of!(PortEntry, sleep.asleep)) != 0
+                && word(offset_of!(PortEntry, sleep.wait_set)) == 0,
             wanted: half(offset_of!(PortEntry, sleep.wanted)),
             events: half(offset_of!(PortEntry, sleep.events)),
             slots: slots.collect(),

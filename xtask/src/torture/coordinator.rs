@@ -687,7 +687,9 @@ impl Coordinator {
 
     /// Receivers pass only senders that have stopped in the middle.
     fn arrange_a_passing(&mut self, mark: usize) {
-        if let (Some(worker), Some(claimed)) = (self.someone(None), crate::marks::index("send.claimed")) {
+        if let (Some(worker), Some(claimed)) =
+            (self.someone(None), crate::marks::index("send.claimed"))
+        {
             self.arm(worker, claimed, 2);
         }
         while self.free().len() > SPARE

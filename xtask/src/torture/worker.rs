@@ -637,14 +637,20 @@ impl Worker {
                 let _ = set.add(port);
             }
         }
-        let ready: Vec<_> = set.wait(Deadline::after(SHORT)).into_iter().flatten().collect();
+        let ready: Vec<_> = set
+            .wait(Deadline::after(SHORT))
+            .into_iter()
+            .flatten()
+            .collect();
         let mut received = Vec::new();
         for token in ready {
             let port = set.port_mut(token);
             received.extend(port.and_then(|p| p.try_receive(Access::Later).ok()));
         }
         for message in received {
-            self.board.of(self.at, Entry::Received).fetch_add(1, Ordering::Relaxed);
+            self.board
+                .of(self.at, Entry::Received)
+                .fetch_add(1, Ordering::Relaxed);
             self.absorb(message);
         }
     }
