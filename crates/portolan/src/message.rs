@@ -167,7 +167,15 @@ impl Message {
             if let Some(rest) = &mut self.rest {
                 rest.long = Long::None;
             }
-            bytemuck::bytes_of_mut(&mut self.words)[..header.len()].copy_from_slice(header);
+            let (whole, tail) = header.as_chunks::<8>();
+            for (word, bytes) in self.words.iter_mut().zip(whole) {
+                *word = u64::from_le_bytes(*bytes);
+            }
+            if let Some(word) = self.words.get_mut(whole.len()) {
+                let mut bytes = [0; 8];
+                bytes[..tail.len()].copy_from_slice(tail);
+                *word = u64::from_le_bytes(bytes);
+            }
         }
         self.header_len = header.len();
         Ok(())
