@@ -596,3 +596,22 @@ fn several_threads_send_and_receive() -> Outcome {
     }
     Ok(())
 }
+
+#[test]
+fn answers_to_clients_that_gave_up_leave_room_for_the_next_ones() -> Outcome {
+    let domain = domain();
+    let mut port = domain.bind(PortOptions::unnamed().synchronous())?;
+    let right = port.make_send();
+    // Each client that gives up leaves its reply port's entry to the next.
+    let mut late = Vec::new();
+    for _ in 0..8 {
+        drop(right.request(Message::default(), WhenFull::Fail)?);
+        late.push(port.get_request(Access::Later, Deadline::NOW)?);
+    }
+    let mut pending = right.request(Message::default(), WhenFull::Fail)?;
+    let request = port.get_request(Access::Later, Deadline::NOW)?;
+    drop(late);
+    request.reply(Message::new(b"in time")?)?;
+    assert_eq!(pending.wait(Access::Later, Deadline::NOW)?.header(), b"in time");
+    Ok(())
+}

@@ -196,6 +196,12 @@ impl SendOnceRight {
             .map_err(|reason| reason.with(message))
     }
 
+    fn is_live(&self) -> bool {
+        let status = &self.to.queue().port.control.status;
+        // Acquire: pairs with the release of bind, move and close.
+        is_live(PortStatus::unpack(status.load(Ordering::Acquire)), self.to.port)
+    }
+
     /// Takes the right from our row.
     #[inline]
     fn uncount(&self) {
@@ -210,6 +216,14 @@ impl SendOnceRight {
 
     #[inline]
     pub(super) fn post(&mut self, kind: Kind, message: &mut Message) -> Result<(), super::Unsent> {
+        // Before the claim as well as after it: a claim that is given back takes a slot until
+        // the receiver looks, and a client's reply port, which may have taken the place of
+        // one that is gone, has few. Rights on dead names would fill it.
+        if !self.is_live() {
+            self.given = true;
+            self.uncount();
+            return Err(super::Unsent::DeadName);
+        }
         let reply = RightWord {
             kind: RightKind::SendOnce,
             port: self.to.port,
@@ -382,6 +396,12 @@ impl std::fmt::Debug for SendOnceRight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("SendOnceRight").field(&self.to.port).finish()
     }
+}
+
+/// Whether the port of this name is the one that the entry holds.
+pub(super) fn is_live(status: PortStatus, port: PortName) -> bool {
+    status.generation == port.generation
+        && matches!(status.phase, PortPhase::Open | PortPhase::Moving)
 }
 
 /// R2: a right is about to enter or leave a row or slot.

@@ -358,16 +358,24 @@ pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: Right
     let Some(queue) = member.tables().queue(port.index) else {
         return;
     };
-    let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Acquire));
-    if status.generation != port.generation
-        || !matches!(status.phase, PortPhase::Open | PortPhase::Moving)
-    {
+    let lives = || {
+        let status = queue.port.control.status.load(Ordering::Acquire);
+        super::rights::is_live(PortStatus::unpack(status), port)
+    };
+    if !lives() {
         return;
     }
     let spot = Spot::new(queue.port.sender.tail.load(Ordering::Relaxed));
     let Ok(claim) = queue.claim(&spot, member.space) else {
         return;
     };
+    // As in `try_post`: while we hold a slot the entry cannot become another client's.
+    if !lives() {
+        if claim.abandon() {
+            wake(member, &queue);
+        }
+        return close::sweep(member, port.index);
+    }
     let position = claim.position();
     claim.set_meta(
         Meta {
