@@ -256,16 +256,8 @@ impl<'r> Queue<'r> {
         self.slots as u64
     }
 
-    /// The first line of the slot that `position` falls on.
-    #[inline(always)]
-    fn first_line(&self, position: u64) -> &'r Line {
-        // A power of two: masking keeps the index in bounds whatever was read.
-        let index = usize::try_from(position & (self.slots_u64() - 1)).unwrap_or(0);
-        &self.lines[index * self.slot_lines]
-    }
-
     /// The slot that `position` falls on.
-    #[inline]
+    #[inline(always)]
     pub fn slot(&self, position: u64) -> Slot<'r> {
         // A power of two: masking keeps the index in bounds whatever was read.
         let index = usize::try_from(position & (self.slots_u64() - 1)).unwrap_or(0);
@@ -331,7 +323,7 @@ impl<'r> Slot<'r> {
         SlotState(self.words()[0].load(order))
     }
 
-    #[inline]
+    #[inline(always)]
     fn exchange(&self, from: SlotState, to: SlotState) -> Result<SlotState, SlotState> {
         // AcqRel: publishes what the caller wrote before; sees what the last holder wrote.
         // SeqCst, because claim and sleep marks are one half of a store-load pair (Q6).

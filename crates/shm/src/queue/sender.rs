@@ -1,6 +1,6 @@
 //! The sending side: claim, fill, publish.
 
-use super::{Line, Queue};
+use super::{PortEntry, Queue, Slot};
 use crate::atomic::{AtomicU64, Ordering, store_load_barrier};
 use crate::mark;
 use portolan_abi::slot::{Phase, SlotState};
@@ -36,12 +36,11 @@ pub enum ClaimError {
 /// A claimed slot. It must be published; a claim that is dropped blocks its slot
 /// until the process dies, so every path ends in [`Claim::publish`] or [`Claim::abandon`].
 #[must_use = "a claimed slot must be published"]
-pub struct Claim<'q, 'r> {
-    queue: &'q Queue<'r>,
-    /// The slot's first line.
-    line: &'r Line,
+pub struct Claim<'r, 's> {
+    port: &'r PortEntry,
+    slot: Slot<'r>,
     position: u64,
-    spot: &'q Spot,
+    spot: &'s Spot,
 }
 
 /// What a sender owes after publishing.
@@ -67,38 +66,26 @@ impl<'r> Queue<'r> {
     /// claimed keeps the queue from being opened anew), and gives a claim on a port that
     /// it did not mean back with [`Claim::abandon`].
     #[inline(always)]
-    pub fn claim<'q>(&'q self, spot: &'q Spot, space: u8) -> Result<Claim<'q, 'r>, ClaimError> {
+    pub fn claim<'s>(&self, spot: &'s Spot, space: u8) -> Result<Claim<'r, 's>, ClaimError> {
         // Relaxed: a hint, any value is safe (Q2 checks it against the slot).
         let at = spot.0.load(Ordering::Relaxed);
         let free = SlotState::free(at);
         mark!("send.before_claim");
-        let line = self.first_line(at);
+        let slot = self.slot(at);
+        let claim = |slot, position| Claim {
+            port: self.port,
+            slot,
+            position,
+            spot,
+        };
         // SeqCst: as in `Slot::exchange`.
-        if line.words[0]
-            .compare_exchange(
-                free.0,
-                free.claimed(at, space).0,
-                Ordering::SeqCst,
-                Ordering::SeqCst,
-            )
-            .is_ok()
-        {
+        if slot.exchange(free, free.claimed(at, space)).is_ok() {
             mark!("send.claimed");
-            return Ok(Claim {
-                queue: self,
-                line,
-                position: at,
-                spot,
-            });
+            return Ok(claim(slot, at));
         }
         let at = self.walk(spot, space, at)?;
         mark!("send.claimed");
-        Ok(Claim {
-            queue: self,
-            line: self.first_line(at),
-            position: at,
-            spot,
-        })
+        Ok(claim(self.slot(at), at))
     }
 
     /// Claims a slot when the one where we expected the end is not free.
@@ -205,28 +192,31 @@ impl<'r> Queue<'r> {
     /// `None` if the slot is not (or no longer) claimed by `space`. Whoever decides by
     /// [`Queue::is_unsent`] what becomes of the dead claimer's extents does so before.
     pub fn void(&self, position: u64, space: u8) -> Option<bool> {
-        let slot = self.slot(position);
-        let mut state = slot.state(Ordering::Acquire);
-        while Self::is_unsent(state, space, position) {
-            let to = if state.has(SlotState::CLOSING) {
-                SlotState::closed(position)
-            } else {
-                state.with_phase(Phase::Void)
-            };
-            match slot.exchange(state, to) {
-                Ok(_) => {
-                    // As in `publish`; a mark is only in slots that were claimed when it fell asleep.
-                    store_load_barrier();
-                    return Some(
-                        state.has(SlotState::ASLEEP)
-                            || self.port.sleep.asleep.load(Ordering::SeqCst) != 0,
-                    );
-                }
-                Err(now) => state = now,
-            }
-        }
-        None
+        void(self.port, self.slot(position), position, space)
     }
+}
+
+/// See [`Queue::void`].
+fn void(port: &PortEntry, slot: Slot<'_>, position: u64, space: u8) -> Option<bool> {
+    let mut state = slot.state(Ordering::Acquire);
+    while Queue::is_unsent(state, space, position) {
+        let to = if state.has(SlotState::CLOSING) {
+            SlotState::closed(position)
+        } else {
+            state.with_phase(Phase::Void)
+        };
+        match slot.exchange(state, to) {
+            Ok(_) => {
+                // As in `publish`; a mark is only in slots that were claimed when it fell asleep.
+                store_load_barrier();
+                return Some(
+                    state.has(SlotState::ASLEEP) || port.sleep.asleep.load(Ordering::SeqCst) != 0,
+                );
+            }
+            Err(now) => state = now,
+        }
+    }
+    None
 }
 
 impl Claim<'_, '_> {
@@ -239,7 +229,7 @@ impl Claim<'_, '_> {
     #[inline]
     pub fn set_meta(&self, meta: u64) {
         // Relaxed: published by the release in `publish`.
-        self.line.words[1].store(meta, Ordering::Relaxed);
+        self.slot.words()[1].store(meta, Ordering::Relaxed);
     }
 
     /// Writes the whole first line but for its state: meta word and six inline words.
@@ -248,7 +238,7 @@ impl Claim<'_, '_> {
     /// more surely a receiver that polls snatches the line back in between.
     #[inline(always)]
     pub fn fill(&self, meta: u64, words: &[u64; 6]) {
-        let line = &self.line.words;
+        let line = self.slot.words();
         // Relaxed: published by the release in `publish`.
         line[1].store(meta, Ordering::Relaxed);
         line[2].store(words[0], Ordering::Relaxed);
@@ -262,24 +252,23 @@ impl Claim<'_, '_> {
     /// Writes inline words from `first` on.
     #[inline]
     pub fn write(&self, first: usize, words: &[u64]) {
-        let slot = self.queue.slot(self.position);
         for (i, word) in words.iter().enumerate() {
             // Relaxed: as for meta.
-            slot.inline(first + i).store(*word, Ordering::Relaxed);
+            self.slot.inline(first + i).store(*word, Ordering::Relaxed);
         }
     }
 
     /// How many inline words there are.
     pub fn inline_words(&self) -> usize {
-        self.queue.slot(self.position).inline_words()
+        self.slot.inline_words()
     }
 
     /// Gives the slot up without a message, as if its sender had died; says whether the
     /// receiver must be woken.
     #[cold]
     pub fn abandon(self) -> bool {
-        let space = SlotState(self.line.words[0].load(Ordering::Relaxed)).space();
-        self.queue.void(self.position, space).unwrap_or(false)
+        let space = self.slot.state(Ordering::Relaxed).space();
+        void(self.port, self.slot, self.position, space).unwrap_or(false)
     }
 
     /// Publishes the message: **the commit point of a send**.
@@ -289,17 +278,16 @@ impl Claim<'_, '_> {
         // Q6: loaded after the claim's read-modify-write, which pairs with the
         // receiver's store to `asleep` before it marks slots.
         store_load_barrier();
-        let asleep = self.queue.port.sleep.asleep.load(Ordering::SeqCst) != 0;
+        let asleep = self.port.sleep.asleep.load(Ordering::SeqCst) != 0;
         // AcqRel: releases meta and inline words to the receiver's Acquire load of the state.
         // An addition, so that marks set meanwhile by the receiver stay and are seen.
-        let was = SlotState(self.line.words[0].fetch_add(SlotState::PUBLISH, Ordering::AcqRel));
+        let was = SlotState(self.slot.words()[0].fetch_add(SlotState::PUBLISH, Ordering::AcqRel));
         mark!("send.published");
         // Only now: between claim and publication the receiver may snatch the line back.
         self.spot.0.store(self.position + 1, Ordering::Relaxed);
         // Release: who starts from this hint knows what we knew. It never runs ahead: no
         // position before one that was claimed is free, or ever will be (Q3).
-        self.queue
-            .port
+        self.port
             .sender
             .tail
             .store(self.position + 1, Ordering::Release);
