@@ -602,6 +602,7 @@ impl Coordinator {
                     if let Some(mark) = crate::marks::index(mark) {
                         self.arm(worker, mark, 2);
                     }
+                    self.expect_a_passing();
                 }
             }
             4 => {
@@ -685,17 +686,34 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Receivers pass only senders that have stopped in the middle.
-    fn arrange_a_passing(&mut self, mark: usize) {
+    /// Receivers pass only senders that have stopped in the middle. So one stops, as soon
+    /// as it sends; and whoever passes it dies.
+    fn arrange_a_passing(&mut self, passed: usize) {
         if let (Some(worker), Some(claimed)) =
             (self.someone(None), crate::marks::index("send.claimed"))
         {
             self.arm(worker, claimed, 2);
+            self.board.set(worker, Entry::Countdown, 1);
         }
         while self.free().len() > SPARE
             && let Some(worker) = self.someone(None)
         {
-            self.arm(worker, mark, 1);
+            self.board.arm(worker, passed, 1, 1);
+            self.places[worker].armed = Some(Instant::now());
+        }
+    }
+
+    /// While somebody is stopped: the others may pass it, which is rare otherwise.
+    fn expect_a_passing(&mut self) {
+        let Some(passed) = crate::marks::index("receive.passed") else {
+            return;
+        };
+        while self.marked.is_behind(passed)
+            && self.free().len() > SPARE
+            && let Some(worker) = self.someone(None)
+        {
+            self.board.arm(worker, passed, 1, 1);
+            self.places[worker].armed = Some(Instant::now());
         }
     }
 

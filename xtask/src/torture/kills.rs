@@ -28,6 +28,12 @@ impl Marked {
         }
     }
 
+    /// Whether a mark was hit less often than most.
+    pub(crate) fn is_behind(&self, mark: usize) -> bool {
+        let total: u64 = self.kills.iter().sum();
+        self.kills[mark] * (self.kills.len() as u64) < total
+    }
+
     /// The mark that was hit least, by somebody of those `wanted`.
     pub(crate) fn next(
         &mut self,
