@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::args::DoctorArgs;
 use crate::error::Result;
-use crate::out::{self, Align, Table};
+use crate::out;
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     out::print(&format!(
         "{}\n\n{}",
         portolan_sys::machine::describe(),
-        table(&features)
+        list(&features)
     ))
 }
 
@@ -51,21 +51,34 @@ fn finding(feature: &Feature) -> Finding<'_> {
     }
 }
 
-fn table(features: &[Feature]) -> String {
-    use Align::Left;
-    let mut table = Table::new(&[
-        ("feature", Left),
-        ("here", Left),
-        ("found", Left),
-        ("without it", Left),
-    ]);
-    for feature in features {
-        table.row(vec![
-            feature.name.to_owned(),
-            if feature.present { "yes" } else { "NO" }.to_owned(),
-            feature.detail.clone(),
-            feature.without.to_owned(),
-        ]);
-    }
-    table.render()
+/// A paragraph a feature, within 80 columns.
+fn list(features: &[Feature]) -> String {
+    let paragraph = |feature: &Feature| {
+        let here = if feature.present { "yes" } else { "NO " };
+        let mut text = format!("{here}  {}\n", feature.name);
+        text += &wrapped("found", &feature.detail);
+        text += &wrapped("without it", feature.without);
+        text
+    };
+    features.iter().map(paragraph).collect()
 }
+
+/// A label and its text, wrapped between words.
+fn wrapped(label: &str, text: &str) -> String {
+    let indent = " ".repeat(17);
+    let mut line = format!("     {label:<12}");
+    let mut lines = String::new();
+    for word in text.split_whitespace() {
+        if line.len() + word.len() >= WIDTH && line.len() > indent.len() {
+            lines += line.trim_end();
+            lines.push('\n');
+            line.clone_from(&indent);
+        }
+        line += word;
+        line.push(' ');
+    }
+    lines + line.trim_end() + "\n"
+}
+
+/// Columns of the terminal that this is written for.
+const WIDTH: usize = 80;
