@@ -210,6 +210,9 @@ pub mod event {
     pub const NO_MORE_SENDERS: u32 = 1;
     /// A watched port has died; the watch table says which.
     pub const DEAD_NAME: u32 = 2;
+    /// A request will not be answered, and the port had no room for a word that says so; its
+    /// tag stands beside the events.
+    pub const UNANSWERED: u32 = 4;
 }
 
 #[cfg(test)]

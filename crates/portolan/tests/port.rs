@@ -612,6 +612,28 @@ fn answers_to_clients_that_gave_up_leave_room_for_the_next_ones() -> Outcome {
     let request = port.get_request(Access::Later, Deadline::NOW)?;
     drop(late);
     request.reply(Message::new(b"in time")?)?;
-    assert_eq!(pending.wait(Access::Later, Deadline::NOW)?.header(), b"in time");
+    assert_eq!(
+        pending.wait(Access::Later, Deadline::NOW)?.header(),
+        b"in time"
+    );
+    Ok(())
+}
+
+#[test]
+fn dead_names_leave_the_next_port_of_their_entry_room() -> Outcome {
+    let domain = domain();
+    let dead = {
+        let port = domain.bind(PortOptions::unnamed().queue(3))?;
+        port.make_send()
+    };
+    // Of the same shape: it takes the place of the other.
+    let mut port = domain.bind(PortOptions::unnamed().queue(3))?;
+    for _ in 0..8 {
+        let unsent = dead.send(Message::default(), WhenFull::Fail).unwrap_err();
+        assert!(matches!(unsent.reason, Unsent::DeadName), "{unsent}");
+    }
+    port.make_send()
+        .send(Message::new(b"room")?, WhenFull::Fail)?;
+    assert_eq!(port.try_receive(Access::Later)?.header(), b"room");
     Ok(())
 }

@@ -347,6 +347,23 @@ impl ReceiveRight {
     #[cold]
     fn notice(&self, events: u32, message: &mut Message) -> Option<Origin> {
         let word = &self.at.queue().port.sleep.events;
+        if events & event::UNANSWERED != 0 {
+            word.fetch_and(!event::UNANSWERED, Ordering::AcqRel);
+            // Acquire: the tag came before the event. Another tag than ours is not for us.
+            let tag = self
+                .at
+                .queue()
+                .port
+                .sleep
+                .unanswered
+                .load(Ordering::Acquire);
+            let port = self.at.port;
+            let kind = RightKind::SendOnce;
+            return Some(Origin::new(
+                Kind::ServerDead,
+                RightWord { kind, port, tag }.pack(),
+            ));
+        }
         let notice = if events & event::NO_MORE_SENDERS != 0 {
             self.at
                 .queue()

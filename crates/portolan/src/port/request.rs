@@ -7,7 +7,7 @@
 
 use super::bind::{PortOptions, bind};
 use super::receive::Origin;
-use super::rights::SendOnceRight;
+use super::rights::{self, SendOnceRight};
 use super::send;
 use super::{
     Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, Unsent, WhenFull,
@@ -17,7 +17,7 @@ use crate::message::Message;
 use crate::wait::Waiting;
 use crate::{Deadline, Disowned, NoDescriptor};
 use crossbeam_utils::atomic::AtomicCell;
-use portolan_abi::port::{PortName, RightKind, RightWord, TAG_MASK};
+use portolan_abi::port::{PortName, RightKind, RightWord, TAG_MASK, event};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
 use std::sync::atomic::Ordering;
@@ -459,14 +459,17 @@ impl ReplyPorts {
 /// Tells a client that its server will not answer: on behalf of a dead space, or of a
 /// port that closes with the request in its queue.
 pub(crate) fn answer_for_dead(member: &Member, port: PortName, tag: u32) {
-    send::post_word(
-        member,
+    let word = RightWord {
+        kind: RightKind::SendOnce,
         port,
-        Kind::ServerDead,
-        RightWord {
-            kind: RightKind::SendOnce,
-            port,
-            tag,
-        },
-    );
+        tag,
+    };
+    if !send::post_word(member, port, Kind::ServerDead, word)
+        && let Some(entry) = member.tables().ports.get(usize::from(port.index))
+    {
+        // Every slot is void: so many have died while they answered. Told beside the queue.
+        // Release: the tag before the event, by `raise`.
+        entry.sleep.unanswered.store(tag, Ordering::Release);
+        rights::raise(member, port.index, event::UNANSWERED);
+    }
 }

@@ -199,7 +199,10 @@ impl SendOnceRight {
     fn is_live(&self) -> bool {
         let status = &self.to.queue().port.control.status;
         // Acquire: pairs with the release of bind, move and close.
-        is_live(PortStatus::unpack(status.load(Ordering::Acquire)), self.to.port)
+        is_live(
+            PortStatus::unpack(status.load(Ordering::Acquire)),
+            self.to.port,
+        )
     }
 
     /// Takes the right from our row.

@@ -223,6 +223,11 @@ fn plan_and_post(
     post(to, spot, kind, &plan, message)
 }
 
+/// Whether an entry with this status word holds the port of this name.
+fn is_live(status: u64, port: PortName) -> bool {
+    super::rights::is_live(PortStatus::unpack(status), port)
+}
+
 /// One attempt with a message that was checked and laid out. On success everything in
 /// `message` belongs to the receiver, and what is left of it is empty.
 #[inline(always)]
@@ -238,6 +243,13 @@ pub(super) fn post(
     // All that can be done before the claim is: see `Claim::fill`.
     let row = member.row();
     let takes = takes(to, kind);
+    // Before the claim as well as under it: a claim that is given back takes a slot away
+    // until the receiver looks, and rights on dead names could fill the queue of the port
+    // that has taken the place of theirs.
+    let status = queue.port.control.status.load(Ordering::Acquire);
+    if status & takes.0 != takes.1 {
+        return Err(refuse(status, to));
+    }
     let claim = match queue.claim(spot, member.space) {
         Ok(claim) => claim,
         Err(ClaimError::Full { slots }) => return Err(Unsent::Full { slots }),
@@ -353,28 +365,31 @@ fn take_back(to: &Attached, message: &Message, position: u64) {
 }
 
 /// Posts an answer that is a word and nothing else, on behalf of somebody who cannot.
-/// A full or dead port gets none: its owner has given up, or is being closed itself.
-pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: RightWord) {
+/// A dead port gets none; `false` if a live one is full, of voids most likely.
+pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: RightWord) -> bool {
     let Some(queue) = member.tables().queue(port.index) else {
-        return;
+        return true;
     };
     let lives = || {
         let status = queue.port.control.status.load(Ordering::Acquire);
-        super::rights::is_live(PortStatus::unpack(status), port)
+        is_live(status, port)
     };
     if !lives() {
-        return;
+        return true;
     }
     let spot = Spot::new(queue.port.sender.tail.load(Ordering::Relaxed));
-    let Ok(claim) = queue.claim(&spot, member.space) else {
-        return;
+    let claim = match queue.claim(&spot, member.space) {
+        Ok(claim) => claim,
+        Err(ClaimError::Full { .. }) => return false,
+        Err(ClaimError::Closed) => return true,
     };
     // As in `try_post`: while we hold a slot the entry cannot become another client's.
     if !lives() {
         if claim.abandon() {
             wake(member, &queue);
         }
-        return close::sweep(member, port.index);
+        close::sweep(member, port.index);
+        return true;
     }
     let position = claim.position();
     claim.set_meta(
@@ -390,6 +405,7 @@ pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: Right
         Published::Wake => wake(member, &queue),
         Published::Closed => queue.withdraw(position),
     }
+    true
 }
 
 /// The receiver has it all: forget our handles.

@@ -158,6 +158,8 @@ pub struct SleepLine {
     pub events: AtomicU32,
     /// Events that the receiver has asked for.
     pub wanted: AtomicU32,
+    /// Tag of the request that will not be answered ([`portolan_abi::port::event::UNANSWERED`]).
+    pub unanswered: AtomicU32,
 }
 
 /// See [`PortEntry::sender`].
