@@ -1,6 +1,6 @@
 //! Owner words, allocation words and chunk words: who holds which pages.
 //!
-//! An extent is named by the index of its first page in the arena. Two records
+//! An extent is named by the index of its first page in the pool. Two records
 //! speak about it:
 //!
 //! - its **allocation word**, one per page in the region: free or used, with a
@@ -200,7 +200,7 @@ impl Size {
 /// An extent in a message: two words in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Index of its first page in the arena.
+    /// Index of its first page in the pool.
     pub page: u32,
     /// Its generation.
     pub generation: u32,

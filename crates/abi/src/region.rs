@@ -3,10 +3,10 @@
 //! ```text
 //! header | spaces | ports | name hashes | wait sets | watches | chunk words
 //!   | allocation words | right rows | owner rows | queue heap
-//!   | arena: small part, then large part          (both chunk-aligned)
+//!   | pool: small part, then large part          (both chunk-aligned)
 //! ```
 //!
-//! The file is sparse: a table costs memory only where it is touched. The arena
+//! The file is sparse: a table costs memory only where it is touched. The pool
 //! has two parts of equal size, because large extents want huge pages and are
 //! guarded in another way than small ones; the domain's limit bounds their sum.
 
@@ -38,13 +38,13 @@ pub const BASE_HIGHEST: u64 = 0x5000_0000_0000;
 /// Regions lie at multiples of this.
 pub const BASE_STEP: u64 = 1 << 30;
 
-/// The offsets of every table for an arena of two parts of `part_chunks` chunks each.
+/// The offsets of every table for a pool of two parts of `part_chunks` chunks each.
 ///
 /// ```
 /// use portolan_abi::region::Geometry;
 /// let geometry = Geometry::new(16 << 30).unwrap();
 /// assert_eq!(geometry.part_chunks, 8192);
-/// assert_eq!(geometry.arena % (2 << 20), 0);
+/// assert_eq!(geometry.pool % (2 << 20), 0);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -70,8 +70,8 @@ pub struct Geometry {
     pub owners: u64,
     /// Offset of the queue heap.
     pub queues: u64,
-    /// Offset of the arena.
-    pub arena: u64,
+    /// Offset of the pool.
+    pub pool: u64,
     /// Bytes of the file.
     pub len: u64,
 }
@@ -96,8 +96,8 @@ impl Geometry {
         let rights = page(alloc + pages * 8);
         let owners = page(rights + MAX_SPACES as u64 * Self::RIGHT_ROW);
         let queues = page(owners + MAX_SPACES as u64 * pages * OWNER_BYTES);
-        let arena = (queues + QUEUE_HEAP).next_multiple_of(CHUNK as u64);
-        let len = arena + 2 * part_chunks * CHUNK as u64;
+        let pool = (queues + QUEUE_HEAP).next_multiple_of(CHUNK as u64);
+        let len = pool + 2 * part_chunks * CHUNK as u64;
         Some(Self {
             part_chunks,
             spaces,
@@ -110,7 +110,7 @@ impl Geometry {
             rights,
             owners,
             queues,
-            arena,
+            pool,
             len,
         })
     }
@@ -178,7 +178,7 @@ mod tests {
                 g.rights,
                 g.owners,
                 g.queues,
-                g.arena,
+                g.pool,
                 g.len,
             ];
             assert!(order.is_sorted_by(|a, b| a < b));

@@ -83,12 +83,12 @@ impl Region {
         self.ground.base
     }
 
-    /// Offset in the file of the arena's page `page`.
+    /// Offset in the file of the pool's page `page`.
     pub(crate) fn offset(&self, page: u32) -> u64 {
-        self.tables().geometry.arena + u64::from(page) * PAGE as u64
+        self.tables().geometry.pool + u64::from(page) * PAGE as u64
     }
 
-    /// Address of the arena's page `page`.
+    /// Address of the pool's page `page`.
     #[inline]
     pub(crate) fn address(&self, page: u32) -> usize {
         self.ground.address(page)
@@ -117,7 +117,7 @@ impl Region {
     pub(crate) fn bytes(&self, page: u32, len: usize) -> &[u8] {
         self.check(page, len);
         // SAFETY:
-        // - in bounds: checked above against the arena;
+        // - in bounds: checked above against the pool;
         // - live: the mapping lives as long as `self`;
         // - initialised: file memory reads as zeros or what was written;
         // - not written meanwhile: the caller holds the extent (O1), whoever sent it
@@ -143,7 +143,7 @@ impl Region {
         let end = u64::from(page) * PAGE as u64 + len as u64;
         assert!(
             end <= self.tables().geometry.pages() * PAGE as u64,
-            "extents lie in the arena"
+            "extents lie in the pool"
         );
     }
 }
@@ -155,14 +155,14 @@ impl Ground {
         &self.tables
     }
 
-    /// Address of the arena's page `page`.
+    /// Address of the pool's page `page`.
     #[inline]
     pub(crate) fn address(&self, page: u32) -> usize {
-        let arena = usize::try_from(self.tables.geometry.arena).unwrap_or(0);
-        self.base + arena + page as usize * PAGE
+        let pool = usize::try_from(self.tables.geometry.pool).unwrap_or(0);
+        self.base + pool + page as usize * PAGE
     }
 
-    /// The arena's page that holds `address`.
+    /// The pool's page that holds `address`.
     pub(crate) fn page_of(&self, address: usize) -> Option<u32> {
         let page = address.checked_sub(self.address(0))? / PAGE;
         u32::try_from(page)
@@ -196,7 +196,7 @@ impl Ground {
         let end = u64::from(page) + pages as u64;
         assert!(
             end <= self.tables.geometry.pages(),
-            "extents lie in the arena"
+            "extents lie in the pool"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Chunks: 2 MiB of the arena, free, cut into extents of one size, or part of a run.
+//! Chunks: 2 MiB of the pool, free, cut into extents of one size, or part of a run.
 //!
 //! ```text
 //!         claim             cut              give back (all extents withdrawn first)

@@ -55,11 +55,11 @@ const _: () = assert!(size_of::<OwnerEntry>() as u64 == portolan_abi::region::OW
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OwnerError {
     /// The caller's: no such extent.
-    #[error("page {page} is past the arena's {pages} pages")]
+    #[error("page {page} is past the pool's {pages} pages")]
     OutOfRange {
         /// Page asked for.
         page: u32,
-        /// Pages of the arena.
+        /// Pages of the pool.
         pages: usize,
     },
     /// The caller's: this space does not hold it (it was sent, freed, or never received).
@@ -113,7 +113,7 @@ const fn sending(generation: u32, to: Destination) -> u64 {
 }
 
 impl<'r> OwnerRow<'r> {
-    /// The row of `space` over `entries`, one for each page of the arena.
+    /// The row of `space` over `entries`, one for each page of the pool.
     pub fn new(entries: &'r [OwnerEntry], space: u8) -> Self {
         Self { entries, space }
     }
@@ -255,12 +255,12 @@ pub struct AllocWords<'r> {
 }
 
 impl<'r> AllocWords<'r> {
-    /// The words of an arena.
+    /// The words of a pool.
     pub fn new(words: &'r [AtomicU64]) -> Self {
         Self { words }
     }
 
-    /// Pages of the arena.
+    /// Pages of the pool.
     pub fn pages(&self) -> usize {
         self.words.len()
     }

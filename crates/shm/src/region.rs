@@ -203,7 +203,7 @@ impl<'r> Tables<'r> {
     ///
     /// # Safety
     ///
-    /// - `base` is aligned to a page and `geometry.arena` bytes from it are mapped,
+    /// - `base` is aligned to a page and `geometry.pool` bytes from it are mapped,
     ///   readable and writable, for as long as `'r`.
     /// - Every process that maps them writes them only through this crate. This is
     ///   where the trust inside a domain is placed: members may be buggy and may die

@@ -22,30 +22,29 @@ use portolan_shm::atomic::Ordering;
 use portolan_shm::atomic::death::after;
 use portolan_shm::queue::{Closing, Cursor, Spot};
 use portolan_shm::wait_set::WaitSetEntry;
-use support::arena::{Arena, RUN};
+use support::pool::{Pool, RUN};
 use support::{Futex, Port, Sent, explore_deaths, with};
 
 /// Allocating and sending, beside another sender and a live receiver.
 #[test]
 fn a_sender_dies() {
     explore_deaths("sender", 2, |k| {
-        with(Arena::new(), |arena| {
-            let victim =
-                thread::spawn(move || after(k, || arena.allocate_and_send(1, 0)).is_none());
-            let other = thread::spawn(|| arena.ports[0].send(&Spot::default(), 3, 31));
-            let mut cursor = Cursor::resume(&arena.ports[0].queue());
-            let mut received = usize::from(arena.receive_any(2, 0, &mut cursor).is_some());
+        with(Pool::new(), |pool| {
+            let victim = thread::spawn(move || after(k, || pool.allocate_and_send(1, 0)).is_none());
+            let other = thread::spawn(|| pool.ports[0].send(&Spot::default(), 3, 31));
+            let mut cursor = Cursor::resume(&pool.ports[0].queue());
+            let mut received = usize::from(pool.receive_any(2, 0, &mut cursor).is_some());
             let died = victim.join().unwrap();
             if died {
-                arena.bury(1);
+                pool.bury(1);
             }
             assert_eq!(other.join().unwrap(), Sent::Yes);
-            while arena.ports[0].queue().depth() > 0 {
-                received += usize::from(arena.receive_any(2, 0, &mut cursor).is_some());
+            while pool.ports[0].queue().depth() > 0 {
+                received += usize::from(pool.receive_any(2, 0, &mut cursor).is_some());
             }
-            arena.audit();
+            pool.audit();
             assert!(died || received == 2);
-            arena.is_usable(0, &mut cursor);
+            pool.is_usable(0, &mut cursor);
             died
         })
     });
@@ -119,29 +118,29 @@ fn a_sender_dies_before_one_that_waits() {
 #[test]
 fn a_receiver_dies() {
     explore_deaths("receiver", 2, |k| {
-        with(Arena::new(), |arena| {
-            let sender = thread::spawn(|| arena.allocate_and_send(1, 0));
+        with(Pool::new(), |pool| {
+            let sender = thread::spawn(|| pool.allocate_and_send(1, 0));
             let victim = thread::spawn(move || {
                 after(k, || {
-                    let mut cursor = Cursor::resume(&arena.ports[0].queue());
+                    let mut cursor = Cursor::resume(&pool.ports[0].queue());
                     for _ in 0..2 {
-                        if let Some((page, generation)) = arena.receive(2, 0, &mut cursor) {
-                            arena.alloc().free(&arena.row(2), page, generation).unwrap();
+                        if let Some((page, generation)) = pool.receive(2, 0, &mut cursor) {
+                            pool.alloc().free(&pool.row(2), page, generation).unwrap();
                         }
                     }
-                    let _ = arena.ports[0].queue().settle_all(&mut cursor);
+                    let _ = pool.ports[0].queue().settle_all(&mut cursor);
                 })
                 .is_none()
             });
             let died = victim.join().unwrap();
             if died {
-                arena.bury(2);
+                pool.bury(2);
             }
-            arena.close(0);
+            pool.close(0);
             sender.join().unwrap();
-            arena.audit();
-            assert_eq!(arena.ports[0].queue().closing(), Closing::Complete);
-            arena.is_usable(0, &mut Cursor::default());
+            pool.audit();
+            assert_eq!(pool.ports[0].queue().closing(), Closing::Complete);
+            pool.is_usable(0, &mut Cursor::default());
             died
         })
     });
@@ -227,22 +226,22 @@ fn another_receiver_goes_on() {
 #[test]
 fn an_allocator_dies() {
     explore_deaths("allocator", 3, |k| {
-        with(Arena::new(), |arena| {
+        with(Pool::new(), |pool| {
             let victim = thread::spawn(move || {
-                after(k, || arena.alloc().allocate(&arena.row(1), 0)).is_none()
+                after(k, || pool.alloc().allocate(&pool.row(1), 0)).is_none()
             });
             let other = thread::spawn(|| {
-                let generation = arena.alloc().allocate(&arena.row(2), 0)?;
-                arena.alloc().free(&arena.row(2), 0, generation).unwrap();
-                arena.alloc().allocate(&arena.row(2), 0)
+                let generation = pool.alloc().allocate(&pool.row(2), 0)?;
+                pool.alloc().free(&pool.row(2), 0, generation).unwrap();
+                pool.alloc().allocate(&pool.row(2), 0)
             });
             let died = victim.join().unwrap();
             if died {
-                arena.bury(1);
+                pool.bury(1);
             }
             let other = other.join().unwrap();
-            arena.audit();
-            assert!(!died || (arena.alloc().read(0).state() == Alloc::Used) == other.is_some());
+            pool.audit();
+            assert!(!died || (pool.alloc().read(0).state() == Alloc::Used) == other.is_some());
             died
         })
     });
@@ -252,20 +251,20 @@ fn an_allocator_dies() {
 #[test]
 fn a_freer_dies() {
     explore_deaths("freer", 3, |k| {
-        with(Arena::new(), |arena| {
-            let generation = arena.alloc().allocate(&arena.row(1), 0).unwrap();
+        with(Pool::new(), |pool| {
+            let generation = pool.alloc().allocate(&pool.row(1), 0).unwrap();
             let victim = thread::spawn(move || {
-                after(k, || arena.alloc().free(&arena.row(1), 0, generation)).is_none()
+                after(k, || pool.alloc().free(&pool.row(1), 0, generation)).is_none()
             });
-            let other = thread::spawn(|| arena.alloc().allocate(&arena.row(2), 0));
+            let other = thread::spawn(|| pool.alloc().allocate(&pool.row(2), 0));
             let died = victim.join().unwrap();
             if died {
-                arena.bury(1);
+                pool.bury(1);
             }
             let other = other.join().unwrap();
-            arena.audit();
+            pool.audit();
             if died && other.is_none() {
-                assert_eq!(arena.alloc().read(0).state(), Alloc::Free);
+                assert_eq!(pool.alloc().read(0).state(), Alloc::Free);
             }
             died
         })
@@ -276,18 +275,18 @@ fn a_freer_dies() {
 #[test]
 fn a_closer_dies() {
     explore_deaths("closer", 2, |k| {
-        with(Arena::new(), |arena| {
-            let sender = thread::spawn(|| arena.allocate_and_send(1, 0));
-            let victim = thread::spawn(move || after(k, || arena.close(0)).is_none());
+        with(Pool::new(), |pool| {
+            let sender = thread::spawn(|| pool.allocate_and_send(1, 0));
+            let victim = thread::spawn(move || after(k, || pool.close(0)).is_none());
             let died = victim.join().unwrap();
             if died {
-                arena.bury(2);
-                arena.close(0);
+                pool.bury(2);
+                pool.close(0);
             }
             sender.join().unwrap();
-            arena.audit();
-            assert_eq!(arena.ports[0].queue().closing(), Closing::Complete);
-            arena.is_usable(0, &mut Cursor::default());
+            pool.audit();
+            assert_eq!(pool.ports[0].queue().closing(), Closing::Complete);
+            pool.is_usable(0, &mut Cursor::default());
             died
         })
     });
@@ -297,18 +296,17 @@ fn a_closer_dies() {
 #[test]
 fn a_sender_dies_into_a_closing_port() {
     explore_deaths("sender, port closing", 2, |k| {
-        with(Arena::new(), |arena| {
-            let victim =
-                thread::spawn(move || after(k, || arena.allocate_and_send(1, 0)).is_none());
-            let closer = thread::spawn(|| arena.close(0));
+        with(Pool::new(), |pool| {
+            let victim = thread::spawn(move || after(k, || pool.allocate_and_send(1, 0)).is_none());
+            let closer = thread::spawn(|| pool.close(0));
             let died = victim.join().unwrap();
             if died {
-                arena.bury(1);
+                pool.bury(1);
             }
             closer.join().unwrap();
-            arena.audit();
-            assert_eq!(arena.ports[0].queue().closing(), Closing::Complete);
-            assert!(!died || arena.alloc().read(0).state() == Alloc::Free);
+            pool.audit();
+            assert_eq!(pool.ports[0].queue().closing(), Closing::Complete);
+            assert!(!died || pool.alloc().read(0).state() == Alloc::Free);
             died
         })
     });
@@ -318,35 +316,35 @@ fn a_sender_dies_into_a_closing_port() {
 #[test]
 fn a_cutter_dies() {
     explore_deaths("cutter", 3, |k| {
-        with(Arena::new(), |arena| {
+        with(Pool::new(), |pool| {
             let victim = thread::spawn(move || {
                 after(k, || {
-                    let chunks = arena.chunks();
+                    let chunks = pool.chunks();
                     if chunks.claim_run(0..2, 2, 1) == Some(0) {
                         chunks.note_populated(0, false);
                         chunks.note_populated(1, false);
-                        chunks.cut(&arena.alloc(), 0, Size::run(2), 1);
+                        chunks.cut(&pool.alloc(), 0, Size::run(2), 1);
                     }
                 })
                 .is_none()
             });
-            let other = thread::spawn(|| arena.chunks().claim_run(1..2, 1, 2));
+            let other = thread::spawn(|| pool.chunks().claim_run(1..2, 1, 2));
             let died = victim.join().unwrap();
             if died {
-                arena.bury(1);
+                pool.bury(1);
             }
             let other = other.join().unwrap();
-            let word = arena.chunks().read(1);
+            let word = pool.chunks().read(1);
             if other.is_some() {
                 assert_eq!((word.r#use, word.home), (ChunkUse::Taking, 2));
-                arena.chunks().abandon(1, 1);
+                pool.chunks().abandon(1, 1);
             }
-            if died && arena.chunks().read(0).r#use == ChunkUse::Head {
-                assert!(arena.chunks().adopt(0, 2), "up for adoption");
-                assert!(arena.allocate(2, 0, Size::run(2)).is_some());
+            if died && pool.chunks().read(0).r#use == ChunkUse::Head {
+                assert!(pool.chunks().adopt(0, 2), "up for adoption");
+                assert!(pool.allocate(2, 0, Size::run(2)).is_some());
             } else if died {
-                arena.cut(2, 0, Size::run(2));
-                assert!(arena.allocate(2, 0, Size::run(2)).is_some());
+                pool.cut(2, 0, Size::run(2));
+                assert!(pool.allocate(2, 0, Size::run(2)).is_some());
             }
             died
         })
@@ -358,27 +356,27 @@ fn a_cutter_dies() {
 fn a_giver_dies() {
     for size in [RUN, Size::run(2)] {
         explore_deaths("giver", 3, move |k| {
-            with(Arena::new(), |arena| {
-                arena.cut(3, 0, size);
+            with(Pool::new(), |pool| {
+                pool.cut(3, 0, size);
                 let victim = thread::spawn(move || {
-                    after(k, || arena.chunks().give_back(&arena.alloc(), 0, 1)).is_none()
+                    after(k, || pool.chunks().give_back(&pool.alloc(), 0, 1)).is_none()
                 });
-                let other = thread::spawn(move || arena.allocate(2, 0, size));
+                let other = thread::spawn(move || pool.allocate(2, 0, size));
                 let died = victim.join().unwrap();
                 if died {
-                    arena.bury(1);
+                    pool.bury(1);
                 }
                 let other = other.join().unwrap();
-                arena.audit();
-                let word = arena.chunks().read(0);
+                pool.audit();
+                let word = pool.chunks().read(0);
                 if other.is_some() {
                     assert_eq!(word.r#use, ChunkUse::Head);
                 } else if word.r#use == ChunkUse::Head {
-                    assert!(arena.allocate(2, 0, size).is_some());
+                    assert!(pool.allocate(2, 0, size).is_some());
                 } else {
                     assert_eq!(word.r#use, ChunkUse::Free);
-                    arena.cut(2, 0, Size::run(2));
-                    assert!(arena.allocate(2, 0, Size::run(2)).is_some());
+                    pool.cut(2, 0, Size::run(2));
+                    assert!(pool.allocate(2, 0, Size::run(2)).is_some());
                 }
                 died
             })
@@ -390,19 +388,19 @@ fn a_giver_dies() {
 #[test]
 fn a_home_dies_under_a_giver() {
     explore_deaths("home", 3, |k| {
-        with(Arena::new(), |arena| {
-            arena.cut(1, 0, RUN);
-            let victim = thread::spawn(move || after(k, || arena.allocate(1, 0, RUN)).is_none());
+        with(Pool::new(), |pool| {
+            pool.cut(1, 0, RUN);
+            let victim = thread::spawn(move || after(k, || pool.allocate(1, 0, RUN)).is_none());
             let giver = thread::spawn(|| {
-                arena.chunks().give_back(&arena.alloc(), 0, 2);
+                pool.chunks().give_back(&pool.alloc(), 0, 2);
             });
             let died = victim.join().unwrap();
             if died {
-                arena.bury(1);
+                pool.bury(1);
             }
             giver.join().unwrap();
-            arena.audit();
-            let word = arena.chunks().read(0);
+            pool.audit();
+            let word = pool.chunks().read(0);
             assert!(
                 !died || (word.home == 0 && matches!(word.r#use, ChunkUse::Head | ChunkUse::Free)),
                 "{word:?}"

@@ -16,26 +16,26 @@ use portolan_abi::port::PortName;
 use portolan_shm::queue::{Claim, Cursor};
 use portolan_shm::rights::{RightEntry, RightRow};
 use portolan_shm::wait_set::WaitSetEntry;
-use support::arena::{Arena, RUN};
+use support::pool::{Pool, RUN};
 use support::{Futex, explore, with};
 
 /// O1, O4: an extent goes from one space to another and is freed there.
 #[test]
 fn an_extent_is_sent_taken_and_freed() {
     explore("send and take", 3, || {
-        with(Arena::new(), |arena| {
+        with(Pool::new(), |pool| {
             let sender = thread::spawn(|| {
-                let first = arena.allocate_and_send(1, 0);
-                (first, arena.allocate_and_send(1, 0))
+                let first = pool.allocate_and_send(1, 0);
+                (first, pool.allocate_and_send(1, 0))
             });
-            let mut cursor = Cursor::resume(&arena.ports[0].queue());
+            let mut cursor = Cursor::resume(&pool.ports[0].queue());
             for _ in 0..3 {
-                if let Some((page, generation)) = arena.receive(2, 0, &mut cursor) {
-                    arena.alloc().free(&arena.row(2), page, generation).unwrap();
+                if let Some((page, generation)) = pool.receive(2, 0, &mut cursor) {
+                    pool.alloc().free(&pool.row(2), page, generation).unwrap();
                 }
             }
             sender.join().unwrap();
-            arena.audit();
+            pool.audit();
         });
     });
 }
@@ -45,15 +45,15 @@ fn an_extent_is_sent_taken_and_freed() {
 #[test]
 fn an_extent_comes_back_to_its_sender() {
     explore("send to oneself", 3, || {
-        with(Arena::new(), |arena| {
-            let sender = thread::spawn(|| arena.allocate_and_send(1, 0));
-            let mut cursor = Cursor::resume(&arena.ports[0].queue());
-            let got = (0..2).find_map(|_| arena.receive(1, 0, &mut cursor));
+        with(Pool::new(), |pool| {
+            let sender = thread::spawn(|| pool.allocate_and_send(1, 0));
+            let mut cursor = Cursor::resume(&pool.ports[0].queue());
+            let got = (0..2).find_map(|_| pool.receive(1, 0, &mut cursor));
             sender.join().unwrap();
-            arena.audit();
+            pool.audit();
             if let Some((page, generation)) = got {
-                arena.alloc().free(&arena.row(1), page, generation).unwrap();
-                arena.audit();
+                pool.alloc().free(&pool.row(1), page, generation).unwrap();
+                pool.audit();
             }
         });
     });
@@ -63,22 +63,21 @@ fn an_extent_comes_back_to_its_sender() {
 #[test]
 fn an_extent_is_sent_on_by_its_sender() {
     explore("send on", 3, || {
-        with(Arena::new(), |arena| {
-            let sender = thread::spawn(|| arena.allocate_and_send(1, 0));
-            let mut cursor = Cursor::resume(&arena.ports[0].queue());
-            let got = (0..2).find_map(|_| arena.receive(1, 0, &mut cursor));
+        with(Pool::new(), |pool| {
+            let sender = thread::spawn(|| pool.allocate_and_send(1, 0));
+            let mut cursor = Cursor::resume(&pool.ports[0].queue());
+            let got = (0..2).find_map(|_| pool.receive(1, 0, &mut cursor));
             let on = got.map(|(page, generation)| {
-                let claim = arena.ports[1]
+                let claim = pool.ports[1]
                     .queue()
-                    .claim(&arena.ports[1].spots[1], 1)
+                    .claim(&pool.ports[1].spots[1], 1)
                     .unwrap();
-                arena
-                    .row(1)
+                pool.row(1)
                     .sending(page, generation, Destination::new(1, claim.position()));
                 claim
             });
             sender.join().unwrap();
-            arena.audit();
+            pool.audit();
             on.map(Claim::abandon);
         });
     });
@@ -89,18 +88,18 @@ fn an_extent_is_sent_on_by_its_sender() {
 #[test]
 fn a_freed_extent_comes_back() {
     explore("free and receive", 3, || {
-        with(Arena::new(), |arena| {
-            let generation = arena.alloc().allocate(&arena.row(1), 0).unwrap();
+        with(Pool::new(), |pool| {
+            let generation = pool.alloc().allocate(&pool.row(1), 0).unwrap();
             let freer =
-                thread::spawn(move || arena.alloc().free(&arena.row(1), 0, generation).unwrap());
-            let sender = thread::spawn(|| arena.allocate_and_send(2, 0));
-            let mut cursor = Cursor::resume(&arena.ports[0].queue());
+                thread::spawn(move || pool.alloc().free(&pool.row(1), 0, generation).unwrap());
+            let sender = thread::spawn(|| pool.allocate_and_send(2, 0));
+            let mut cursor = Cursor::resume(&pool.ports[0].queue());
             for _ in 0..2 {
-                let _ = arena.receive(1, 0, &mut cursor);
+                let _ = pool.receive(1, 0, &mut cursor);
             }
             freer.join().unwrap();
             sender.join().unwrap();
-            arena.audit();
+            pool.audit();
         });
     });
 }
@@ -109,13 +108,13 @@ fn a_freed_extent_comes_back() {
 #[test]
 fn one_of_three_gets_an_extent() {
     explore("allocate", 3, || {
-        with(Arena::new(), |arena| {
+        with(Pool::new(), |pool| {
             let others = [1, 1]
-                .map(|space| thread::spawn(move || arena.alloc().allocate(&arena.row(space), 0)));
-            let mine = arena.alloc().allocate(&arena.row(2), 0);
+                .map(|space| thread::spawn(move || pool.alloc().allocate(&pool.row(space), 0)));
+            let mine = pool.alloc().allocate(&pool.row(2), 0);
             let got = others.map(|o| o.join().unwrap());
             assert!(got.into_iter().chain([mine]).flatten().count() <= 1);
-            arena.audit();
+            pool.audit();
         });
     });
 }
@@ -125,16 +124,16 @@ fn one_of_three_gets_an_extent() {
 #[test]
 fn a_chunk_changes_its_cut_under_an_allocator() {
     explore("give back and allocate", 3, || {
-        with(Arena::new(), |arena| {
-            arena.cut(1, 0, RUN);
-            let allocator = thread::spawn(|| arena.allocate(2, 0, RUN));
+        with(Pool::new(), |pool| {
+            pool.cut(1, 0, RUN);
+            let allocator = thread::spawn(|| pool.allocate(2, 0, RUN));
             let giver = thread::spawn(|| {
-                arena.chunks().give_back(&arena.alloc(), 0, 3);
+                pool.chunks().give_back(&pool.alloc(), 0, 3);
             });
             let other = Size::run(2);
-            let second = arena.chunks().claim_run(0..2, 2, 1).and_then(|first| {
-                arena.chunks().cut(&arena.alloc(), first, other, 1);
-                arena.allocate(1, 0, other)
+            let second = pool.chunks().claim_run(0..2, 2, 1).and_then(|first| {
+                pool.chunks().cut(&pool.alloc(), first, other, 1);
+                pool.allocate(1, 0, other)
             });
             giver.join().unwrap();
             let first = allocator.join().unwrap();
@@ -142,15 +141,15 @@ fn a_chunk_changes_its_cut_under_an_allocator() {
                 first.is_none() || second.is_none(),
                 "one page in two extents"
             );
-            arena.audit();
-            let word = arena.chunks().read(0);
+            pool.audit();
+            let word = pool.chunks().read(0);
             if first.is_some() || second.is_some() {
                 assert_eq!(word.r#use, ChunkUse::Head);
             }
             if word.r#use == ChunkUse::Free {
-                assert!(arena.chunks().claim_run(0..2, 2, 1).is_some());
+                assert!(pool.chunks().claim_run(0..2, 2, 1).is_some());
             } else {
-                assert_ne!(arena.alloc().read(0).state(), Alloc::Locked);
+                assert_ne!(pool.alloc().read(0).state(), Alloc::Locked);
             }
         });
     });

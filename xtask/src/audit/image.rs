@@ -294,7 +294,7 @@ impl Image {
 
     /// The words of an extent.
     pub(crate) fn extent(&self, page: u32, bytes: u64) -> io::Result<Vec<u64>> {
-        let offset = self.geometry.arena + u64::from(page) * PAGE as u64;
+        let offset = self.geometry.pool + u64::from(page) * PAGE as u64;
         let bytes = self.bytes(offset, usize::try_from(bytes).unwrap_or(0).min(CHUNK))?;
         Ok(bytes
             .chunks(8)
@@ -306,9 +306,9 @@ impl Image {
             .collect())
     }
 
-    /// The page at an address of the arena.
+    /// The page at an address of the pool.
     pub(crate) fn page_of(&self, address: u64) -> Option<u32> {
-        let offset = address.checked_sub(self.base + self.geometry.arena)?;
+        let offset = address.checked_sub(self.base + self.geometry.pool)?;
         u32::try_from(offset / PAGE as u64).ok()
     }
 }

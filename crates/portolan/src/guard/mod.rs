@@ -1,6 +1,6 @@
 //! Guards: an extent of a guarded domain is accessible only in the space that owns it.
 //!
-//! The MMU keeps the doors, by one of two means for each part of the arena:
+//! The MMU keeps the doors, by one of two means for each part of the pool:
 //!
 //! ```text
 //!            small part (4 KiB to 1 MiB)          large part (2 MiB and more)
@@ -90,7 +90,7 @@ struct Place {
 }
 
 impl Guard {
-    /// Closes the whole arena of a region that was mapped just now.
+    /// Closes the whole pool of a region that was mapped just now.
     pub(crate) fn new(region: &Region, space: u8) -> Result<Self, JoinError> {
         let ground = region.ground().clone();
         let pages = ground.tables().alloc.pages();
@@ -319,7 +319,7 @@ impl Answer for Doors {
     }
 }
 
-/// One bit for each page of the arena.
+/// One bit for each page of the pool.
 struct Bits(Box<[AtomicU64]>);
 
 impl Bits {

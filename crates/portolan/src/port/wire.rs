@@ -228,7 +228,7 @@ pub(super) fn read_plain(
     Some(Origin::new(meta.kind, reply[0]))
 }
 
-/// Notes that an extent is ours. It was checked to lie in the arena.
+/// Notes that an extent is ours. It was checked to lie in the pool.
 #[inline]
 pub(super) fn hold(member: &Member, d: &Descriptor) {
     let _ = member.row().hold(d.page, d.generation);
@@ -369,7 +369,7 @@ impl Contents {
     }
 }
 
-/// A descriptor that lies in the arena, or nothing.
+/// A descriptor that lies in the pool, or nothing.
 #[inline]
 fn sound(member: &Member, words: [u64; 2]) -> Option<Descriptor> {
     let pages = member.tables().alloc.pages();

@@ -1,7 +1,7 @@
 //! What the models share: a queue in memory of its own, a futex, and the exploration itself.
 #![allow(dead_code, unreachable_pub)]
 
-pub mod arena;
+pub mod pool;
 
 use loom::sync::{Condvar, Mutex};
 use portolan_abi::limits::MIN_SLOTS;

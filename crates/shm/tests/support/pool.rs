@@ -1,4 +1,4 @@
-//! Two chunks of an arena with the rows of four spaces and two ports, and their audit.
+//! Two chunks of a pool with the rows of four spaces and two ports, and their audit.
 
 use super::Port;
 use portolan_abi::owner::{Alloc, ChunkWord, Destination, Hold, Size};
@@ -12,14 +12,14 @@ use portolan_shm::queue::{CloseStep, Closing, Cursor, Next, Published, Queue, Wo
 pub const RUN: Size = Size::run(1);
 
 /// See above. Only the first page has words: extents are runs that begin there.
-pub struct Arena {
+pub struct Pool {
     alloc: Vec<AtomicU64>,
     rows: Vec<Vec<OwnerEntry>>,
     chunks: Vec<AtomicU64>,
     pub ports: [Port; 2],
 }
 
-impl Arena {
+impl Pool {
     pub fn new() -> Self {
         Self {
             alloc: vec![AtomicU64::new(0)],
@@ -235,7 +235,7 @@ impl Arena {
     }
 }
 
-impl std::fmt::Debug for Arena {
+impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let rows: Vec<_> = (0..4).map(|s| self.row(s).read(0)).collect();
         let slots: Vec<_> = self
