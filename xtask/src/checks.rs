@@ -146,9 +146,32 @@ pub(crate) fn lint() -> ExitCode {
             "-D",
             "warnings",
         ]),
+        // The probes, which nothing else builds: compiled in, and at work.
+        command(&[
+            "cargo",
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--features",
+            "portolan/probes",
+            "--",
+            "-D",
+            "warnings",
+        ]),
+        command(&[
+            "cargo",
+            "test",
+            "--package",
+            "portolan",
+            "--features",
+            "probes",
+            "--lib",
+            "--test",
+            "probes",
+        ]),
         command(&["cargo", "doc", "--workspace", "--no-deps"]),
     ];
-    lines[2].env("RUSTDOCFLAGS", "-D warnings");
+    lines[4].env("RUSTDOCFLAGS", "-D warnings");
     if is_there(&["cargo", "deny", "--version"]) {
         lines.push(command(&["cargo", "deny", "check"]));
     } else {

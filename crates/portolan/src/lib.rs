@@ -47,6 +47,9 @@
 //! Ports, rights and the immediate-access hint follow DASH (Tzou and Anderson, *The
 //! Performance of Message-passing using Restricted Virtual Memory Remapping*) and Mach.
 
+#[macro_use]
+pub mod probes;
+
 mod deadline;
 mod domain;
 mod extent;

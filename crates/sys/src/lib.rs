@@ -16,6 +16,7 @@
 //! | [`userfault`] | closing and opening pages with userfaultfd minor faults |
 //! | [`fault`] | the SIGSEGV and SIGBUS handler, by address range |
 //! | [`fork`] | what a forked child must let go of |
+//! | [`ticks`] | the processor's clock |
 //! | [`machine`] | processors, memory, limits and use |
 //! | [`probe`](mod@probe) | which of these mechanisms this kernel offers |
 //!
@@ -40,5 +41,6 @@ pub mod probe;
 pub mod process;
 pub mod shared;
 pub mod socket;
+pub mod ticks;
 mod time;
 pub mod userfault;

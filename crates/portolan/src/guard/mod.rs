@@ -158,7 +158,9 @@ impl Guard {
         for (page, _) in extents.clone() {
             doors.leaving.set(page);
         }
+        probe!(GuardLeaving);
         doors.openers.wait();
+        probe!(GuardWaited);
         let mut runs = Runs::default();
         for (page, size) in extents.clone() {
             if doors.open.clear(page) {
@@ -169,6 +171,7 @@ impl Guard {
             .merged(doors.small)
             .map(|run| doors.close(run.start, run.len()));
         let result = closed.try_for_each(|closed| closed);
+        probe!(GuardClosed);
         if result.is_err() {
             for (page, _) in extents {
                 doors.open.set(page);
@@ -278,6 +281,7 @@ impl Doors {
             return Err(Stray::NotOurs);
         }
         self.open.set(place.first);
+        probe!(FaultLooked);
         let pages = place.size.pages();
         let opened = if page < self.small {
             let within = (page - place.first) / AROUND * AROUND;
@@ -285,6 +289,7 @@ impl Doors {
         } else {
             self.opened(place.first, pages)
         };
+        probe!(FaultMapped);
         opened.map_err(Stray::Failed)
     }
 }
@@ -306,6 +311,7 @@ impl Answer for Doors {
         if fault.kind != ours {
             return Verdict::Refuse;
         }
+        probe!(FaultEntered);
         let turn = self.openers.enter();
         let admitted = self.admit(page);
         self.openers.leave(turn);

@@ -74,8 +74,10 @@ fn prepare(
 ) -> Result<Prepared, Unsent> {
     let member = &to.member;
     member.present()?;
+    probe!(SendCalled);
     let queue = to.queue();
     check(member, message)?;
+    probe!(SendChecked);
     // Relaxed: whether this is our port's status is asked after the claim.
     let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Relaxed));
     let originals = if status.copied {
@@ -96,6 +98,7 @@ fn prepare(
             return Err(reason.into());
         }
     };
+    probe!(SendPlanned);
     if let Some(guard) = &member.guard {
         // Before the claim: no receive can return before our access has ended, and no
         // receiver waits for a claimed slot while we change page tables.

@@ -198,6 +198,7 @@ impl ReceiveRight {
             Kind::Request => return Err(self.refuse(origin, message)),
         }
         self.open(message, access);
+        probe!(ReceiveOpened);
         Ok(())
     }
 
@@ -247,6 +248,7 @@ impl ReceiveRight {
             return Ok(origin);
         }
         self.settle();
+        probe!(ReceiveLooked);
         if deadline.is_now() {
             return Err(ReceiveError::TimedOut);
         }
@@ -269,6 +271,7 @@ impl ReceiveRight {
     /// Takes a found message: all of it is ours before the queue is told.
     #[inline]
     fn take(&mut self, found: Found, message: &mut Message) -> Origin {
+        probe!(ReceiveSeen);
         let queue = self.at.queue();
         let member = &self.at.member;
         let slot = queue.slot(found.position());
@@ -277,6 +280,7 @@ impl ReceiveRight {
             None => Self::read_rich(member, &slot, message),
         };
         mark!("receive.noted");
+        probe!(ReceiveRead);
         if let (Kind::Request, Some(reply)) = (origin.kind(), origin.reply()) {
             member.rights().hold_answer(reply.port, reply.tag);
         }
@@ -284,6 +288,7 @@ impl ReceiveRight {
         if queue.take(&mut self.cursor, found) == Woken::Senders {
             send::wake_senders(queue);
         }
+        probe!(ReceiveTaken);
         origin
     }
 
@@ -491,13 +496,16 @@ impl ReceiveRight {
         let bell = sleep.doorbell.load(Ordering::SeqCst);
         if self.arm() {
             mark!("sleep.before_futex");
+            probe!(SleepArmed);
             let _ = futex::wait(
                 &self.at.queue().port.sleep.doorbell,
                 bell,
                 deadline.instant(),
             );
+            probe!(SleepWoken);
         }
         self.disarm();
+        probe!(SleepDisarmed);
     }
 
     /// Says to all senders that this port must be woken; `false` if something is there.

@@ -212,7 +212,9 @@ fn plan_and_post(
 ) -> Result<(), Unsent> {
     let member = &to.member;
     member.present()?;
+    probe!(SendCalled);
     check(member, message)?;
+    probe!(SendChecked);
     let plan = wire::plan(
         member,
         message,
@@ -220,6 +222,7 @@ fn plan_and_post(
         reply,
         inline_capacity(to.queue().slot_lines()),
     )?;
+    probe!(SendPlanned);
     post(to, spot, kind, &plan, message)
 }
 
@@ -250,6 +253,7 @@ pub(super) fn post(
     if status & takes.0 != takes.1 {
         return Err(refuse(status, to));
     }
+    probe!(SendAdmitted);
     let claim = match queue.claim(spot, member.space) {
         Ok(claim) => claim,
         Err(ClaimError::Full { slots }) => return Err(Unsent::Full { slots }),
@@ -265,6 +269,7 @@ pub(super) fn post(
         return Err(refuse(status, to));
     }
     let position = claim.position();
+    probe!(SendClaimed);
     let destination = Destination::new(to.port.index, position);
     if !plan.is_header_only() {
         each_extent(message, |e| {
@@ -276,10 +281,13 @@ pub(super) fn post(
             Right::leave(member, message.rights(), destination);
         }
     }
+    probe!(SendNoted);
     plan.write(message, &claim);
     mark!("send.written");
+    probe!(SendWritten);
     // The line of no return.
     let published = claim.publish();
+    probe!(SendPublished);
     if published == Published::Closed {
         take_back(to, message, position);
         return Err(Unsent::DeadName);
@@ -289,7 +297,9 @@ pub(super) fn post(
         row.sent(d.page, d.generation, destination);
     });
     mark!("send.cleared");
+    probe!(SendCleared);
     given(member, message);
+    probe!(SendGiven);
     if published == Published::Wake {
         wake(member, queue);
     }
@@ -332,8 +342,10 @@ pub(super) fn check(member: &Arc<Member>, message: &Message) -> Result<(), Unsen
         if !extent.is_of(member) {
             return Err(Unsent::Foreign);
         }
+        probe!(SendDescriptor);
         let d = extent.descriptor();
         row.check(d.page, d.generation)?;
+        probe!(SendOwner);
     }
     match message.rest() {
         Some(rest) if rest.rights.iter().any(|r| !r.is_of(member)) => Err(Unsent::Foreign),
@@ -450,7 +462,9 @@ pub(crate) fn wake(member: &Member, queue: &Queue<'_>) {
         .checked_sub(1)
         .and_then(|s| member.tables().wait_sets.get(s as usize))
     else {
+        probe!(WakeFound);
         futex::wake(&sleep.doorbell, 1);
+        probe!(WakeCalled);
         return;
     };
     let asleep = entry.raise(index as usize);

@@ -220,8 +220,10 @@ pub(super) fn read_plain(
         let mut descriptor = [0; 2];
         slot.read(at, &mut descriptor);
         if let Some(descriptor) = sound(member, descriptor) {
+            probe!(ReceiveDescriptor);
             hold(member, &descriptor);
             message.extents.push(Extent::taken(member, descriptor));
+            probe!(ReceiveHeld);
         }
     }
     slot.read(words, message.header_words(meta.header));
