@@ -1,11 +1,10 @@
 //! `portolan doctor`: which kernel features are there, and what is lost without each.
 
+use portolan_measure::{Result, out};
 use portolan_sys::probe::{Feature, probe};
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
-use crate::error::Result;
-use crate::out;
 
 #[derive(Serialize)]
 struct Report<'a> {

@@ -9,11 +9,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use portolan::{Domain, PortKind, PortState, PortSurvey, Protection, SpaceState, Survey};
+use portolan_measure::out::{self, Align, Table};
+use portolan_measure::{MeasureError, Result};
 use serde::Serialize;
 
 use crate::args::LsArgs;
-use crate::error::{CliError, Result};
-use crate::out::{self, Align, Table};
 
 /// How long a domain may take to admit us: its host may be stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -97,7 +97,7 @@ struct Port {
 
 pub(crate) fn run(args: &LsArgs) -> Result<()> {
     let sockets = std::fs::read_to_string("/proc/net/unix")
-        .map_err(CliError::system("reading /proc/net/unix"))?;
+        .map_err(MeasureError::system("reading /proc/net/unix"))?;
     let mut domains = found(&sockets);
     if let Some(wanted) = &args.domain {
         domains.retain(|found| found.name == *wanted);

@@ -3,22 +3,21 @@
 //!
 //! Nothing here decides anything about messages: that is the library's. Several
 //! commands start further processes; each is this program again, with a hidden
-//! subcommand (see [`child`]).
+//! subcommand (see [`portolan_measure::child`]).
 
 #![forbid(unsafe_code)]
 
 mod args;
 mod bench;
-mod child;
 mod demo;
 mod doctor;
 mod error;
 mod ls;
-mod out;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use portolan_measure::{MeasureError, child};
 
 use crate::args::{Args, Command};
 use crate::error::CliError;
@@ -27,14 +26,14 @@ fn main() -> ExitCode {
     let outcome = match Args::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
-        Command::Ls(args) => ls::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Peer => child::main(),
+        Command::Ls(args) => ls::run(&args).map_err(CliError::from),
+        Command::Doctor(args) => doctor::run(&args).map_err(CliError::from),
+        Command::Peer => child::main(demo::stage_main),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has had enough (`portolan ls | head -1`).
-        Err(CliError::ReaderLeft) => ExitCode::SUCCESS,
+        Err(CliError::Measure(MeasureError::ReaderLeft)) => ExitCode::SUCCESS,
         Err(error) => {
             error.report();
             ExitCode::from(error.exit_code())

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::harness::Measured;
+use super::Measured;
 
 /// What a row must reach. Rows of the same `what` are judged together.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,7 +89,7 @@ pub(crate) fn judge(rows: &[Measured]) -> Vec<Verdict> {
     let limit = rows.iter().find(|row| row.case.limit);
     let mut verdicts: Vec<Verdict> = Vec::new();
     for row in rows {
-        let Some(budget) = row.budget else { continue };
+        let Some(budget) = row.tag else { continue };
         let Some(figure) = budget.figure(row, limit) else {
             continue;
         };

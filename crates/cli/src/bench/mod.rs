@@ -2,37 +2,33 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `case` | what a row measures and how it is named |
 //! | `budget` | what rows must reach |
 //! | `plan` | which rows there are |
-//! | `systems` | the mechanisms, each an `Endpoint` |
-//! | `run` | one row's processes and its slices of work |
-//! | `harness` | turns between rows and the limit, ratios |
 //! | `resident` | `bench memory`: idle processes |
-//! | `sampler` | percentiles |
 //! | `report` | table and JSON |
+//!
+//! The mechanisms, and how they are measured, are in the crate `portolan-measure`.
 
 mod budget;
-mod case;
-mod cpus;
-mod harness;
-mod machine;
 mod plan;
 mod report;
 mod resident;
-mod run;
-mod sampler;
-mod systems;
 
 use std::time::Duration;
 
-pub(crate) use run::{PeerBrief, peer_main};
+use portolan_measure::cpus::{self, Cpus};
+use portolan_measure::harness::{self, Effort};
+use portolan_measure::machine::Machine;
+use portolan_measure::out;
 
-use self::cpus::Cpus;
-use self::harness::{Effort, Group};
-use self::machine::Machine;
+use self::budget::Budget;
 use crate::args::{BenchArgs, BenchKind};
 use crate::error::{CliError, Result};
+
+/// A benchmark's rows, with what they must reach.
+type Group = harness::Group<Option<Budget>>;
+type Entry = harness::Entry<Option<Budget>>;
+type Measured = harness::Measured<Option<Budget>>;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let cpus = Cpus::choose();
@@ -50,7 +46,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         (BenchKind::Memory, Some(group)) => resident::measure(&group.limit, &group.rows, &cpus)?,
         _ => harness::measure(&groups, effort(args), &cpus)?,
     };
-    report::print(&machine, &measured, args.json)
+    Ok(report::print(&machine, &measured, args.json)?)
 }
 
 /// Long enough that a slice sees the steady state, short enough that drift of the
@@ -81,7 +77,7 @@ fn drop_unaffordable(groups: &mut [Group]) {
             needed += plan::memory(&entry.case);
             let affordable = needed <= available;
             if !affordable {
-                let size = crate::out::size(entry.case.bytes);
+                let size = out::size(entry.case.bytes);
                 eprintln!(
                     "portolan: left out for lack of memory: {}, {size}",
                     entry.case.name()

@@ -1,12 +1,12 @@
 //! Which rows each benchmark has.
 
-use super::budget::{Budget, Measure};
-use super::case::{
+use portolan_measure::case::{
     Case, Mode, Pattern, Payload, Placement, Protection, SMALL, Shape, System, Temper,
 };
-use super::cpus::Cpus;
-use super::harness::{Entry, Group};
-use super::systems;
+use portolan_measure::cpus::Cpus;
+
+use super::budget::{Budget, Measure};
+use super::{Entry, Group};
 use crate::args::BenchKind;
 
 const KIB: u64 = 1 << 10;
@@ -177,7 +177,7 @@ pub(crate) fn filter(groups: Vec<Group>, word: &str) -> Vec<Group> {
 /// About how much memory a row needs at once.
 pub(crate) fn memory(case: &Case) -> u64 {
     match (case.system, case.temper) {
-        (System::Portolan | System::Request, _) => systems::extents(case),
+        (System::Portolan | System::Request, _) => portolan_measure::extents(case),
         (_, Temper::Cold) => COLD_ROW,
         (System::Ring, _) => 9 * case.bytes,
         // A buffer and a private copy each way.
@@ -257,7 +257,7 @@ fn own(bytes: u64, buffer: &Case) -> Vec<Entry> {
     };
     if bytes <= SMALL {
         return vec![
-            Entry::new(touched.clone()).within(budgets::SMALL),
+            Entry::new(touched.clone()).tagged(Some(budgets::SMALL)),
             Entry::new(blocking(&touched)),
         ];
     }
@@ -267,13 +267,13 @@ fn own(bytes: u64, buffer: &Case) -> Vec<Entry> {
         Entry::new(null.clone()).hidden(),
         Entry::new(untouched.clone())
             .against(&null)
-            .within(budgets::MOVE),
+            .tagged(Some(budgets::MOVE)),
         Entry::new(blocking(&untouched)),
         Entry::new(protected(&untouched, Protection::Guarded)),
     ];
     let same_work = Entry::new(touched.clone()).against(buffer);
     rows.push(if bytes == MIB {
-        same_work.within(budgets::SAME_WORK)
+        same_work.tagged(Some(budgets::SAME_WORK))
     } else {
         same_work
     });
@@ -297,7 +297,7 @@ fn own(bytes: u64, buffer: &Case) -> Vec<Entry> {
             } else {
                 budgets::GUARDED_LARGE
             };
-            rows.push(Entry::new(sparse).against(&memcpy).within(budget));
+            rows.push(Entry::new(sparse).against(&memcpy).tagged(Some(budget)));
         }
     }
     rows
@@ -316,14 +316,14 @@ fn null() -> Vec<Entry> {
         ..null.clone()
     };
     vec![
-        Entry::new(null.clone()).within(budgets::SMALL),
+        Entry::new(null.clone()).tagged(Some(budgets::SMALL)),
         Entry::new(blocking(&null)),
         Entry::new(protected(&null, Protection::Guarded)),
         Entry::new(protected(&null, Protection::Copied)),
         Entry::new(beside)
             .against(&null)
-            .within(budgets::IDLE_PORTS),
-        Entry::new(request.clone()).within(budgets::REQUEST),
+            .tagged(Some(budgets::IDLE_PORTS)),
+        Entry::new(request.clone()).tagged(Some(budgets::REQUEST)),
         Entry::new(blocking(&request)),
     ]
 }
@@ -470,7 +470,7 @@ fn fanin() -> Vec<Group> {
         rows.push(Entry::new(one.clone()));
         let many = Entry::new(many).against(&one);
         rows.push(if system == System::Portolan {
-            many.within(budgets::FANIN)
+            many.tagged(Some(budgets::FANIN))
         } else {
             many
         });
@@ -512,7 +512,7 @@ fn wake(cpus: &Cpus) -> Vec<Group> {
             ..null.clone()
         };
         let null = match placement {
-            Placement::OneCpu => Entry::new(null).within(budgets::WAKE),
+            Placement::OneCpu => Entry::new(null).tagged(Some(budgets::WAKE)),
             Placement::TwoCpus => Entry::new(null),
         };
         let mut rows = vec![null, Entry::new(small), Entry::new(request)];
@@ -543,8 +543,9 @@ fn resident() -> Vec<Group> {
         limit: true,
         ..idle(System::Line, Protection::None)
     };
-    let rows = [Protection::Trusted, Protection::Guarded]
-        .map(|protection| Entry::new(idle(System::Portolan, protection)).within(budgets::RESIDENT));
+    let rows = [Protection::Trusted, Protection::Guarded].map(|protection| {
+        Entry::new(idle(System::Portolan, protection)).tagged(Some(budgets::RESIDENT))
+    });
     vec![Group {
         limit,
         rows: rows.into(),

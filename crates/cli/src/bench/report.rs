@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
+use portolan_measure::Result;
+use portolan_measure::case::{Case, Mode, Pattern, Payload, Protection, System, Temper, Unit};
+use portolan_measure::machine::Machine;
+use portolan_measure::out::{self, Align, Table};
 use serde::Serialize;
 
+use super::Measured;
 use super::budget::{self, Verdict};
-use super::case::{Case, Mode, Pattern, Payload, Protection, System, Temper, Unit};
-use super::harness::Measured;
-use super::machine::Machine;
-use crate::error::Result;
-use crate::out::{self, Align, Table};
 
 /// Digits that a figure in JSON keeps; more would claim too much.
 const DIGITS: i32 = 5;

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use super::case::{Case, Shape};
-use super::cpus::Cpus;
-use super::harness::Entry;
-use super::harness::Measured;
-use super::run::{self, Resident};
-use super::sampler::{Sampler, median};
-use crate::error::Result;
+use portolan_measure::Result;
+use portolan_measure::case::{Case, Shape};
+use portolan_measure::cpus::Cpus;
+use portolan_measure::run::{self, Resident};
+use portolan_measure::sampler::{Sampler, median};
+
+use super::{Entry, Measured};
 
 /// Processes of each kind; the median of one kind counts.
 const PROCESSES: usize = 5;
@@ -43,7 +43,7 @@ fn one(entry: &Entry, empty: Option<f64>, cpus: &Cpus) -> Result<(f64, Measured)
         figures: sampler.figures().expect("one process at least"),
         ratio_to_limit: empty.map_or(1.0, |empty| middle / empty),
         yardstick: None,
-        budget: entry.budget,
+        tag: entry.tag,
     };
     Ok((middle, measured))
 }

@@ -5,6 +5,9 @@ use std::io::Seek as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
+use portolan_measure::MeasureError;
+use portolan_measure::child::{Child, readable};
+use portolan_measure::error::End;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -13,8 +16,7 @@ use serde::de::DeserializeOwned;
 use super::files::{Input, Output};
 use super::stages::{Done, Ready, Role, StageBrief, Start};
 use crate::args::CarrierName;
-use crate::child::{Brief, Child};
-use crate::error::{CliError, End, Result};
+use crate::error::{CliError, Result};
 
 /// A larger pipe and socket buffer, for the baselines at their best; what an
 /// unprivileged process may set.
@@ -140,12 +142,12 @@ fn start(carrier: CarrierName, input: &Input, result: &File, block_kib: u32) -> 
     ];
     // Our copies go with this function, so that a dead stage ends its neighbours' streams.
     let stages = Role::ALL.into_iter().zip(descriptors).map(|(role, ends)| {
-        let brief = Brief::Demo(StageBrief {
+        let brief = StageBrief {
             role,
             carrier,
             block,
             domain: format!("portolan-demo-{}", std::process::id()),
-        });
+        };
         let ends: Vec<_> = ends.into_iter().flatten().collect();
         let child = Child::start(role.name(), &brief, &ends)?;
         Ok(Stage {
@@ -197,7 +199,7 @@ fn collect<T: DeserializeOwned>(
     place: impl Fn(&mut Stage) -> &mut Option<T>,
 ) -> Result<()> {
     for stage in stages {
-        let ready = crate::child::readable(stage.child.control().as_fd(), Some(Duration::ZERO));
+        let ready = readable(stage.child.control().as_fd(), Some(Duration::ZERO));
         if ready.map_err(CliError::system("waiting for the demo's processes"))? {
             let packet = stage.child.expect()?;
             *place(stage) = Some(packet);
@@ -212,19 +214,19 @@ fn first_failure(error: CliError, stages: &mut [Stage]) -> CliError {
     let mut failures = vec![error];
     for stage in stages.iter_mut().filter(|stage| stage.done.is_none()) {
         let speaks = |child: &Child| {
-            crate::child::readable(child.control().as_fd(), Some(Duration::ZERO)).unwrap_or(false)
+            readable(child.control().as_fd(), Some(Duration::ZERO)).unwrap_or(false)
         };
         // What it has said before it ended, if it has, does not matter any more.
         while speaks(&stage.child) {
             if let Err(error) = stage.child.expect::<serde::de::IgnoredAny>() {
-                failures.push(error);
+                failures.push(error.into());
                 break;
             }
         }
     }
     // One that did not end by itself explains more than any that did.
     failures.sort_by_key(|error| match error {
-        CliError::PeerDied { end, .. } => *end,
+        CliError::Measure(MeasureError::PeerDied { end, .. }) => *end,
         _ => End::Failed,
     });
     failures.swap_remove(0)

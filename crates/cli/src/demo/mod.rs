@@ -32,7 +32,7 @@ use std::io::IsTerminal as _;
 
 use clap::ValueEnum as _;
 
-pub(crate) use stages::{StageBrief, stage_main};
+pub(crate) use stages::stage_main;
 
 use self::files::{Input, Output};
 use self::report::Outcome;
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     if let Some(path) = &args.output {
         output.keep(path)?;
     }
-    report::print(&input, &expected, &outcomes, args.json)
+    Ok(report::print(&input, &expected, &outcomes, args.json)?)
 }
 
 fn check(carrier: CarrierName, what: &'static str, found: &str, expected: &str) -> Result<()> {

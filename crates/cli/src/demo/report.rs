@@ -1,12 +1,12 @@
 //! What the demo prints at its end.
 
+use portolan_measure::Result;
+use portolan_measure::out::{self, Align, Table};
 use serde::Serialize;
 
 use super::chain::Totals;
 use super::files::Input;
 use crate::args::CarrierName;
-use crate::error::Result;
-use crate::out::{self, Align, Table};
 
 /// Hops between the three processes.
 const HOPS: u64 = 2;

@@ -5,13 +5,14 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use portolan_measure::MeasureError;
+use portolan_measure::child::Control;
 use serde::{Deserialize, Serialize};
 
 use super::carrier::{Block as _, Carrier, Stamp};
 use super::owned::Owned;
 use super::stream::Stream;
 use crate::args::CarrierName;
-use crate::child::Control;
 use crate::error::{CliError, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,12 +66,12 @@ impl Role {
 
 /// The whole life of a stage.
 pub(crate) fn stage_main(
-    brief: &StageBrief,
+    brief: StageBrief,
     control: &Control,
     descriptors: Vec<OwnedFd>,
 ) -> Result<()> {
     let mut descriptors = descriptors.into_iter();
-    let mut next = || descriptors.next().ok_or(CliError::NoCoordinator);
+    let mut next = || descriptors.next().ok_or(MeasureError::NoCoordinator);
     match brief.carrier {
         CarrierName::Portolan => {
             let hops = Owned::new(brief.role, &brief.domain, brief.block)?;
@@ -110,7 +111,7 @@ fn timed<C: Carrier>(
 ) -> Result<()> {
     control.send(&Ready {})?;
     let Some(Start {}) = control.receive()? else {
-        return Err(CliError::NoCoordinator);
+        return Err(MeasureError::NoCoordinator.into());
     };
     let before = portolan_sys::machine::cpu_time();
     let (bytes, digest) = work(&mut hops)?;
@@ -146,10 +147,7 @@ fn fill(file: &mut File, room: &mut [u8]) -> Result<usize> {
             Ok(more) => len += more,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(source) => {
-                return Err(CliError::System {
-                    doing: "reading the input",
-                    source,
-                });
+                return Err(CliError::system("reading the input")(source));
             }
         }
     }

@@ -7,8 +7,8 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::Endpoint;
 use super::stream::{Transfer, exactly, set_mode};
-use crate::bench::case::{Case, System};
-use crate::error::{CliError, Result};
+use crate::case::{Case, System};
+use crate::error::{MeasureError, Result};
 
 /// Room for the largest packet we send, and fewer wakes for a large message. The
 /// kernel caps it at `/proc/sys/net/core/wmem_max`.
@@ -30,11 +30,12 @@ impl Endpoint for Unix {
             _ => SocketType::STREAM,
         };
         let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
-            .map_err(CliError::system(doing))?;
+            .map_err(MeasureError::system(doing))?;
         for end in [&socket, &theirs] {
             set_mode(case, end)?;
             if case.bytes >= LARGE_MESSAGE {
-                set_socket_send_buffer_size(end, SEND_BUFFER).map_err(CliError::system(doing))?;
+                set_socket_send_buffer_size(end, SEND_BUFFER)
+                    .map_err(MeasureError::system(doing))?;
             }
         }
         Ok((

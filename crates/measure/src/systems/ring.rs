@@ -18,7 +18,7 @@ use portolan_sys::shared::Window;
 
 use super::Endpoint;
 use super::memory::{self, LINE_PAIR, Spin};
-use crate::bench::case::{Case, SMALL};
+use crate::case::{Case, SMALL};
 use crate::error::Result;
 
 const WORD: usize = size_of::<AtomicU64>();

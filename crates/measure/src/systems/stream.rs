@@ -4,9 +4,10 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use super::memory::{self, Spin};
-use crate::bench::case::{Case, Mode, Payload};
-use crate::error::{CliError, Result};
+use super::memory::Spin;
+use crate::case::{Case, Mode, Payload};
+use crate::error::{MeasureError, Result};
+use crate::payload;
 
 /// What a pipe's and a socket's end do alike. Polling means non-blocking calls in a loop.
 #[derive(Debug)]
@@ -36,12 +37,12 @@ impl Transfer {
     ) -> Result<()> {
         self.count += 1;
         if self.touched {
-            memory::write_private(&mut self.payload, self.count);
+            payload::write(&mut self.payload, self.count);
         }
         let mut done = 0;
         loop {
             done += attempt(self.spin, || write(&self.payload[done..]))
-                .map_err(CliError::system("sending a benchmark's message"))?;
+                .map_err(MeasureError::system("sending a benchmark's message"))?;
             if done == self.payload.len() {
                 return Ok(());
             }
@@ -58,20 +59,20 @@ impl Transfer {
         let mut done = 0;
         loop {
             let got = attempt(self.spin, || read(&mut self.payload[done..]))
-                .map_err(CliError::system(doing))?;
+                .map_err(MeasureError::system(doing))?;
             done += got;
             if done == self.payload.len() {
                 break;
             }
             if got == 0 {
-                return Err(CliError::System {
+                return Err(MeasureError::System {
                     doing,
                     source: std::io::ErrorKind::UnexpectedEof.into(),
                 });
             }
         }
         if self.touched {
-            memory::read_private(&self.payload);
+            payload::read(&self.payload);
         }
         Ok(())
     }
@@ -93,11 +94,14 @@ fn attempt<T>(
 
 /// Makes calls on `descriptor` return instead of sleep, if the case polls.
 pub(crate) fn set_mode(case: &Case, descriptor: &OwnedFd) -> Result<()> {
-    rustix::io::ioctl_fionbio(descriptor, case.mode == Mode::Poll)
-        .map_err(CliError::system("choosing between blocking and polling"))
+    rustix::io::ioctl_fionbio(descriptor, case.mode == Mode::Poll).map_err(MeasureError::system(
+        "choosing between blocking and polling",
+    ))
 }
 
 /// The `N` descriptors that a peer was given.
 pub(crate) fn exactly<const N: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; N]> {
-    descriptors.try_into().map_err(|_| CliError::NoCoordinator)
+    descriptors
+        .try_into()
+        .map_err(|_| MeasureError::NoCoordinator)
 }

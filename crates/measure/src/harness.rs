@@ -12,61 +12,60 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::budget::Budget;
-use super::case::{Case, Pattern};
-use super::cpus::Cpus;
-use super::run::{self, Run};
-use super::sampler::{Figures, Sampler, clock_cost, median};
+use crate::case::{Case, Pattern};
+use crate::cpus::Cpus;
 use crate::error::Result;
+use crate::run::{self, Run};
+use crate::sampler::{Figures, Sampler, clock_cost, median};
 
 /// Rows that are measured in turn. Each group costs the memory of all of its rows.
 #[derive(Clone, Debug)]
-pub(crate) struct Group {
-    pub(crate) limit: Case,
-    pub(crate) rows: Vec<Entry>,
+pub struct Group<T> {
+    /// What the rows' times are divided by.
+    pub limit: Case,
+    /// The rows, in the order in which they are measured and shown.
+    pub rows: Vec<Entry<T>>,
 }
 
-/// A row to be measured.
+/// A row to be measured. `T` is what a program notes beside it.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) case: Case,
+pub struct Entry<T> {
+    /// The row's subject.
+    pub case: Case,
     /// The row of the same group that this one is held against.
-    pub(crate) yardstick: Option<Case>,
+    pub yardstick: Option<Case>,
     /// False for one that is here only as another's yardstick.
-    pub(crate) shown: bool,
-    /// What the row must reach.
-    pub(crate) budget: Option<Budget>,
+    pub shown: bool,
+    /// The program's own note, which the measured row has as well.
+    pub tag: T,
 }
 
-impl Entry {
+impl<T: Clone + Default> Entry<T> {
     /// A row that is held against the limit only.
-    pub(crate) fn new(case: Case) -> Self {
+    pub fn new(case: Case) -> Self {
         Self {
             case,
             yardstick: None,
             shown: true,
-            budget: None,
+            tag: T::default(),
         }
     }
 
     /// Held against `yardstick`, too.
-    pub(crate) fn against(self, yardstick: &Case) -> Self {
+    pub fn against(self, yardstick: &Case) -> Self {
         Self {
             yardstick: Some(yardstick.clone()),
             ..self
         }
     }
 
-    /// With something to reach.
-    pub(crate) fn within(self, budget: Budget) -> Self {
-        Self {
-            budget: Some(budget),
-            ..self
-        }
+    /// With a note.
+    pub fn tagged(self, tag: T) -> Self {
+        Self { tag, ..self }
     }
 
     /// Only there to hold others against.
-    pub(crate) fn hidden(self) -> Self {
+    pub fn hidden(self) -> Self {
         Self {
             shown: false,
             ..self
@@ -76,25 +75,33 @@ impl Entry {
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
-    pub(crate) slices: usize,
-    pub(crate) slice: Duration,
-    pub(crate) limit_slice: Duration,
+pub struct Effort {
+    /// Slices of each row.
+    pub slices: usize,
+    /// The time of one.
+    pub slice: Duration,
+    /// The time of the limit's slices between them.
+    pub limit_slice: Duration,
 }
 
 /// A measured row. Ratios are of times: above one is slower than the other.
 #[derive(Clone, Debug)]
-pub(crate) struct Measured {
-    pub(crate) case: Case,
-    pub(crate) figures: Figures,
-    pub(crate) ratio_to_limit: f64,
-    pub(crate) yardstick: Option<(Case, f64)>,
-    pub(crate) budget: Option<Budget>,
+pub struct Measured<T> {
+    /// The row's subject.
+    pub case: Case,
+    /// Picoseconds an event, over all slices.
+    pub figures: Figures,
+    /// The median over the slices of the row's median to that of the limit beside it.
+    pub ratio_to_limit: f64,
+    /// What the row was held against, and the ratio to it.
+    pub yardstick: Option<(Case, f64)>,
+    /// The entry's note.
+    pub tag: T,
 }
 
 /// A row under way.
-struct Lane {
-    entry: Entry,
+struct Lane<T> {
+    entry: Entry<T>,
     run: Box<dyn Run>,
     sampler: Sampler,
     /// Medians of the slices, in picoseconds.
@@ -109,7 +116,11 @@ struct Bound {
 }
 
 /// Measures everything. The limits come first, each once; the rest in the plan's order.
-pub(crate) fn measure(groups: &[Group], effort: Effort, cpus: &Cpus) -> Result<Vec<Measured>> {
+pub fn measure<T: Clone + Default>(
+    groups: &[Group<T>],
+    effort: Effort,
+    cpus: &Cpus,
+) -> Result<Vec<Measured<T>>> {
     let clock = clock_cost();
     let slices: usize = groups
         .iter()
@@ -143,20 +154,20 @@ pub(crate) fn measure(groups: &[Group], effort: Effort, cpus: &Cpus) -> Result<V
             figures: sampler.figures()?,
             ratio_to_limit: 1.0,
             yardstick: None,
-            budget: None,
+            tag: T::default(),
         })
     });
     Ok(limits.chain(rows).collect())
 }
 
-fn measure_group(
-    group: &Group,
+fn measure_group<T: Clone + Default>(
+    group: &Group<T>,
     limit_sampler: &mut Sampler,
     clock: Duration,
     effort: Effort,
     cpus: &Cpus,
     progress: &ProgressBar,
-) -> Result<Vec<Measured>> {
+) -> Result<Vec<Measured<T>>> {
     let mut limit = run::start(&group.limit, cpus)?;
     let mut lanes = Vec::new();
     for entry in &group.rows {
@@ -198,7 +209,7 @@ fn measure_group(
                 figures: lane.sampler.figures()?,
                 ratio_to_limit: median(lane.ratios.clone())?,
                 yardstick: held_against(lane, &lanes),
-                budget: lane.entry.budget,
+                tag: lane.entry.tag.clone(),
             })
         });
     let measured = measured.collect();
@@ -223,7 +234,7 @@ fn slice(run: &mut dyn Run, budget: Duration, sampler: &mut Sampler) -> Result<f
 }
 
 /// The median over the slices of `lane`'s time to its yardstick's.
-fn held_against(lane: &Lane, lanes: &[Lane]) -> Option<(Case, f64)> {
+fn held_against<T>(lane: &Lane<T>, lanes: &[Lane<T>]) -> Option<(Case, f64)> {
     let yardstick = lane.entry.yardstick.as_ref()?;
     let other = lanes.iter().find(|other| other.entry.case == *yardstick)?;
     let ratios = lane

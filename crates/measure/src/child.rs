@@ -34,8 +34,8 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{CliError, End, FOLLOWED, Result};
-use crate::{bench, demo};
+use crate::error::{End, FOLLOWED, MeasureError, Result};
+use crate::run::{self, PeerBrief};
 
 /// The longest packet on a control socket: a brief with room to spare.
 const PACKET_MAX: usize = 8 << 10;
@@ -44,41 +44,61 @@ const DESCRIPTORS_MAX: usize = 8;
 /// How long a child that was told to leave may take before it is killed.
 const LEAVING: Duration = Duration::from_secs(5);
 
+/// The argument with which a further process is started. Not for users.
+pub const ARGUMENT: &str = "__peer";
+
 /// What a child is for: the first packet it gets.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Brief {
-    Bench(bench::PeerBrief),
-    Demo(demo::StageBrief),
+enum Brief<O> {
+    /// Be the other side of a row; see [`run`].
+    Row(PeerBrief),
+    /// What only the program itself knows how to do.
+    Own(O),
 }
 
-/// The hidden subcommand: takes the brief and does what it says.
-pub(crate) fn main() -> Result<()> {
+/// What a program does when it is started with [`ARGUMENT`]: takes the brief and does
+/// what it says. `own` is for the program's own briefs ([`Child::start`]).
+pub fn main<O, E>(
+    own: impl FnOnce(O, &Control, Vec<OwnedFd>) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E>
+where
+    O: DeserializeOwned,
+    E: From<MeasureError>,
+{
+    let (brief, control, descriptors) = brief()?;
+    match brief {
+        Brief::Row(brief) => Ok(run::peer_main(&brief, &control, descriptors)?),
+        Brief::Own(brief) => own(brief, &control, descriptors),
+    }
+}
+
+/// The brief of this process, and the way back to whoever gave it.
+fn brief<O: DeserializeOwned>() -> Result<(Brief<O>, Control, Vec<OwnedFd>)> {
     // C1. A coordinator that died before this line has closed the socket, so that
     // the read of the brief below ends.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(CliError::system("asking to be killed with the coordinator"))?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(
+        MeasureError::system("asking to be killed with the coordinator"),
+    )?;
     // Under another number, so that nothing mistakes the socket for input.
     let stdin = std::io::stdin();
     let socket = stdin
         .as_fd()
         .try_clone_to_owned()
-        .map_err(|_| CliError::NoCoordinator)?;
+        .map_err(|_| MeasureError::NoCoordinator)?;
     let control = Control(socket);
-    let Ok(Some((brief, descriptors))) = control.receive_with::<Brief>() else {
-        return Err(CliError::NoCoordinator);
-    };
-    match brief {
-        Brief::Bench(brief) => bench::peer_main(&brief, &control, descriptors),
-        Brief::Demo(brief) => demo::stage_main(&brief, &control, descriptors),
+    match control.receive_with() {
+        Ok(Some((brief, descriptors))) => Ok((brief, control, descriptors)),
+        _ => Err(MeasureError::NoCoordinator),
     }
 }
 
 /// One end of a control socket: whole packets, in order.
 #[derive(Debug)]
-pub(crate) struct Control(OwnedFd);
+pub struct Control(OwnedFd);
 
 impl Control {
-    pub(crate) fn send<T: Serialize>(&self, packet: &T) -> Result<()> {
+    /// Sends one packet; [`MeasureError::Gone`] if the other side has left.
+    pub fn send<T: Serialize>(&self, packet: &T) -> Result<()> {
         self.send_with(packet, &[])
     }
 
@@ -98,13 +118,13 @@ impl Control {
         )
         .map(|_whole_packet| ())
         .map_err(|error| match error {
-            Errno::PIPE | Errno::CONNRESET => CliError::Gone,
-            _ => CliError::system("sending to another process of this run")(error),
+            Errno::PIPE | Errno::CONNRESET => MeasureError::Gone,
+            _ => MeasureError::system("sending to another process of this run")(error),
         })
     }
 
     /// The next packet; `None` once the other side has left.
-    pub(crate) fn receive<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+    pub fn receive<T: DeserializeOwned>(&self) -> Result<Option<T>> {
         Ok(self.receive_with()?.map(|(packet, _)| packet))
     }
 
@@ -125,7 +145,9 @@ impl Control {
             // A reset: it left without reading all that we sent.
             Ok(_) | Err(Errno::CONNRESET) => return Ok(None),
             Err(error) => {
-                return Err(CliError::system("hearing from another process of this run")(error));
+                return Err(MeasureError::system(
+                    "hearing from another process of this run",
+                )(error));
             }
         };
         let descriptors = ancillary
@@ -136,7 +158,8 @@ impl Control {
             })
             .flatten()
             .collect();
-        let packet = serde_json::from_slice(&bytes[..received.bytes]).map_err(CliError::Garbled)?;
+        let packet =
+            serde_json::from_slice(&bytes[..received.bytes]).map_err(MeasureError::Garbled)?;
         Ok(Some((packet, descriptors)))
     }
 }
@@ -149,7 +172,7 @@ impl AsFd for Control {
 
 /// A process that we started. Dropped, it is killed; see [`Child::dismiss`] for the polite end.
 #[derive(Debug)]
-pub(crate) struct Child {
+pub struct Child {
     role: String,
     process: std::process::Child,
     control: Option<Control>,
@@ -159,21 +182,42 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts this program again and hands it its brief and copies of `descriptors`.
-    pub(crate) fn start(role: &str, brief: &Brief, descriptors: &[BorrowedFd<'_>]) -> Result<Self> {
+    pub fn start<O: Serialize>(
+        role: &str,
+        brief: &O,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Self> {
+        Self::start_with(role, &Brief::Own(brief), descriptors)
+    }
+
+    /// The same for the other side of a row.
+    pub(crate) fn start_row(
+        role: &str,
+        brief: PeerBrief,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Self> {
+        Self::start_with(role, &Brief::<()>::Row(brief), descriptors)
+    }
+
+    fn start_with<O: Serialize>(
+        role: &str,
+        brief: &Brief<O>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Self> {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
             SocketFlags::CLOEXEC,
             None,
         )
-        .map_err(CliError::system("making a control socket"))?;
+        .map_err(MeasureError::system("making a control socket"))?;
         let process = Command::new("/proc/self/exe")
-            .arg("__peer")
+            .arg(ARGUMENT)
             .stdin(Stdio::from(theirs))
             // Only the coordinator prints results.
             .stdout(Stdio::null())
             .spawn()
-            .map_err(CliError::system("starting a further process"))?;
+            .map_err(MeasureError::system("starting a further process"))?;
         let mut child = Self {
             role: role.to_owned(),
             process,
@@ -186,26 +230,27 @@ impl Child {
     }
 
     /// Sends a packet; a child that is gone is an error that says how it ended.
-    pub(crate) fn send<T: Serialize>(&mut self, packet: &T) -> Result<()> {
+    pub fn send<T: Serialize>(&mut self, packet: &T) -> Result<()> {
         let sent = self.control().send(packet);
         self.delivered(sent)
     }
 
     fn delivered(&mut self, sent: Result<()>) -> Result<()> {
         match sent {
-            Err(CliError::Gone) => Err(self.died()),
+            Err(MeasureError::Gone) => Err(self.died()),
             sent => sent,
         }
     }
 
-    pub(crate) fn control(&self) -> &Control {
+    /// The control socket, to wait on.
+    pub fn control(&self) -> &Control {
         self.control
             .as_ref()
             .expect("present until the child is dismissed")
     }
 
     /// The next packet, which must come: a child that left instead is an error.
-    pub(crate) fn expect<T: DeserializeOwned>(&mut self) -> Result<T> {
+    pub fn expect<T: DeserializeOwned>(&mut self) -> Result<T> {
         match self.control().receive()? {
             Some(packet) => Ok(packet),
             None => Err(self.died()),
@@ -214,11 +259,11 @@ impl Child {
 
     /// From now on the child's death ends the command, whatever the coordinator
     /// is doing (C2): it may be in a busy loop or asleep in any system call.
-    pub(crate) fn watch(&self) -> Result<()> {
+    pub fn watch(&self) -> Result<()> {
         let doing = "watching another process of this run";
         let pid = Pid::from_child(&self.process);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
-            .map_err(CliError::system(doing))?;
+            .map_err(MeasureError::system(doing))?;
         let (role, expected) = (self.role.clone(), Arc::clone(&self.expected));
         let watcher = move || {
             // An unanswerable poll must not end the command: nobody died.
@@ -229,7 +274,7 @@ impl Child {
             // death, which we have just observed, lies between.
             if !expected.load(Ordering::Relaxed) {
                 let pid = pid.as_raw_nonzero().get().unsigned_abs();
-                let error = CliError::PeerDied {
+                let error = MeasureError::PeerDied {
                     role,
                     pid,
                     status: "see its own message, if any".into(),
@@ -244,31 +289,31 @@ impl Child {
             // It only polls: keep it small, fan-in has one for each of 64 children.
             .stack_size(64 << 10)
             .spawn(watcher)
-            .map_err(CliError::system(doing))?;
+            .map_err(MeasureError::system(doing))?;
         Ok(())
     }
 
     /// Tells the child to leave and waits until it has.
-    pub(crate) fn dismiss(mut self) -> Result<()> {
+    pub fn dismiss(mut self) -> Result<()> {
         self.expected.store(true, Ordering::Relaxed);
         drop(self.control.take());
         let pid = Pid::from_child(&self.process);
         let doing = "waiting for another process of this run to leave";
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
-            .map_err(CliError::system(doing))?;
+            .map_err(MeasureError::system(doing))?;
         // One that does not leave in time is killed by the drop.
-        readable(pidfd.as_fd(), Some(LEAVING)).map_err(CliError::system(doing))?;
+        readable(pidfd.as_fd(), Some(LEAVING)).map_err(MeasureError::system(doing))?;
         Ok(())
     }
 
     /// The error for a child whose control socket ended: waits for its status.
-    pub(crate) fn died(&mut self) -> CliError {
+    pub fn died(&mut self) -> MeasureError {
         self.expected.store(true, Ordering::Relaxed);
         let (status, end) = match self.process.wait() {
             Ok(status) => describe(status),
             Err(error) => (error.to_string(), End::Failed),
         };
-        CliError::PeerDied {
+        MeasureError::PeerDied {
             role: self.role.clone(),
             pid: self.process.id(),
             status,
@@ -298,10 +343,7 @@ fn describe(status: ExitStatus) -> (String, End) {
 }
 
 /// Waits until `descriptor` is readable or at its end; false when time ran out first.
-pub(crate) fn readable(
-    descriptor: BorrowedFd<'_>,
-    timeout: Option<Duration>,
-) -> std::io::Result<bool> {
+pub fn readable(descriptor: BorrowedFd<'_>, timeout: Option<Duration>) -> std::io::Result<bool> {
     let timeout = timeout.map(|t| Timespec {
         tv_sec: t.as_secs().cast_signed(),
         tv_nsec: t.subsec_nanos().into(),

@@ -8,7 +8,7 @@ use portolan_sys::shared::Window;
 
 use super::Endpoint;
 use super::memory::{self, LINE_PAIR};
-use crate::bench::case::Case;
+use crate::case::Case;
 use crate::error::Result;
 
 #[derive(Debug)]

@@ -4,12 +4,13 @@ use std::fs;
 
 use portolan_sys::machine;
 
-use crate::error::{CliError, Result};
+use crate::error::{MeasureError, Result};
 
 /// The CPUs of a run. The measuring process has one to itself if there are two.
 #[derive(Clone, Debug)]
-pub(crate) struct Cpus {
-    pub(crate) ours: usize,
+pub struct Cpus {
+    /// Where the measuring process runs.
+    pub ours: usize,
     /// Where the peers go, by seat; never empty.
     others: Vec<usize>,
 }
@@ -17,7 +18,7 @@ pub(crate) struct Cpus {
 impl Cpus {
     /// Chooses among the CPUs that this process may use. The first peer gets another
     /// core, not our core's second thread, where there is one.
-    pub(crate) fn choose() -> Self {
+    pub fn choose() -> Self {
         let allowed = machine::cpus_allowed();
         let ours = allowed.first().copied().unwrap_or(0);
         let siblings = siblings(ours);
@@ -29,20 +30,21 @@ impl Cpus {
         Self { ours, others }
     }
 
-    pub(crate) fn peer(&self, seat: u32) -> usize {
+    /// Where the peer of seat `seat` runs; seats share CPUs once there are no more.
+    pub fn peer(&self, seat: u32) -> usize {
         let seat = usize::try_from(seat).unwrap_or(0);
         self.others[seat % self.others.len()]
     }
 
     /// Whether everything must share one CPU.
-    pub(crate) fn single(&self) -> bool {
+    pub fn single(&self) -> bool {
         self.others == [self.ours]
     }
 }
 
 /// Keeps this process (its calling thread, before it starts others) on `cpu`.
-pub(crate) fn pin(cpu: usize) -> Result<()> {
-    machine::pin(cpu).map_err(CliError::system("pinning a process to a CPU"))
+pub fn pin(cpu: usize) -> Result<()> {
+    machine::pin(cpu).map_err(MeasureError::system("pinning a process to a CPU"))
 }
 
 /// The threads of `cpu`'s core, itself included; empty where the kernel does not tell.

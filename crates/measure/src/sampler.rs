@@ -16,7 +16,7 @@ const DIGITS: u8 = 3;
 
 /// The samples of one row.
 #[derive(Debug)]
-pub(crate) struct Sampler {
+pub struct Sampler {
     /// Batches of this slice, then of all slices.
     slice: Histogram<u64>,
     batches: Histogram<u64>,
@@ -27,15 +27,20 @@ pub(crate) struct Sampler {
 
 /// A row's figures in picoseconds an event.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Figures {
-    pub(crate) p50: f64,
-    pub(crate) p99: f64,
-    pub(crate) p999: f64,
-    pub(crate) max: f64,
+pub struct Figures {
+    /// The median.
+    pub p50: f64,
+    /// 99 % are below.
+    pub p99: f64,
+    /// 99.9 % are below.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
 }
 
 impl Sampler {
-    pub(crate) fn new(clock: Duration) -> Self {
+    /// No samples; `clock` is what reading the clock once costs ([`clock_cost`]).
+    pub fn new(clock: Duration) -> Self {
         let empty = || Histogram::new(DIGITS).expect("three digits are allowed");
         Self {
             slice: empty(),
@@ -46,7 +51,7 @@ impl Sampler {
     }
 
     /// `events` events took `elapsed`, clock included: a sample for the median.
-    pub(crate) fn typical(&mut self, elapsed: Duration, events: u64) {
+    pub fn typical(&mut self, elapsed: Duration, events: u64) {
         let each = self.each(elapsed, events);
         // It grows as needed; times beyond 200 days are not expected.
         self.slice
@@ -55,14 +60,14 @@ impl Sampler {
     }
 
     /// A quantity that is no time.
-    pub(crate) fn count(&mut self, quantity: u64) {
+    pub fn count(&mut self, quantity: u64) {
         self.slice
             .record(quantity.max(1))
             .expect("a growing histogram holds every quantity");
     }
 
     /// The same, a sample for the tail.
-    pub(crate) fn tail(&mut self, elapsed: Duration, events: u64) {
+    pub fn tail(&mut self, elapsed: Duration, events: u64) {
         let each = self.each(elapsed, events);
         self.singles
             .record(each)
@@ -75,7 +80,7 @@ impl Sampler {
     }
 
     /// Ends a slice: its median in picoseconds, if it had samples.
-    pub(crate) fn close_slice(&mut self) -> Option<f64> {
+    pub fn close_slice(&mut self) -> Option<f64> {
         if self.slice.is_empty() {
             return None;
         }
@@ -88,7 +93,7 @@ impl Sampler {
     }
 
     /// Over all closed slices. None without a sample.
-    pub(crate) fn figures(&self) -> Option<Figures> {
+    pub fn figures(&self) -> Option<Figures> {
         if self.batches.is_empty() {
             return None;
         }
@@ -111,7 +116,7 @@ impl Sampler {
 }
 
 /// What one reading of the clock adds to the time between two: the median of many.
-pub(crate) fn clock_cost() -> Duration {
+pub fn clock_cost() -> Duration {
     let mut costs: Vec<Duration> = (0..1001)
         .map(|_| {
             let start = Instant::now();
@@ -123,12 +128,12 @@ pub(crate) fn clock_cost() -> Duration {
 }
 
 /// Saturates after 200 days.
-pub(crate) fn picos(time: Duration) -> u64 {
+pub fn picos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX)
 }
 
 /// The middle value; of an even number the upper of the two.
-pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }

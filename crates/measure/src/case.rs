@@ -5,41 +5,56 @@ use serde::{Deserialize, Serialize};
 use crate::out;
 
 /// Bytes of a small message: what fits a cache line beside its sequence number.
-pub(crate) const SMALL: u64 = 48;
+pub const SMALL: u64 = 48;
 /// Messages sent in a row where most are not to find the receiver waiting.
 const BURST: u32 = 16;
 
 /// One row's subject. It travels to the peers in their brief.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Case {
-    pub(crate) system: System,
+pub struct Case {
+    /// The mechanism under test.
+    pub system: System,
     /// Stands for the machine's limit in its group.
-    pub(crate) limit: bool,
-    pub(crate) mode: Mode,
-    pub(crate) protection: Protection,
-    pub(crate) payload: Payload,
-    pub(crate) temper: Temper,
-    pub(crate) shape: Shape,
-    pub(crate) bytes: u64,
-    pub(crate) pattern: Pattern,
-    pub(crate) placement: Placement,
+    pub limit: bool,
+    /// How a receiver waits.
+    pub mode: Mode,
+    /// What happens to the sender's access.
+    pub protection: Protection,
+    /// What is done to the bytes.
+    pub payload: Payload,
+    /// Whether the bytes are in cache.
+    pub temper: Temper,
+    /// What is particular.
+    pub shape: Shape,
+    /// Bytes of a message.
+    pub bytes: u64,
+    /// Who sends when.
+    pub pattern: Pattern,
+    /// On how many CPUs.
+    pub placement: Placement,
 }
 
 /// The mechanism under test; each has one file in `systems`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum System {
+pub enum System {
     /// One cache line each way.
     Line,
     /// A shared buffer with a flag: written there, read there.
     Buffer,
     /// The same with one copy into it (1), and one out of it (2).
     Memcpy {
+        /// One or two.
         copies: u8,
     },
+    /// A pipe each way.
     Pipe,
+    /// A Unix socket of bytes.
     UnixStream,
+    /// A Unix socket of whole packets.
     UnixSeqpacket,
+    /// A POSIX message queue each way.
     MessageQueue,
+    /// A word each way, and a system call to wake.
     Futex,
     /// A single-writer ring of slots in shared memory.
     Ring,
@@ -52,29 +67,39 @@ pub(crate) enum System {
     Iceoryx,
 }
 
+/// How a receiver waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Mode {
+pub enum Mode {
+    /// Awake, looking again and again.
     Poll,
+    /// Asleep.
     Block,
 }
 
+/// What happens to the sender's access when it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Protection {
+pub enum Protection {
+    /// Not a matter of this system.
     None,
+    /// Nothing: the sender forgets.
     Trusted,
+    /// Its pages are closed.
     Guarded,
+    /// Nothing: the receiver has a copy.
     Copied,
 }
 
 /// What is particular about the message, or about its surroundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Shape {
+pub enum Shape {
+    /// Nothing.
     Plain,
     /// All bytes in the header. `queued`: several are sent before any comes back, so
     /// that most are not waited for.
     Header {
+        /// Whether several go one way first.
         queued: bool,
     },
     /// Opened at once, and one word in every 4 KiB of it touched.
@@ -89,7 +114,8 @@ pub(crate) enum Shape {
 /// What sender and receiver do to the bytes of each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Payload {
+pub enum Payload {
+    /// Nothing.
     Untouched,
     /// All written by the sender, all read by the receiver.
     Touched,
@@ -97,7 +123,7 @@ pub(crate) enum Payload {
 
 /// Whether a message's bytes were in cache before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Temper {
+pub enum Temper {
     /// The same buffers again and again.
     Hot,
     /// Rotating over more buffers than any cache holds.
@@ -106,41 +132,56 @@ pub(crate) enum Temper {
 
 /// Who sends when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Pattern {
+pub enum Pattern {
     /// There and back. `one_way` halves the time.
-    RoundTrip { one_way: bool },
+    RoundTrip {
+        /// Whether the time is halved.
+        one_way: bool,
+    },
     /// One sender, as fast as it goes; we receive.
     Stream,
     /// Many senders at once; what counts is processor time.
-    FanIn { senders: u32 },
+    FanIn {
+        /// How many.
+        senders: u32,
+    },
 }
 
+/// On how many CPUs the two sides run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Placement {
+pub enum Placement {
+    /// Both sides on one.
     OneCpu,
+    /// Each on its own.
     TwoCpus,
 }
 
 /// What a row's figures are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Unit {
+pub enum Unit {
+    /// Half of a round trip.
     #[serde(rename = "ns one way")]
     OneWay,
+    /// There and back.
     #[serde(rename = "ns round trip")]
     RoundTrip,
+    /// Small messages by time.
     #[serde(rename = "msg/s")]
     Messages,
+    /// Bytes of large messages by time.
     #[serde(rename = "GB/s")]
     Gigabytes,
+    /// Processor time of all processes by message.
     #[serde(rename = "ns CPU/msg")]
     CpuTime,
+    /// Memory.
     #[serde(rename = "KiB")]
     Kibibytes,
 }
 
 impl Case {
     /// A touched, hot, two-CPU round trip of `bytes`; the plan changes what differs.
-    pub(crate) fn new(system: System, bytes: u64) -> Self {
+    pub fn new(system: System, bytes: u64) -> Self {
         Self {
             system,
             limit: false,
@@ -155,7 +196,8 @@ impl Case {
         }
     }
 
-    pub(crate) fn unit(&self) -> Unit {
+    /// What its figures are in.
+    pub fn unit(&self) -> Unit {
         match self.pattern {
             _ if self.shape == Shape::Idle => Unit::Kibibytes,
             Pattern::RoundTrip { one_way: true } => Unit::OneWay,
@@ -166,7 +208,8 @@ impl Case {
         }
     }
 
-    pub(crate) fn system_name(&self) -> &'static str {
+    /// The row's `system`.
+    pub fn system_name(&self) -> &'static str {
         if self.limit {
             return "limit";
         }
@@ -187,7 +230,7 @@ impl Case {
     }
 
     /// Messages that go one way before any comes back.
-    pub(crate) fn burst(&self) -> u32 {
+    pub fn burst(&self) -> u32 {
         match self.shape {
             Shape::Header { queued: true } => BURST,
             _ => 1,
@@ -195,7 +238,7 @@ impl Case {
     }
 
     /// The row's `case`: what the other columns do not say.
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         let mut parts = Vec::new();
         match self.system {
             _ if self.shape == Shape::Idle => parts.push(
@@ -244,7 +287,7 @@ impl Case {
     }
 
     /// Whether `word` occurs in any column, in any case of letters.
-    pub(crate) fn contains(&self, word: &str) -> bool {
+    pub fn contains(&self, word: &str) -> bool {
         let columns = [
             self.system_name().to_owned(),
             self.name(),
@@ -263,7 +306,8 @@ impl Case {
 }
 
 impl Mode {
-    pub(crate) fn name(self) -> &'static str {
+    /// As reports print it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Poll => "poll",
             Self::Block => "block",
@@ -272,7 +316,8 @@ impl Mode {
 }
 
 impl Protection {
-    pub(crate) fn name(self) -> &'static str {
+    /// As reports print it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Trusted => "trusted",
@@ -283,7 +328,8 @@ impl Protection {
 }
 
 impl Payload {
-    pub(crate) fn name(self) -> &'static str {
+    /// As reports print it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Untouched => "untouched",
             Self::Touched => "touched",
@@ -292,7 +338,8 @@ impl Payload {
 }
 
 impl Unit {
-    pub(crate) fn name(self) -> &'static str {
+    /// As reports print it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::OneWay => "ns one way",
             Self::RoundTrip => "ns round trip",
@@ -305,7 +352,7 @@ impl Unit {
 
     /// The figure for `picos` picoseconds per event of `bytes` bytes; memory is counted in
     /// bytes instead.
-    pub(crate) fn value(self, picos: f64, bytes: u64) -> f64 {
+    pub fn value(self, picos: f64, bytes: u64) -> f64 {
         match self {
             Self::OneWay | Self::RoundTrip | Self::CpuTime => picos / 1e3,
             Self::Messages => 1e12 / picos,

@@ -1,14 +1,13 @@
 //! What the endpoints in shared memory have in common.
 
-use std::hint::black_box;
 use std::os::fd::OwnedFd;
 use std::thread;
 
 use portolan_sys::memory::HUGE_PAGE;
-use portolan_sys::shared::{self, Window, WindowError};
+use portolan_sys::shared::{Window, WindowError};
 
-use crate::bench::case::{Case, Placement};
-use crate::error::{CliError, Result};
+use crate::case::{Case, Placement};
+use crate::error::{MeasureError, Result};
 
 /// Two lines, because processors fetch them in pairs: a word on each side of such a
 /// boundary never travels with its neighbour.
@@ -19,7 +18,7 @@ pub(crate) const LINE_PAIR: usize = 128;
 pub(crate) fn create(bytes: usize) -> Result<Window> {
     let doing = "making shared memory for a benchmark";
     let window = Window::create(bytes).map_err(|error| system(doing, error))?;
-    window.populate().map_err(CliError::system(doing))?;
+    window.populate().map_err(MeasureError::system(doing))?;
     let large = window.len() / HUGE_PAGE * HUGE_PAGE;
     if large > 0 {
         // Without large pages the row is a little slower, and still a row.
@@ -34,9 +33,9 @@ pub(crate) fn attach(descriptors: Vec<OwnedFd>) -> Result<Window> {
     let descriptor = descriptors
         .into_iter()
         .next()
-        .ok_or(CliError::NoCoordinator)?;
+        .ok_or(MeasureError::NoCoordinator)?;
     let window = Window::from_fd(descriptor).map_err(|error| system(doing, error))?;
-    window.populate().map_err(CliError::system(doing))?;
+    window.populate().map_err(MeasureError::system(doing))?;
     Ok(window)
 }
 
@@ -45,25 +44,15 @@ pub(crate) fn share(window: &Window) -> Result<Vec<OwnedFd>> {
     let descriptor = window
         .fd()
         .try_clone_to_owned()
-        .map_err(CliError::system("sharing memory with a peer"))?;
+        .map_err(MeasureError::system("sharing memory with a peer"))?;
     Ok(vec![descriptor])
 }
 
-fn system(doing: &'static str, error: WindowError) -> CliError {
-    CliError::System {
+fn system(doing: &'static str, error: WindowError) -> MeasureError {
+    MeasureError::System {
         doing,
         source: std::io::Error::other(error),
     }
-}
-
-/// Writes all of a private payload, by the same loop as [`Window::touch_write`].
-pub(crate) fn write_private(payload: &mut [u8], seed: u64) {
-    shared::write_words(payload, seed);
-}
-
-/// Reads all of a private payload, by the same loop as [`Window::sum`].
-pub(crate) fn read_private(payload: &[u8]) {
-    black_box(shared::sum_words(payload));
 }
 
 /// A busy wait without a pause instruction, which would add its own 10 to 40 ns.

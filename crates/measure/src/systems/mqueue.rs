@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use super::Endpoint;
 use super::stream::{Transfer, exactly};
-use crate::bench::case::{Case, Mode};
-use crate::error::{CliError, Result};
+use crate::case::{Case, Mode};
+use crate::error::{MeasureError, Result};
 
 /// What an unprivileged process may ask for (`/proc/sys/fs/mqueue/msg_max`).
 const DEPTH: usize = 10;
@@ -40,14 +40,14 @@ impl Endpoint for MessageQueue {
         let mut queues = Vec::new();
         let mut descriptors = Vec::new();
         for _ in 0..2 {
-            let mut queue = Queue::create(DEPTH, bytes).map_err(CliError::system(doing))?;
+            let mut queue = Queue::create(DEPTH, bytes).map_err(MeasureError::system(doing))?;
             // The descriptor is passed on; a name would outlive a killed benchmark.
             queue.unlink();
             descriptors.push(
                 queue
                     .as_fd()
                     .try_clone_to_owned()
-                    .map_err(CliError::system(doing))?,
+                    .map_err(MeasureError::system(doing))?,
             );
             queues.push(queue);
         }

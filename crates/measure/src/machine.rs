@@ -6,12 +6,12 @@ use std::fs;
 use portolan_sys::machine;
 use serde::Serialize;
 
-use super::cpus::Cpus;
-use super::sampler::clock_cost;
+use crate::cpus::Cpus;
+use crate::sampler::clock_cost;
 
 /// The head of every report.
 #[derive(Debug, Serialize)]
-pub(crate) struct Machine {
+pub struct Machine {
     cpu: String,
     cpus: usize,
     cpus_allowed: usize,
@@ -29,7 +29,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn look(cpus: &Cpus) -> Self {
+    /// Looks at the machine, and at the load that others make.
+    pub fn look(cpus: &Cpus) -> Self {
         let found = machine::describe();
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         Self {

@@ -16,8 +16,8 @@ use iceoryx2::prelude::*;
 
 use super::Endpoint;
 use super::memory::Spin;
-use crate::bench::case::{Case, Mode, Payload};
-use crate::error::{CliError, Result};
+use crate::case::{Case, Mode, Payload};
+use crate::error::{MeasureError, Result};
 
 type Service = ipc::Service;
 
@@ -176,8 +176,8 @@ fn service_name(name: &str) -> Result<ServiceName> {
 }
 
 /// Its many error types say the most in their debug form.
-fn refused(error: impl Debug) -> CliError {
-    CliError::System {
+fn refused(error: impl Debug) -> MeasureError {
+    MeasureError::System {
         doing: "using iceoryx2",
         source: io::Error::other(format!("{error:?}")),
     }
@@ -192,7 +192,7 @@ impl Endpoint for Iceoryx {
     }
 
     fn attach(case: &Case, _seat: u32, _descriptors: Vec<OwnedFd>) -> Result<Self> {
-        let coordinator = rustix::process::getppid().ok_or(CliError::NoCoordinator)?;
+        let coordinator = rustix::process::getppid().ok_or(MeasureError::NoCoordinator)?;
         let coordinator = coordinator.as_raw_nonzero().get().unsigned_abs();
         Self::new(case, coordinator, "back", "there")
     }

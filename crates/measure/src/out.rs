@@ -2,18 +2,18 @@
 
 use std::io::{self, Write as _};
 
-use crate::error::{CliError, Result};
+use crate::error::{MeasureError, Result};
 
-/// Prints `text` (no newline added). A closed pipe is [`CliError::ReaderLeft`], not a panic.
-pub(crate) fn print(text: &str) -> Result<()> {
+/// Prints `text` (no newline added). A closed pipe is [`MeasureError::ReaderLeft`], not a panic.
+pub fn print(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
     {
         Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(CliError::ReaderLeft),
-        Err(source) => Err(CliError::System {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(MeasureError::ReaderLeft),
+        Err(source) => Err(MeasureError::System {
             doing: "writing to standard output",
             source,
         }),
@@ -21,7 +21,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 }
 
 /// Prints any value as indented JSON.
-pub(crate) fn print_json<T: serde::Serialize>(value: &T) -> Result<()> {
+pub fn print_json<T: serde::Serialize>(value: &T) -> Result<()> {
     // Serialising our own plain structs to memory cannot fail.
     let text = serde_json::to_string_pretty(value).expect("plain data serialises");
     print(&(text + "\n"))
@@ -29,20 +29,23 @@ pub(crate) fn print_json<T: serde::Serialize>(value: &T) -> Result<()> {
 
 /// Which edge of its column a cell keeps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
+    /// Texts.
     Left,
+    /// Figures.
     Right,
 }
 
 /// A table with a heading, columns two blanks apart.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<Align>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(crate) fn new(heading: &[(&str, Align)]) -> Self {
+    /// A table without rows.
+    pub fn new(heading: &[(&str, Align)]) -> Self {
         Self {
             columns: heading.iter().map(|(_, align)| *align).collect(),
             rows: vec![
@@ -54,12 +57,14 @@ impl Table {
         }
     }
 
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    /// Adds a row: as many cells as the heading has.
+    pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
     }
 
-    pub(crate) fn render(&self) -> String {
+    /// The table as lines.
+    pub fn render(&self) -> String {
         let width = |column: usize| {
             self.rows
                 .iter()
@@ -87,7 +92,7 @@ impl Table {
 }
 
 /// A size as people write it: exact powers in their unit, others in the nearest.
-pub(crate) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     for (unit, one) in UNITS {
         if bytes >= one {

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::case::{Case, Pattern, Placement, Shape, System};
-use super::cpus::Cpus;
-use super::sampler::Sampler;
-use super::systems::{Endpoint, with_endpoint};
-use crate::child::{Brief, Child, Control};
-use crate::error::{CliError, Result};
+use crate::case::{Case, Pattern, Placement, Shape, System};
+use crate::child::{Child, Control};
+use crate::cpus::Cpus;
+use crate::error::{MeasureError, Result};
+use crate::sampler::Sampler;
+use crate::systems::{Endpoint, with_endpoint};
 
 /// Rounds shorter than this are timed in batches for the median.
 const LONG_ROUND: Duration = Duration::from_micros(2);
@@ -46,12 +46,13 @@ struct Answer {
 
 /// Idle peer to coordinator: what it keeps resident.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Resident {
-    pub(crate) bytes: u64,
+pub struct Resident {
+    /// Bytes of it.
+    pub bytes: u64,
 }
 
 /// A row under measurement, whatever its endpoint's type.
-pub(crate) trait Run {
+pub trait Run {
     /// Works for about `budget` and records it.
     fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()>;
     /// Lets the peers go.
@@ -59,7 +60,7 @@ pub(crate) trait Run {
 }
 
 /// Makes the connection, starts the peers, and measures the pace.
-pub(crate) fn start(case: &Case, cpus: &Cpus) -> Result<Box<dyn Run>> {
+pub fn start(case: &Case, cpus: &Cpus) -> Result<Box<dyn Run>> {
     with_endpoint!(case.system, E => Ok(Box::new(Typed::<E>::start(case, cpus)?)))
 }
 
@@ -69,7 +70,7 @@ pub(crate) fn peer_main(
     control: &Control,
     descriptors: Vec<std::os::fd::OwnedFd>,
 ) -> Result<()> {
-    super::cpus::pin(brief.cpu)?;
+    crate::cpus::pin(brief.cpu)?;
     if brief.case.shape == Shape::Idle {
         return idle(&brief.case, control);
     }
@@ -79,12 +80,12 @@ pub(crate) fn peer_main(
 /// Joins if the case says so, and reports what it costs.
 fn idle(case: &Case, control: &Control) -> Result<()> {
     let _joined = match case.system {
-        System::Portolan => Some(super::systems::join_idle(case)?),
+        System::Portolan => Some(crate::systems::join_idle(case)?),
         _ => None,
     };
     control.send(&Answer { cpu_nanos: 0 })?;
     let bytes = portolan_sys::machine::resident_bytes()
-        .map_err(CliError::system("reading how much memory is resident"))?;
+        .map_err(MeasureError::system("reading how much memory is resident"))?;
     control.send(&Resident { bytes })?;
     let _: Option<Order> = control.receive()?;
     Ok(())
@@ -92,17 +93,17 @@ fn idle(case: &Case, control: &Control) -> Result<()> {
 
 /// How much memory an idle process of this kind keeps resident. The domain of one that
 /// joins is hosted by another, which is not measured.
-pub(crate) fn resident(case: &Case, cpus: &Cpus) -> Result<Resident> {
+pub fn resident(case: &Case, cpus: &Cpus) -> Result<Resident> {
     let _host = match case.system {
-        System::Portolan => Some(super::systems::host_idle(case)?),
+        System::Portolan => Some(crate::systems::host_idle(case)?),
         _ => None,
     };
-    let brief = Brief::Bench(PeerBrief {
+    let brief = PeerBrief {
         case: case.clone(),
         seat: 0,
         cpu: cpus.peer(0),
-    });
-    let mut peer = Child::start("idle process", &brief, &[])?;
+    };
+    let mut peer = Child::start_row("idle process", brief, &[])?;
     let Answer { .. } = peer.expect()?;
     let resident = peer.expect()?;
     peer.dismiss()?;
@@ -153,12 +154,12 @@ impl<E: Endpoint> Typed<E> {
                 Placement::OneCpu => cpus.ours,
                 Placement::TwoCpus => cpus.peer(seat),
             };
-            let brief = Brief::Bench(PeerBrief {
+            let brief = PeerBrief {
                 case: case.clone(),
                 seat,
                 cpu,
-            });
-            peers.push(Child::start(&role, &brief, &borrowed)?);
+            };
+            peers.push(Child::start_row(&role, brief, &borrowed)?);
         }
         // Our copies go, so that a dead peer ends the pipe.
         drop(borrowed);

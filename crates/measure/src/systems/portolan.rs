@@ -19,9 +19,10 @@ use portolan::{
 };
 
 use super::Endpoint;
-use super::memory::{self, Spin};
-use crate::bench::case::{Case, Mode, Pattern, Payload, Placement, Protection, Shape, Temper};
-use crate::error::{CliError, Result};
+use super::memory::Spin;
+use crate::case::{Case, Mode, Pattern, Payload, Placement, Protection, Shape, Temper};
+use crate::error::{MeasureError, Result};
+use crate::payload;
 
 /// Bytes of a slot beside its state: with them a slot is one cache line.
 const INLINE: usize = 48;
@@ -93,7 +94,7 @@ fn join(case: &Case, coordinator: u32) -> Result<Domain> {
         .protection(protection)
         .limit(extents(case) + SLACK)
         .join()
-        .map_err(CliError::library("joining a benchmark's domain"))
+        .map_err(MeasureError::library("joining a benchmark's domain"))
 }
 
 /// An idle member of the domain that the coordinator hosts.
@@ -107,7 +108,7 @@ pub(crate) fn host_idle(case: &Case) -> Result<Domain> {
 }
 
 /// Bytes of extents that a row has at one time.
-pub(crate) fn extents(case: &Case) -> u64 {
+pub fn extents(case: &Case) -> u64 {
     let one = case.bytes.next_power_of_two();
     let under_way = match (case.pattern, case.temper) {
         (Pattern::Stream | Pattern::FanIn { .. }, _) => QUEUE_LARGE as u64 + 4,
@@ -120,7 +121,7 @@ pub(crate) fn extents(case: &Case) -> u64 {
 
 /// Process id of the coordinator, from a peer.
 fn parent() -> Result<u32> {
-    let parent = rustix::process::getppid().ok_or(CliError::NoCoordinator)?;
+    let parent = rustix::process::getppid().ok_or(MeasureError::NoCoordinator)?;
     Ok(parent.as_raw_nonzero().get().unsigned_abs())
 }
 
@@ -130,7 +131,7 @@ fn bytes(case: &Case) -> usize {
 
 /// Whether the message's bytes lie in its header.
 fn in_header(case: &Case) -> bool {
-    matches!(case.shape, Shape::Header { .. }) || case.bytes <= crate::bench::case::SMALL
+    matches!(case.shape, Shape::Header { .. }) || case.bytes <= crate::case::SMALL
 }
 
 fn streams(case: &Case) -> bool {
@@ -160,14 +161,14 @@ fn bind(case: &Case, domain: &Domain, options: PortOptions) -> Result<ReceiveRig
     Ok(port)
 }
 
-fn binding(error: portolan::BindError) -> CliError {
-    CliError::library("binding a benchmark's port")(error)
+fn binding(error: portolan::BindError) -> MeasureError {
+    MeasureError::library("binding a benchmark's port")(error)
 }
 
 fn allocate(domain: &Domain, bytes: usize) -> Result<Extent> {
     let mut extent = domain
         .allocate(bytes)
-        .map_err(CliError::library("allocating a benchmark's extent"))?;
+        .map_err(MeasureError::library("allocating a benchmark's extent"))?;
     // Resident before it is timed.
     extent.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
     Ok(extent)
@@ -250,7 +251,7 @@ impl Portolan {
 
     fn find(&mut self, name: &str) -> Result<()> {
         let right = self.domain.connect(name, MEETING);
-        self.to = Some(right.map_err(CliError::library("finding a benchmark's port"))?);
+        self.to = Some(right.map_err(MeasureError::library("finding a benchmark's port"))?);
         Ok(())
     }
 
@@ -260,11 +261,11 @@ impl Portolan {
         match &mut self.work {
             Work::Nothing | Work::Sparse => {}
             Work::Header(bytes) => {
-                memory::write_private(bytes, self.count);
+                payload::write(bytes, self.count);
                 // Within the limit; the message would say so.
                 let _ = self.message.set_header(bytes);
             }
-            Work::Touch => memory::write_private(&mut self.message.extents_mut()[0], self.count),
+            Work::Touch => payload::write(&mut self.message.extents_mut()[0], self.count),
             Work::SparseCold(pool) => {
                 if let Some(extent) = pool.pop_front() {
                     push(&mut self.message, extent);
@@ -272,14 +273,14 @@ impl Portolan {
             }
             Work::Produce(len) => {
                 let extent = self.domain.allocate(*len);
-                let mut extent = extent.map_err(CliError::library("allocating a message"))?;
-                memory::write_private(&mut extent, self.count);
+                let mut extent = extent.map_err(MeasureError::library("allocating a message"))?;
+                payload::write(&mut extent, self.count);
                 push(&mut self.message, extent);
             }
         }
-        let to = self.to.as_ref().ok_or(CliError::Gone)?;
+        let to = self.to.as_ref().ok_or(MeasureError::Gone)?;
         to.send_from(&mut self.message, Deadline::NEVER)
-            .map_err(CliError::library("sending a benchmark's message"))
+            .map_err(MeasureError::library("sending a benchmark's message"))
     }
 
     #[inline(always)]
@@ -296,11 +297,11 @@ impl Portolan {
                 outcome
             }
         };
-        received.map_err(CliError::library("receiving a benchmark's message"))?;
+        received.map_err(MeasureError::library("receiving a benchmark's message"))?;
         match &mut self.work {
             Work::Nothing => {}
-            Work::Header(_) => memory::read_private(message.header()),
-            Work::Touch | Work::Produce(_) => memory::read_private(&message.extents()[0]),
+            Work::Header(_) => payload::read(message.header()),
+            Work::Touch | Work::Produce(_) => payload::read(&message.extents()[0]),
             Work::Sparse => touch_sparsely(&mut message.extents_mut()[0]),
             Work::SparseCold(pool) => {
                 touch_sparsely(&mut message.extents_mut()[0]);
@@ -404,38 +405,38 @@ impl Endpoint for Request {
 
     fn meet(&mut self, _case: &Case) -> Result<()> {
         let right = self.domain.connect(&echo(0), MEETING);
-        self.to = Some(right.map_err(CliError::library("finding a benchmark's port"))?);
+        self.to = Some(right.map_err(MeasureError::library("finding a benchmark's port"))?);
         Ok(())
     }
 
     fn send(&mut self) -> Result<()> {
-        Err(CliError::Gone)
+        Err(MeasureError::Gone)
     }
 
     fn receive(&mut self) -> Result<()> {
-        Err(CliError::Gone)
+        Err(MeasureError::Gone)
     }
 
     #[inline(always)]
     fn round_trip(&mut self) -> Result<()> {
-        let to = self.to.as_ref().ok_or(CliError::Gone)?;
+        let to = self.to.as_ref().ok_or(MeasureError::Gone)?;
         to.request_in(
             &mut self.message,
             Access::Later,
             Deadline::NEVER,
             self.waiting,
         )
-        .map_err(CliError::library("asking in a benchmark"))
+        .map_err(MeasureError::library("asking in a benchmark"))
     }
 
     #[inline(always)]
     fn echo(&mut self) -> Result<()> {
-        let port = self.serves.as_mut().ok_or(CliError::Gone)?;
+        let port = self.serves.as_mut().ok_or(MeasureError::Gone)?;
         port.get_request_into(&mut self.request, Access::Later, Deadline::NEVER)
-            .map_err(CliError::library("receiving a benchmark's request"))?;
+            .map_err(MeasureError::library("receiving a benchmark's request"))?;
         self.request
             .reply_from()
-            .map_err(CliError::library("answering in a benchmark"))
+            .map_err(MeasureError::library("answering in a benchmark"))
     }
 }
 

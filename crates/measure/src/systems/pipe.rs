@@ -6,8 +6,8 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use super::Endpoint;
 use super::stream::{Transfer, exactly, set_mode};
-use crate::bench::case::Case;
-use crate::error::{CliError, Result};
+use crate::case::Case;
+use crate::error::{MeasureError, Result};
 
 /// What an unprivileged process may set (`/proc/sys/fs/pipe-max-size`); a larger
 /// pipe needs fewer wakes for a large message.
@@ -59,7 +59,8 @@ impl Endpoint for Pipe {
 }
 
 fn pipe(case: &Case) -> Result<(OwnedFd, OwnedFd)> {
-    let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(CliError::system("making a pipe"))?;
+    let (read, write) =
+        pipe_with(PipeFlags::CLOEXEC).map_err(MeasureError::system("making a pipe"))?;
     if case.bytes >= LARGE_MESSAGE {
         // A user's quota may refuse; the default size works as well.
         let _ = fcntl_setpipe_size(&write, LARGE_PIPE);

@@ -20,8 +20,9 @@ use portolan_sys::shared::Window;
 
 use super::Endpoint;
 use super::memory::{self, LINE_PAIR, Spin};
-use crate::bench::case::{Case, Payload, System, Temper};
+use crate::case::{Case, Payload, System, Temper};
 use crate::error::Result;
+use crate::payload;
 
 /// Cold buffers of one direction together: several times the largest cache found
 /// in today's servers' core complexes (96 MiB).
@@ -141,7 +142,7 @@ impl Endpoint for Buffer {
         } else {
             let private = &mut self.ours.private[offset..offset + self.bytes];
             if self.touched {
-                memory::write_private(private, self.ours.count);
+                payload::write(private, self.ours.count);
             }
             self.window.copy_in(shared, private);
         }
@@ -168,7 +169,7 @@ impl Endpoint for Buffer {
         let private = &mut self.theirs.private[offset..offset + self.bytes];
         self.window.copy_out(shared, private);
         if self.touched {
-            memory::read_private(private);
+            payload::read(private);
         }
         black_box(private);
         Ok(())

@@ -1,8 +1,8 @@
 //! The mechanisms under test.
 //!
 //! Each is one [`Endpoint`] type. To add one: a variant of
-//! [`System`](super::case::System), a file here, a line in [`with_endpoint`], and
-//! its rows in `plan`.
+//! [`System`](crate::case::System), a file here, a line in [`with_endpoint`], and
+//! its rows in the plans of the programs.
 
 mod buffer;
 mod futex;
@@ -26,11 +26,12 @@ pub(crate) use iceoryx::Iceoryx;
 pub(crate) use line::Line;
 pub(crate) use mqueue::MessageQueue;
 pub(crate) use pipe::Pipe;
-pub(crate) use portolan::{Portolan, Request, extents, host_idle, join_idle};
+pub use portolan::extents;
+pub(crate) use portolan::{Portolan, Request, host_idle, join_idle};
 pub(crate) use ring::Ring;
 pub(crate) use unix::Unix;
 
-use super::case::Case;
+use crate::case::Case;
 use crate::error::Result;
 
 /// One process's end of a two-way (for [`Ring`] one-way) connection.
@@ -74,8 +75,8 @@ pub(crate) trait Endpoint: Sized {
 /// Runs `$body` with `$E` standing for the endpoint type of `$system`.
 macro_rules! with_endpoint {
     ($system:expr, $E:ident => $body:expr) => {{
-        use $crate::bench::case::System;
-        use $crate::bench::systems as s;
+        use $crate::case::System;
+        use $crate::systems as s;
         macro_rules! with {
             ($type:ty) => {{
                 type $E = $type;

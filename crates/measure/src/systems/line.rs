@@ -10,7 +10,7 @@ use portolan_sys::shared::Window;
 
 use super::Endpoint;
 use super::memory::{self, LINE_PAIR, Spin};
-use crate::bench::case::Case;
+use crate::case::Case;
 use crate::error::Result;
 
 #[derive(Debug)]

@@ -1,0 +1,38 @@
+//! What the programs that measure have in common: `portolan bench` and
+//! `portolan-lab`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`case`] | what a row measures and how it is named |
+//! | `systems` | the mechanisms, each an endpoint; chosen by [`case::System`] |
+//! | [`run`] | one row's processes and its slices of work |
+//! | [`harness`] | turns between rows and the limit, ratios |
+//! | [`payload`] | what is done to the bytes of a message |
+//! | [`sampler`] | percentiles |
+//! | [`child`] | further processes of one run, their briefs, their ends |
+//! | [`cpus`] | which processor each process runs on |
+//! | [`machine`] | what a run was measured on |
+//! | [`out`] | text that survives a reader who leaves, tables, sizes |
+//! | [`error`] | why a run failed |
+//!
+//! Which rows there are, what they must reach and how they are printed is each
+//! program's own. A program that uses this crate runs itself again for its further
+//! processes, so it must answer the argument [`child::ARGUMENT`] with
+//! [`child::main`].
+
+#![forbid(unsafe_code)]
+
+pub mod case;
+pub mod child;
+pub mod cpus;
+pub mod error;
+pub mod harness;
+pub mod machine;
+pub mod out;
+pub mod payload;
+pub mod run;
+pub mod sampler;
+mod systems;
+
+pub use error::{MeasureError, Result};
+pub use systems::extents;
