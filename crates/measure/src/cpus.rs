@@ -36,6 +36,15 @@ impl Cpus {
         self.others[seat % self.others.len()]
     }
 
+    /// How many this process may use.
+    pub fn count(&self) -> usize {
+        if self.single() {
+            1
+        } else {
+            1 + self.others.len()
+        }
+    }
+
     /// Whether everything must share one CPU.
     pub fn single(&self) -> bool {
         self.others == [self.ours]

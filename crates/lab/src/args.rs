@@ -1,0 +1,72 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// The papers' experiments, done again on this machine.
+#[derive(Debug, Parser)]
+#[command(
+    name = "portolan-lab",
+    version,
+    arg_required_else_help = true,
+    after_help = "Example:\n  portolan-lab run all --out lab     every experiment; the page is lab/index.html"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    List(ListArgs),
+    Run(RunArgs),
+    /// A further process of a running experiment. Not for users.
+    #[command(name = portolan_measure::child::ARGUMENT, hide = true)]
+    Peer,
+}
+
+/// List the experiments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  portolan-lab list")]
+pub(crate) struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Run one experiment, or all of them.
+///
+/// Prints the tables and verdicts. With --out (and always for `all`) it leaves a page
+/// that needs nothing else, the same as JSON, and each plot as a file.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  portolan-lab run tables\n  portolan-lab run all --out after --compare before/report.json"
+)]
+pub(crate) struct RunArgs {
+    /// An experiment's name, or "all"
+    pub(crate) name: String,
+    /// Leave index.html, report.json and the plots in this directory
+    /// (default for `all`: portolan-lab)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The smallest run that shows every row; its figures say little
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Show an earlier run's report.json beside this one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) compare: Option<PathBuf>,
+    /// Run as if this machine lacked a feature
+    #[arg(long, value_enum, value_name = "FEATURE")]
+    pub(crate) without: Vec<FeatureName>,
+}
+
+/// What a machine may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FeatureName {
+    /// Guarded domains: userfaultfd with minor faults on shared memory
+    Guarded,
+}

@@ -1,0 +1,21 @@
+//! What the further processes of an experiment do.
+//!
+//! They are started with [`Child::start`](portolan_measure::child::Child::start), with a
+//! [`Brief`] as their first packet. An experiment that has some adds its variant here; a
+//! row of [`portolan_measure::run`] needs none.
+
+use std::os::fd::OwnedFd;
+
+use portolan_measure::child::Control;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+
+/// What a further process is for.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Brief {}
+
+/// The whole life of a further process.
+pub(crate) fn serve(brief: Brief, _control: &Control, _descriptors: Vec<OwnedFd>) -> Result<()> {
+    match brief {}
+}

@@ -1,0 +1,80 @@
+//! Times of small things.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// Seconds that one call of `work` takes: the median over `slices` batches, each of at
+/// least `least`, with the fastest and the slowest batch.
+pub(crate) fn each(slices: usize, least: Duration, mut work: impl FnMut()) -> Timed {
+    let mut rounds = 1_u64;
+    let mut batch = |rounds: u64| {
+        let start = Instant::now();
+        for _ in 0..rounds {
+            black_box(&mut work)();
+        }
+        start.elapsed()
+    };
+    // As many rounds as fill a batch; finding out warms up, too.
+    while batch(rounds) < least && rounds < 1 << 40 {
+        rounds *= 2;
+    }
+    let times = (0..slices).map(|_| batch(rounds).as_secs_f64() / rounds as f64);
+    Timed::of(times.collect())
+}
+
+/// Several measurements of one thing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Timed {
+    sorted: Vec<f64>,
+}
+
+impl Timed {
+    pub(crate) fn of(mut times: Vec<f64>) -> Self {
+        times.sort_unstable_by(f64::total_cmp);
+        Self { sorted: times }
+    }
+
+    /// The middle one; no number if there is none.
+    pub(crate) fn median(&self) -> f64 {
+        self.sorted
+            .get(self.sorted.len() / 2)
+            .copied()
+            .unwrap_or(f64::NAN)
+    }
+
+    pub(crate) fn least(&self) -> f64 {
+        self.sorted.first().copied().unwrap_or(f64::NAN)
+    }
+
+    pub(crate) fn most(&self) -> f64 {
+        self.sorted.last().copied().unwrap_or(f64::NAN)
+    }
+
+    /// As a table's cell.
+    pub(crate) fn cell(&self) -> crate::outcome::Cell {
+        crate::outcome::Cell::here(self.median()).within(self.least(), self.most())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_is_in_the_middle() {
+        let timed = Timed::of(vec![3.0, 1.0, 2.0]);
+        assert_eq!(
+            (timed.least(), timed.median(), timed.most()),
+            (1.0, 2.0, 3.0)
+        );
+        assert!(Timed::of(Vec::new()).median().is_nan());
+    }
+
+    #[test]
+    fn work_is_done_as_often_as_it_is_counted() {
+        let mut calls = 0;
+        let timed = each(3, Duration::ZERO, || calls += 1);
+        // Once to find out, then three batches of one.
+        assert_eq!((calls, timed.sorted.len()), (4, 3));
+    }
+}

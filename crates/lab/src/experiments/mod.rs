@@ -1,0 +1,8 @@
+//! The experiments. [`experiment`](crate::experiment) says how to add one.
+
+mod head;
+
+use crate::experiment::Experiment;
+
+/// All of them, in the page's order.
+pub(crate) const ALL: &[&Experiment] = &[&head::EXPERIMENT];

@@ -1,0 +1,62 @@
+//! The laboratory: the papers' experiments, done again on this machine.
+//!
+//! ```text
+//! portolan-lab list                    what there is
+//! portolan-lab run tables              one experiment, as text
+//! portolan-lab run all --out DIR       every one, as a page, as JSON and as plots
+//! portolan-lab run all --compare OLD   beside an earlier run
+//! ```
+//!
+//! | module | what is there |
+//! |---|---|
+//! | [`experiment`] | what an experiment is, and how to add one |
+//! | [`experiments`] | all of them, one file each |
+//! | [`outcome`] | what one finds out: tables, plots, verdicts, and what was left out |
+//! | [`report`] | a whole run: kept as JSON, compared with another |
+//! | [`child`] | what its further processes do |
+//! | [`text`] | a report for a terminal |
+//!
+//! An experiment only measures and judges; none prints. What is printed, drawn and
+//! compared is all in the report, so a page can be made from its JSON alone.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod child;
+mod clock;
+mod error;
+mod experiment;
+mod experiments;
+mod line;
+mod machine;
+mod outcome;
+mod progress;
+mod report;
+mod run;
+mod text;
+mod unit;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use portolan_measure::MeasureError;
+
+use crate::args::{Args, Command};
+use crate::error::LabError;
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::List(args) => run::list(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Peer => portolan_measure::child::main(child::serve),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has had enough (`portolan-lab list | head -1`).
+        Err(LabError::Measure(MeasureError::ReaderLeft)) => ExitCode::SUCCESS,
+        Err(error) => {
+            error.report();
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What an experiment finds out.
+//!
+//! ```text
+//! Outcome ─┬─ tables    rows and columns of cells: the paper's figure beside ours
+//!          ├─ plots     the same as points, to be drawn
+//!          ├─ verdicts  a claim, the figures that decide it, and a paragraph made of them
+//!          └─ left out  what could not be measured here, and why
+//! ```
+//!
+//! All of it is plain data: it is kept in the report, shown as text and as a page, and
+//! compared with an earlier run's. Rows and columns are found again by their names, so
+//! a name says the same thing in every run.
+
+use serde::{Deserialize, Serialize};
+
+use crate::unit::Unit;
+
+/// Digits that a figure keeps; more would claim too much.
+const DIGITS: i32 = 5;
+
+/// All that one experiment found out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) tables: Vec<Table>,
+    pub(crate) plots: Vec<Plot>,
+    pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) left_out: Vec<LeftOut>,
+}
+
+impl Outcome {
+    /// Says that `what` is not in the tables, and why.
+    pub(crate) fn leave_out(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        self.left_out.push(LeftOut {
+            what: what.into(),
+            why: why.into(),
+        });
+    }
+}
+
+/// Something that this machine, or this run, could not measure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LeftOut {
+    pub(crate) what: String,
+    pub(crate) why: String,
+}
+
+/// A table. Each cell holds the paper's figure and ours, where there is one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Table {
+    /// Short and fixed, for finding it again: "table-1".
+    pub(crate) id: String,
+    pub(crate) title: String,
+    /// What the reader has to know about it; may be empty.
+    pub(crate) note: String,
+    /// What the rows' labels are.
+    pub(crate) corner: String,
+    pub(crate) columns: Vec<Column>,
+    pub(crate) rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    pub(crate) unit: Unit,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) label: String,
+    /// As many as there are columns.
+    pub(crate) cells: Vec<Cell>,
+}
+
+/// One place of a table. Empty where neither the paper nor we have a figure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cell {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) paper: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) here: Option<f64>,
+    /// The least and the most of what was seen here, where it was measured several times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) range: Option<[f64; 2]>,
+}
+
+impl Table {
+    pub(crate) fn new(id: &str, title: &str, corner: &str, columns: &[(&str, Unit)]) -> Self {
+        let column = |&(name, unit): &(&str, Unit)| Column {
+            name: name.to_owned(),
+            unit,
+        };
+        Self {
+            id: id.to_owned(),
+            title: title.to_owned(),
+            note: String::new(),
+            corner: corner.to_owned(),
+            columns: columns.iter().map(column).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub(crate) fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = note.into();
+        self
+    }
+
+    /// Adds a row; missing cells at its end are empty.
+    pub(crate) fn row(&mut self, label: impl Into<String>, cells: impl Into<Vec<Cell>>) {
+        let mut cells = cells.into();
+        debug_assert!(cells.len() <= self.columns.len(), "more cells than columns");
+        cells.resize(self.columns.len(), Cell::default());
+        self.rows.push(Row {
+            label: label.into(),
+            cells,
+        });
+    }
+
+    /// The cell in the row and the column of these names.
+    pub(crate) fn cell(&self, row: &str, column: &str) -> Option<&Cell> {
+        let at = self.columns.iter().position(|c| c.name == column)?;
+        self.rows.iter().find(|r| r.label == row)?.cells.get(at)
+    }
+}
+
+impl Cell {
+    /// What we measured or computed; nothing if that is no number.
+    pub(crate) fn here(value: f64) -> Self {
+        Self {
+            here: number(value),
+            ..Self::default()
+        }
+    }
+
+    /// What the paper says.
+    #[allow(
+        dead_code,
+        reason = "for experiments with rows that only the paper has"
+    )]
+    pub(crate) fn paper(value: f64) -> Self {
+        Self {
+            paper: number(value),
+            ..Self::default()
+        }
+    }
+
+    /// With the paper's figure, if it has one.
+    pub(crate) fn beside(mut self, paper: impl Into<Option<f64>>) -> Self {
+        self.paper = paper.into().and_then(number);
+        self
+    }
+
+    /// With the least and the most that was seen.
+    pub(crate) fn within(mut self, least: f64, most: f64) -> Self {
+        self.range = number(least).zip(number(most)).map(<[f64; 2]>::from);
+        self
+    }
+}
+
+/// Points to be drawn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Plot {
+    /// Short and fixed; the name of its file: "figure-3".
+    pub(crate) id: String,
+    pub(crate) title: String,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) series: Vec<Series>,
+    /// Places on the x axis worth a line of their own.
+    pub(crate) marks: Vec<Mark>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Axis {
+    pub(crate) name: String,
+    pub(crate) unit: Unit,
+    /// Logarithmic: points that are not above zero are not drawn.
+    pub(crate) log: bool,
+}
+
+/// One line of a plot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) origin: Origin,
+    /// Series of one colour in the paper and here are the same thing.
+    pub(crate) colour: u8,
+    pub(crate) points: Vec<[f64; 2]>,
+}
+
+/// Whose figures they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Origin {
+    Paper,
+    Here,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    pub(crate) name: String,
+    pub(crate) x: f64,
+}
+
+#[allow(
+    dead_code,
+    reason = "the first plots come with the figures' experiments"
+)]
+impl Plot {
+    pub(crate) fn new(id: &str, title: &str, x: Axis, y: Axis) -> Self {
+        Self {
+            id: id.to_owned(),
+            title: title.to_owned(),
+            x,
+            y,
+            series: Vec::new(),
+            marks: Vec::new(),
+        }
+    }
+
+    /// Adds a line; points that are no numbers are left out.
+    pub(crate) fn series(
+        &mut self,
+        name: impl Into<String>,
+        origin: Origin,
+        colour: u8,
+        points: impl IntoIterator<Item = (f64, f64)>,
+    ) {
+        let points = points
+            .into_iter()
+            .filter_map(|(x, y)| Some([number(x)?, number(y)?]));
+        self.series.push(Series {
+            name: name.into(),
+            origin,
+            colour,
+            points: points.collect(),
+        });
+    }
+}
+
+#[allow(dead_code, reason = "as above")]
+impl Axis {
+    pub(crate) fn log(name: &str, unit: Unit) -> Self {
+        Self {
+            name: name.to_owned(),
+            unit,
+            log: true,
+        }
+    }
+
+    pub(crate) fn linear(name: &str, unit: Unit) -> Self {
+        Self {
+            log: false,
+            ..Self::log(name, unit)
+        }
+    }
+}
+
+/// Whether a claim of the paper holds here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    /// Short and fixed, for finding it again.
+    pub(crate) id: String,
+    /// What the paper says.
+    pub(crate) claim: String,
+    pub(crate) holds: Answer,
+    /// What was found, in words made from `figures`, with the criterion.
+    pub(crate) paragraph: String,
+    /// What decided it.
+    pub(crate) figures: Vec<Figure>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    #[serde(rename = "holds")]
+    Holds,
+    #[serde(rename = "does not hold")]
+    DoesNotHold,
+    #[serde(rename = "cannot tell")]
+    CannotTell,
+}
+
+/// One figure that decides a verdict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Figure {
+    pub(crate) name: String,
+    pub(crate) unit: Unit,
+    pub(crate) cell: Cell,
+}
+
+impl Answer {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::DoesNotHold => "does not hold",
+            Self::CannotTell => "cannot tell",
+        }
+    }
+}
+
+/// `None`, for want of a figure, cannot be told.
+impl From<Option<bool>> for Answer {
+    fn from(holds: Option<bool>) -> Self {
+        match holds {
+            Some(true) => Self::Holds,
+            Some(false) => Self::DoesNotHold,
+            None => Self::CannotTell,
+        }
+    }
+}
+
+impl Verdict {
+    pub(crate) fn new(id: &str, claim: &str, holds: impl Into<Answer>) -> Self {
+        Self {
+            id: id.to_owned(),
+            claim: claim.to_owned(),
+            holds: holds.into(),
+            paragraph: String::new(),
+            figures: Vec::new(),
+        }
+    }
+
+    pub(crate) fn because(mut self, paragraph: impl Into<String>) -> Self {
+        self.paragraph = paragraph.into();
+        self
+    }
+
+    pub(crate) fn figure(mut self, name: impl Into<String>, unit: Unit, cell: Cell) -> Self {
+        self.figures.push(Figure {
+            name: name.into(),
+            unit,
+            cell,
+        });
+        self
+    }
+}
+
+/// A finite number with the digits that a figure keeps.
+fn number(value: f64) -> Option<f64> {
+    if value == 0.0 {
+        return Some(0.0);
+    }
+    if !value.is_finite() {
+        return None;
+    }
+    // By way of decimal text, so that JSON says 0.002105 and not 0.0021049999.
+    let digits = usize::try_from(DIGITS - 1).unwrap_or(0);
+    format!("{value:.digits$e}").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_keep_five_digits_and_nothing_that_is_no_number() {
+        assert_eq!(Cell::here(0.123_456_789).here, Some(0.123_46));
+        assert_eq!(Cell::here(f64::NAN), Cell::default());
+        assert_eq!(Cell::here(1.0).beside(2.0).paper, Some(2.0));
+    }
+
+    #[test]
+    fn rows_are_filled_and_found_by_name() {
+        let columns = [("first", Unit::Seconds), ("later", Unit::Seconds)];
+        let mut table = Table::new("t", "T", "way", &columns);
+        table.row("copy", [Cell::here(1.0)]);
+        assert_eq!(table.cell("copy", "first").unwrap().here, Some(1.0));
+        assert_eq!(table.cell("copy", "later"), Some(&Cell::default()));
+        assert_eq!(table.cell("move", "first"), None);
+    }
+}

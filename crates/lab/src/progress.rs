@@ -1,0 +1,63 @@
+//! Progress on standard error: a bar on a terminal, else a line an experiment.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// One bar, used by one experiment after the other.
+///
+/// It is drawn when an experiment makes a step, never by a thread of its own, which would
+/// disturb what is measured.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    lines: bool,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        let bar = ProgressBar::new(0);
+        let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len}  {msg}")
+            .expect("a valid template");
+        bar.set_style(style);
+        Self {
+            bar,
+            lines: !std::io::stderr().is_terminal(),
+        }
+    }
+
+    /// Another experiment begins.
+    pub(crate) fn experiment(&self, name: &str) {
+        self.bar.reset();
+        self.bar.set_length(1);
+        self.bar.set_prefix(name.to_owned());
+        self.bar.set_message("");
+    }
+
+    /// It will make so many steps.
+    pub(crate) fn begin(&self, steps: usize) {
+        self.bar.reset();
+        self.bar.set_length(steps as u64);
+    }
+
+    /// It is about to do `what`.
+    pub(crate) fn step(&self, what: impl Into<String>) {
+        self.bar.set_message(what.into());
+        self.bar.inc(1);
+    }
+
+    /// It is done.
+    pub(crate) fn done(&self, name: &str, took: Duration, how: &str) {
+        let line = format!("{name}: {how} after {:.1} s", took.as_secs_f64());
+        if self.lines {
+            eprintln!("{line}");
+        } else {
+            self.bar.println(line);
+        }
+    }
+
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,152 @@
+//! The commands: list the experiments, run some, leave what they found.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use portolan_measure::cpus::{self, Cpus};
+use portolan_measure::out;
+
+use crate::args::{ListArgs, RunArgs};
+use crate::error::{LabError, Result};
+use crate::experiment::{Context, Experiment, Features};
+use crate::experiments::ALL;
+use crate::machine::{self, Machine};
+use crate::progress::Progress;
+use crate::report::{About, Ending, FORMAT, Record, Report};
+use crate::text;
+
+/// Where `run all` leaves its page unless told otherwise.
+const OUT: &str = "portolan-lab";
+
+pub(crate) fn list(args: &ListArgs) -> Result<()> {
+    let all: Vec<About> = ALL.iter().map(|experiment| About::of(experiment)).collect();
+    if args.json {
+        out::print_json(&all)?;
+    } else {
+        out::print(&text::list(&all))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    let chosen = choose(&args.name)?;
+    // Before hours are spent on a report that nothing can be compared with.
+    let earlier = args.compare.as_deref().map(Report::read).transpose()?;
+    let directory = match (&args.out, args.name.as_str()) {
+        (Some(out), _) => Some(out.clone()),
+        (None, "all") => Some(PathBuf::from(OUT)),
+        (None, _) => None,
+    };
+    if let Some(directory) = &directory {
+        fs::create_dir_all(directory).map_err(unwritable(directory))?;
+    }
+    let report = measure(&chosen, args)?;
+    if let Some(directory) = &directory {
+        leave(directory, &report)?;
+    }
+    if args.json {
+        out::print(&report.to_json())?;
+    } else {
+        out::print(&text::report(&report, earlier.as_ref()))?;
+    }
+    let failed: Vec<&str> = report
+        .records
+        .iter()
+        .filter(|record| matches!(record.result, Ending::Failed { .. }))
+        .map(|record| record.about.name.as_str())
+        .collect();
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(LabError::Failed {
+            names: failed.join(", "),
+        })
+    }
+}
+
+fn choose(name: &str) -> Result<Vec<&'static Experiment>> {
+    if name == "all" {
+        return Ok(ALL.to_vec());
+    }
+    let found = ALL.iter().find(|experiment| experiment.name == name);
+    found.map(|experiment| vec![*experiment]).ok_or_else(|| {
+        let known: Vec<&str> = ALL.iter().map(|experiment| experiment.name).collect();
+        LabError::UnknownExperiment {
+            name: name.to_owned(),
+            known: known.join(", "),
+        }
+    })
+}
+
+/// Runs them one after the other; one that fails does not keep the others from running.
+fn measure(chosen: &[&Experiment], args: &RunArgs) -> Result<Report> {
+    let cpus = Cpus::choose();
+    cpus::pin(cpus.ours)?;
+    let features = Features::probe(&args.without);
+    let progress = Progress::new();
+    let context = Context {
+        quick: args.quick,
+        cpus: &cpus,
+        features: &features,
+        progress: &progress,
+    };
+    let machine = Machine::look(&cpus);
+    let made = machine::now();
+    let records = chosen
+        .iter()
+        .map(|experiment| record(experiment, &context))
+        .collect();
+    progress.finish();
+    Ok(Report {
+        format: FORMAT,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        made,
+        quick: args.quick,
+        machine,
+        records,
+    })
+}
+
+fn record(experiment: &Experiment, context: &Context<'_>) -> Record {
+    let start = Instant::now();
+    context.progress.experiment(experiment.name);
+    let lacking: Vec<String> = experiment
+        .needs
+        .iter()
+        .filter_map(|&need| context.lacks(need))
+        .collect();
+    let (result, how) = if lacking.is_empty() {
+        match (experiment.run)(context) {
+            Ok(outcome) => (Ending::Done(outcome), "done"),
+            Err(error) => {
+                let error = error.to_string();
+                (Ending::Failed { error }, "failed")
+            }
+        }
+    } else {
+        let why = lacking.join("; ");
+        (Ending::LeftOut { why }, "left out")
+    };
+    context.progress.done(experiment.name, start.elapsed(), how);
+    Record {
+        about: About::of(experiment),
+        seconds: start.elapsed().as_secs_f64(),
+        result,
+    }
+}
+
+/// Writes the run's files.
+fn leave(directory: &Path, report: &Report) -> Result<()> {
+    write(&directory.join("report.json"), &report.to_json())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(unwritable(path))
+}
+
+fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> LabError {
+    let path = path.to_owned();
+    move |source| LabError::Output { path, source }
+}

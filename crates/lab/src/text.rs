@@ -1,0 +1,212 @@
+//! A report for a terminal.
+
+use crate::outcome::{Cell, Outcome, Table, Verdict};
+use crate::report::{About, Earlier, Ending, Record, Report};
+use crate::unit::Unit;
+
+/// Columns of a paragraph.
+const WIDTH: usize = 80;
+
+pub(crate) fn list(all: &[About]) -> String {
+    let name = all.iter().map(|about| about.name.len()).max().unwrap_or(0);
+    all.iter()
+        .map(|About { name: n, title, .. }| format!("{n:name$}  {title}\n"))
+        .collect()
+}
+
+pub(crate) fn report(report: &Report, earlier: Option<&Report>) -> String {
+    let mut text = format!("{}\n{}\n", report.machine, report.made);
+    if let Some(earlier) = earlier {
+        text += &format!(
+            "beside a run of {}, on {}\n",
+            earlier.made, earlier.machine.cpu
+        );
+    }
+    for record in &report.records {
+        text += &format!(
+            "\n{}",
+            self::record(record, Earlier::of(earlier, &record.about.name))
+        );
+    }
+    text
+}
+
+fn record(record: &Record, earlier: Earlier<'_>) -> String {
+    let title = &record.about.title;
+    let rule = "=".repeat(title.chars().count());
+    let body = match &record.result {
+        Ending::Done(outcome) => self::outcome(outcome, earlier),
+        Ending::LeftOut { why } => wrapped(&format!("Left out: {why}.")),
+        Ending::Failed { error } => wrapped(&format!("Failed: {error}.")),
+    };
+    format!(
+        "{title}\n{rule}\n{}{body}",
+        wrapped(&record.about.hypothesis)
+    )
+}
+
+fn outcome(outcome: &Outcome, earlier: Earlier<'_>) -> String {
+    let mut text = String::new();
+    for table in &outcome.tables {
+        text += &format!("\n{}", self::table(table, earlier));
+    }
+    for verdict in &outcome.verdicts {
+        text += &format!("\n{}", self::verdict(verdict, earlier));
+    }
+    if !outcome.left_out.is_empty() {
+        text += "\nLeft out:\n";
+        for left_out in &outcome.left_out {
+            text += &wrapped(&format!("- {}: {}.", left_out.what, left_out.why));
+        }
+    }
+    text
+}
+
+/// Each row once for this machine, once for the paper, and so on, as far as there is one.
+fn table(table: &Table, earlier: Earlier<'_>) -> String {
+    let mut lines = vec![vec![table.corner.clone(), String::new()]];
+    lines[0].extend(table.columns.iter().map(|column| column.name.clone()));
+    for row in &table.rows {
+        let then = |at: usize| earlier.cell(table, &row.label, at);
+        let cells = || row.cells.iter().enumerate();
+        let figures = |pick: fn(&Cell) -> Option<f64>| -> Vec<Option<f64>> {
+            cells().map(|(_, cell)| pick(cell)).collect()
+        };
+        let ratio = |(at, cell): (usize, &Cell)| {
+            Some(cell.here? / then(at)?).filter(|ratio| ratio.is_finite())
+        };
+        let of = [
+            ("here", figures(|cell| cell.here)),
+            ("paper", figures(|cell| cell.paper)),
+            ("earlier", cells().map(|(at, _)| then(at)).collect()),
+            ("ratio", cells().map(ratio).collect()),
+        ];
+        let mut label = row.label.as_str();
+        for (who, figures) in of {
+            if figures.iter().all(Option::is_none) {
+                continue;
+            }
+            let mut line = vec![std::mem::take(&mut label).to_owned(), who.to_owned()];
+            let columns = figures.into_iter().zip(&table.columns);
+            line.extend(columns.map(|(figure, column)| {
+                let unit = if who == "ratio" {
+                    Unit::Times
+                } else {
+                    column.unit
+                };
+                figure.map_or_else(String::new, |figure| match who {
+                    "paper" => unit.quote(figure),
+                    _ => unit.show(figure),
+                })
+            }));
+            lines.push(line);
+        }
+    }
+    let note = if table.note.is_empty() {
+        String::new()
+    } else {
+        wrapped(&table.note)
+    };
+    format!("{}\n{note}{}", table.title, aligned(&lines))
+}
+
+fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
+    let Verdict {
+        claim,
+        holds,
+        paragraph,
+        ..
+    } = verdict;
+    let then: Vec<String> = verdict
+        .figures
+        .iter()
+        .filter_map(|figure| {
+            let then = earlier.figure(&verdict.id, figure)?;
+            Some(format!("{} {}", figure.name, figure.unit.show(then)))
+        })
+        .collect();
+    let then = if then.is_empty() {
+        String::new()
+    } else {
+        format!(" (Earlier: {}.)", then.join(", "))
+    };
+    wrapped(&format!(
+        "\"{claim}\" {}: {paragraph}{then}",
+        holds.name().to_uppercase()
+    ))
+}
+
+/// The first two columns to the left, the others to the right.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |at: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(at));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        let cells: Vec<String> = line
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(at, (cell, &width))| {
+                if at < 2 {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            })
+            .collect();
+        text += cells.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// A paragraph, broken between words.
+fn wrapped(paragraph: &str) -> String {
+    let mut text = String::new();
+    let mut column = 0;
+    for word in paragraph.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > WIDTH {
+            text.push('\n');
+            column = 0;
+        }
+        if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text += word;
+        column += length;
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_a_line_for_whoever_has_a_figure() {
+        let columns = [("first", Unit::Seconds), ("later", Unit::Seconds)];
+        let mut rows = Table::new("t", "T", "way", &columns);
+        rows.row("copy", [Cell::here(1e-6).beside(2e-3), Cell::here(2e-6)]);
+        rows.row("move", [Cell::here(3e-6)]);
+        assert_eq!(
+            table(&rows, Earlier::default()),
+            "T\nway            first    later\n\
+             copy  here   1.00 µs  2.00 µs\n      paper     2 ms\n\
+             move  here   3.00 µs\n"
+        );
+    }
+
+    #[test]
+    fn paragraphs_are_broken_between_words() {
+        let text = wrapped(&"word ".repeat(40));
+        assert!(text.lines().all(|line| line.len() <= WIDTH));
+        assert_eq!(text.split_whitespace().count(), 40);
+    }
+}

@@ -1,0 +1,163 @@
+//! The command from outside: what it lists, leaves behind, compares and refuses.
+//!
+//! Experiments run in their quick size; what is checked is structure, never a time.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn lab(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn report(output: &Output) -> Value {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A directory of this test's own.
+fn directory(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    path
+}
+
+fn outcome<'a>(report: &'a Value, experiment: &str) -> &'a Value {
+    let records = report["records"].as_array().unwrap();
+    let found = records.iter().find(|r| r["about"]["name"] == experiment);
+    &found.unwrap()["result"]["done"]
+}
+
+fn rows(table: &Value) -> Vec<&str> {
+    let rows = table["rows"].as_array().unwrap();
+    rows.iter()
+        .map(|row| row["label"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn the_machine_has_a_row_for_every_step() {
+    let report = report(&lab(&["run", "machine", "--quick", "--json"]));
+    let outcome = outcome(&report, "machine");
+    let table = &outcome["tables"][0];
+    for label in ["procedure call", "system call", "copy of 8 KiB"] {
+        assert!(rows(table).contains(&label), "{label}");
+    }
+    for row in table["rows"].as_array().unwrap() {
+        // A guard pair is a difference, and may be anything in a run as short as this.
+        let time = row["cells"][0]["here"].as_f64().unwrap();
+        let label = row["label"].as_str().unwrap();
+        assert!(time > 0.0 || label.starts_with("guard pair"), "{label}");
+    }
+    assert_eq!(table["rows"][0]["cells"][0]["paper"], 4.3e-6);
+}
+
+#[test]
+fn what_a_machine_lacks_is_left_out_with_the_reason() {
+    let arguments = [
+        "run",
+        "machine",
+        "--quick",
+        "--json",
+        "--without",
+        "guarded",
+    ];
+    let report = report(&lab(&arguments));
+    let outcome = outcome(&report, "machine");
+    assert!(!rows(&outcome["tables"][0]).contains(&"fault, 8 KiB"));
+    let left_out = outcome["left_out"].as_array().unwrap();
+    let guards = left_out
+        .iter()
+        .find(|l| l["what"] == "guard pairs and faults");
+    assert!(
+        guards.unwrap()["why"]
+            .as_str()
+            .unwrap()
+            .contains("--without")
+    );
+    // And no verdict is made without them.
+    assert_eq!(outcome["verdicts"][0]["holds"], "cannot tell");
+}
+
+#[test]
+fn one_processor_leaves_out_what_needs_two() {
+    // The command may use what the thread may that starts it.
+    let cpu = portolan_sys::machine::cpus_allowed()[0];
+    portolan_sys::machine::pin(cpu).unwrap();
+    let report = report(&lab(&["run", "machine", "--quick", "--json"]));
+    let left_out = &outcome(&report, "machine")["left_out"];
+    assert_eq!(left_out[0]["what"], "cache line to another core");
+    let why = left_out[0]["why"].as_str().unwrap();
+    assert!(why.contains("needs 2 processors, and may use 1"), "{why}");
+    assert_eq!(report["machine"]["line_seconds"], Value::Null);
+}
+
+#[test]
+fn a_run_is_compared_with_an_earlier_one() {
+    let out = directory("earlier");
+    let out = out.to_str().unwrap();
+    report(&lab(&["run", "machine", "--quick", "--json", "--out", out]));
+    let earlier = format!("{out}/report.json");
+    let output = lab(&["run", "machine", "--quick", "--compare", &earlier]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = |who: &'static str| {
+        text.lines()
+            .filter(move |l| l.split_whitespace().any(|w| w == who))
+    };
+    assert!(lines("earlier").count() > 5, "{text}");
+    assert!(lines("ratio").all(|line| line.contains('×')), "{text}");
+}
+
+#[test]
+fn what_is_asked_wrongly_is_refused_with_a_remedy() {
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let text = text.to_str().unwrap();
+    let old = directory("old.json");
+    std::fs::write(&old, "{\"format\": 0}").unwrap();
+    for (arguments, says) in [
+        (
+            ["run", "nothing", "--quick"].as_slice(),
+            "there is no experiment \"nothing\"",
+        ),
+        (
+            &["run", "machine", "--compare", "/nowhere"],
+            "cannot read /nowhere",
+        ),
+        (&["run", "machine", "--compare", text], "is not a report"),
+        (
+            &["run", "machine", "--compare", old.to_str().unwrap()],
+            "has format 0",
+        ),
+        (
+            &["run", "machine", "--out", "/proc/lab"],
+            "cannot write /proc/lab",
+        ),
+    ] {
+        let output = lab(arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(says) && error.contains("to do:"), "{error}");
+    }
+}
+
+#[test]
+fn the_list_names_every_experiment_once() {
+    let json = report(&lab(&["list", "--json"]));
+    let names: Vec<&str> = json
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|about| about["name"].as_str().unwrap())
+        .collect();
+    let mut once = names.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once.len(), names.len());
+    let text = String::from_utf8(lab(&["list"]).stdout).unwrap();
+    assert_eq!(text.lines().count(), names.len());
+}
