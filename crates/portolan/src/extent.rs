@@ -465,13 +465,13 @@ fn populate(member: &Member, first: usize, count: usize) -> bool {
         if member.guard.is_none() {
             // Map them here and now; a failure only means a fault later.
             let _ = memory::populate_write(address, CHUNK);
-            if tables
+            // Where others close pages, none are locked, not even by a member that does not.
+            let lockable = member.protection != crate::Protection::Guarded;
+            let options = tables
                 .header
                 .options
-                .load(std::sync::atomic::Ordering::Relaxed)
-                & 1
-                != 0
-            {
+                .load(std::sync::atomic::Ordering::Relaxed);
+            if lockable && options & 1 != 0 {
                 let _ = memory::lock(address, CHUNK, memory::Lock::Now);
             }
         }

@@ -12,8 +12,8 @@ use std::sync::Mutex;
 
 /// What every handle of this process in one domain shares.
 pub(crate) struct Member {
-    /// What closes and opens pages in a guarded domain. First, so that it is gone before
-    /// the region that it guards.
+    /// What closes and opens pages in a guarded domain; none where this process's mapping
+    /// stays open. First, so that it is gone before the region that it guards.
     pub(crate) guard: Option<Guard>,
     pub(crate) region: Region,
     /// Our space.
@@ -46,6 +46,11 @@ impl Member {
     #[inline]
     pub(crate) fn rights(&self) -> RightRow<'_> {
         self.tables().right_row(self.space)
+    }
+
+    /// Whether every page of the region is open here, whoever owns it.
+    pub(crate) fn always_open(&self) -> bool {
+        self.guard.is_none()
     }
 
     /// Refuses a forked child: it is not a member, and the region is not mapped there.

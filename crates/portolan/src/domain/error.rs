@@ -65,6 +65,12 @@ pub enum JoinError {
         /// What the domain has.
         found: &'static str,
     },
+    /// The caller's: this process is a guarded member already, and asked to be one to which
+    /// everything is open.
+    #[error(
+        "this process has joined the domain already, guarded: only its first `join` decides whether its mapping stays open (`always_open`)"
+    )]
+    GuardedAlready,
     /// The state's: host and newcomer were built for different formats.
     #[error(
         "the domain has format {theirs} and this program speaks {ours}: use programs of one version"

@@ -124,6 +124,12 @@ impl Domain {
         self.member.protection
     }
 
+    /// Whether every page of the domain is open to this process, whoever owns it: in a
+    /// trusted domain always, in a guarded one if it joined with [`Builder::always_open`].
+    pub fn is_always_open(&self) -> bool {
+        self.member.always_open()
+    }
+
     /// Whether this process still is a member that the others can reach. Asks the kernel,
     /// so it is for now and then, not for every message.
     ///

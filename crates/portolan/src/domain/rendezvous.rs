@@ -65,6 +65,9 @@ pub(super) fn join(settings: &Builder) -> Result<Domain, JoinError> {
     if let Some((member, settled)) = &*place {
         if let Some(member) = member.upgrade() {
             check_protection(settings, member.protection)?;
+            if settings.always_open && !member.always_open() {
+                return Err(JoinError::GuardedAlready);
+            }
             return Ok(Domain::new(member));
         }
         // Its last handle is being dropped: its addresses are free afterwards.
@@ -103,7 +106,7 @@ fn member(
 ) -> Result<Member, JoinError> {
     let protection = protection_of(&region);
     let guard = match protection {
-        Protection::Guarded => Some(Guard::new(&region, us.space)?),
+        Protection::Guarded if !settings.always_open => Some(Guard::new(&region, us.space)?),
         _ => None,
     };
     Ok(Member {

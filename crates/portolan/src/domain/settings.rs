@@ -19,7 +19,8 @@ const MAX_PERMITTED: usize = 63;
 /// How to join a domain, and what it is like if this process is the first.
 ///
 /// Size, limit, protection, locking and permissions hold if this process creates the
-/// domain; of a domain that exists, they are what its creator chose.
+/// domain; of a domain that exists, they are what its creator chose. The rest is this
+/// process's own affair.
 ///
 /// # Examples
 ///
@@ -37,6 +38,7 @@ pub struct Builder {
     pub(super) limit: Option<u64>,
     pub(super) protection: Option<Protection>,
     pub(super) lock_pages: bool,
+    pub(super) always_open: bool,
     pub(super) users: Vec<u32>,
     pub(super) groups: Vec<u32>,
     pub(super) space_name: Option<String>,
@@ -57,6 +59,7 @@ impl Builder {
             limit: None,
             protection: None,
             lock_pages: false,
+            always_open: false,
             users: Vec::new(),
             groups: Vec::new(),
             space_name: None,
@@ -90,6 +93,29 @@ impl Builder {
     /// Whether the pages of extents are locked in memory.
     pub fn lock_pages(mut self, lock: bool) -> Self {
         self.lock_pages = lock;
+        self
+    }
+
+    /// Keeps this process's own mapping of a guarded domain's memory open for good: its
+    /// pages are neither closed when it sends nor opened when it receives, and nothing
+    /// that it touches is a stray access. For a service that all members trust with
+    /// everything they send, as the processes of an operating system trust its kernel; it
+    /// saves the work on its side of each message.
+    ///
+    /// The other members are guarded as before, from each other. From this process
+    /// nothing guards them: it can read and write every extent at any time, by mistake as
+    /// well. In a trusted domain this changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan::{Domain, Protection};
+    /// let service = Domain::builder("files").protection(Protection::Guarded).always_open();
+    /// assert!(service.private()?.is_always_open());
+    /// # Ok::<(), portolan::JoinError>(())
+    /// ```
+    pub fn always_open(mut self) -> Self {
+        self.always_open = true;
         self
     }
 

@@ -25,7 +25,8 @@
 //!
 //! # Invariants
 //!
-//! - **G1** Pages are open only in a space whose owner row says *held* or *parked*.
+//! - **G1** Pages are open only in a space whose owner row says *held* or *parked*, and in
+//!   one that joined to have them always open: such a member has no guard at all.
 //! - **G2** Before an extent's message is published, or its allocation word freed, its
 //!   pages are closed in every thread of this process: so no receive returns before the
 //!   sender's access has ended.

@@ -243,8 +243,9 @@ impl State {
     fn obey(&mut self, line: &str) -> Answer {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            ["join", name] => self.join(name, 1 << 30),
-            ["join", name, limit] => self.join(name, limit.parse()?),
+            ["join", name] => self.join(name, 1 << 30, false),
+            ["join", name, "open"] => self.join(name, 1 << 30, true),
+            ["join", name, limit] => self.join(name, limit.parse()?, false),
             ["space"] => Ok(self.domain().space().to_string()),
             ["bind", name] => {
                 let port = self.domain().bind(PortOptions::named(name))?;
@@ -334,13 +335,16 @@ impl State {
         self.domain.as_ref().unwrap()
     }
 
-    fn join(&mut self, name: &str, limit: u64) -> Answer {
-        let builder = Domain::builder(name)
+    fn join(&mut self, name: &str, limit: u64, open: bool) -> Answer {
+        let mut builder = Domain::builder(name)
             .size(256 << 20)
             .limit(limit)
             .deadline(PATIENCE)
             .space_name("victim")
             .protection(Protection::Guarded);
+        if open {
+            builder = builder.always_open();
+        }
         self.domain = Some(builder.join()?);
         done()
     }

@@ -7,5 +7,6 @@
 mod among;
 mod child;
 mod copied;
+mod open;
 mod race;
 mod stray;
