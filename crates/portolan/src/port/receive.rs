@@ -593,13 +593,13 @@ impl ReceiveRight {
             .control
             .transit
             .store(destination.0, Ordering::Relaxed);
-        mark!("right.receive_leaves");
         rights::set_phase(
             &self.at.member,
             self.at.port,
             PortPhase::Moving,
             self.at.member.space,
         );
+        mark!("right.receive_leaves");
     }
 
     /// It was not published after all.
