@@ -39,7 +39,8 @@ pub(crate) struct Findings {
     pub(crate) unreleased: Vec<String>,
     pub(crate) hung: Vec<String>,
     pub(crate) leaderless: Vec<String>,
-    /// Ports whose receiver sleeps although a message waits, by port.
+    /// Ports where a message waits, and whoever receives there was not told. That is no
+    /// finding yet: somebody may be about to tell it.
     pub(crate) sleeping: BTreeSet<u16>,
     /// Extents: free, held, in messages.
     pub(crate) extents: (usize, usize, usize),
@@ -74,6 +75,11 @@ impl Findings {
         .into_iter()
         .flatten()
     }
+}
+
+/// The finding, once nobody is about to wake them.
+pub(crate) fn sleepers(ports: &BTreeSet<u16>) -> String {
+    format!("the receivers of ports {ports:?} sleep, and messages wait")
 }
 
 /// Who holds an extent.
@@ -126,13 +132,15 @@ pub(crate) fn audit(image: &Image, journals: &[(u32, Journal)]) -> io::Result<Fi
     Ok(audit.found)
 }
 
+/// What a process's first thread is at: `R`, `S`, ...; nothing, if there is none.
+pub(crate) fn process_state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
 /// Whether a process lives.
 fn lives(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')')
-        .next()
-        .and_then(|rest| rest.trim_start().chars().next())
-        .is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    process_state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// Whether everybody in the region is alive and settled: nobody joins, leaves or is being

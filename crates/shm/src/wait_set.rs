@@ -37,7 +37,8 @@ pub struct WaitSetEntry {
     summit: AtomicU64,
     spare: [AtomicU64; 5],
     ridges: [AtomicU64; RIDGES],
-    leaves: [AtomicU64; LEAVES],
+    /// A bit for each member that may be ready.
+    pub leaves: [AtomicU64; LEAVES],
     rest: [AtomicU64; REST],
 }
 

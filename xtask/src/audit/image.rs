@@ -6,12 +6,13 @@ use portolan_abi::limits::{CHUNK, LINE, MAX_PORTS, MAX_SPACES, MAX_WATCHES, PAGE
 use portolan_abi::owner::{AllocWord, ChunkWord, Destination, OwnerWord};
 use portolan_abi::port::{PortStatus, RightWord};
 use portolan_abi::region::{
-    Geometry, MAGIC, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, SPACE_BYTES, WATCH_BYTES,
+    Geometry, MAGIC, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, SPACE_BYTES, WAIT_SET_BYTES, WATCH_BYTES,
 };
 use portolan_abi::slot::SlotState;
 use portolan_abi::space::{HostWord, SpaceStatus};
 use portolan_shm::queue::PortEntry;
 use portolan_shm::region::{Header, SpaceEntry, WatchEntry};
+use portolan_shm::wait_set::WaitSetEntry;
 use rustix::fs::SeekFrom;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -39,6 +40,8 @@ pub(crate) struct Port {
     pub(crate) status: PortStatus,
     pub(crate) transit: Destination,
     pub(crate) head: u64,
+    /// Armed, by itself or in a wait set, and not raised there: who receives relies on
+    /// being told.
     pub(crate) asleep: bool,
     pub(crate) wanted: u32,
     pub(crate) events: u32,
@@ -84,7 +87,7 @@ const fn at(offset: usize) -> u64 {
 
 impl Image {
     /// Reads the header.
-    pub(crate) fn open(file: File) -> io::Result<Self> {
+    fn open(file: File) -> io::Result<Self> {
         let mut head = [0; 32];
         file.read_exact_at(&mut head, 0)?;
         let size = word_at(&head, offset_of!(Header, size));
@@ -97,6 +100,19 @@ impl Image {
             geometry,
             base: word_at(&head, offset_of!(Header, base)),
         })
+    }
+
+    /// The region of a domain, as one of its members has it open.
+    pub(crate) fn of_process(pid: u32, domain: &str) -> io::Result<Option<Self>> {
+        let wanted = format!("memfd:portolan:{domain} ");
+        for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
+            let names = std::fs::read_link(entry.path())
+                .is_ok_and(|l| l.to_string_lossy().contains(&wanted));
+            if names {
+                return File::open(entry.path()).and_then(Self::open).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     fn bytes(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
@@ -207,13 +223,24 @@ impl Image {
             status: PortStatus::unpack(word(offset_of!(PortEntry, control.status))),
             transit: Destination(word(offset_of!(PortEntry, control.transit))),
             head: word(offset_of!(PortEntry, receiver.head)),
-            // In a wait set it stays armed while its receiver is about other things.
             asleep: half(offset_of!(PortEntry, sleep.asleep)) != 0
-                && word(offset_of!(PortEntry, sleep.wait_set)) == 0,
+                && !self.is_raised(word(offset_of!(PortEntry, sleep.wait_set)))?,
             wanted: half(offset_of!(PortEntry, sleep.wanted)),
             events: half(offset_of!(PortEntry, sleep.events)),
             slots: slots.collect(),
         })
+    }
+
+    /// Whether a port's wait set was told of it. In a set a port stays armed while its
+    /// receiver is about other things; what was raised is looked at by the next wait.
+    fn is_raised(&self, link: u64) -> io::Result<bool> {
+        let Some(set) = (link & 0xffff_ffff).checked_sub(1) else {
+            return Ok(false);
+        };
+        let member = link >> 32;
+        let leaf = at(offset_of!(WaitSetEntry, leaves)) + member / 64 * 8;
+        let bits = self.word(self.geometry.wait_sets + set * WAIT_SET_BYTES + leaf)?;
+        Ok(bits >> (member % 64) & 1 == 1)
     }
 
     pub(crate) fn chunks(&self) -> io::Result<Vec<ChunkWord>> {

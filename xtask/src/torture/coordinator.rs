@@ -10,7 +10,6 @@ use crate::marks::{MARKS, Passer, passer};
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -299,16 +298,9 @@ impl Coordinator {
         if self.board.get(0, Entry::Space) == 0 {
             return;
         }
-        let wanted = format!("memfd:portolan:{} ", self.domain);
-        let Ok(list) = std::fs::read_dir(format!("/proc/{}/fd", child.id())) else {
-            return;
-        };
-        for entry in list.flatten() {
-            let names = std::fs::read_link(entry.path())
-                .is_ok_and(|l| l.to_string_lossy().contains(&wanted));
-            if names && let Ok(image) = File::open(entry.path()).and_then(Image::open) {
-                self.image = Some(image);
-            }
+        // Fails while the worker is about to begin, or was killed.
+        if let Ok(image) = Image::of_process(child.id(), &self.domain) {
+            self.image = image;
         }
     }
 
@@ -881,9 +873,7 @@ impl Coordinator {
             }
             if Instant::now() > end {
                 self.report.hung_waiters += still.len() as u64;
-                self.note(format!(
-                    "hung: the receivers of ports {still:?} sleep, and messages wait"
-                ));
+                self.note(format!("hung: {}", audit::sleepers(&still)));
                 return Ok(());
             }
             first = Some(still);
