@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long joining and leaving may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a worker sleeps for a message at the most; only a message ends that sooner.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(600);
 /// How long an operation may wait otherwise.
 const SHORT: Duration = Duration::from_millis(30);
 /// Most rights, ports, and so on, that a worker keeps.
