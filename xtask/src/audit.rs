@@ -59,6 +59,13 @@ impl Findings {
         .all(|f| f.is_empty())
     }
 
+    /// Nobody is about to wake anybody any more: who sleeps beside a message hangs.
+    pub(crate) fn count_sleepers(&mut self) {
+        if !self.sleeping.is_empty() {
+            self.hung.push(sleepers(&self.sleeping));
+        }
+    }
+
     pub(crate) fn all(&self) -> impl Iterator<Item = String> {
         let named = |name: &'static str, list: &[String]| {
             list.iter()

@@ -4,9 +4,12 @@
 mod audit;
 mod checks;
 mod marks;
+mod stage;
 mod torture;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
+use stage::{Part, SCENES, Scene};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -33,6 +36,19 @@ enum Task {
     /// One process of a torture run
     #[command(hide = true)]
     TortureWorker(WorkerArgs),
+    /// Stage the one death that a rule of the recovery is for, and audit what is left
+    #[command(after_help = "Example:\n  cargo xtask stage wakes\n  cargo xtask stage wakes --off")]
+    Stage(StageArgs),
+    /// One process of a staged death
+    #[command(hide = true)]
+    StageActor {
+        #[arg(long)]
+        domain: String,
+        #[arg(long)]
+        part: Part,
+        #[command(flatten)]
+        stage: StageArgs,
+    },
     /// Check the lock-free structures under loom
     #[command(after_help = "Example:\n  cargo xtask loom\n  cargo xtask loom loom_queue")]
     Loom {
@@ -66,13 +82,13 @@ struct TortureArgs {
     #[arg(long)]
     seed: Option<u64>,
     /// Switch one rule of the recovery off; the audit is to notice
-    #[arg(long, value_name = "RULE", value_parser = clap::builder::PossibleValuesParser::new(portolan::sabotage::RULES))]
+    #[arg(long, value_name = "RULE", value_parser = PossibleValuesParser::new(portolan::sabotage::RULES))]
     sabotage: Option<String>,
     /// Workers
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(5..=30))]
     processes: u8,
     /// Die at these marks only, and nowhere else
-    #[arg(long, value_name = "MARK", value_parser = clap::builder::PossibleValuesParser::new(marks::MARKS))]
+    #[arg(long, value_name = "MARK", value_parser = PossibleValuesParser::new(marks::MARKS))]
     mark: Vec<String>,
     /// End with the first audit that finds something
     #[arg(long)]
@@ -93,6 +109,21 @@ struct WorkerArgs {
     sabotage: Option<String>,
 }
 
+#[derive(Debug, clap::Args)]
+struct StageArgs {
+    /// Which death
+    #[arg(value_parser = scene_names())]
+    scene: &'static Scene,
+    /// Switch the rule off; the audit is to notice
+    #[arg(long)]
+    off: bool,
+}
+
+fn scene_names() -> impl TypedValueParser<Value = &'static Scene> {
+    PossibleValuesParser::new(SCENES.iter().map(|s| s.name))
+        .try_map(|name: String| Scene::of(&name).ok_or("there is no such scene"))
+}
+
 fn main() -> ExitCode {
     match Args::parse().command {
         Task::Torture(args) => torture(args),
@@ -103,6 +134,12 @@ fn main() -> ExitCode {
             seed: args.seed,
             sabotage: args.sabotage.as_deref(),
         }),
+        Task::Stage(args) => stage(&args),
+        Task::StageActor {
+            domain,
+            part,
+            stage: StageArgs { scene, off },
+        } => stage::act(scene, part, &domain, off),
         Task::Loom { tests } => checks::loom(&tests),
         Task::Miri => checks::miri(),
         Task::Fuzz { seconds } => checks::fuzz(seconds),
@@ -139,5 +176,20 @@ fn torture(args: TortureArgs) -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+/// Says what was found, a line each. Fails with 1 if something was, with 2 if the scene
+/// could not be played.
+fn stage(args: &StageArgs) -> ExitCode {
+    match stage::run(args.scene, args.off) {
+        Ok(found) => {
+            found.iter().for_each(|finding| println!("{finding}"));
+            ExitCode::from(u8::from(!found.is_empty()))
+        }
+        Err(failure) => {
+            eprintln!("the scene could not be played: {failure}");
+            ExitCode::from(2)
+        }
     }
 }

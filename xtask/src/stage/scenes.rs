@@ -1,0 +1,206 @@
+//! The deaths: where the victim dies, what it was at, and what somebody else waits for.
+
+use super::actor::{Actor, stay};
+use super::{Failure, PATIENCE};
+use portolan::{Access, Deadline, Message, PortOptions, SendRight, WaitSet, Waiting, WhenFull};
+use std::time::{Duration, Instant};
+
+/// A death, and who is there.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    pub(crate) name: &'static str,
+    /// The rule of the recovery without which something is lost.
+    pub(crate) rule: &'static str,
+    /// Where the victim dies.
+    pub(crate) mark: &'static str,
+    /// The victim gets its cue when the survivor sleeps.
+    pub(crate) sleeps: bool,
+    pub(crate) survivor: fn(&Actor) -> Result<(), Failure>,
+    pub(crate) victim: fn(&Actor) -> Result<(), Failure>,
+}
+
+/// A scene in which the survivor has a port, and nothing is done with it but by the victim.
+const fn scene(
+    rule: &'static str,
+    mark: &'static str,
+    victim: fn(&Actor) -> Result<(), Failure>,
+) -> Scene {
+    Scene {
+        name: rule,
+        rule,
+        mark,
+        sleeps: false,
+        survivor: stand_by,
+        victim,
+    }
+}
+
+/// Every scene: one for each rule, and more for the one that wakes in several ways.
+pub(crate) static SCENES: [Scene; 11] = [
+    scene("names", "bind.names_locked", bind),
+    scene("extents", "send.before_publish", send_extents),
+    scene("moving", "right.receive_leaves", send_port),
+    scene("claims", "send.claimed", send),
+    scene("ports", "bind.done", bind),
+    Scene {
+        survivor: ask,
+        ..scene("rights", "receive.taken", serve)
+    },
+    scene("chunks", "chunk.claimed", allocate),
+    scene("waits", "watch.taken", watch),
+    Scene {
+        sleeps: true,
+        survivor: sleep,
+        ..scene("wakes", "send.before_wake", send)
+    },
+    Scene {
+        name: "wakes-set",
+        sleeps: true,
+        survivor: sleep_in_set,
+        ..scene("wakes", "send.before_wake", send)
+    },
+    Scene {
+        name: "wakes-senders",
+        survivor: await_no_more_senders,
+        ..scene("wakes", "allocate.done", allocate_with_a_right)
+    },
+];
+
+impl Scene {
+    pub(crate) fn of(name: &str) -> Option<&'static Self> {
+        SCENES.iter().find(|s| s.name == name)
+    }
+}
+
+const INBOX: &str = "inbox";
+const SERVER: &str = "server";
+
+// Survivors.
+
+fn stand_by(actor: &Actor) -> Result<(), Failure> {
+    let _inbox = actor.domain.bind(PortOptions::named(INBOX))?;
+    actor.ready(1, 0)?;
+    stay()
+}
+
+/// Waits for an answer.
+fn ask(actor: &Actor) -> Result<(), Failure> {
+    let server = actor.domain.connect(SERVER, PATIENCE)?;
+    let _pending = server.request(Message::new(b"?")?, WhenFull::Fail)?;
+    // Or the journal would have to say whether it lives.
+    drop(server);
+    actor.ready(0, 1)?;
+    stay()
+}
+
+fn sleep(actor: &Actor) -> Result<(), Failure> {
+    let mut inbox = actor.domain.bind(PortOptions::named(INBOX))?;
+    inbox.set_waiting(Waiting::Sleep);
+    actor.ready(1, 0)?;
+    drop(inbox.receive(Access::Later, Deadline::NEVER)?);
+    stay()
+}
+
+fn sleep_in_set(actor: &Actor) -> Result<(), Failure> {
+    let mut set = WaitSet::new(&actor.domain)?;
+    set.set_waiting(Waiting::Sleep);
+    let inbox = actor.domain.bind(PortOptions::named(INBOX))?;
+    let token = set.add(inbox)?;
+    actor.ready(1, 0)?;
+    let _ready = set.wait(Deadline::NEVER)?;
+    let inbox = set.port_mut(token).ok_or("the port left its set")?;
+    drop(inbox.try_receive(Access::Later)?);
+    stay()
+}
+
+/// Wants to know when nobody can send any more; so far somebody can.
+fn await_no_more_senders(actor: &Actor) -> Result<(), Failure> {
+    let inbox = actor.domain.bind(PortOptions::named(INBOX))?;
+    let end = Instant::now() + PATIENCE;
+    while inbox.senders() == 0 {
+        if Instant::now() > end {
+            return Err("nobody connects".into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    inbox.request_no_more_senders();
+    actor.ready(1, 0)?;
+    stay()
+}
+
+// Victims: one call after the cue.
+
+fn connect(actor: &Actor) -> Result<SendRight, Failure> {
+    Ok(actor.domain.connect(INBOX, PATIENCE)?)
+}
+
+fn bind(actor: &Actor) -> Result<(), Failure> {
+    actor.await_cue()?;
+    let _port = actor.domain.bind(PortOptions::named("late"))?;
+    Ok(())
+}
+
+/// One extent is held, one is on its way.
+fn send_extents(actor: &Actor) -> Result<(), Failure> {
+    let inbox = connect(actor)?;
+    let _held = actor.domain.allocate(5000)?;
+    let mut message = Message::default();
+    message.push(actor.domain.allocate(70_000)?)?;
+    actor.await_cue()?;
+    Ok(inbox.send(message, WhenFull::Fail)?)
+}
+
+fn send_port(actor: &Actor) -> Result<(), Failure> {
+    let inbox = connect(actor)?;
+    let mut message = Message::default();
+    message.attach(actor.domain.bind(PortOptions::unnamed())?)?;
+    actor.await_cue()?;
+    Ok(inbox.send(message, WhenFull::Fail)?)
+}
+
+fn send(actor: &Actor) -> Result<(), Failure> {
+    let inbox = connect(actor)?;
+    actor.await_cue()?;
+    Ok(inbox.send(Message::new(b"wake up")?, WhenFull::Fail)?)
+}
+
+fn serve(actor: &Actor) -> Result<(), Failure> {
+    let options = PortOptions::named(SERVER).synchronous();
+    let mut server = actor.domain.bind(options)?;
+    actor.await_cue()?;
+    drop(server.get_request(Access::Later, PATIENCE)?);
+    Ok(())
+}
+
+fn allocate(actor: &Actor) -> Result<(), Failure> {
+    actor.await_cue()?;
+    drop(actor.domain.allocate(5000)?);
+    Ok(())
+}
+
+fn allocate_with_a_right(actor: &Actor) -> Result<(), Failure> {
+    let _inbox = connect(actor)?;
+    allocate(actor)
+}
+
+fn watch(actor: &Actor) -> Result<(), Failure> {
+    let inbox = connect(actor)?;
+    let notify = actor.domain.bind(PortOptions::unnamed())?;
+    actor.await_cue()?;
+    Ok(inbox.watch(&notify, 1)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SCENES;
+
+    #[test]
+    fn every_rule_has_a_scene_and_every_mark_is_one() {
+        for rule in portolan::sabotage::RULES {
+            assert!(SCENES.iter().any(|s| s.rule == rule), "{rule}");
+        }
+        for scene in &SCENES {
+            assert!(crate::marks::index(scene.mark).is_some(), "{}", scene.mark);
+        }
+    }
+}
