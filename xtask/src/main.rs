@@ -1,4 +1,4 @@
-//! Slower checks of Portolan: `cargo xtask torture`, `loom`, `miri`, `fuzz`, `lint`.
+//! Slower checks of Portolan: `cargo xtask torture`, `stage`, `loom`, `miri`, `fuzz`, `lint`.
 #![forbid(unsafe_code)]
 
 mod audit;
