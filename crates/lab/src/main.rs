@@ -14,7 +14,7 @@
 //! | [`outcome`] | what one finds out: tables, plots, verdicts, and what was left out |
 //! | [`report`] | a whole run: kept as JSON, compared with another |
 //! | [`child`] | what its further processes do |
-//! | [`text`] | a report for a terminal |
+//! | [`text`], [`page`] | a report for a terminal, and for a browser |
 //!
 //! An experiment only measures and judges; none prints. What is printed, drawn and
 //! compared is all in the report, so a page can be made from its JSON alone.
@@ -30,6 +30,7 @@ mod experiments;
 mod line;
 mod machine;
 mod outcome;
+mod page;
 mod progress;
 mod report;
 mod run;

@@ -13,6 +13,7 @@ use crate::error::{LabError, Result};
 use crate::experiment::{Context, Experiment, Features};
 use crate::experiments::ALL;
 use crate::machine::{self, Machine};
+use crate::page;
 use crate::progress::Progress;
 use crate::report::{About, Ending, FORMAT, Record, Report};
 use crate::text;
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     }
     let report = measure(&chosen, args)?;
     if let Some(directory) = &directory {
-        leave(directory, &report)?;
+        leave(directory, &report, earlier.as_ref())?;
     }
     if args.json {
         out::print(&report.to_json())?;
@@ -137,9 +138,21 @@ fn record(experiment: &Experiment, context: &Context<'_>) -> Record {
     }
 }
 
-/// Writes the run's files.
-fn leave(directory: &Path, report: &Report) -> Result<()> {
-    write(&directory.join("report.json"), &report.to_json())
+/// Writes the run's files: the page, what it was made from, and each plot by itself.
+fn leave(directory: &Path, report: &Report, earlier: Option<&Report>) -> Result<()> {
+    write(&directory.join("report.json"), &report.to_json())?;
+    write(
+        &directory.join("index.html"),
+        &page::render(report, earlier),
+    )?;
+    for outcome in report.records.iter().filter_map(Record::outcome) {
+        for plot in &outcome.plots {
+            if let Some(svg) = page::plot_file(plot) {
+                write(&directory.join(format!("{}.svg", plot.id)), &svg)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -1,0 +1,393 @@
+//! A report as one page that needs nothing else: no network, no script.
+//!
+//! The markup is well-formed, so that a strict parser can check it: every element is
+//! closed, every text escaped ([`markup`]). Colours come from one style sheet, light or
+//! dark as the reader has it.
+
+mod axis;
+mod markup;
+mod svg;
+
+use crate::outcome::{Answer, Cell, Outcome, Table, Verdict};
+use crate::report::{About, Earlier, Ending, Record, Report};
+use crate::unit::Unit;
+use markup::{classed, element, escape};
+
+pub(crate) use svg::file as plot_file;
+
+/// A table with more columns than this says paper and machine below each other.
+const SIDE_BY_SIDE: usize = 3;
+
+pub(crate) fn render(report: &Report, earlier: Option<&Report>) -> String {
+    let records: String = report
+        .records
+        .iter()
+        .map(|record| self::record(record, Earlier::of(earlier, &record.about.name)))
+        .collect();
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <meta name=\"color-scheme\" content=\"light dark\"/>\n\
+         <title>Portolan: the papers' experiments</title>\n\
+         <style>:root{{{}}}\n@media (prefers-color-scheme:dark){{:root{{{}}}}}\n{}{}</style>\n\
+         </head>\n<body>\n{}{}{records}</body>\n</html>\n",
+        svg::COLOURS,
+        svg::COLOURS_DARK,
+        include_str!("style.css"),
+        svg::rules(),
+        head(report, earlier),
+        summary(report),
+    )
+}
+
+/// When, on what, and beside what.
+fn head(report: &Report, earlier: Option<&Report>) -> String {
+    let machine = &report.machine;
+    let mut page = element("h1", "The papers' experiments, on this machine");
+    page += &classed(
+        "p",
+        "muted",
+        "What the papers measured, measured again: the paper's figure beside this machine's, \
+         and for each claim whether it holds here.",
+    );
+    let kind = if machine.virtual_machine {
+        " (virtual machine)"
+    } else {
+        ""
+    };
+    let pinned = match machine.line_seconds {
+        Some(line) => format!(
+            "processors {} and {}, a cache line {} apart",
+            machine.pinned[0],
+            machine.pinned[1],
+            Unit::Seconds.show(line)
+        ),
+        None => format!("processor {}", machine.pinned[0]),
+    };
+    let mut facts = vec![
+        ("made", report.made.clone()),
+        ("processor", format!("{}{kind}", machine.cpu)),
+        (
+            "processors",
+            format!("{}, {} usable", machine.cpus, machine.cpus_allowed),
+        ),
+        ("ran on", pinned),
+        ("memory", Unit::Bytes.show(machine.memory_bytes as f64)),
+        ("kernel", format!("Linux {}", machine.kernel)),
+        (
+            "huge pages",
+            format!(
+                "{}; shared memory: {}",
+                machine.huge_pages, machine.shared_huge_pages
+            ),
+        ),
+        ("load before", format!("{:.2}", machine.load_before)),
+        ("portolan", report.version.clone()),
+    ];
+    if let Some(earlier) = earlier {
+        let machine = &earlier.machine;
+        facts.push((
+            "beside",
+            format!(
+                "a run of {}, on {}, Linux {}",
+                earlier.made, machine.cpu, machine.kernel
+            ),
+        ));
+    }
+    page += "<dl class=\"facts\">\n";
+    for (name, value) in facts {
+        page += &element("dt", name);
+        page += &element("dd", &value);
+    }
+    page += "</dl>\n";
+    if report.quick {
+        page += &classed(
+            "p",
+            "warning",
+            "A quick run: it shows every row, and its figures say little.",
+        );
+    }
+    page
+}
+
+/// Every verdict in one line, as links.
+fn summary(report: &Report) -> String {
+    let mut rows = String::new();
+    for Record { about, result, .. } in &report.records {
+        let name = escape(&about.name);
+        let title = escape(&about.title);
+        let link = format!("<th scope=\"row\"><a href=\"#{name}\">{title}</a></th>");
+        match result {
+            Ending::Done(outcome) if outcome.verdicts.is_empty() => {
+                rows += &format!("<tr>{link}<td>&#8211;</td><td></td></tr>\n");
+            }
+            Ending::Done(outcome) => {
+                for (at, verdict) in outcome.verdicts.iter().enumerate() {
+                    let link = if at == 0 { &link } else { "<th></th>" };
+                    let class = class(verdict.holds);
+                    rows += &format!(
+                        "<tr>{link}<td><q>{}</q></td><td class=\"answer {class}\">{}</td></tr>\n",
+                        escape(&verdict.claim),
+                        verdict.holds.name()
+                    );
+                }
+            }
+            Ending::LeftOut { .. } => {
+                rows += &format!("<tr>{link}<td></td><td>left out</td></tr>\n");
+            }
+            Ending::Failed { .. } => {
+                rows += &format!("<tr>{link}<td></td><td>failed</td></tr>\n");
+            }
+        }
+    }
+    format!(
+        "<div class=\"scroll\"><table class=\"summary\">\n<thead><tr><th>experiment</th>\
+         <th>claim</th><th>here</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
+    )
+}
+
+fn record(record: &Record, earlier: Earlier<'_>) -> String {
+    let About {
+        name,
+        title,
+        paper,
+        section,
+        hypothesis,
+        method,
+    } = &record.about;
+    let mut page = format!(
+        "<section id=\"{}\">\n{}",
+        escape(name),
+        element("h2", title)
+    );
+    page += &classed("p", "source", &format!("{paper}. {section}."));
+    page += &element("p", hypothesis);
+    page += &format!(
+        "<details><summary>method</summary>{}{}</details>\n",
+        element("p", method),
+        classed(
+            "p",
+            "muted",
+            &format!("It took {}.", Unit::Seconds.show(record.seconds))
+        )
+    );
+    page += &match &record.result {
+        Ending::Done(outcome) => self::outcome(outcome, earlier),
+        Ending::LeftOut { why } => classed("p", "warning", &format!("Left out: {why}.")),
+        Ending::Failed { error } => classed("p", "warning", &format!("Failed: {error}.")),
+    };
+    page + "</section>\n"
+}
+
+fn outcome(outcome: &Outcome, earlier: Earlier<'_>) -> String {
+    let mut page = String::new();
+    for verdict in &outcome.verdicts {
+        page += &self::verdict(verdict, earlier);
+    }
+    for plot in &outcome.plots {
+        page += &element("h3", &plot.title);
+        match svg::draw(plot) {
+            Some(svg) => page += &format!("<div class=\"scroll\">{svg}</div>\n"),
+            None => page += &classed("p", "note", "Nothing could be measured to draw."),
+        }
+    }
+    for table in &outcome.tables {
+        page += &self::table(table, earlier);
+    }
+    if !outcome.left_out.is_empty() {
+        page += &element("h3", "Left out");
+        page += "<ul>\n";
+        for left_out in &outcome.left_out {
+            page += &element("li", &format!("{}: {}.", left_out.what, left_out.why));
+        }
+        page += "</ul>\n";
+    }
+    page
+}
+
+fn class(answer: Answer) -> &'static str {
+    match answer {
+        Answer::Holds => "holds",
+        Answer::DoesNotHold => "fails",
+        Answer::CannotTell => "open",
+    }
+}
+
+fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
+    let mut page = format!(
+        "<div class=\"verdict {}\">\n<p><q>{}</q> <span class=\"answer\">{}</span></p>\n{}",
+        class(verdict.holds),
+        escape(&verdict.claim),
+        verdict.holds.name(),
+        element("p", &verdict.paragraph)
+    );
+    let figures: Vec<String> = verdict
+        .figures
+        .iter()
+        .map(|figure| {
+            let of = |who: &str, value: Option<String>| value.map(|v| format!("{who} {v}"));
+            let then = earlier.figure(&verdict.id, figure);
+            let parts = [
+                of("here", figure.cell.here.map(|v| figure.unit.show(v))),
+                of("paper", figure.cell.paper.map(|v| figure.unit.quote(v))),
+                of("earlier", then.map(|v| figure.unit.show(v))),
+            ];
+            let parts: Vec<String> = parts.into_iter().flatten().collect();
+            format!("{}: {}", figure.name, parts.join(", "))
+        })
+        .collect();
+    page += &classed("p", "muted", &figures.join("; "));
+    page + "</div>\n"
+}
+
+fn table(table: &Table, earlier: Earlier<'_>) -> String {
+    let mut page = element("h3", &table.title);
+    if !table.note.is_empty() {
+        page += &classed("p", "note", &table.note);
+    }
+    let body = if table.columns.len() <= SIDE_BY_SIDE {
+        side_by_side(table, earlier)
+    } else {
+        stacked(table, earlier)
+    };
+    page + &format!("<div class=\"scroll\"><table>\n{body}</table></div>\n")
+}
+
+/// Who says a figure, in the order of columns.
+#[derive(Clone, Copy)]
+enum Who {
+    Paper,
+    Here,
+    Earlier,
+    Ratio,
+}
+
+impl Who {
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Paper, "paper"),
+        (Self::Here, "here"),
+        (Self::Earlier, "earlier"),
+        (Self::Ratio, "here / earlier"),
+    ];
+
+    fn of(
+        self,
+        table: &Table,
+        earlier: Earlier<'_>,
+        row: &str,
+        column: usize,
+        cell: &Cell,
+    ) -> Option<String> {
+        let unit = table.columns[column].unit;
+        let then = || earlier.cell(table, row, column);
+        match self {
+            Self::Paper => Some(unit.quote(cell.paper?)),
+            Self::Here => Some(unit.show(cell.here?)),
+            Self::Earlier => Some(unit.show(then()?)),
+            Self::Ratio => {
+                let ratio = cell.here? / then()?;
+                ratio.is_finite().then(|| Unit::Times.show(ratio))
+            }
+        }
+    }
+}
+
+/// Each column as many times as there is somebody with a figure in it.
+fn side_by_side(table: &Table, earlier: Earlier<'_>) -> String {
+    let speaks = |who: Who, column: usize| {
+        table.rows.iter().any(|row| {
+            who.of(table, earlier, &row.label, column, &row.cells[column])
+                .is_some()
+        })
+    };
+    let columns: Vec<(usize, Vec<(Who, &str)>)> = (0..table.columns.len())
+        .map(|column| {
+            let whos = Who::ALL.into_iter().filter(|(who, _)| speaks(*who, column));
+            (column, whos.collect())
+        })
+        .collect();
+    let mut page = format!(
+        "<thead><tr><th rowspan=\"2\">{}</th>",
+        escape(&table.corner)
+    );
+    for (column, whos) in &columns {
+        page += &format!(
+            "<th scope=\"colgroup\" colspan=\"{}\">{}</th>",
+            whos.len().max(1),
+            escape(&table.columns[*column].name)
+        );
+    }
+    page += "</tr>\n<tr>";
+    for (_, whos) in &columns {
+        for (_, name) in whos {
+            page += &format!("<th scope=\"col\">{name}</th>");
+        }
+        if whos.is_empty() {
+            page += "<th></th>";
+        }
+    }
+    page += "</tr></thead>\n<tbody>\n";
+    for row in &table.rows {
+        page += &format!("<tr><th scope=\"row\">{}</th>", escape(&row.label));
+        for (column, whos) in &columns {
+            for (who, _) in whos {
+                let cell = &row.cells[*column];
+                let text = who.of(table, earlier, &row.label, *column, cell);
+                let class = match who {
+                    Who::Here | Who::Ratio => "",
+                    Who::Paper | Who::Earlier => " class=\"muted\"",
+                };
+                let title =
+                    range(table.columns[*column].unit, cell).filter(|_| matches!(who, Who::Here));
+                let title =
+                    title.map_or_else(String::new, |t| format!(" title=\"{}\"", escape(&t)));
+                page += &format!(
+                    "<td{class}{title}>{}</td>",
+                    escape(&text.unwrap_or_default())
+                );
+            }
+            if whos.is_empty() {
+                page += "<td></td>";
+            }
+        }
+        page += "</tr>\n";
+    }
+    page + "</tbody>\n"
+}
+
+/// Each cell once, with what the others say below.
+fn stacked(table: &Table, earlier: Earlier<'_>) -> String {
+    let mut page = format!("<thead><tr><th>{}</th>", escape(&table.corner));
+    for column in &table.columns {
+        page += &format!("<th scope=\"col\">{}</th>", escape(&column.name));
+    }
+    page += "</tr></thead>\n<tbody>\n";
+    for row in &table.rows {
+        page += &format!("<tr><th scope=\"row\">{}</th>", escape(&row.label));
+        for (column, cell) in row.cells.iter().enumerate() {
+            let of = |who: Who| who.of(table, earlier, &row.label, column, cell);
+            let title = range(table.columns[column].unit, cell);
+            let title = title.map_or_else(String::new, |t| format!(" title=\"{}\"", escape(&t)));
+            page += &format!("<td{title}>{}", escape(&of(Who::Here).unwrap_or_default()));
+            if let Some(paper) = of(Who::Paper) {
+                page += &format!("<span class=\"paper\">paper {}</span>", escape(&paper));
+            }
+            if let Some(then) = of(Who::Earlier) {
+                let ratio = of(Who::Ratio).map_or_else(String::new, |ratio| format!(", {ratio}"));
+                page += &format!(
+                    "<span class=\"earlier\">was {}</span>",
+                    escape(&(then + &ratio))
+                );
+            }
+            page += "</td>";
+        }
+        page += "</tr>\n";
+    }
+    page + "</tbody>\n"
+}
+
+/// The least and the most that was seen, for whoever points at the figure.
+fn range(unit: Unit, cell: &Cell) -> Option<String> {
+    let [least, most] = cell.range?;
+    Some(format!("{} to {}", unit.show(least), unit.show(most)))
+}

@@ -1,0 +1,123 @@
+//! The page that a run of everything leaves: well-formed, complete, and needing nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use roxmltree::{Document, Node, ParsingOptions};
+use serde_json::Value;
+
+/// Runs every experiment in its quick size, twice, the second beside the first.
+fn run_all() -> PathBuf {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
+    let _ = std::fs::remove_dir_all(&out);
+    for arguments in [
+        &["--out", "before"][..],
+        &["--out", "after", "--compare", "before/report.json"],
+    ] {
+        std::fs::create_dir_all(&out).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
+            .args(["run", "all", "--quick"])
+            .args(arguments)
+            .current_dir(&out)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    out.join("after")
+}
+
+fn text(node: Node<'_, '_>) -> String {
+    let texts = node.descendants().filter(Node::is_text);
+    texts.filter_map(|node| node.text()).collect()
+}
+
+#[test]
+fn a_run_leaves_one_page_with_everything_in_it() {
+    let out = run_all();
+    let page = std::fs::read_to_string(out.join("index.html")).unwrap();
+    let options = ParsingOptions {
+        allow_dtd: true,
+        ..ParsingOptions::default()
+    };
+    let parsed = Document::parse_with_options(&page, options).unwrap();
+    refers_to_nothing(&parsed);
+    let json = std::fs::read_to_string(out.join("report.json")).unwrap();
+    let report: Value = serde_json::from_str(&json).unwrap();
+
+    let array = |value: &'_ Value, key: &str| value[key].as_array().unwrap().clone();
+    for record in array(&report, "records") {
+        let name = record["about"]["name"].as_str().unwrap();
+        let section = parsed
+            .descendants()
+            .find(|node| node.has_tag_name("section") && node.attribute("id") == Some(name));
+        let section = section.unwrap_or_else(|| panic!("no section {name}"));
+        let elements = |tag: &str| {
+            let found = section.descendants().filter(|node| node.has_tag_name(tag));
+            found.map(text).collect::<Vec<_>>()
+        };
+        let outcome = &record["result"]["done"];
+        assert!(
+            outcome.is_object(),
+            "{name} did not finish: {}",
+            record["result"]
+        );
+        for (key, tag, says) in [
+            ("tables", "h3", "title"),
+            ("plots", "h3", "title"),
+            ("verdicts", "q", "claim"),
+        ] {
+            for shown in array(outcome, key) {
+                let says = shown[says].as_str().unwrap().to_owned();
+                assert!(elements(tag).contains(&says), "{name} shows no {says:?}");
+            }
+        }
+        for table in array(outcome, "tables") {
+            for row in array(&table, "rows") {
+                let label = row["label"].as_str().unwrap().to_owned();
+                assert!(
+                    elements("th").contains(&label),
+                    "{name} has no row {label:?}"
+                );
+            }
+        }
+        for plot in array(outcome, "plots") {
+            let file = out.join(format!("{}.svg", plot["id"].as_str().unwrap()));
+            let svg = std::fs::read_to_string(&file).unwrap();
+            Document::parse(&svg).unwrap();
+        }
+        assert_eq!(
+            section
+                .descendants()
+                .filter(|node| node.has_tag_name(("http://www.w3.org/2000/svg", "svg")))
+                .count(),
+            array(outcome, "plots").len(),
+            "{name} draws each plot once"
+        );
+    }
+    // The earlier run stands beside this one.
+    assert!(page.contains("here / earlier"));
+}
+
+/// No script, and no address but of a place within the page.
+fn refers_to_nothing(parsed: &Document<'_>) {
+    for node in parsed.descendants().filter(Node::is_element) {
+        let tag = node.tag_name().name();
+        assert!(
+            !["script", "link", "iframe", "img", "object", "image", "use"].contains(&tag),
+            "{tag}"
+        );
+        for attribute in node.attributes() {
+            let (name, value) = (attribute.name(), attribute.value());
+            assert!(!name.starts_with("on") && name != "src", "{name}={value}");
+            assert!(name != "href" || value.starts_with('#'), "{name}={value}");
+        }
+        if tag == "style" {
+            let style = text(node);
+            assert!(!style.contains("url(") && !style.contains("@import"));
+        }
+    }
+}
