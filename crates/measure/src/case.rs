@@ -52,8 +52,12 @@ pub enum System {
     UnixStream,
     /// A Unix socket of whole packets.
     UnixSeqpacket,
+    /// A TCP connection over the loopback.
+    Tcp,
     /// A POSIX message queue each way.
     MessageQueue,
+    /// A System V message queue each way.
+    SystemV,
     /// A word each way, and a system call to wake.
     Futex,
     /// A single-writer ring of slots in shared memory.
@@ -87,6 +91,8 @@ pub enum Protection {
     Trusted,
     /// Its pages are closed.
     Guarded,
+    /// The same, but the peer is a member to which everything is always open.
+    OpenPeer,
     /// Nothing: the receiver has a copy.
     Copied,
 }
@@ -104,6 +110,8 @@ pub enum Shape {
     },
     /// Opened at once, and one word in every 4 KiB of it touched.
     Sparse,
+    /// The same, opened by these touches.
+    Accessed,
     /// Beside thousands of ports that nothing is sent to.
     IdlePorts,
     /// No message: a process that does nothing, or one that has joined a domain and
@@ -220,7 +228,9 @@ impl Case {
             System::Pipe => "pipe",
             System::UnixStream => "unix stream",
             System::UnixSeqpacket => "unix seqpacket",
+            System::Tcp => "tcp loopback",
             System::MessageQueue => "mqueue",
+            System::SystemV => "system v queue",
             System::Futex => "futex",
             System::Ring => "ring",
             System::Portolan | System::Request => "portolan",
@@ -254,6 +264,9 @@ impl Case {
             System::Ring if self.limit => parts.push("bare ring".to_owned()),
             System::Memcpy { copies: 1 } => parts.push("one copy".to_owned()),
             System::Memcpy { .. } => parts.push("two copies".to_owned()),
+            System::Request if self.shape == Shape::Accessed => {
+                parts.push("request, word/page, on demand".to_owned());
+            }
             System::Request => parts.push("request".to_owned()),
             _ => parts.push(
                 match self.shape {
@@ -261,6 +274,7 @@ impl Case {
                     Shape::Header { queued: false } => "header",
                     Shape::Header { queued: true } => "header, queued",
                     Shape::Sparse => "word/page",
+                    Shape::Accessed => "word/page, on demand",
                     Shape::IdlePorts => "10,000 idle ports",
                 }
                 .to_owned(),
@@ -322,6 +336,7 @@ impl Protection {
             Self::None => "none",
             Self::Trusted => "trusted",
             Self::Guarded => "guarded",
+            Self::OpenPeer => "guarded, open peer",
             Self::Copied => "copied",
         }
     }

@@ -53,6 +53,8 @@ pub struct Resident {
 
 /// A row under measurement, whatever its endpoint's type.
 pub trait Run {
+    /// Works exactly so many rounds (or messages, from each sender) without recording it.
+    fn rounds(&mut self, rounds: u64) -> Result<()>;
     /// Works for about `budget` and records it.
     fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()>;
     /// Lets the peers go.
@@ -306,6 +308,23 @@ impl<E: Endpoint> Typed<E> {
 }
 
 impl<E: Endpoint> Run for Typed<E> {
+    fn rounds(&mut self, rounds: u64) -> Result<()> {
+        self.order(rounds)?;
+        for _ in 0..rounds {
+            match self.case.pattern {
+                Pattern::RoundTrip { .. } => self.end.round_trip()?,
+                Pattern::Stream => self.end.receive()?,
+                Pattern::FanIn { .. } => {
+                    for _ in 0..self.peers.len() {
+                        self.end.receive()?;
+                    }
+                }
+            }
+        }
+        self.answers()?;
+        Ok(())
+    }
+
     fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()> {
         let rounds = budget.as_nanos() / self.pace.as_nanos().max(1);
         let rounds = u64::try_from(rounds)

@@ -13,6 +13,7 @@
 //! | [`process`] | pidfds, `/proc/PID`, poll, eventfd |
 //! | [`socket`] | sequenced-packet Unix sockets that carry descriptors |
 //! | [`mqueue`] | POSIX message queues, as a peer to measure against |
+//! | [`sysv`] | System V message queues, the same |
 //! | [`userfault`] | closing and opening pages with userfaultfd minor faults |
 //! | [`fault`] | the SIGSEGV and SIGBUS handler, by address range |
 //! | [`fork`] | what a forked child must let go of |
@@ -41,6 +42,7 @@ pub mod probe;
 pub mod process;
 pub mod shared;
 pub mod socket;
+pub mod sysv;
 pub mod ticks;
 mod time;
 pub mod userfault;

@@ -15,6 +15,8 @@ mod pipe;
 mod portolan;
 mod ring;
 mod stream;
+mod sysv;
+mod tcp;
 mod unix;
 
 use std::os::fd::OwnedFd;
@@ -29,6 +31,8 @@ pub(crate) use pipe::Pipe;
 pub use portolan::extents;
 pub(crate) use portolan::{Portolan, Request, host_idle, join_idle};
 pub(crate) use ring::Ring;
+pub(crate) use sysv::SystemV;
+pub(crate) use tcp::Tcp;
 pub(crate) use unix::Unix;
 
 use crate::case::Case;
@@ -88,7 +92,9 @@ macro_rules! with_endpoint {
             System::Buffer | System::Memcpy { .. } => with!(s::Buffer),
             System::Pipe => with!(s::Pipe),
             System::UnixStream | System::UnixSeqpacket => with!(s::Unix),
+            System::Tcp => with!(s::Tcp),
             System::MessageQueue => with!(s::MessageQueue),
+            System::SystemV => with!(s::SystemV),
             System::Futex => with!(s::Futex),
             System::Ring => with!(s::Ring),
             System::Portolan => with!(s::Portolan),

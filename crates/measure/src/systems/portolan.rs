@@ -81,16 +81,16 @@ fn join(case: &Case, coordinator: u32) -> Result<Domain> {
     format!("{case:?}").hash(&mut hasher);
     let name = format!("bench-{coordinator}-{:016x}", hasher.finish());
     let protection = match case.protection {
-        Protection::Guarded => portolan::Protection::Guarded,
+        Protection::Guarded | Protection::OpenPeer => portolan::Protection::Guarded,
         _ => portolan::Protection::Trusted,
     };
-    let role = if coordinator == std::process::id() {
-        "bench drive"
-    } else {
-        "bench echo"
-    };
-    Domain::builder(&name)
-        .space_name(role)
+    let drives = coordinator == std::process::id();
+    let mut builder = Domain::builder(&name);
+    if case.protection == Protection::OpenPeer && !drives {
+        builder = builder.always_open();
+    }
+    builder
+        .space_name(if drives { "bench drive" } else { "bench echo" })
         .protection(protection)
         .limit(extents(case) + SLACK)
         .join()
@@ -216,7 +216,7 @@ impl Portolan {
                     push(&mut message, allocate(&domain, bytes(case))?);
                 }
                 match (shape, payload) {
-                    (Shape::Sparse, _) => Work::Sparse,
+                    (Shape::Sparse | Shape::Accessed, _) => Work::Sparse,
                     (_, Payload::Touched) => Work::Touch,
                     (_, Payload::Untouched) => Work::Nothing,
                 }
@@ -229,7 +229,7 @@ impl Portolan {
         } else {
             Vec::new()
         };
-        let touched_at_once = matches!(work, Work::Sparse | Work::SparseCold(_));
+        let touched_at_once = case.shape == Shape::Sparse;
         Ok(Self {
             to: None,
             from,
@@ -373,18 +373,26 @@ pub(crate) struct Request {
     message: Message,
     request: portolan::Request,
     waiting: Waiting,
+    /// Whether whoever gets a message touches each of its pages.
+    touches: bool,
     domain: Domain,
 }
 
 impl Endpoint for Request {
     fn create(case: &Case) -> Result<(Self, Vec<OwnedFd>)> {
+        let domain = join(case, std::process::id())?;
+        let mut message = Message::default();
+        if case.bytes > 0 {
+            push(&mut message, allocate(&domain, bytes(case))?);
+        }
         let end = Self {
             to: None,
             serves: None,
-            message: Message::default(),
+            message,
             request: portolan::Request::default(),
             waiting: Self::waiting(case),
-            domain: join(case, std::process::id())?,
+            touches: case.shape == Shape::Accessed,
+            domain,
         };
         Ok((end, Vec::new()))
     }
@@ -399,6 +407,7 @@ impl Endpoint for Request {
             message: Message::default(),
             request: portolan::Request::default(),
             waiting: Self::waiting(case),
+            touches: case.shape == Shape::Accessed,
             domain,
         })
     }
@@ -426,7 +435,11 @@ impl Endpoint for Request {
             Deadline::NEVER,
             self.waiting,
         )
-        .map_err(MeasureError::library("asking in a benchmark"))
+        .map_err(MeasureError::library("asking in a benchmark"))?;
+        if self.touches {
+            touch_sparsely(&mut self.message.extents_mut()[0]);
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -434,6 +447,9 @@ impl Endpoint for Request {
         let port = self.serves.as_mut().ok_or(MeasureError::Gone)?;
         port.get_request_into(&mut self.request, Access::Later, Deadline::NEVER)
             .map_err(MeasureError::library("receiving a benchmark's request"))?;
+        if self.touches {
+            touch_sparsely(&mut self.request.message.extents_mut()[0]);
+        }
         self.request
             .reply_from()
             .map_err(MeasureError::library("answering in a benchmark"))
