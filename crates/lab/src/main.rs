@@ -27,6 +27,7 @@ mod clock;
 mod error;
 mod experiment;
 mod experiments;
+mod lanes;
 mod line;
 mod machine;
 mod outcome;

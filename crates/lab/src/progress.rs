@@ -47,6 +47,11 @@ impl Progress {
         self.bar.inc(1);
     }
 
+    /// It does `what`, as a part of a step.
+    pub(crate) fn note(&self, what: impl Into<String>) {
+        self.bar.set_message(what.into());
+    }
+
     /// It is done.
     pub(crate) fn done(&self, name: &str, took: Duration, how: &str) {
         let line = format!("{name}: {how} after {:.1} s", took.as_secs_f64());

@@ -1,8 +1,9 @@
 //! The experiments. [`experiment`](crate::experiment) says how to add one.
 
 mod head;
+mod table4;
 
 use crate::experiment::Experiment;
 
 /// All of them, in the page's order.
-pub(crate) const ALL: &[&Experiment] = &[&head::EXPERIMENT];
+pub(crate) const ALL: &[&Experiment] = &[&head::EXPERIMENT, &table4::EXPERIMENT];

@@ -1,0 +1,156 @@
+//! Rows that are measured in turn, slice by slice, so that what drifts on the machine
+//! touches all of them alike.
+//!
+//! ```text
+//! slice 1: a b c    slice 2: a b c    slice 3: a b c    ...
+//! ```
+
+use std::time::Duration;
+
+use portolan_measure::case::Case;
+use portolan_measure::run::{self, Run};
+use portolan_measure::sampler::{Sampler, clock_cost};
+
+use crate::clock::Timed;
+use crate::error::Result;
+use crate::experiment::Context;
+
+/// Picoseconds of a second.
+const PICOS: f64 = 1e12;
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    pub(crate) slices: usize,
+    /// The time of one.
+    pub(crate) slice: Duration,
+}
+
+/// Rows under way, each with processes of its own.
+pub(crate) struct Lanes {
+    lanes: Vec<(Track, Box<dyn Run>, Sampler)>,
+}
+
+/// A row's times: the median of each slice, in seconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Track {
+    pub(crate) name: String,
+    pub(crate) times: Vec<f64>,
+}
+
+impl Lanes {
+    pub(crate) fn new() -> Self {
+        Self { lanes: Vec::new() }
+    }
+
+    /// Starts the processes of another row.
+    pub(crate) fn start(&mut self, name: &str, case: &Case, context: &Context<'_>) -> Result<()> {
+        context.progress.note(format!("preparing {name}"));
+        let run = run::start(case, context.cpus)?;
+        let track = Track {
+            name: name.to_owned(),
+            times: Vec::new(),
+        };
+        self.lanes.push((track, run, Sampler::new(clock_cost())));
+        Ok(())
+    }
+
+    /// Measures them in turn, and lets their processes go. One step of progress each.
+    pub(crate) fn measure(mut self, effort: Effort, context: &Context<'_>) -> Result<Vec<Track>> {
+        for _ in 0..effort.slices {
+            for (track, run, sampler) in &mut self.lanes {
+                context.progress.note(track.name.clone());
+                run.slice(effort.slice, sampler)?;
+                // A slice has at least one round, thus a sample.
+                let median = sampler.close_slice().unwrap_or(f64::NAN);
+                track.times.push(median / PICOS);
+            }
+        }
+        let mut tracks = Vec::new();
+        for (track, run, _) in self.lanes {
+            context.progress.step(track.name.clone());
+            run.finish()?;
+            tracks.push(track);
+        }
+        Ok(tracks)
+    }
+}
+
+impl Track {
+    pub(crate) fn timed(&self) -> Timed {
+        Timed::of(self.times.clone())
+    }
+
+    pub(crate) fn find<'a>(tracks: &'a [Self], name: &str) -> Option<&'a Self> {
+        tracks.iter().find(|track| track.name == name)
+    }
+}
+
+/// One row's times to another's, slice by slice: the middle, and where half of the slices
+/// lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ratio {
+    pub(crate) middle: f64,
+    pub(crate) quartiles: [f64; 2],
+}
+
+impl Ratio {
+    /// `None` without slices in common.
+    pub(crate) fn of(row: &[f64], to: &[f64]) -> Option<Self> {
+        let ratios = row.iter().zip(to).map(|(row, to)| row / to);
+        let mut ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
+        ratios.sort_unstable_by(f64::total_cmp);
+        let last = ratios.len().checked_sub(1)?;
+        Some(Self {
+            middle: ratios[ratios.len() / 2],
+            quartiles: [ratios[last / 4], ratios[last - last / 4]],
+        })
+    }
+
+    /// Whether the row takes less; `None` where the middle half of the slices says both.
+    pub(crate) fn less(self) -> Option<bool> {
+        match self.quartiles {
+            [_, upper] if upper < 1.0 => Some(true),
+            [lower, _] if lower > 1.0 => Some(false),
+            _ => None,
+        }
+    }
+
+    /// As a figure.
+    pub(crate) fn cell(self) -> crate::outcome::Cell {
+        let [lower, upper] = self.quartiles;
+        crate::outcome::Cell::here(self.middle).within(lower, upper)
+    }
+
+    /// "0.84 × (0.82 × to 0.86 ×)".
+    pub(crate) fn show(self) -> String {
+        let show = |ratio| crate::unit::Unit::Times.show(ratio);
+        let [lower, upper] = self.quartiles.map(show);
+        format!("{} ({lower} to {upper})", show(self.middle))
+    }
+}
+
+/// What every verdict by [`Ratio::less`] says about its criterion.
+pub(crate) const CRITERION: &str = "Figures in brackets are where the middle half of the slices \
+    lies; the claim holds, or does not, only if all of that is on one side of 1.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_meets_cannot_be_told() {
+        let answer = |row: [f64; 5]| Ratio::of(&row, &[1.0; 5]).unwrap().less();
+        assert_eq!(answer([0.7, 0.8, 0.8, 0.9, 2.0]), Some(true));
+        assert_eq!(answer([0.7, 1.1, 1.2, 1.3, 2.0]), Some(false));
+        assert_eq!(answer([0.7, 0.9, 1.2, 1.3, 2.0]), None);
+        assert!(Ratio::of(&[], &[1.0]).is_none());
+        assert!(Ratio::of(&[1.0], &[0.0]).is_none());
+    }
+
+    #[test]
+    fn slices_are_paired() {
+        let ratio = Ratio::of(&[2.0, 20.0, 200.0], &[4.0, 40.0, 400.0]).unwrap();
+        assert_eq!((ratio.middle, ratio.quartiles), (0.5, [0.5, 0.5]));
+    }
+}
