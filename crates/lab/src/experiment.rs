@@ -72,6 +72,8 @@ pub(crate) enum Need {
     Cpus(usize),
     /// Guarded domains.
     Guarded,
+    /// Other shared-memory libraries to measure against.
+    Peers,
     /// So many bytes of memory to be had.
     Memory(u64),
 }
@@ -94,6 +96,7 @@ impl Context<'_> {
                     .then(|| format!("it needs {wanted} processors, and may use {found}"))
             }
             Need::Guarded => self.features.unguarded.clone(),
+            Need::Peers => self.features.unpeered.clone(),
             Need::Memory(wanted) => {
                 let found = portolan_sys::machine::available();
                 (found < wanted).then(|| {
@@ -119,6 +122,8 @@ impl Context<'_> {
 pub(crate) struct Features {
     /// Why there are no guarded domains here.
     unguarded: Option<String>,
+    /// Why there are no rows of other libraries.
+    unpeered: Option<String>,
 }
 
 impl Features {
@@ -133,6 +138,16 @@ impl Features {
                 .err()
                 .map(|error| format!("no guarded domains here: {error}"))
         };
-        Self { unguarded }
+        let unpeered = if !cfg!(feature = "peers") {
+            Some("this program was built without it (feature `peers`)".to_owned())
+        } else if without.contains(&FeatureName::Peers) {
+            Some("this run is without other libraries (--without peers)".to_owned())
+        } else {
+            None
+        };
+        Self {
+            unguarded,
+            unpeered,
+        }
     }
 }

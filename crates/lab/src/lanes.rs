@@ -101,17 +101,24 @@ impl Ratio {
         let mut ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
         ratios.sort_unstable_by(f64::total_cmp);
         let last = ratios.len().checked_sub(1)?;
+        // As figures keep them, so that words and figures say the same.
+        let kept = |at: usize| crate::outcome::Cell::here(ratios[at]).here;
         Some(Self {
-            middle: ratios[ratios.len() / 2],
-            quartiles: [ratios[last / 4], ratios[last - last / 4]],
+            middle: kept(ratios.len() / 2)?,
+            quartiles: [kept(last / 4)?, kept(last - last / 4)?],
         })
     }
 
     /// Whether the row takes less; `None` where the middle half of the slices says both.
     pub(crate) fn less(self) -> Option<bool> {
+        self.below(1.0)
+    }
+
+    /// The same for so much of what the other takes.
+    pub(crate) fn below(self, bound: f64) -> Option<bool> {
         match self.quartiles {
-            [_, upper] if upper < 1.0 => Some(true),
-            [lower, _] if lower > 1.0 => Some(false),
+            [_, upper] if upper < bound => Some(true),
+            [lower, _] if lower > bound => Some(false),
             _ => None,
         }
     }
@@ -130,9 +137,13 @@ impl Ratio {
     }
 }
 
-/// What every verdict by [`Ratio::less`] says about its criterion.
-pub(crate) const CRITERION: &str = "Figures in brackets are where the middle half of the slices \
-    lies; the claim holds, or does not, only if all of that is on one side of 1.";
+/// What every verdict by [`Ratio::below`] says about its criterion.
+pub(crate) fn criterion(bound: f64) -> String {
+    format!(
+        "(In brackets: where the middle half of the slices lies. Unless all of that is on one \
+         side of {bound} it cannot be told.)"
+    )
+}
 
 #[cfg(test)]
 mod tests {

@@ -132,10 +132,6 @@ impl Cell {
     }
 
     /// What the paper says.
-    #[allow(
-        dead_code,
-        reason = "for experiments with rows that only the paper has"
-    )]
     pub(crate) fn paper(value: f64) -> Self {
         Self {
             paper: number(value),
@@ -201,10 +197,6 @@ pub(crate) struct Mark {
     pub(crate) x: f64,
 }
 
-#[allow(
-    dead_code,
-    reason = "the first plots come with the figures' experiments"
-)]
 impl Plot {
     pub(crate) fn new(id: &str, title: &str, x: Axis, y: Axis) -> Self {
         Self {

@@ -2,8 +2,10 @@
 
 mod head;
 mod table4;
+mod table5;
 
 use crate::experiment::Experiment;
 
 /// All of them, in the page's order.
-pub(crate) const ALL: &[&Experiment] = &[&head::EXPERIMENT, &table4::EXPERIMENT];
+pub(crate) const ALL: &[&Experiment] =
+    &[&head::EXPERIMENT, &table4::EXPERIMENT, &table5::EXPERIMENT];

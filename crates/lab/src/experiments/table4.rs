@@ -7,7 +7,7 @@ use portolan_measure::case::{Case, Mode, Pattern, Placement, Protection, Shape, 
 
 use crate::error::Result;
 use crate::experiment::{Context, DASH, Experiment, Need, Source};
-use crate::lanes::{CRITERION, Effort, Lanes, Ratio, Track};
+use crate::lanes::{Effort, Lanes, Ratio, Track, criterion};
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::unit::Unit;
 
@@ -198,9 +198,10 @@ fn synchronous(tracks: &[Track]) -> Verdict {
         "Between users, asleep on one CPU, a synchronous round {}. With an always open process \
          it {}. Neither mode enters the kernel for a message as such, only to sleep and to wake, \
          and both do so equally often: the paper's reason is gone, and what is \
-         left of the difference is bookkeeping. {CRITERION}",
+         left of the difference is bookkeeping. {}",
         users.sentence(),
         open.sentence(),
+        criterion(1.0),
     );
     Verdict::new("synchronous-faster", claim, answer)
         .because(paragraph)
@@ -226,11 +227,12 @@ fn open(tracks: &[Track]) -> Verdict {
     let paragraph = format!(
         "With an always open process on one side an asynchronous round {}. A synchronous one {}. \
          So one side's closing and fault cost {} and {} a round. (The paper's kernel process \
-         also had no trap, and skipped checks; ours is a process like any other.) {CRITERION}",
+         also had no trap, and skipped checks; ours is a process like any other.) {}",
         asynchronous.sentence(),
         synchronous.sentence(),
         Unit::Seconds.show(saved(&asynchronous)),
         Unit::Seconds.show(saved(&synchronous)),
+        criterion(1.0),
     );
     Verdict::new("always-open-faster", claim, answer)
         .because(paragraph)

@@ -1,0 +1,132 @@
+//! Running the command, and finding things in its report.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+pub(crate) fn lab(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// The outcome of a quick run of one experiment.
+pub(crate) fn quick(experiment: &str, arguments: &[&str]) -> Value {
+    let mut all = vec!["run", experiment, "--quick", "--json"];
+    all.extend(arguments);
+    let output = lab(&all);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let records = report["records"].as_array().unwrap();
+    let found = records.iter().find(|r| r["about"]["name"] == experiment);
+    let result = &found.unwrap()["result"];
+    assert!(result["done"].is_object(), "{result}");
+    result["done"].clone()
+}
+
+pub(crate) fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+pub(crate) fn table<'a>(outcome: &'a Value, id: &str) -> Option<&'a Value> {
+    array(&outcome["tables"]).iter().find(|t| t["id"] == id)
+}
+
+/// Labels of a table's rows.
+pub(crate) fn rows(table: &Value) -> Vec<&str> {
+    let rows = array(&table["rows"]).iter();
+    rows.map(|row| row["label"].as_str().unwrap()).collect()
+}
+
+pub(crate) fn cell<'a>(table: &'a Value, row: &str, column: &str) -> &'a Value {
+    let columns = array(&table["columns"]);
+    let at = columns.iter().position(|c| c["name"] == column);
+    let row = array(&table["rows"]).iter().find(|r| r["label"] == row);
+    &row.unwrap()["cells"][at.unwrap()]
+}
+
+pub(crate) fn verdict<'a>(outcome: &'a Value, id: &str) -> &'a Value {
+    let found = array(&outcome["verdicts"]).iter().find(|v| v["id"] == id);
+    found.unwrap_or_else(|| panic!("no verdict {id}"))
+}
+
+pub(crate) fn figure<'a>(verdict: &'a Value, name: &str) -> &'a Value {
+    let found = array(&verdict["figures"])
+        .iter()
+        .find(|f| f["name"] == name);
+    &found.unwrap_or_else(|| panic!("no figure {name}"))["cell"]
+}
+
+/// Why `what` is left out.
+pub(crate) fn why_left_out<'a>(outcome: &'a Value, what: &str) -> &'a str {
+    let left_out = array(&outcome["left_out"]);
+    let found = left_out.iter().find(|l| l["what"] == what);
+    found.unwrap_or_else(|| panic!("{what} in {left_out:?}"))["why"]
+        .as_str()
+        .unwrap()
+}
+
+/// Every figure that was measured is above zero and within its range; every row says
+/// something.
+pub(crate) fn figures_are_sound(outcome: &Value) {
+    for table in array(&outcome["tables"]) {
+        for row in array(&table["rows"]) {
+            let cells = array(&row["cells"]);
+            assert!(
+                cells
+                    .iter()
+                    .any(|c| c["here"].is_f64() || c["paper"].is_f64()),
+                "{row}"
+            );
+            cells.iter().for_each(is_sound);
+        }
+    }
+    for verdict in array(&outcome["verdicts"]) {
+        assert!(!array(&verdict["figures"]).is_empty(), "{verdict}");
+        for figure in array(&verdict["figures"]) {
+            is_sound(&figure["cell"]);
+        }
+    }
+}
+
+fn is_sound(cell: &Value) {
+    if let Some(here) = cell["here"].as_f64() {
+        assert!(here > 0.0, "{cell}");
+        if let [least, most] = array(&cell["range"]) {
+            let (least, most) = (least.as_f64().unwrap(), most.as_f64().unwrap());
+            assert!(least <= here && here <= most, "{cell}");
+        }
+    }
+}
+
+/// A verdict says what the ratio among its figures says, in words too: it holds where all
+/// of the range is below the bound.
+pub(crate) fn follows_from(verdict: &Value, ratio: &str, bound: f64) {
+    let cell = figure(verdict, ratio);
+    let Some(here) = cell["here"].as_f64() else {
+        assert_eq!(verdict["holds"], "cannot tell", "{verdict}");
+        return;
+    };
+    let (lower, upper) = (
+        cell["range"][0].as_f64().unwrap(),
+        cell["range"][1].as_f64().unwrap(),
+    );
+    let expected = if upper < bound {
+        "holds"
+    } else if lower > bound {
+        "does not hold"
+    } else {
+        "cannot tell"
+    };
+    assert_eq!(verdict["holds"], expected, "{verdict}");
+    let said = match here {
+        v if v < 0.01 => format!("{v:.1e} ×"),
+        v if v < 9.995 => format!("{v:.2} ×"),
+        v if v < 99.95 => format!("{v:.1} ×"),
+        v => format!("{v:.0} ×"),
+    };
+    let paragraph = verdict["paragraph"].as_str().unwrap();
+    assert!(paragraph.contains(&said), "{said} in {paragraph}");
+}

@@ -1,0 +1,129 @@
+//! Tables IV and V: every row is there, and verdicts follow from the figures beside them.
+//!
+//! Experiments run in their quick size; what is checked is structure, never a time.
+
+mod support;
+
+use support::{
+    array, cell, figures_are_sound, follows_from, quick, rows, table, verdict, why_left_out,
+};
+
+/// From here on this thread, and what it starts, may use one processor.
+fn one_processor() {
+    let cpu = portolan_sys::machine::cpus_allowed()[0];
+    portolan_sys::machine::pin(cpu).unwrap();
+}
+
+fn two_processors() -> bool {
+    portolan_sys::machine::cpus_allowed().len() > 1
+}
+
+#[test]
+fn table_4_has_both_modes_and_both_kinds_of_process() {
+    let outcome = quick("table-4", &[]);
+    figures_are_sound(&outcome);
+    let table = table(&outcome, "table-4").unwrap();
+    for (row, paper) in [
+        ("two user processes, asynchronous", 2.496e-3),
+        ("two user processes, synchronous", 2.162e-3),
+        ("a user and an always open process, asynchronous", 2.085e-3),
+        ("a user and an always open process, synchronous", 1.751e-3),
+    ] {
+        let asleep = cell(table, row, "one CPU, asleep");
+        assert_eq!(asleep["paper"], paper);
+        assert!(asleep["here"].is_f64(), "{row}");
+        if two_processors() {
+            assert!(
+                cell(table, row, "two CPUs, polling")["here"].is_f64(),
+                "{row}"
+            );
+        }
+    }
+    assert!(rows(table).contains(&"trusted, synchronous"));
+    let synchronous = verdict(&outcome, "synchronous-faster");
+    follows_from(synchronous, "synchronous to asynchronous", 1.0);
+    let open = verdict(&outcome, "always-open-faster");
+    follows_from(open, "always open to guarded", 1.0);
+}
+
+#[test]
+fn table_5_has_the_papers_systems_and_todays() {
+    let outcome = quick("table-5", &[]);
+    figures_are_sound(&outcome);
+    let then = table(&outcome, "table-5").unwrap();
+    assert_eq!(rows(then).len(), 6);
+    let mach = "Mach, Sun 3/160 (null, 8 KB; remaps)";
+    assert_eq!(cell(then, mach, "large")["paper"], 7e-3);
+    let asleep = table(&outcome, "table-5-asleep").unwrap();
+    for row in [
+        "portolan, trusted",
+        "pipe",
+        "unix stream",
+        "unix seqpacket",
+        "tcp loopback",
+        "posix queue",
+        "system v queue",
+    ] {
+        for column in ["null", "8 KiB", "8 KiB, used"] {
+            assert!(
+                cell(asleep, row, column)["here"].is_f64(),
+                "{row}, {column}"
+            );
+        }
+        let large = cell(asleep, row, "64 KiB, used")["here"].is_f64();
+        // What the system's limits forbid is left out, with the limit.
+        if !large {
+            let why = why_left_out(&outcome, &format!("{row}, 64 KiB"));
+            assert!(why.contains("longest message"), "{why}");
+        }
+    }
+    assert_eq!(
+        table(&outcome, "table-5-polling").is_some(),
+        two_processors()
+    );
+    // A line for each row, three sizes where it has them.
+    let series = array(&outcome["plots"][0]["series"]);
+    assert_eq!(series.len(), rows(asleep).len());
+    assert_eq!(array(&series[0]["points"]).len(), 3);
+    follows_from(
+        verdict(&outcome, "null-comparable"),
+        "guarded to fastest",
+        1.1,
+    );
+    let large = verdict(&outcome, "large-against-copying");
+    follows_from(large, "64 KiB, guarded to fastest", 1.0);
+    if cfg!(feature = "peers") {
+        assert!(cell(asleep, "iceoryx2", "64 KiB, used")["here"].is_f64());
+    } else {
+        let why = why_left_out(&outcome, "iceoryx2");
+        assert!(why.contains("feature `peers`"), "{why}");
+    }
+}
+
+#[test]
+fn one_processor_leaves_out_what_polls() {
+    one_processor();
+    let outcome = quick("table-4", &[]);
+    let why = why_left_out(&outcome, "two CPUs, polling");
+    assert!(why.contains("needs 2 processors, and may use 1"), "{why}");
+    assert_eq!(
+        array(&table(&outcome, "table-4").unwrap()["columns"]).len(),
+        1
+    );
+    let outcome = quick("table-5", &[]);
+    why_left_out(&outcome, "polling, on two CPUs");
+    assert!(table(&outcome, "table-5-polling").is_none());
+    figures_are_sound(&outcome);
+}
+
+#[test]
+fn without_guarded_domains_the_rest_of_table_5_is_measured() {
+    let outcome = quick("table-5", &["--without", "guarded"]);
+    let why = why_left_out(&outcome, "portolan, guarded");
+    assert!(why.contains("--without guarded"), "{why}");
+    let asleep = table(&outcome, "table-5-asleep").unwrap();
+    assert!(!rows(asleep).contains(&"portolan, guarded"));
+    for id in ["null-comparable", "large-against-copying"] {
+        assert_eq!(verdict(&outcome, id)["holds"], "cannot tell");
+    }
+}
