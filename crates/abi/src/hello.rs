@@ -12,6 +12,9 @@
 //!
 //! member   -> host   Return                        "I was your predecessor's; tell me when you go"
 //! host     -> member one byte [`BACK`], or Refusal
+//!
+//! observer -> host   Look                          "let me read the tables"
+//! host -> observer   Welcome as nobody + region fd to read, or Refusal
 //! ```
 
 use crate::limits::{MAX_DOMAIN_NAME, MAX_NAME};
@@ -20,6 +23,8 @@ use crate::limits::{MAX_DOMAIN_NAME, MAX_NAME};
 pub const MAGIC: u32 = 0x4e4c_5450;
 /// First bytes of a [`Return`].
 pub const RETURN_MAGIC: u32 = 0x524c_5450;
+/// First bytes of a [`Look`].
+pub const LOOK_MAGIC: u32 = 0x4b4c_5450;
 /// The newcomer has mapped the region.
 pub const ARRIVED: u8 = b'A';
 /// The member leaves in good order.
@@ -82,6 +87,13 @@ pub struct Return {
     pub incarnation: u32,
 }
 
+/// "Let me read the tables": an observer, who gets no space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The format that the observer speaks.
+    pub version: u32,
+}
+
 /// What opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Greeting {
@@ -89,6 +101,8 @@ pub enum Greeting {
     Hello(Hello),
     /// Of a member.
     Return(Return),
+    /// Of an observer.
+    Look(Look),
 }
 
 impl Greeting {
@@ -96,7 +110,28 @@ impl Greeting {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         Return::decode(bytes)
             .map(Self::Return)
+            .or_else(|| Look::decode(bytes).map(Self::Look))
             .or_else(|| Hello::decode(bytes).map(Self::Hello))
+    }
+}
+
+impl Look {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 8;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&LOOK_MAGIC.to_le_bytes());
+        out[4..].copy_from_slice(&self.version.to_le_bytes());
+        out
+    }
+
+    /// Reads a record.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        (word32(bytes, 0)? == LOOK_MAGIC).then_some(Self {
+            version: word32(bytes, 4)?,
+        })
     }
 }
 
@@ -286,6 +321,8 @@ mod tests {
             Greeting::decode(&hello.encode()),
             Some(Greeting::Hello(hello))
         );
+        let look = Look { version: 3 };
+        assert_eq!(Greeting::decode(&look.encode()), Some(Greeting::Look(look)));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! | [`slot`] | the state and meta words of a queue's slot |
 //! | [`owner`] | owner words, allocation words and chunk words |
 //! | [`port`] | a port's status word and the names of rights |
+//! | [`thread`] | what a thread waits for |
 //! | [`space`] | a space's status word and the host word |
 //! | [`hello`] | what a newcomer and the host say to one another |
 //!
@@ -27,6 +28,7 @@ pub mod port;
 pub mod region;
 pub mod slot;
 pub mod space;
+pub mod thread;
 
 /// The format of a region. A member that speaks another one is refused at the door.
 pub const FORMAT_VERSION: u32 = 1;

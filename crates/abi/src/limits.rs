@@ -10,6 +10,9 @@ pub const CHUNK: usize = 2 << 20;
 pub const CHUNK_PAGES: usize = CHUNK / PAGE;
 /// Spaces of a domain; identifiers are 1 to `MAX_SPACES - 1`, 0 is nobody.
 pub const MAX_SPACES: usize = 256;
+/// Thread lines of a space: one for each of its threads that sends or waits, while they last;
+/// the last is shared by all further ones.
+pub const THREAD_LINES: usize = 64;
 /// Ports of a domain: reply ports count, and 10,000 idle ones must fit beside them.
 pub const MAX_PORTS: usize = 32_768;
 /// Wait sets of a domain.
@@ -40,3 +43,4 @@ pub const QUEUE_HEAP: u64 = 4 << 30;
 const _: () = assert!(PAGE << (SMALL_CLASSES - 1) == CHUNK / 2);
 const _: () = assert!(MAX_PORTS <= 1 << 16, "a port index is 16 bits in rights");
 const _: () = assert!(MAX_SPACES <= 1 << 8, "a space id is 8 bits in slot states");
+const _: () = assert!(THREAD_LINES <= 64, "who has which line is 64 bits");

@@ -47,6 +47,51 @@ impl AllocWord {
         let b = self.0.to_le_bytes();
         u32::from_le_bytes([b[4], b[5], b[6], b[7]])
     }
+
+    /// A used word that names its allocator, and the second in which it was allocated.
+    /// Who holds the extent later is not said here.
+    pub const fn used(generation: u32, by: u8, born: Born) -> Self {
+        Self(Self::new(Alloc::Used, generation).0 | (by as u64) << 8 | born.pack())
+    }
+
+    /// Of a used word: who allocated it.
+    pub const fn allocator(self) -> u8 {
+        self.0.to_le_bytes()[1]
+    }
+
+    /// Of a used word: when it was allocated.
+    pub const fn born(self) -> Born {
+        Born::unpack(self.0)
+    }
+}
+
+/// When an extent was allocated: seconds of the machine's monotonic clock, modulo 48 days.
+/// For people; nothing depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Born(u32);
+
+impl Born {
+    /// 22 bits: 16 above the allocator's space, 6 above the state.
+    const BITS: u32 = 22;
+
+    /// In this second.
+    pub const fn at(seconds: u64) -> Self {
+        let b = (seconds & ((1 << Self::BITS) - 1)).to_le_bytes();
+        Self(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    /// Seconds from then to `now`.
+    pub const fn age(self, now: Self) -> u32 {
+        now.0.wrapping_sub(self.0) & ((1 << Self::BITS) - 1)
+    }
+
+    const fn pack(self) -> u64 {
+        (self.0 as u64 & 0xffff) << 16 | (self.0 as u64 >> 16) << 2
+    }
+
+    const fn unpack(word: u64) -> Self {
+        Self::at(word >> 16 & 0xffff | (word >> 2 & 0x3f) << 16)
+    }
 }
 
 /// A space's owner word for one extent.
@@ -353,6 +398,19 @@ mod tests {
         assert_eq!(ChunkWord::unpack(0), ChunkWord::FRESH);
         let to = Destination::new(40_000, 123_456);
         assert_eq!((to.port(), to.position()), (40_000, 123_456));
+    }
+
+    #[test]
+    fn a_used_word_says_who_and_when() {
+        let born = Born::at((1 << 22) - 3);
+        let word = AllocWord::used(u32::MAX, 255, born);
+        assert_eq!(
+            (word.state(), word.generation(), word.allocator()),
+            (Alloc::Used, u32::MAX, 255)
+        );
+        assert_eq!(word.born(), born);
+        // The clock has gone round since.
+        assert_eq!(born.age(Born::at((1 << 22) + 4)), 7);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where each table lies in a region's file.
 //!
 //! ```text
-//! header | spaces | ports | name hashes | wait sets | watches | chunk words
+//! header | spaces | thread lines | ports | name hashes | wait sets | watches | chunk words
 //!   | allocation words | right rows | owner rows | queue heap
 //!   | pool: small part, then large part          (both chunk-aligned)
 //! ```
@@ -12,6 +12,7 @@
 
 use crate::limits::{
     CHUNK, CHUNK_PAGES, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE, QUEUE_HEAP,
+    THREAD_LINES,
 };
 
 /// First word of a region.
@@ -20,6 +21,8 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"portolan");
 pub const HEADER_BYTES: u64 = 4096;
 /// Bytes of a space's entry.
 pub const SPACE_BYTES: u64 = 256;
+/// Bytes of a thread line.
+pub const THREAD_BYTES: u64 = 64;
 /// Bytes of a port's entry.
 pub const PORT_BYTES: u64 = 512;
 /// Bytes of a wait set's entry.
@@ -52,6 +55,8 @@ pub struct Geometry {
     pub part_chunks: u64,
     /// Offset of the spaces.
     pub spaces: u64,
+    /// Offset of the thread lines.
+    pub threads: u64,
     /// Offset of the ports.
     pub ports: u64,
     /// Offset of the ports' name hashes.
@@ -87,7 +92,8 @@ impl Geometry {
         }
         let pages = 2 * part_chunks * CHUNK_PAGES as u64;
         let spaces = HEADER_BYTES;
-        let ports = page(spaces + MAX_SPACES as u64 * SPACE_BYTES);
+        let threads = page(spaces + MAX_SPACES as u64 * SPACE_BYTES);
+        let ports = page(threads + MAX_SPACES as u64 * Self::THREAD_ROW);
         let names = page(ports + MAX_PORTS as u64 * PORT_BYTES);
         let wait_sets = page(names + MAX_PORTS as u64 * 8);
         let watches = page(wait_sets + MAX_WAIT_SETS as u64 * WAIT_SET_BYTES);
@@ -101,6 +107,7 @@ impl Geometry {
         Some(Self {
             part_chunks,
             spaces,
+            threads,
             ports,
             names,
             wait_sets,
@@ -114,6 +121,9 @@ impl Geometry {
             len,
         })
     }
+
+    /// Bytes of one space's thread lines: a page.
+    pub const THREAD_ROW: u64 = THREAD_LINES as u64 * THREAD_BYTES;
 
     /// Bytes of one space's right row.
     pub const RIGHT_ROW: u64 = MAX_PORTS as u64 * RIGHT_BYTES;
@@ -169,6 +179,7 @@ mod tests {
             let order = [
                 0,
                 g.spaces,
+                g.threads,
                 g.ports,
                 g.names,
                 g.wait_sets,

@@ -120,8 +120,8 @@ pub(crate) enum BenchKind {
 
 /// List domains, their spaces and ports, queues, and who owns how much.
 ///
-/// A domain is found by its socket's name, and joined for a moment to look into it; one
-/// of another user must permit that. Ports in use: `queue` is messages that wait and
+/// A domain is found by its socket's name, and looked into without joining it; one of
+/// another user must permit that. Ports in use: `queue` is messages that wait and
 /// slots there are; `lost` is what was dropped because the queue was full, or what a
 /// dying sender left unfinished.
 #[derive(Debug, clap::Args)]

@@ -1,21 +1,22 @@
 //! `portolan ls`: which domains run on this machine, and what is in each.
 //!
-//! A domain is found by the name of its socket. To look into it, this process joins
-//! it for a moment; it leaves itself out of the list. A domain at a path
-//! (`Builder::path`) has no name that could be found, and is not listed.
+//! A domain is found by the name of its socket, and looked into without joining it. A
+//! domain at a path (`Builder::path`) has no name that could be found, and is not listed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use portolan::{Domain, PortKind, PortState, PortSurvey, Protection, SpaceState, Survey};
+use portolan::{
+    Domain, JoinError, PortKind, PortState, PortSurvey, Protection, SpaceState, Survey,
+};
 use portolan_measure::out::{self, Align, Table};
 use portolan_measure::{MeasureError, Result};
 use serde::Serialize;
 
 use crate::args::LsArgs;
 
-/// How long a domain may take to admit us: its host may be stopped.
+/// How long a domain may take to let us look: its host may be stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Ports of one domain that the table lists; JSON has all.
 const PORTS: usize = 20;
@@ -24,9 +25,9 @@ const NAME: usize = 24;
 
 /// A domain's socket.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Found {
-    user: u32,
-    name: String,
+pub(crate) struct Found {
+    pub(crate) user: u32,
+    pub(crate) name: String,
 }
 
 #[derive(Serialize)]
@@ -96,9 +97,7 @@ struct Port {
 }
 
 pub(crate) fn run(args: &LsArgs) -> Result<()> {
-    let sockets = std::fs::read_to_string("/proc/net/unix")
-        .map_err(MeasureError::system("reading /proc/net/unix"))?;
-    let mut domains = found(&sockets);
+    let mut domains = running()?;
     if let Some(wanted) = &args.domain {
         domains.retain(|found| found.name == *wanted);
     }
@@ -116,6 +115,13 @@ pub(crate) fn run(args: &LsArgs) -> Result<()> {
     out::print(&texts.join("\n"))
 }
 
+/// The domains of this machine.
+pub(crate) fn running() -> Result<BTreeSet<Found>> {
+    let sockets = std::fs::read_to_string("/proc/net/unix")
+        .map_err(MeasureError::system("reading /proc/net/unix"))?;
+    Ok(found(&sockets))
+}
+
 /// The domains whose sockets are in a listing as `/proc/net/unix`.
 fn found(listing: &str) -> BTreeSet<Found> {
     let parse = |line: &str| {
@@ -129,30 +135,16 @@ fn found(listing: &str) -> BTreeSet<Found> {
     listing.lines().filter_map(parse).collect()
 }
 
-/// Joins and looks. None if the domain has gone since it was found.
+/// Looks into a domain. None if it has gone since it was found.
 fn look(found: Found) -> Option<Entry> {
-    let joined = Domain::builder(&found.name)
+    let observer = Domain::builder(&found.name)
         .of_user(found.user)
-        .space_name("portolan ls")
         .deadline(PATIENCE)
-        .join();
-    let survey = joined
-        .map_err(|error| error.to_string())
-        .and_then(|domain| {
-            let us = domain.space();
-            let survey = domain.survey().map_err(|error| error.to_string())?;
-            Ok((us, survey))
-        });
-    let (unreachable, contents) = match survey {
-        Err(reason) => (Some(reason), None),
-        Ok((us, survey)) => {
-            let contents = Contents::new(us, &survey);
-            // Its last member left just now, and by looking we have made it anew.
-            if contents.spaces.is_empty() {
-                return None;
-            }
-            (None, Some(contents))
-        }
+        .observe();
+    let (unreachable, contents) = match observer {
+        Err(JoinError::NotRunning { .. }) => return None,
+        Err(error) => (Some(error.to_string()), None),
+        Ok(observer) => (None, Some(Contents::new(&observer.survey().ok()?))),
     };
     Some(Entry {
         name: found.name,
@@ -163,10 +155,8 @@ fn look(found: Found) -> Option<Entry> {
 }
 
 impl Contents {
-    /// All but space `us`, which is this process.
-    fn new(us: u8, survey: &Survey) -> Self {
+    fn new(survey: &Survey) -> Self {
         let memory = survey.memory;
-        let others = survey.spaces.iter().filter(|space| space.id != us);
         Self {
             protection: match survey.protection {
                 Protection::Guarded => "guarded",
@@ -180,7 +170,9 @@ impl Contents {
                 free_bytes: memory.free,
                 queued_bytes: memory.queued,
             },
-            spaces: others
+            spaces: survey
+                .spaces
+                .iter()
                 .map(|space| Space {
                     id: space.id,
                     pid: space.pid,

@@ -15,7 +15,7 @@
 use crate::member::Member;
 use crate::{Disowned, Domain};
 use portolan_abi::limits::{CHUNK, CHUNK_PAGES, PAGE};
-use portolan_abi::owner::{Alloc, ChunkUse, Descriptor, Size};
+use portolan_abi::owner::{Alloc, Born, ChunkUse, Descriptor, Size};
 use portolan_shm::chunk::{Chunks, GiveBack};
 use portolan_shm::mark;
 use portolan_shm::owner::OwnerError;
@@ -313,13 +313,19 @@ impl Homed {
 /// Claims one extent if it is free and its chunk still cut as we believe (C1).
 fn claim(member: &Member, page: u32, size: Size) -> Option<u32> {
     let tables = member.tables();
-    let generation = tables.alloc.allocate(&member.row(), page)?;
+    let generation = tables.alloc.allocate(&member.row(), page, now())?;
     if tables.chunks.is_cut(page, size) {
         return Some(generation);
     }
     // Undo: the chunk was given back and cut anew since we noted the page.
     let _ = tables.alloc.free(&member.row(), page, generation);
     None
+}
+
+/// This second, for the age of an extent. The coarse clock: nothing but people asks.
+pub(crate) fn now() -> Born {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    Born::at(u64::try_from(now.tv_sec).unwrap_or(0))
 }
 
 pub(crate) fn allocate(member: &Arc<Member>, bytes: usize) -> Result<Extent, AllocateError> {

@@ -59,6 +59,7 @@ mod message;
 mod port;
 mod region;
 mod survey;
+mod tally;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod wait;
@@ -67,7 +68,7 @@ mod wait_set;
 pub use deadline::Deadline;
 #[cfg(feature = "marks")]
 pub use domain::sabotage;
-pub use domain::{Builder, Domain, JoinError, LeaveError};
+pub use domain::{Builder, Domain, JoinError, LeaveError, Observer, Over};
 pub use extent::{AllocateError, Extent, OutOfPages, RawExtent};
 pub use message::{ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency};
 pub use port::{
@@ -76,7 +77,10 @@ pub use port::{
     Unsent, WatchError, WhenFull,
 };
 pub use portolan_shm::owner::OwnerError;
-pub use survey::{MemorySurvey, PortKind, PortState, PortSurvey, SpaceState, SpaceSurvey, Survey};
+pub use survey::{
+    AGES, Holder, HoldingSurvey, MemorySurvey, PortKind, PortState, PortSurvey, SpaceState,
+    SpaceSurvey, Survey,
+};
 pub use wait::Waiting;
 pub use wait_set::{AddError, Ready, Token, WaitError, WaitSet, WaitSetError};
 

@@ -15,7 +15,7 @@ use portolan_abi::region::Geometry;
 use portolan_shm::queue::Queue;
 use portolan_shm::region::Tables;
 use portolan_sys::fault::{self, Fault, Verdict, Watch, WatchError};
-use portolan_sys::memory::{self, Access, Mapping};
+use portolan_sys::memory::{self, Access, MapError, Mapping};
 use std::io;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -35,6 +35,45 @@ pub(crate) struct Ground {
     tables: Tables<'static>,
     base: usize,
     _mapping: Arc<Mapping>,
+}
+
+/// A region's tables, mapped for reading only; the pool is not mapped.
+pub(crate) struct View {
+    // Declared before the mapping that it points into; both go together.
+    tables: Tables<'static>,
+    _mapping: Mapping,
+    fd: OwnedFd,
+}
+
+impl View {
+    /// Maps the tables of the region in `fd`.
+    pub(crate) fn new(fd: OwnedFd, geometry: Geometry) -> Result<Self, MapError> {
+        let len = usize::try_from(geometry.pool).unwrap_or(usize::MAX);
+        let mapping = Mapping::read_only(&fd, len)?;
+        // SAFETY:
+        // - mapped and aligned: up to the pool, and page-aligned;
+        // - live: the mapping is kept by the same struct, and `tables()` hands the
+        //   reference out for no longer than a borrow of it;
+        // - only loaded: this struct is given to the survey alone, which loads. A store
+        //   would end in a signal, never in a change of the region;
+        // - protocol: as in `Region::new`.
+        let tables = unsafe { Tables::new(mapping.base(), geometry) };
+        Ok(Self {
+            tables,
+            _mapping: mapping,
+            fd,
+        })
+    }
+
+    /// The tables, to be loaded from.
+    pub(crate) fn tables(&self) -> &Tables<'_> {
+        &self.tables
+    }
+
+    /// The file.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
 }
 
 impl Region {

@@ -5,18 +5,21 @@
 //! are sparse, so only those parts are read that have memory; a survey of a large
 //! domain that is hardly used takes microseconds and allocates nothing in it.
 
-use crate::member::Member;
+mod extents;
+
+pub use extents::{AGES, Holder, HoldingSurvey};
+
 use crate::{Disowned, Domain, Protection};
-use portolan_abi::limits::{CHUNK, MAX_SPACES};
-use portolan_abi::owner::{Alloc, ChunkUse, Hold, Size};
+use portolan_abi::limits::MAX_SPACES;
 use portolan_abi::port::{PortPhase, PortStatus};
-use portolan_abi::region::{Geometry, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES};
+use portolan_abi::region::{Geometry, PORT_BYTES, RIGHT_BYTES, THREAD_BYTES};
 use portolan_abi::space::{HostWord, SpacePhase, SpaceStatus};
-use portolan_shm::chunk::Chunks;
-use portolan_shm::region::read_text;
+use portolan_abi::thread::{At, Wait};
+use portolan_shm::region::{Tables, read_text};
 use portolan_sys::memory;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 /// What [`Domain::survey`] found.
@@ -39,6 +42,8 @@ pub struct Survey {
     pub spaces: Vec<SpaceSurvey>,
     /// Every port, in the order of their numbers.
     pub ports: Vec<PortSurvey>,
+    /// Every extent in use, by holder and size.
+    pub holdings: Vec<HoldingSurvey>,
 }
 
 /// A domain's memory, in bytes.
@@ -61,8 +66,10 @@ pub struct MemorySurvey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceSurvey {
-    /// Its number.
+    /// Its number; numbers are used again.
     pub id: u8,
+    /// Tells one space of this number from the next.
+    pub incarnation: u32,
     /// Its process.
     pub pid: u32,
     /// The user of its process.
@@ -75,6 +82,17 @@ pub struct SpaceSurvey {
     pub sent: u64,
     /// Bytes in the extents of those.
     pub sent_bytes: u64,
+    /// Sends of its that found a queue full.
+    pub full: u64,
+    /// Messages of its that were dropped because a queue was full.
+    pub dropped: u64,
+    /// Threads of its that look for a message again and again.
+    pub spinning: u32,
+    /// Threads of its that sleep until a message comes. Of its threads that send or wait,
+    /// 63 are told apart; what further ones wait for is not known.
+    pub sleeping: u32,
+    /// Threads of its that wait for room in a queue.
+    pub awaiting_room: u32,
     /// Extents that it owns.
     pub extents: u64,
     /// Bytes in those.
@@ -101,6 +119,8 @@ pub enum SpaceState {
 pub struct PortSurvey {
     /// Its number; numbers are used again.
     pub index: u16,
+    /// Tells one port of this number from the next.
+    pub generation: u32,
     /// Its name, if it has one.
     pub name: Option<String>,
     /// The space that it is bound to; while it moves, the space that sent it.
@@ -119,6 +139,8 @@ pub struct PortSurvey {
     pub slots: usize,
     /// Messages taken out of it, by whoever had this number.
     pub taken: u64,
+    /// Bytes in the extents of those.
+    pub taken_bytes: u64,
     /// Slots stepped over because their senders had died.
     pub voids: u64,
     /// Messages dropped because it was full.
@@ -127,6 +149,14 @@ pub struct PortSurvey {
     pub full: u64,
     /// Send rights on it that somebody holds.
     pub senders: u32,
+    /// Threads that look for its next message again and again.
+    pub spinning: u32,
+    /// Threads that sleep until its next message comes.
+    pub sleeping: u32,
+    /// Threads that wait for room in its queue.
+    pub awaiting_room: u32,
+    /// Whether the next sender has to wake somebody: a sleeper, a wait set or a task.
+    pub armed: bool,
 }
 
 /// What a port takes.
@@ -176,31 +206,50 @@ impl Domain {
     pub fn survey(&self) -> Result<Survey, Disowned> {
         let member = self.member();
         member.present()?;
-        let header = member.tables().header;
-        // Acquire: the host's entry is as it was when it became the host.
-        let host = HostWord::unpack(header.host.word.load(Ordering::Acquire));
-        let spaces = spaces(member);
-        Ok(Survey {
-            domain: self.name().to_owned(),
-            user: u32::try_from(header.user.load(Ordering::Relaxed)).unwrap_or(u32::MAX),
-            host: host.space,
-            takeovers: header.host.takeovers.load(Ordering::Relaxed),
-            protection: self.protection(),
-            memory: memory_of(member, &spaces),
-            ports: ports(member, &spaces),
-            spaces: spaces.into_iter().map(|found| found.survey).collect(),
-        })
+        Ok(take(
+            member.tables(),
+            member.region.fd(),
+            self.name(),
+            self.protection(),
+        ))
     }
 }
 
-/// A space, and what it has written into slots that are not published yet.
-struct Found {
-    survey: SpaceSurvey,
-    sending: u64,
+/// What is looked at: a region's tables, and its file, which tells where they have memory.
+pub(crate) struct Ground<'r> {
+    tables: &'r Tables<'r>,
+    fd: &'r OwnedFd,
 }
 
-fn spaces(member: &Member) -> Vec<Found> {
-    let entries = member.tables().spaces.iter().enumerate().take(MAX_SPACES);
+/// Surveys a region.
+pub(crate) fn take(
+    tables: &Tables<'_>,
+    fd: &OwnedFd,
+    domain: &str,
+    protection: Protection,
+) -> Survey {
+    let ground = &Ground { tables, fd };
+    let header = tables.header;
+    // Acquire: the host's entry is as it was when it became the host.
+    let host = HostWord::unpack(header.host.word.load(Ordering::Acquire));
+    let mut spaces = spaces(ground);
+    let waits = waits(ground, &mut spaces);
+    let (memory, holdings) = extents::take(ground, &mut spaces);
+    Survey {
+        domain: domain.to_owned(),
+        user: u32::try_from(header.user.load(Ordering::Relaxed)).unwrap_or(u32::MAX),
+        host: host.space,
+        takeovers: header.host.takeovers.load(Ordering::Relaxed),
+        protection,
+        memory,
+        ports: ports(ground, &spaces, &waits),
+        spaces,
+        holdings,
+    }
+}
+
+fn spaces(ground: &Ground<'_>) -> Vec<SpaceSurvey> {
+    let entries = ground.tables.spaces.iter().enumerate().take(MAX_SPACES);
     let known = entries.filter_map(|(id, entry)| {
         // Acquire: who it is was written before the status.
         let status = SpaceStatus::unpack(entry.status.load(Ordering::Acquire));
@@ -211,118 +260,99 @@ fn spaces(member: &Member) -> Vec<Found> {
             SpacePhase::Live => SpaceState::Live,
             SpacePhase::Dead => SpaceState::Dead,
         };
-        let id = u8::try_from(id).ok()?;
         let number = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
-        let held = held(member, id);
-        Some(Found {
-            survey: SpaceSurvey {
-                id,
-                pid: number(entry.pid.load(Ordering::Relaxed)),
-                user: number(entry.user.load(Ordering::Relaxed)),
-                name: read_text(&entry.name),
-                state,
-                sent: entry.sent.load(Ordering::Relaxed),
-                sent_bytes: entry.sent_bytes.load(Ordering::Relaxed),
-                extents: held.extents,
-                owned: held.bytes,
-            },
-            sending: held.sending,
+        Some(SpaceSurvey {
+            id: u8::try_from(id).ok()?,
+            incarnation: status.incarnation,
+            pid: number(entry.pid.load(Ordering::Relaxed)),
+            user: number(entry.user.load(Ordering::Relaxed)),
+            name: read_text(&entry.name),
+            state,
+            sent: 0,
+            sent_bytes: 0,
+            full: 0,
+            dropped: 0,
+            spinning: 0,
+            sleeping: 0,
+            awaiting_room: 0,
+            extents: 0,
+            owned: 0,
         })
     });
     known.collect()
 }
 
-/// What one row of owner words says.
-#[derive(Default)]
-struct Held {
-    extents: u64,
-    bytes: u64,
-    sending: u64,
+/// Who waits at a port.
+#[derive(Clone, Copy, Default)]
+struct Waiters {
+    spinning: u32,
+    sleeping: u32,
+    for_room: u32,
 }
 
-fn held(member: &Member, space: u8) -> Held {
-    let tables = member.tables();
-    let row = tables.owner_row(space);
-    let start = tables.geometry.owners + u64::from(space) * tables.geometry.owner_row();
-    let mut held = Held::default();
-    for page in entries(member, start, OWNER_BYTES, tables.alloc.pages()) {
-        let Ok(page) = u32::try_from(page) else {
-            continue;
-        };
-        let (word, _) = row.read(page);
-        let now = tables.alloc.read(page);
-        // A word of an earlier use says nothing.
-        if word.hold() == Hold::None
-            || now.state() != Alloc::Used
-            || now.generation() != word.generation()
-        {
-            continue;
-        }
-        let bytes = size_at(member, page).map_or(0, |size| size.bytes() as u64);
-        if word.hold() == Hold::Sending {
-            held.sending += bytes;
-        } else {
-            held.extents += 1;
-            held.bytes += bytes;
+/// Reads every thread's line into its space's counts; who waits at which port.
+fn waits(ground: &Ground<'_>, spaces: &mut [SpaceSurvey]) -> HashMap<u16, Waiters> {
+    let mut at: HashMap<u16, Waiters> = HashMap::new();
+    for space in spaces {
+        // A newcomer's page may not be there yet.
+        let row = u64::from(space.id) * Geometry::THREAD_ROW;
+        let start = ground.tables.geometry.threads + row;
+        let lines = ground.tables.thread_lines(space.id);
+        for index in ground.entries(start, THREAD_BYTES, lines.len()) {
+            let Some(line) = lines.get(index) else {
+                continue;
+            };
+            space.sent += line.sent.load(Ordering::Relaxed);
+            space.sent_bytes += line.sent_bytes.load(Ordering::Relaxed);
+            space.full += line.full.load(Ordering::Relaxed);
+            space.dropped += line.dropped.load(Ordering::Relaxed);
+            match Wait::unpack(line.waits.load(Ordering::Relaxed)) {
+                Wait::Nothing => {}
+                Wait::Spinning(place) => {
+                    space.spinning += 1;
+                    if let At::Port(port) = place {
+                        at.entry(port).or_default().spinning += 1;
+                    }
+                }
+                Wait::Sleeping(place) => {
+                    space.sleeping += 1;
+                    if let At::Port(port) = place {
+                        at.entry(port).or_default().sleeping += 1;
+                    }
+                }
+                Wait::ForRoom(port) => {
+                    space.awaiting_room += 1;
+                    at.entry(port).or_default().for_room += 1;
+                }
+            }
         }
     }
-    held
+    at
 }
 
-/// The size of the extents that the chunk of `page` is cut into.
-fn size_at(member: &Member, page: u32) -> Option<Size> {
-    let word = member.tables().chunks.read(Chunks::of_page(page));
-    let cut = matches!(word.r#use, ChunkUse::Small | ChunkUse::Head);
-    Size::from_code(word.size).filter(|_| cut)
-}
-
-fn memory_of(member: &Member, spaces: &[Found]) -> MemorySurvey {
-    let tables = member.tables();
-    let used: u64 = (0..tables.chunks.len())
-        .filter_map(|chunk| {
-            let size = size_at(member, Chunks::first_page(chunk))?;
-            let used = Chunks::extents(chunk, size)
-                .filter(|page| tables.alloc.read(*page).state() == Alloc::Used);
-            Some((used.count() * size.bytes()) as u64)
-        })
-        .sum();
-    let owned: u64 = spaces
-        .iter()
-        .map(|found| found.survey.owned + found.sending)
-        .sum();
-    MemorySurvey {
-        limit: tables.header.limit.load(Ordering::Relaxed),
-        taken: (tables.chunks.populated() * CHUNK) as u64,
-        used,
-        free: crate::extent::free_bytes(member),
-        queued: used.saturating_sub(owned),
-    }
-}
-
-fn ports(member: &Member, spaces: &[Found]) -> Vec<PortSurvey> {
-    let tables = member.tables();
-    let held = senders(member, spaces);
-    let known = entries(
-        member,
-        tables.geometry.ports,
-        PORT_BYTES,
-        tables.ports.len(),
-    );
+fn ports(
+    ground: &Ground<'_>,
+    spaces: &[SpaceSurvey],
+    waits: &HashMap<u16, Waiters>,
+) -> Vec<PortSurvey> {
+    let tables = ground.tables;
+    let held = senders(ground, spaces);
+    let known = ground.entries(tables.geometry.ports, PORT_BYTES, tables.ports.len());
     known
-        .filter_map(|index| port(member, u16::try_from(index).ok()?, &held))
+        .filter_map(|index| port(ground, u16::try_from(index).ok()?, &held, waits))
         .collect()
 }
 
 /// Counts of send rights: of which port, and how many.
 type Senders = HashMap<(u16, u32), u32>;
 
-fn senders(member: &Member, spaces: &[Found]) -> Senders {
-    let tables = member.tables();
+fn senders(ground: &Ground<'_>, spaces: &[SpaceSurvey]) -> Senders {
+    let tables = ground.tables;
     let mut senders = Senders::new();
-    for Found { survey, .. } in spaces {
-        let row = tables.right_row(survey.id);
-        let start = tables.geometry.rights + u64::from(survey.id) * Geometry::RIGHT_ROW;
-        for index in entries(member, start, RIGHT_BYTES, tables.ports.len()) {
+    for space in spaces {
+        let row = tables.right_row(space.id);
+        let start = tables.geometry.rights + u64::from(space.id) * Geometry::RIGHT_ROW;
+        for index in ground.entries(start, RIGHT_BYTES, tables.ports.len()) {
             let Ok(index) = u16::try_from(index) else {
                 continue;
             };
@@ -334,8 +364,13 @@ fn senders(member: &Member, spaces: &[Found]) -> Senders {
     senders
 }
 
-fn port(member: &Member, index: u16, senders: &Senders) -> Option<PortSurvey> {
-    let entry = &member.tables().ports[usize::from(index)];
+fn port(
+    ground: &Ground<'_>,
+    index: u16,
+    senders: &Senders,
+    waits: &HashMap<u16, Waiters>,
+) -> Option<PortSurvey> {
+    let entry = ground.tables.ports.get(usize::from(index))?;
     // Acquire: what the binder wrote came before the status.
     let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
     let state = match status.phase {
@@ -345,9 +380,11 @@ fn port(member: &Member, index: u16, senders: &Senders) -> Option<PortSurvey> {
         PortPhase::Moving => PortState::Moving,
         PortPhase::Closing | PortPhase::Lingering => PortState::Closing,
     };
-    let queue = member.tables().queue(index);
+    let queue = ground.tables.queue(index);
+    let waiters = waits.get(&index).copied().unwrap_or_default();
     Some(PortSurvey {
         index,
+        generation: status.generation,
         name: Some(read_text(&entry.name.words)).filter(|name| !name.is_empty()),
         owner: status.owner,
         kind: match status {
@@ -363,6 +400,7 @@ fn port(member: &Member, index: u16, senders: &Senders) -> Option<PortSurvey> {
         depth: queue.as_ref().map_or(0, |queue| queue.depth()),
         slots: queue.as_ref().map_or(0, |queue| queue.slots()),
         taken: entry.receiver.taken.load(Ordering::Relaxed),
+        taken_bytes: entry.receiver.bytes.load(Ordering::Relaxed),
         voids: entry.receiver.voids.load(Ordering::Relaxed),
         dropped: entry.counters.dropped.load(Ordering::Relaxed),
         full: entry.counters.full.load(Ordering::Relaxed),
@@ -370,20 +408,29 @@ fn port(member: &Member, index: u16, senders: &Senders) -> Option<PortSurvey> {
             .get(&(index, status.generation))
             .copied()
             .unwrap_or(0),
+        spinning: waiters.spinning,
+        sleeping: waiters.sleeping,
+        awaiting_room: waiters.for_room,
+        armed: entry.sleep.asleep.load(Ordering::Relaxed) != 0,
     })
 }
 
-/// Indices of those of `count` entries of `size` bytes from `start` on that have memory.
-fn entries(member: &Member, start: u64, size: u64, count: usize) -> impl Iterator<Item = usize> {
-    let whole = start..start + size * count as u64;
-    let ranges = memory::data_ranges(member.region.fd(), whole.clone());
-    // A file system that cannot tell holes has none; a failure reads as such.
-    let ranges: Vec<Range<u64>> = ranges
-        .collect::<Result<_, _>>()
-        .unwrap_or_else(|_| vec![whole]);
-    ranges.into_iter().flat_map(move |range| {
-        let first = (range.start - start) / size;
-        let end = (range.end - start).div_ceil(size).min(count as u64);
-        (first..end).filter_map(|index| usize::try_from(index).ok())
-    })
+impl Ground<'_> {
+    /// Indices of those of `count` entries of `size` bytes from `start` on that have memory.
+    fn entries(&self, start: u64, size: u64, count: usize) -> impl Iterator<Item = usize> + use<> {
+        let whole = start..start + size * count as u64;
+        let ranges = memory::data_ranges(self.fd, whole.clone());
+        // A file system that cannot tell holes has none; a failure reads as such.
+        let ranges: Vec<Range<u64>> = ranges
+            .collect::<Result<_, _>>()
+            .unwrap_or_else(|_| vec![whole]);
+        let mut next = 0;
+        ranges.into_iter().flat_map(move |range| {
+            // An entry that two ranges share is of both.
+            let first = ((range.start - start) / size).max(next);
+            let end = (range.end - start).div_ceil(size).min(count as u64);
+            next = next.max(end);
+            (first..end).filter_map(|index| usize::try_from(index).ok())
+        })
+    }
 }

@@ -28,9 +28,11 @@
 //!   itself is looked at before it is reported.
 
 use crate::member::Member;
+use crate::tally;
 use crate::wait::{Patience, Waiting, pause};
 use crate::{Deadline, Disowned, Domain, NoDescriptor, ReceiveRight};
 use portolan_abi::limits::MAX_WAIT_SETS;
+use portolan_abi::thread::{At, Wait};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::mark;
 use portolan_shm::wait_set::WaitSetEntry;
@@ -306,7 +308,9 @@ impl WaitSet {
         self.look(&mut ready);
         if ready.is_empty() {
             if !deadline.is_now() {
+                tally::waits(&self.member, Wait::Spinning(self.waiting_at()));
                 self.spin(&mut ready, deadline);
+                tally::waits(&self.member, Wait::Nothing);
             } else if !self.is_watched() {
                 return Ok(ready);
             }
@@ -319,13 +323,20 @@ impl WaitSet {
                     return Ok(ready);
                 }
                 Err(bell) => {
+                    tally::waits(&self.member, Wait::Sleeping(self.waiting_at()));
                     mark!("sleep.before_futex");
                     let _ = futex::wait(&self.entry().doorbell, bell, deadline.instant());
+                    tally::waits(&self.member, Wait::Nothing);
                     self.entry().awake();
                 }
             }
         }
         Ok(self.named(ready))
+    }
+
+    /// Where its waiters wait, for people.
+    fn waiting_at(&self) -> At {
+        At::Set(u16::try_from(self.index).unwrap_or(u16::MAX))
     }
 
     /// Arms everything: what is ready, or that the set sleeps (W3), and the value of its

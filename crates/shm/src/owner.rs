@@ -36,7 +36,7 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::mark;
-use portolan_abi::owner::{Alloc, AllocWord, Destination, Hold, OwnerWord};
+use portolan_abi::owner::{Alloc, AllocWord, Born, Destination, Hold, OwnerWord};
 
 /// One space's record of one extent.
 #[repr(C)]
@@ -275,12 +275,13 @@ impl<'r> AllocWords<'r> {
         }
     }
 
-    /// Hands the free extent at `page` to the space of `row`; its new generation.
+    /// Hands the free extent at `page` to the space of `row`, at this second; its new
+    /// generation.
     ///
     /// `None` if it is not free. The caller then checks that the chunk is still cut
     /// as it believes (see [`crate::chunk`]) and frees it otherwise.
     #[inline]
-    pub fn allocate(&self, row: &OwnerRow<'_>, page: u32) -> Option<u32> {
+    pub fn allocate(&self, row: &OwnerRow<'_>, page: u32, born: Born) -> Option<u32> {
         let word = self.words.get(page as usize)?;
         let free = self.read(page);
         if free.state() != Alloc::Free {
@@ -304,7 +305,7 @@ impl<'r> AllocWords<'r> {
         if word
             .compare_exchange(
                 free.0,
-                used_by(row.space, generation).0,
+                AllocWord::used(generation, row.space, born).0,
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             )
@@ -344,7 +345,11 @@ impl<'r> AllocWords<'r> {
             Hold::Sending => return false,
             Hold::Held | Hold::Parked => self.reclaim(page, word.generation()),
             Hold::None if word.0 & ALLOCATING != 0 => {
-                self.read(page) == used_by(row.space, word.generation())
+                // Of one reading: a generation is allocated once.
+                let now = self.read(page);
+                now.state() == Alloc::Used
+                    && now.generation() == word.generation()
+                    && now.allocator() == row.space
                     && self.reclaim(page, word.generation())
             }
             Hold::None => false,
@@ -386,9 +391,4 @@ impl<'r> AllocWords<'r> {
                     .is_ok()
             })
     }
-}
-
-/// A used word that names its allocator (O5). Who holds the extent later is not said here.
-const fn used_by(space: u8, generation: u32) -> AllocWord {
-    AllocWord(AllocWord::new(Alloc::Used, generation).0 | (space as u64) << 8)
 }

@@ -10,7 +10,9 @@ use crate::queue::{Line, PortEntry, Queue};
 use crate::rights::{RightEntry, RightRow};
 use crate::wait_set::WaitSetEntry;
 use core::marker::PhantomData;
-use portolan_abi::limits::{LINE, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, QUEUE_HEAP};
+use portolan_abi::limits::{
+    LINE, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, QUEUE_HEAP, THREAD_LINES,
+};
 use portolan_abi::region::Geometry;
 use portolan_abi::space::{SpacePhase, SpaceStatus};
 
@@ -94,11 +96,7 @@ pub struct SpaceEntry {
     pub start_time: AtomicU64,
     /// User.
     pub user: AtomicU64,
-    /// Messages sent.
-    pub sent: AtomicU64,
-    /// Bytes in extents sent.
-    pub sent_bytes: AtomicU64,
-    spare: [AtomicU64; 2],
+    spare: [AtomicU64; 4],
     /// What it calls itself, zero-padded.
     pub name: [AtomicU64; 8],
     reserved: [AtomicU64; 16],
@@ -106,6 +104,44 @@ pub struct SpaceEntry {
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<SpaceEntry>() as u64 == portolan_abi::region::SPACE_BYTES);
+
+/// One thread's line: only that thread writes it (but for a space's last line, which all
+/// its further threads share), so counting costs no line from afar and loses nothing.
+#[repr(C, align(64))]
+pub struct ThreadLine {
+    /// Messages sent.
+    pub sent: AtomicU64,
+    /// Bytes in extents sent.
+    pub sent_bytes: AtomicU64,
+    /// Sends that found a queue full.
+    pub full: AtomicU64,
+    /// Messages dropped because a queue was full.
+    pub dropped: AtomicU64,
+    /// [`portolan_abi::thread::Wait`].
+    pub waits: AtomicU64,
+    spare: [AtomicU64; 3],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<ThreadLine>() as u64 == portolan_abi::region::THREAD_BYTES);
+
+impl ThreadLine {
+    /// As nobody has used it. For whoever makes a space of its entry.
+    pub fn wipe(&self) {
+        let Self {
+            sent,
+            sent_bytes,
+            full,
+            dropped,
+            waits,
+            spare: _,
+        } = self;
+        for word in [sent, sent_bytes, full, dropped, waits] {
+            // Relaxed: the space's status follows with Release.
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
 
 /// A request to be told of a port's death.
 #[repr(C, align(64))]
@@ -138,6 +174,8 @@ unsafe impl Words for AtomicU64 {}
 unsafe impl Words for Header {}
 // SAFETY: as above.
 unsafe impl Words for SpaceEntry {}
+// SAFETY: as above.
+unsafe impl Words for ThreadLine {}
 // SAFETY: as above.
 unsafe impl Words for PortEntry {}
 // SAFETY: as above.
@@ -193,6 +231,7 @@ pub struct Tables<'r> {
     pub chunks: Chunks<'r>,
     /// Allocation words.
     pub alloc: AllocWords<'r>,
+    threads: &'r [ThreadLine],
     rights: &'r [RightEntry],
     owners: &'r [OwnerEntry],
     queues: &'r [Line],
@@ -204,7 +243,9 @@ impl<'r> Tables<'r> {
     /// # Safety
     ///
     /// - `base` is aligned to a page and `geometry.pool` bytes from it are mapped,
-    ///   readable and writable, for as long as `'r`.
+    ///   readable and writable, for as long as `'r`. Readable is enough for whoever
+    ///   only loads: on the machines we run on, an aligned load of a word is a load,
+    ///   whatever its order.
     /// - Every process that maps them writes them only through this crate. This is
     ///   where the trust inside a domain is placed: members may be buggy and may die
     ///   at any instruction, but a hostile one is out of scope.
@@ -224,6 +265,7 @@ impl<'r> Tables<'r> {
             watches: ground.table(geometry.watches, MAX_WATCHES),
             chunks: Chunks::new(ground.table(geometry.chunks, size(geometry.all_chunks()))),
             alloc: AllocWords::new(ground.table(geometry.alloc, size(geometry.pages()))),
+            threads: ground.table(geometry.threads, MAX_SPACES * THREAD_LINES),
             rights: ground.table(geometry.rights, MAX_SPACES * MAX_PORTS),
             owners: ground.table(geometry.owners, MAX_SPACES * size(geometry.pages())),
             queues: ground.table(geometry.queues, size(QUEUE_HEAP) / LINE),
@@ -236,6 +278,13 @@ impl<'r> Tables<'r> {
         let pages = self.alloc.pages();
         let first = usize::from(space) * pages;
         OwnerRow::new(&self.owners[first..first + pages], space)
+    }
+
+    /// The thread lines of `space`.
+    #[inline]
+    pub fn thread_lines(&self, space: u8) -> &'r [ThreadLine] {
+        let first = usize::from(space) * THREAD_LINES;
+        &self.threads[first..first + THREAD_LINES]
     }
 
     /// The right row of `space`.

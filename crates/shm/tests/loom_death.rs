@@ -17,7 +17,7 @@ mod support;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;
 use loom::thread;
-use portolan_abi::owner::{Alloc, ChunkUse, Size};
+use portolan_abi::owner::{Alloc, Born, ChunkUse, Size};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::atomic::death::after;
 use portolan_shm::queue::{Closing, Cursor, Spot};
@@ -228,12 +228,12 @@ fn an_allocator_dies() {
     explore_deaths("allocator", 3, |k| {
         with(Pool::new(), |pool| {
             let victim = thread::spawn(move || {
-                after(k, || pool.alloc().allocate(&pool.row(1), 0)).is_none()
+                after(k, || pool.alloc().allocate(&pool.row(1), 0, Born::at(0))).is_none()
             });
             let other = thread::spawn(|| {
-                let generation = pool.alloc().allocate(&pool.row(2), 0)?;
+                let generation = pool.alloc().allocate(&pool.row(2), 0, Born::at(0))?;
                 pool.alloc().free(&pool.row(2), 0, generation).unwrap();
-                pool.alloc().allocate(&pool.row(2), 0)
+                pool.alloc().allocate(&pool.row(2), 0, Born::at(0))
             });
             let died = victim.join().unwrap();
             if died {
@@ -252,11 +252,11 @@ fn an_allocator_dies() {
 fn a_freer_dies() {
     explore_deaths("freer", 3, |k| {
         with(Pool::new(), |pool| {
-            let generation = pool.alloc().allocate(&pool.row(1), 0).unwrap();
+            let generation = pool.alloc().allocate(&pool.row(1), 0, Born::at(0)).unwrap();
             let victim = thread::spawn(move || {
                 after(k, || pool.alloc().free(&pool.row(1), 0, generation)).is_none()
             });
-            let other = thread::spawn(|| pool.alloc().allocate(&pool.row(2), 0));
+            let other = thread::spawn(|| pool.alloc().allocate(&pool.row(2), 0, Born::at(0)));
             let died = victim.join().unwrap();
             if died {
                 pool.bury(1);

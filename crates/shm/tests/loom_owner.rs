@@ -11,7 +11,7 @@
 mod support;
 
 use loom::thread;
-use portolan_abi::owner::{Alloc, ChunkUse, Destination, Size};
+use portolan_abi::owner::{Alloc, Born, ChunkUse, Destination, Size};
 use portolan_abi::port::PortName;
 use portolan_shm::queue::{Claim, Cursor};
 use portolan_shm::rights::{RightEntry, RightRow};
@@ -89,7 +89,7 @@ fn an_extent_is_sent_on_by_its_sender() {
 fn a_freed_extent_comes_back() {
     explore("free and receive", 3, || {
         with(Pool::new(), |pool| {
-            let generation = pool.alloc().allocate(&pool.row(1), 0).unwrap();
+            let generation = pool.alloc().allocate(&pool.row(1), 0, Born::at(0)).unwrap();
             let freer =
                 thread::spawn(move || pool.alloc().free(&pool.row(1), 0, generation).unwrap());
             let sender = thread::spawn(|| pool.allocate_and_send(2, 0));
@@ -109,9 +109,10 @@ fn a_freed_extent_comes_back() {
 fn one_of_three_gets_an_extent() {
     explore("allocate", 3, || {
         with(Pool::new(), |pool| {
-            let others = [1, 1]
-                .map(|space| thread::spawn(move || pool.alloc().allocate(&pool.row(space), 0)));
-            let mine = pool.alloc().allocate(&pool.row(2), 0);
+            let others = [1, 1].map(|space| {
+                thread::spawn(move || pool.alloc().allocate(&pool.row(space), 0, Born::at(0)))
+            });
+            let mine = pool.alloc().allocate(&pool.row(2), 0, Born::at(0));
             let got = others.map(|o| o.join().unwrap());
             assert!(got.into_iter().chain([mine]).flatten().count() <= 1);
             pool.audit();

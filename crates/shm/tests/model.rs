@@ -3,7 +3,7 @@
 #![cfg(not(loom))]
 
 use portolan_abi::owner::{
-    AllocWord, ChunkUse, ChunkWord, Descriptor, Destination, Hold, OwnerWord, Size,
+    AllocWord, Born, ChunkUse, ChunkWord, Descriptor, Destination, Hold, OwnerWord, Size,
 };
 use portolan_abi::port::{PortStatus, RightCount, RightWord};
 use portolan_abi::slot::{Meta, Phase, SlotState};
@@ -377,7 +377,7 @@ impl Extents<'_> {
 
     fn find(&self, row: usize, size: Size) -> Option<(u32, u32)> {
         let claim = |page| {
-            let generation = self.alloc.allocate(&self.rows[row], page)?;
+            let generation = self.alloc.allocate(&self.rows[row], page, Born::at(0))?;
             assert!(self.chunks.is_cut(page, size));
             Some((page, generation))
         };

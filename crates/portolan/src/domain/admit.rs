@@ -14,11 +14,12 @@ use super::link::Rope;
 use super::space;
 use crate::member::Member;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::hello::{Answer, BACK, Greeting, Hello, Reason, Refusal, Return, Welcome};
+use portolan_abi::hello::{Answer, BACK, Greeting, Hello, Look, Reason, Refusal, Return, Welcome};
 use portolan_abi::limits::MAX_SPACES;
 use portolan_abi::space::{SpacePhase, SpaceStatus};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::region::{Header, SpaceEntry};
+use portolan_sys::memory;
 use portolan_sys::process::{PidFd, start_time};
 use portolan_sys::socket::{self, Peer, SocketError};
 use std::os::fd::{AsFd, OwnedFd};
@@ -120,6 +121,7 @@ impl Host {
         };
         match Greeting::decode(&buffer[..received]) {
             Some(Greeting::Hello(hello)) => self.admit(member, rope, newcomer, &hello),
+            Some(Greeting::Look(look)) => show(member, &newcomer.connection, look),
             Some(Greeting::Return(back)) => self.take_back(member, newcomer, back),
             None => refuse(&newcomer.connection, Reason::Garbled, 0),
         }
@@ -235,6 +237,29 @@ impl Host {
             })
         });
     }
+}
+
+/// Lets an observer read: it gets the region's file, open for reading only, and no space.
+/// Nobody keeps anything of it here.
+fn show(member: &Member, connection: &Descriptor, look: Look) {
+    if look.version != FORMAT_VERSION {
+        return refuse(connection, Reason::Version, look.version.into());
+    }
+    // Fails in a host of another user than the domain's creator: then an observer is
+    // trusted not to write, as members are. And it fails for want of a descriptor.
+    let file = memory::reopen_to_read(member.region.fd());
+    let fd = match &file {
+        Ok(file) => file.as_fd(),
+        Err(_) => member.region.fd().as_fd(),
+    };
+    let welcome = Answer::Welcome(Welcome {
+        version: FORMAT_VERSION,
+        space: 0,
+        incarnation: 0,
+        base: member.region.base() as u64,
+        len: member.tables().geometry.len,
+    });
+    let _ = socket::send_by(connection, &welcome.encode(), &[fd], Some(Instant::now()));
 }
 
 /// Hands a free entry to a newcomer; its incarnation (D3).

@@ -147,8 +147,6 @@ pub(super) fn describe(entry: &SpaceEntry, pid: u32, started: u64, user: u32, na
     entry.pid.store(pid.into(), Ordering::Relaxed);
     entry.start_time.store(started, Ordering::Relaxed);
     entry.user.store(user.into(), Ordering::Relaxed);
-    entry.sent.store(0, Ordering::Relaxed);
-    entry.sent_bytes.store(0, Ordering::Relaxed);
     write_text(&entry.name, name);
 }
 

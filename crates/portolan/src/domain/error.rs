@@ -122,6 +122,16 @@ pub enum JoinError {
         /// Whose it would be.
         owner: u32,
     },
+    /// The state's: there is no such domain, and an observer does not create one.
+    #[error(
+        "user {owner} has no domain {name:?} running here: check the name (`portolan ls` lists those that run), or start a program that joins it"
+    )]
+    NotRunning {
+        /// The domain's name.
+        name: String,
+        /// Whose it would be.
+        owner: u32,
+    },
     /// A stranger's: the socket of this name belongs to somebody else.
     #[error(
         "the socket of this domain belongs to user {found} instead of {owner}{}: not joined", by(.holder)

@@ -273,6 +273,10 @@ impl Host {
             let _directory = lock_directory(path);
             let _ = std::fs::remove_file(path);
         }
+        if !others && let Some(entry) = member.tables().spaces.get(usize::from(us.space)) {
+            // Nobody is left to return what we held; observers see that it is over.
+            space::step(entry, us.incarnation, SpacePhase::Live, SpacePhase::Dead);
+        }
         resign(member);
         portolan_shm::mark!("leave.resigned");
         // Only now the connections close, so whoever sees that finds the role vacant.

@@ -13,6 +13,7 @@
 //! | `settings` | how a domain is to be: the builder |
 //! | `rendezvous` | finding the host, or becoming the first |
 //! | `create` | making a region |
+//! | `observe` | reading a region without being in the domain |
 //! | `link` | this process's tie to its host: one thread, and leaving |
 //! | `watch` | a member's thread: waits for the host's death, and succeeds it |
 //! | `host` | the host's thread: newcomers, deaths |
@@ -37,6 +38,7 @@ mod descriptor;
 mod error;
 mod host;
 mod link;
+mod observe;
 mod reclaim;
 mod rendezvous;
 mod settings;
@@ -46,6 +48,7 @@ mod watch;
 pub(crate) use descriptor::Descriptor;
 pub use error::{JoinError, LeaveError};
 pub(crate) use link::{Link, depart};
+pub use observe::{Observer, Over};
 #[cfg(feature = "marks")]
 pub use reclaim::sabotage;
 pub use settings::Builder;

@@ -24,6 +24,7 @@ use portolan_abi::limits::MAX_NAME;
 use portolan_abi::region::{Geometry, MAGIC};
 use portolan_abi::space::{HostWord, SpacePhase};
 use portolan_shm::atomic::Ordering;
+use portolan_shm::region::Header;
 use portolan_sys::memory;
 use portolan_sys::process::{EventFd, poll};
 use portolan_sys::socket::{self, Address, SocketError};
@@ -104,7 +105,12 @@ fn member(
     us: HostWord,
     link: Link,
 ) -> Result<Member, JoinError> {
-    let protection = protection_of(&region);
+    let offset = region.tables().geometry.threads + u64::from(us.space) * Geometry::THREAD_ROW;
+    memory::allocate(region.fd(), offset, Geometry::THREAD_ROW).map_err(JoinError::Memory)?;
+    for line in region.tables().thread_lines(us.space) {
+        line.wipe();
+    }
+    let protection = protection_of(region.tables().header);
     let guard = match protection {
         Protection::Guarded if !settings.always_open => Some(Guard::new(&region, us.space)?),
         _ => None,
@@ -121,8 +127,8 @@ fn member(
     })
 }
 
-fn protection_of(region: &Region) -> Protection {
-    match region.tables().header.protection.load(Ordering::Relaxed) {
+pub(super) fn protection_of(header: &Header) -> Protection {
+    match header.protection.load(Ordering::Relaxed) {
         0 => Protection::Trusted,
         _ => Protection::Guarded,
     }
@@ -280,17 +286,7 @@ impl Search<'_> {
     /// Asks whoever listens there to let us in.
     fn greet(&self, connection: OwnedFd, until: Instant) -> Result<Domain, Miss> {
         let connection = Descriptor::new(connection);
-        let owner = self.settings.owner;
-        let found = socket::peer(&connection).map_err(JoinError::socket)?.uid;
-        if found != owner || found == OVERFLOW_ID {
-            let holder = socket::holder(&self.address);
-            return Err(JoinError::Impostor {
-                owner,
-                found,
-                holder,
-            }
-            .into());
-        }
+        check_owner(&connection, &self.address, self.settings.owner)?;
         let mut name = [0; MAX_NAME + 1];
         let called = self.settings.space_name_or_default();
         for (to, from) in name.iter_mut().take(MAX_NAME).zip(called.bytes()) {
@@ -311,33 +307,11 @@ impl Search<'_> {
         };
         let bytes = answer.get(..received.len).unwrap_or_default();
         match Answer::decode(bytes) {
-            Some(Answer::Refusal(refusal)) => Err(self.refused(refusal).into()),
+            Some(Answer::Refusal(refusal)) => {
+                Err(refused(refusal, &self.address, self.settings.owner).into())
+            }
             Some(Answer::Welcome(welcome)) => self.enter(connection, welcome, received.fds),
             None => Err(garbled("answer", received.len as u64, Answer::BYTES as u64).into()),
-        }
-    }
-
-    fn refused(&self, refusal: Refusal) -> JoinError {
-        let Refusal {
-            version,
-            reason,
-            value,
-        } = refusal;
-        match reason {
-            Reason::Version => JoinError::OtherVersion {
-                theirs: version,
-                ours: FORMAT_VERSION,
-            },
-            Reason::Permission => JoinError::NotPermitted {
-                user: value,
-                owner: self.settings.owner,
-            },
-            Reason::Full => JoinError::Full { spaces: value },
-            Reason::Descriptors => JoinError::HostDescriptors {
-                host: socket::holder(&self.address),
-            },
-            Reason::Namespace => JoinError::OtherNamespace,
-            Reason::Garbled | Reason::Stranger => garbled("greeting", value, 0),
         }
     }
 
@@ -359,7 +333,7 @@ impl Search<'_> {
         let rope = self.rope(Descriptor::new(listener))?;
         let region = open(file, &welcome)?;
         portolan_shm::mark!("join.mapped");
-        check_protection(self.settings, protection_of(&region))?;
+        check_protection(self.settings, protection_of(region.tables().header))?;
         let us = HostWord {
             space: welcome.space,
             incarnation: welcome.incarnation,
@@ -391,12 +365,51 @@ impl Search<'_> {
     }
 }
 
+/// What a host's refusal means.
+pub(super) fn refused(refusal: Refusal, address: &Address, owner: u32) -> JoinError {
+    let Refusal {
+        version,
+        reason,
+        value,
+    } = refusal;
+    match reason {
+        Reason::Version => JoinError::OtherVersion {
+            theirs: version,
+            ours: FORMAT_VERSION,
+        },
+        Reason::Permission => JoinError::NotPermitted { user: value, owner },
+        Reason::Full => JoinError::Full { spaces: value },
+        Reason::Descriptors => JoinError::HostDescriptors {
+            host: socket::holder(address),
+        },
+        Reason::Namespace => JoinError::OtherNamespace,
+        Reason::Garbled | Reason::Stranger => garbled("greeting", value, 0),
+    }
+}
+
+/// Refuses a socket that somebody else than the domain's user listens at.
+pub(super) fn check_owner(
+    connection: &Descriptor,
+    address: &Address,
+    owner: u32,
+) -> Result<(), JoinError> {
+    let found = socket::peer(connection).map_err(JoinError::socket)?.uid;
+    if found == owner && found != OVERFLOW_ID {
+        return Ok(());
+    }
+    Err(JoinError::Impostor {
+        owner,
+        found,
+        holder: socket::holder(address),
+    })
+}
+
 fn start(member: &Arc<Member>, role: Role) -> Result<(), JoinError> {
     let started = member.link.start(member, role);
     started.map_err(|e| JoinError::system("start a thread", e))
 }
 
-fn garbled(what: &'static str, found: u64, wanted: u64) -> JoinError {
+pub(super) fn garbled(what: &'static str, found: u64, wanted: u64) -> JoinError {
     JoinError::Garbled {
         what,
         found,
@@ -417,8 +430,15 @@ fn sees_host(member: &Member, connection: &Descriptor) -> bool {
     ended.is_ok_and(|r| r.iter().any(|r| r.hangup)) || super::hosting(member) != word
 }
 
-/// Checks and maps a region that the host has sent.
+/// Maps a region that the host has sent.
 fn open(file: OwnedFd, welcome: &Welcome) -> Result<Region, JoinError> {
+    let (fd, geometry) = check(file, welcome)?;
+    let mapping = create::map(&fd, welcome.base, geometry.len).map_err(JoinError::map)?;
+    Ok(Region::new(fd, mapping, geometry))
+}
+
+/// Checks a region that the host has sent.
+pub(super) fn check(file: OwnedFd, welcome: &Welcome) -> Result<(OwnedFd, Geometry), JoinError> {
     memory::verify(&file, welcome.len).map_err(JoinError::NotARegion)?;
     let file = File::from(file);
     let [magic, version, size, base] =
@@ -438,9 +458,7 @@ fn open(file: OwnedFd, welcome: &Welcome) -> Result<Region, JoinError> {
     let Some(geometry) = geometry else {
         return Err(garbled("size", size, 1));
     };
-    let fd = OwnedFd::from(file);
-    let mapping = create::map(&fd, base, geometry.len).map_err(JoinError::map)?;
-    Ok(Region::new(fd, mapping, geometry))
+    Ok((file.into(), geometry))
 }
 
 /// The first words of a region's header, read and not mapped.

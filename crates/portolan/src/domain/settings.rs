@@ -1,7 +1,7 @@
 //! What a domain is to be like: the builder.
 
 use super::error::JoinError;
-use super::{Domain, rendezvous};
+use super::{Domain, Observer, rendezvous};
 use crate::Protection;
 use portolan_abi::hello::socket_name;
 use portolan_abi::region::Geometry;
@@ -168,6 +168,19 @@ impl Builder {
     pub fn join(self) -> Result<Domain, JoinError> {
         self.check()?;
         rendezvous::join(&self)
+    }
+
+    /// Looks into the domain without being in it: see [`Observer`]. It is not created if
+    /// it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`]; [`JoinError::NotRunning`] if there is no such domain.
+    pub fn observe(self) -> Result<Observer, JoinError> {
+        if socket_name(self.owner, &self.name).is_none() {
+            return Err(JoinError::BadName { name: self.name });
+        }
+        Observer::of(&self)
     }
 
     /// Creates a domain that only this process is in: no socket, no thread. For tests.

@@ -6,11 +6,13 @@ use super::{SendOnceRight, SendRight, close, send};
 use crate::member::Member;
 use crate::message::{Message, Notice};
 use crate::region::Attached;
+use crate::tally;
 use crate::wait::{Patience, Waiting, pause};
 use crate::{Deadline, Disowned, Extent, NoDescriptor};
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, RightKind, RightWord, event};
 use portolan_abi::slot::{Kind, Phase};
+use portolan_abi::thread::{At, Wait};
 use portolan_shm::mark;
 use portolan_shm::queue::{Cursor, Found, Next, Slot, Woken};
 use portolan_shm::region::read_text;
@@ -288,6 +290,12 @@ impl ReceiveRight {
         if queue.take(&mut self.cursor, found) == Woken::Senders {
             send::wake_senders(queue);
         }
+        if !message.extents.is_empty() {
+            let bytes = &queue.port.receiver.bytes;
+            // Relaxed: a counter with one writer.
+            let sum = bytes.load(Ordering::Relaxed) + message.len() as u64;
+            bytes.store(sum, Ordering::Relaxed);
+        }
         probe!(ReceiveTaken);
         origin
     }
@@ -432,6 +440,18 @@ impl ReceiveRight {
     /// Spins, then sleeps, until something comes.
     #[cold]
     fn wait(&mut self, message: &mut Message, deadline: Deadline) -> Result<Origin, ReceiveError> {
+        let port = At::Port(self.at.port.index);
+        tally::waits(&self.at.member, Wait::Spinning(port));
+        let outcome = self.wait_for(message, deadline);
+        tally::waits(&self.at.member, Wait::Nothing);
+        outcome
+    }
+
+    fn wait_for(
+        &mut self,
+        message: &mut Message,
+        deadline: Deadline,
+    ) -> Result<Origin, ReceiveError> {
         if self.waiting == Waiting::Poll {
             return self.poll(message, deadline);
         }
@@ -495,6 +515,8 @@ impl ReceiveRight {
         let sleep = &self.at.queue().port.sleep;
         let bell = sleep.doorbell.load(Ordering::SeqCst);
         if self.arm() {
+            let port = At::Port(self.at.port.index);
+            tally::waits(&self.at.member, Wait::Sleeping(port));
             mark!("sleep.before_futex");
             probe!(SleepArmed);
             let _ = futex::wait(
@@ -503,6 +525,7 @@ impl ReceiveRight {
                 deadline.instant(),
             );
             probe!(SleepWoken);
+            tally::waits(&self.at.member, Wait::Spinning(port));
         }
         self.disarm();
         probe!(SleepDisarmed);

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::member::Member;
 use crate::message::Message;
+use crate::tally;
 use crate::wait::Waiting;
 use crate::{Deadline, Disowned, NoDescriptor};
 use crossbeam_utils::atomic::AtomicCell;
@@ -233,6 +234,7 @@ impl SendRight {
             .counters
             .dropped
             .fetch_add(1, Ordering::Relaxed);
+        tally::dropped(&self.to.member);
         if let Some(word) = reply {
             send::post_word(&self.to.member, word.port, Kind::Dropped, word);
         }

@@ -5,11 +5,13 @@ use crate::message::{Long, Message};
 use crate::port::wire::Plan;
 use crate::port::{Right, close, prepare, wire};
 use crate::region::Attached;
+use crate::tally;
 use crate::wait::Backoff;
 use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor};
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, Meta, inline_capacity};
+use portolan_abi::thread::Wait;
 use portolan_shm::mark;
 use portolan_shm::owner::OwnerError;
 use portolan_shm::queue::{ClaimError, Published, Queue, Spot};
@@ -168,15 +170,29 @@ pub(super) fn full(
 ) -> Result<(), Unsent> {
     let counters = &to.queue().port.counters;
     counters.full.fetch_add(1, Ordering::Relaxed);
+    tally::full(&to.member);
     let deadline = match when_full {
         WhenFull::Fail => return Err(Unsent::Full { slots }),
         WhenFull::Drop => {
             counters.dropped.fetch_add(1, Ordering::Relaxed);
+            tally::dropped(&to.member);
             message.clear();
             return Ok(());
         }
         WhenFull::Wait(deadline) => deadline,
     };
+    tally::waits(&to.member, Wait::ForRoom(to.port.index));
+    let outcome = await_room(to, message, deadline, attempt);
+    tally::waits(&to.member, Wait::Nothing);
+    outcome
+}
+
+fn await_room(
+    to: &Attached,
+    message: &mut Message,
+    deadline: Deadline,
+    attempt: impl Fn(&mut Message) -> Result<(), Unsent>,
+) -> Result<(), Unsent> {
     let mut backoff = Backoff::for_room();
     loop {
         match attempt(message) {
@@ -435,16 +451,7 @@ fn given(member: &Member, message: &mut Message) {
         }
         rest.rights.into_iter().for_each(Right::given);
     }
-    if let Some(me) = member.tables().spaces.get(usize::from(member.space)) {
-        // Relaxed: counters for people, written by this space only; a lost update between
-        // our own threads is of no account.
-        me.sent
-            .store(me.sent.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        me.sent_bytes.store(
-            me.sent_bytes.load(Ordering::Relaxed) + bytes,
-            Ordering::Relaxed,
-        );
-    }
+    tally::sent(member, bytes);
 }
 
 /// Wakes whoever receives from the port: the wait set while it is armed there, else itself.

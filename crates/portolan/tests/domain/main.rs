@@ -12,6 +12,7 @@ mod idle;
 mod join;
 #[cfg(feature = "marks")]
 mod marks;
+mod observe;
 mod reclaim;
 mod refused;
 mod storm;

@@ -142,6 +142,8 @@ pub struct ReceiverLine {
     pub taken: AtomicU64,
     /// Void slots stepped over.
     pub voids: AtomicU64,
+    /// Bytes in the extents of messages taken.
+    pub bytes: AtomicU64,
 }
 
 /// See [`PortEntry::sleep`].

@@ -1,7 +1,7 @@
 //! Two chunks of a pool with the rows of four spaces and two ports, and their audit.
 
 use super::Port;
-use portolan_abi::owner::{Alloc, ChunkWord, Destination, Hold, Size};
+use portolan_abi::owner::{Alloc, Born, ChunkWord, Destination, Hold, Size};
 use portolan_abi::slot::Phase;
 use portolan_shm::atomic::{AtomicU64, Ordering};
 use portolan_shm::chunk::Chunks;
@@ -56,7 +56,7 @@ impl Pool {
 
     /// Allocates as an allocator does: claim the word, then look at the chunk (C1).
     pub fn allocate(&self, space: u8, page: u32, size: Size) -> Option<u32> {
-        let generation = self.alloc().allocate(&self.row(space), page)?;
+        let generation = self.alloc().allocate(&self.row(space), page, Born::at(0))?;
         if self.chunks().is_cut(page, size) {
             return Some(generation);
         }
@@ -68,7 +68,7 @@ impl Pool {
 
     /// Allocates page 0 and sends it to a port.
     pub fn allocate_and_send(&self, space: u8, port: u16) -> bool {
-        match self.alloc().allocate(&self.row(space), 0) {
+        match self.alloc().allocate(&self.row(space), 0, Born::at(0)) {
             Some(generation) => self.send(space, port, 0, generation),
             None => false,
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, SealFlags, SeekFrom, fallocate, fchmod, fcntl_add_seals,
@@ -158,6 +158,17 @@ pub enum AllocateError {
     /// The caller's or the machine's: for example a range past the end of the file.
     #[error("cannot allocate: {0}")]
     Io(#[from] io::Error),
+}
+
+/// The same file, open for reading only: whoever gets this descriptor cannot write.
+///
+/// # Errors
+///
+/// The kernel's; `/proc` must be mounted.
+pub fn reopen_to_read(fd: impl AsFd) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, rustix::fs::Mode::empty())?)
 }
 
 /// Gives the memory of `len` bytes from `offset` on back; they then read as zero.

@@ -10,7 +10,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use super::{HUGE_PAGE, PAGE};
 use crate::fork;
 
-/// A shared, readable and writable mapping of a memory file from its first byte on.
+/// A shared mapping of a memory file from its first byte on, readable, and writable
+/// unless it was made by [`Mapping::read_only`].
 ///
 /// Unmapped when dropped. Not `Clone`: it is the capability to unmap. What it points to
 /// is memory that other processes may write at any time, so it is handed out only as a
@@ -118,6 +119,30 @@ impl Mapping {
         let mapped = unsafe { mmap(base.cast(), len, access, flags, fd.as_fd(), 0) };
         mapped.map_err(refused)?;
         Ok(reserved.trim(skip, len))
+    }
+
+    /// Maps the first `len` bytes of `fd` for reading only, wherever there is room.
+    /// Core dumps leave it out. Who writes to it dies of it.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`], never `Taken`.
+    pub fn read_only(fd: &OwnedFd, len: usize) -> Result<Self, MapError> {
+        if len == 0 || !len.is_multiple_of(PAGE) {
+            return Err(MapError::Misaligned { base: 0, len });
+        }
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY:
+        // - No address is asked for, so the kernel takes a free range.
+        let mapped = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, fd, 0) };
+        let mapped = mapped.map_err(|source| MapError::Refused {
+            base: 0,
+            len,
+            source: source.into(),
+        })?;
+        let mapping = Self::new(mapped.cast(), len, None)?;
+        mapping.advise(Advice::LinuxDontDump)?;
+        Ok(mapping)
     }
 
     /// The first byte. Other processes may change what it points to at any time.

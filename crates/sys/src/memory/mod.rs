@@ -13,7 +13,7 @@ mod range;
 
 pub use file::{
     AllocateError, DataRanges, VerifyError, allocate, allocated_bytes, create, data_ranges, punch,
-    verify,
+    reopen_to_read, verify,
 };
 pub use mapping::{MapError, Mapping};
 pub use range::{
