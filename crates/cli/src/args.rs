@@ -22,6 +22,7 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     Bench(BenchArgs),
     Ls(LsArgs),
+    Top(TopArgs),
     Doctor(DoctorArgs),
     /// A further process of a running command. Not for users.
     #[command(name = "__peer", hide = true)]
@@ -132,6 +133,38 @@ pub(crate) struct LsArgs {
     /// Print the list as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Watch a domain on a screen: spaces, ports, queues, rates, waiters, extents by age.
+///
+/// The domain is only read: nobody in it notices, and it ends as if nobody watched. Rates
+/// are per second, over the last interval. Press ? for the keys. NO_COLOR is respected.
+///
+/// SPIN, SLEEP and ROOM count threads: those that look for a message again and again,
+/// those that sleep until one comes, and those that wait for room in a queue.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  portolan top\n  portolan top frames --interval 0.5\n  portolan top frames --json | jq '.ports[] | {name, depth}'"
+)]
+pub(crate) struct TopArgs {
+    /// The domain; may be left out if only one runs
+    pub(crate) domain: Option<String>,
+    /// The user whose domain it is
+    #[arg(long, value_name = "UID")]
+    pub(crate) user: Option<u32>,
+    /// Seconds between two looks
+    #[arg(long, short, default_value_t = 1.0, value_name = "SECONDS", value_parser = interval)]
+    pub(crate) interval: f64,
+    /// Print one snapshot as JSON, with rates over one interval
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("say how many seconds, from 0.05 to 3600".to_owned()),
+    }
 }
 
 /// Which kernel features are there, and what is lost without each.

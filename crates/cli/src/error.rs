@@ -21,6 +21,21 @@ pub(crate) enum CliError {
     /// Caller's: no row contains the filter's word.
     #[error("no row of this benchmark contains {word:?}")]
     NothingMatches { word: String },
+    /// Caller's: a screen was asked for where none is.
+    #[error("`portolan top` needs a terminal for its screen, and this is none")]
+    NoTerminal,
+    /// Caller's: no domain was named, and none runs.
+    #[error("no domain runs on this machine")]
+    NoDomain,
+    /// Caller's: no domain was named, and several run.
+    #[error("several domains run on this machine: {names}")]
+    WhichDomain { names: String },
+    /// Caller's: the domain that was named does not run.
+    #[error("no domain named {name:?} runs on this machine")]
+    NotRunning { name: String },
+    /// A peer's: the domain ended while it was looked at.
+    #[error("the domain {name:?} has ended: every process that was in it has left or died")]
+    Ended { name: String },
     /// What also befalls other programs that start further processes.
     #[error(transparent)]
     Measure(#[from] MeasureError),
@@ -64,9 +79,13 @@ impl CliError {
             Self::Input { .. }
             | Self::NotAFile { .. }
             | Self::Output { .. }
-            | Self::NothingMatches { .. } => Blame::Caller,
+            | Self::NothingMatches { .. }
+            | Self::NoTerminal
+            | Self::NoDomain
+            | Self::WhichDomain { .. }
+            | Self::NotRunning { .. } => Blame::Caller,
             Self::Measure(error) => error.blame(),
-            Self::NeighbourLost { .. } => Blame::Peer,
+            Self::NeighbourLost { .. } | Self::Ended { .. } => Blame::Peer,
             Self::WrongDigest { .. } | Self::OutOfOrder { .. } => Blame::Portolan,
         }
     }
@@ -79,6 +98,11 @@ impl CliError {
                 "choose a directory that you may write and that has room (--output FILE)"
             }
             Self::NothingMatches { .. } => "run without --filter to see the columns to choose from",
+            Self::NoTerminal => "run it in a terminal, or add --json for one snapshot",
+            Self::NoDomain => "start a program that joins one (`portolan port receive` does)",
+            Self::WhichDomain { .. } => "name one of them (and --user UID, if names are alike)",
+            Self::NotRunning { .. } => "`portolan ls` lists the domains that run",
+            Self::Ended { .. } => "start a program that joins it, and look again",
             Self::Measure(MeasureError::NoCoordinator) => {
                 "run `portolan bench` or `portolan demo`, which start it themselves"
             }

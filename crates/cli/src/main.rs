@@ -13,6 +13,7 @@ mod demo;
 mod doctor;
 mod error;
 mod ls;
+mod top;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Ls(args) => ls::run(&args).map_err(CliError::from),
+        Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args).map_err(CliError::from),
         Command::Peer => child::main(demo::stage_main),
     };

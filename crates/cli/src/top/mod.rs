@@ -1,0 +1,183 @@
+//! `portolan top`: a domain on a screen, over and over.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `snapshot` | two surveys become one snapshot with rates; also what `--json` prints |
+//! | `table` | the cells of the three tables |
+//! | `screen` | what is drawn, and what the keys do |
+//!
+//! The domain is looked into as an observer: nobody in it knows, and it ends when its
+//! last process does.
+
+mod screen;
+mod snapshot;
+mod table;
+
+use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use portolan::{Domain, JoinError, Observer, Survey};
+use portolan_measure::out;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::args::TopArgs;
+use crate::error::{CliError, Result};
+use crate::ls;
+use screen::{Screen, Wish};
+use snapshot::Snapshot;
+
+/// How long a domain may take to let us look: its host may be stopped.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How soon a signal ends the screen.
+const LOOK_UP: Duration = Duration::from_millis(250);
+
+pub(crate) fn run(args: &TopArgs) -> Result<()> {
+    let terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+    if !args.json && !terminal {
+        return Err(CliError::NoTerminal);
+    }
+    let observer = observe(args)?;
+    let interval = Duration::from_secs_f64(args.interval);
+    if args.json {
+        return once(&observer, interval);
+    }
+    watch(&observer, interval)
+}
+
+/// Looks into the domain that was named, or the only one there is.
+fn observe(args: &TopArgs) -> Result<Observer> {
+    let us = portolan_sys::process::user();
+    let mut there: Vec<_> = ls::running()?.into_iter().collect();
+    if let Some(wanted) = &args.domain {
+        there.retain(|found| found.name == *wanted);
+    }
+    if let Some(user) = args.user {
+        there.retain(|found| found.user == user);
+    } else if there.len() > 1 && there.iter().any(|found| found.user == us) {
+        there.retain(|found| found.user == us);
+    }
+    let (name, user) = match (&there[..], &args.domain) {
+        ([only], _) => (only.name.clone(), only.user),
+        ([], Some(wanted)) => (wanted.clone(), args.user.unwrap_or(us)),
+        ([], None) => return Err(CliError::NoDomain),
+        (several, _) => {
+            let names = several
+                .iter()
+                .map(|f| format!("{} (user {})", f.name, f.user));
+            let names = names.collect::<Vec<_>>().join(", ");
+            return Err(CliError::WhichDomain { names });
+        }
+    };
+    let builder = Domain::builder(&name).of_user(user).deadline(PATIENCE);
+    builder.observe().map_err(|error| match error {
+        JoinError::NotRunning { .. } => CliError::NotRunning { name },
+        other => CliError::library("looking into the domain")(other),
+    })
+}
+
+/// One snapshot, as JSON.
+fn once(observer: &Observer, interval: Duration) -> Result<()> {
+    let ended = |_| CliError::Ended {
+        name: observer.name().to_owned(),
+    };
+    let before = observer.survey().map_err(ended)?;
+    let begun = Instant::now();
+    std::thread::sleep(interval);
+    let now = observer.survey().map_err(ended)?;
+    let snapshot = Snapshot::new(&now, Some((&before, begun.elapsed())));
+    Ok(out::print_json(&snapshot)?)
+}
+
+/// The screen, until somebody quits or the domain ends.
+fn watch(observer: &Observer, interval: Duration) -> Result<()> {
+    let told = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&told))
+            .map_err(CliError::system("listening to signals"))?;
+    }
+    // Puts the terminal back if anything panics, too.
+    let mut terminal = ratatui::try_init().map_err(CliError::system("using the terminal"))?;
+    let outcome = show(observer, interval, &mut terminal, &told);
+    ratatui::restore();
+    match outcome {
+        Ok(End::Quit) => Ok(()),
+        Ok(End::Over) => Ok(out::print(&format!(
+            "the domain {:?} has ended: every process that was in it has left or died\n",
+            observer.name()
+        ))?),
+        Err(error) => Err(CliError::system("using the terminal")(error)),
+    }
+}
+
+/// Why the screen closes.
+enum End {
+    Quit,
+    Over,
+}
+
+/// The last survey, and when it was taken.
+struct Last {
+    survey: Survey,
+    at: Instant,
+}
+
+fn show(
+    observer: &Observer,
+    interval: Duration,
+    terminal: &mut ratatui::DefaultTerminal,
+    told: &AtomicBool,
+) -> io::Result<End> {
+    // https://no-color.org: set to anything but nothing.
+    let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let Ok(survey) = observer.survey() else {
+        return Ok(End::Over);
+    };
+    let mut screen = Screen::new(Snapshot::new(&survey, None), interval, colour);
+    let mut last = Last {
+        survey,
+        at: Instant::now(),
+    };
+    loop {
+        terminal.draw(|frame| screen.draw(frame))?;
+        let wish = await_wish(&mut screen, last.at, told)?;
+        match wish {
+            Wish::Quit => return Ok(End::Quit),
+            Wish::Stay => continue,
+            Wish::Look => {}
+        }
+        // Paused or not: whether the domain is still there is worth knowing.
+        let Ok(survey) = observer.survey() else {
+            return Ok(End::Over);
+        };
+        let at = Instant::now();
+        if !screen.paused {
+            screen.snapshot = Snapshot::new(&survey, Some((&last.survey, at - last.at)));
+            last.survey = survey;
+        }
+        last.at = at;
+    }
+}
+
+/// Waits for a key, a new size, a signal, or the time to look again.
+fn await_wish(screen: &mut Screen, since: Instant, told: &AtomicBool) -> io::Result<Wish> {
+    loop {
+        if told.load(Ordering::Relaxed) {
+            return Ok(Wish::Quit);
+        }
+        let left = (since + screen.interval).saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(Wish::Look);
+        }
+        if !event::poll(left.min(LOOK_UP))? {
+            continue;
+        }
+        match event::read()? {
+            Event::Key(key) if key.kind != KeyEventKind::Release => return Ok(screen.key(key)),
+            Event::Resize(..) => return Ok(Wish::Stay),
+            _ => {}
+        }
+    }
+}

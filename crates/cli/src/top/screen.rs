@@ -1,0 +1,459 @@
+//! The screen: what is shown of a snapshot, and what the keys do.
+
+use std::time::Duration;
+
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Paragraph};
+
+use super::snapshot::Snapshot;
+use super::table::{Cell, Column, Tab, short, short_bytes};
+
+/// Intervals that `+` and `-` go through.
+const INTERVALS: [Duration; 8] = [
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+];
+/// Cells of the bar that shows how much memory is used.
+const BAR: usize = 16;
+const HELP: &[(&str, &str)] = &[
+    ("Tab 1 2 3", "spaces, ports, extents"),
+    ("s  S", "sort by the next column, or the one before"),
+    ("r", "the other way round"),
+    ("/", "only rows with this text (Enter keeps it, Esc drops)"),
+    ("Up Down PgUp PgDn Home End", "scroll"),
+    ("p", "pause, and go on"),
+    ("+  -", "look less often, or more often"),
+    ("?", "this"),
+    ("q  Esc  Ctrl-C", "quit"),
+    ("", ""),
+    (
+        "SPIN SLEEP ROOM",
+        "threads that wait: looking, asleep, for a queue",
+    ),
+    ("set", "a wait set or a task sleeps there"),
+    ("VOID DROP", "messages lost: sender died, queue was full"),
+    ("*", "the space that hosts"),
+];
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Nothing but to be drawn again.
+    Stay,
+    /// To look anew, at once.
+    Look,
+    Quit,
+}
+
+/// How one table is sorted and scrolled.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    sort: usize,
+    reverse: bool,
+    top: usize,
+}
+
+/// All that the screen shows and remembers.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) interval: Duration,
+    pub(crate) paused: bool,
+    colour: bool,
+    tab: Tab,
+    places: [Place; 3],
+    filter: String,
+    /// The filter is being typed.
+    typing: bool,
+    help: bool,
+    /// Rows that the table had room for when it was drawn last.
+    page: usize,
+}
+
+impl Screen {
+    pub(crate) fn new(snapshot: Snapshot, interval: Duration, colour: bool) -> Self {
+        Self {
+            snapshot,
+            interval,
+            paused: false,
+            colour,
+            tab: Tab::default(),
+            places: Tab::ALL.map(|tab| Place {
+                sort: tab.first_sort(),
+                reverse: false,
+                top: 0,
+            }),
+            filter: String::new(),
+            typing: false,
+            help: false,
+            page: 1,
+        }
+    }
+
+    fn place(&mut self) -> &mut Place {
+        &mut self.places[self.tab as usize]
+    }
+
+    /// Does what a key says.
+    pub(crate) fn key(&mut self, key: KeyEvent) -> Wish {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if control && matches!(key.code, KeyCode::Char('c' | 'd')) {
+            return Wish::Quit;
+        }
+        if self.typing {
+            self.type_filter(key.code);
+            return Wish::Stay;
+        }
+        if self.help {
+            self.help = false;
+            return Wish::Stay;
+        }
+        let columns = self.tab.columns().len();
+        let page = self.page.max(1);
+        match key.code {
+            KeyCode::Char('q') => return Wish::Quit,
+            KeyCode::Esc if self.filter.is_empty() => return Wish::Quit,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('?' | 'h') => self.help = true,
+            KeyCode::Tab | KeyCode::Right => self.turn(1),
+            KeyCode::BackTab | KeyCode::Left => self.turn(Tab::ALL.len() - 1),
+            KeyCode::Char('1') => self.tab = Tab::Spaces,
+            KeyCode::Char('2') => self.tab = Tab::Ports,
+            KeyCode::Char('3') => self.tab = Tab::Extents,
+            KeyCode::Char('s') => self.sort(1),
+            KeyCode::Char('S') => self.sort(columns - 1),
+            KeyCode::Char('r') => self.place().reverse ^= true,
+            KeyCode::Char('/') => self.typing = true,
+            KeyCode::Char('p' | ' ') => {
+                self.paused ^= true;
+                return if self.paused { Wish::Stay } else { Wish::Look };
+            }
+            KeyCode::Char('+' | '=') => self.slower(),
+            KeyCode::Char('-') => self.faster(),
+            KeyCode::Down => self.place().top += 1,
+            KeyCode::Up => self.place().top = self.place().top.saturating_sub(1),
+            KeyCode::PageDown => self.place().top += page,
+            KeyCode::PageUp => self.place().top = self.place().top.saturating_sub(page),
+            KeyCode::Home => self.place().top = 0,
+            KeyCode::End => self.place().top = usize::MAX,
+            _ => {}
+        }
+        Wish::Stay
+    }
+
+    fn type_filter(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
+                self.typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => {
+                self.filter.pop();
+            }
+            KeyCode::Char(letter) => self.filter.push(letter),
+            _ => {}
+        }
+        self.place().top = 0;
+    }
+
+    fn turn(&mut self, by: usize) {
+        self.tab = Tab::ALL[(self.tab as usize + by) % Tab::ALL.len()];
+    }
+
+    fn sort(&mut self, by: usize) {
+        let columns = self.tab.columns().len();
+        let place = self.place();
+        place.sort = (place.sort + by) % columns;
+        place.reverse = false;
+        place.top = 0;
+    }
+
+    fn slower(&mut self) {
+        let next = INTERVALS.iter().find(|i| **i > self.interval);
+        self.interval = *next.unwrap_or(&self.interval);
+    }
+
+    fn faster(&mut self) {
+        let next = INTERVALS.iter().rev().find(|i| **i < self.interval);
+        self.interval = *next.unwrap_or(&self.interval);
+    }
+
+    /// The rows of the table that is shown: filtered and sorted, numbers downwards.
+    fn rows(&self) -> Vec<Vec<Cell>> {
+        let Place { sort, reverse, .. } = self.places[self.tab as usize];
+        let wanted = self.filter.to_lowercase();
+        let mut rows = self.tab.rows(&self.snapshot);
+        rows.retain(|row| {
+            wanted.is_empty() || row.iter().any(|c| c.text.to_lowercase().contains(&wanted))
+        });
+        let upwards = self.tab.columns()[sort].text ^ reverse;
+        // Stable, so that rows which are alike stay where they are.
+        rows.sort_by(|a, b| {
+            let order = a[sort].key.order(&b[sort].key);
+            if upwards { order } else { order.reverse() }
+        });
+        rows
+    }
+
+    /// Draws all of it.
+    pub(crate) fn draw(&mut self, frame: &mut Frame<'_>) {
+        let [head, tabs, table, foot] = Layout::vertical([
+            Constraint::Length(3),
+            Constraint::Length(1),
+            Constraint::Min(1),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        frame.render_widget(Paragraph::new(self.head()), head);
+        frame.render_widget(Paragraph::new(self.tabs()), tabs);
+        self.draw_table(frame, table);
+        frame.render_widget(Paragraph::new(self.foot()), foot);
+        if self.help {
+            self.draw_help(frame);
+        }
+    }
+
+    fn style(&self, colour: Color) -> Style {
+        if self.colour {
+            Style::new().fg(colour)
+        } else {
+            Style::new()
+        }
+    }
+
+    fn head(&self) -> Vec<Line<'static>> {
+        let Snapshot { memory, totals, .. } = &self.snapshot;
+        let now = &self.snapshot;
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        let host = match now.host {
+            0 => "no host".to_owned(),
+            host => format!("host {host}"),
+        };
+        let takeovers = match now.takeovers {
+            0 => String::new(),
+            1 => ", taken over once".to_owned(),
+            times => format!(", taken over {times} times"),
+        };
+        let first = Line::from(vec![
+            Span::styled(now.domain.clone(), bold.patch(self.style(Color::Cyan))),
+            Span::raw(format!(
+                "  user {}  {}  {host}{takeovers}  {} spaces  {} ports",
+                now.user,
+                now.protection,
+                now.spaces.len(),
+                now.ports.len(),
+            )),
+        ]);
+        let share = |bytes: u64| {
+            let part = bytes as f64 / memory.limit_bytes.max(1) as f64;
+            // At most the bar's length, and not negative.
+            (0..BAR)
+                .filter(|cell| part > *cell as f64 / BAR as f64)
+                .count()
+        };
+        let used = share(memory.used_bytes);
+        let taken = share(memory.taken_bytes).max(used);
+        let second = Line::from(vec![
+            Span::raw("memory ["),
+            Span::styled("#".repeat(used), self.style(Color::Green)),
+            Span::raw("|".repeat(taken - used)),
+            Span::raw(format!("{}] ", " ".repeat(BAR - taken))),
+            Span::raw(format!(
+                "{} used, {} taken of {}; {} queued",
+                short_bytes(memory.used_bytes as f64),
+                short_bytes(memory.taken_bytes as f64),
+                short_bytes(memory.limit_bytes as f64),
+                short_bytes(memory.queued_bytes as f64),
+            )),
+        ]);
+        let lost = totals.voids + totals.dropped;
+        let third = Line::from(vec![
+            Span::styled(format!("{} msg/s", short(totals.sent_per_second)), bold),
+            Span::raw(format!(
+                "  {}/s  {} queued  waiting: {} spin, {} sleep, {} room  ",
+                short_bytes(totals.sent_bytes_per_second).replace('-', "0 B"),
+                short(totals.queued_messages as f64),
+                totals.spinning,
+                totals.sleeping,
+                totals.awaiting_room,
+            )),
+            Span::styled(
+                format!("{} lost", short(lost as f64)),
+                if lost > 0 {
+                    self.style(Color::Red)
+                } else {
+                    Style::new()
+                },
+            ),
+        ]);
+        vec![first, second, third]
+    }
+
+    fn tabs(&self) -> Line<'static> {
+        let mut line = Vec::new();
+        for (number, tab) in (1..).zip(Tab::ALL) {
+            let style = if tab == self.tab {
+                Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)
+            } else {
+                Style::new()
+            };
+            line.push(Span::styled(format!("{number} {}", tab.title()), style));
+            line.push(Span::raw("   "));
+        }
+        if self.typing || !self.filter.is_empty() {
+            let cursor = if self.typing { "_" } else { "" };
+            line.push(Span::styled(
+                format!("/{}{cursor}", self.filter),
+                self.style(Color::Yellow),
+            ));
+        }
+        Line::from(line)
+    }
+
+    fn draw_table(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let columns = self.tab.columns();
+        let widths = widths(columns, area.width);
+        let rows = self.rows();
+        self.page = usize::from(area.height.saturating_sub(1));
+        let last = rows.len().saturating_sub(self.page);
+        let place = self.place();
+        place.top = place.top.min(last);
+        let Place { sort, reverse, top } = *place;
+        let mut lines = vec![self.heading(columns, &widths, sort, reverse)];
+        let shown = rows.iter().skip(top).take(self.page);
+        lines.extend(shown.map(|row| {
+            let mut line = Vec::new();
+            for ((cell, column), width) in row.iter().zip(columns).zip(&widths) {
+                let style = if cell.alarm {
+                    self.style(Color::Red).add_modifier(Modifier::BOLD)
+                } else {
+                    Style::new()
+                };
+                line.push(Span::styled(fit(&cell.text, *width, column.text), style));
+                line.push(Span::raw(" "));
+            }
+            Line::from(line)
+        }));
+        if rows.is_empty() {
+            let nothing = if self.filter.is_empty() {
+                "none"
+            } else {
+                "none with this text (Esc drops it)"
+            };
+            lines.push(Line::raw(nothing));
+        }
+        frame.render_widget(Paragraph::new(lines), area);
+        if rows.len() > self.page && self.page > 0 {
+            let end = (top + self.page).min(rows.len());
+            let note = format!(" {}-{end} of {} ", top + 1, rows.len());
+            let width = u16::try_from(note.len()).unwrap_or(0).min(area.width);
+            let at = Rect {
+                x: area.right() - width,
+                y: area.y.saturating_sub(1),
+                width,
+                height: 1,
+            };
+            frame.render_widget(Paragraph::new(note), at);
+        }
+    }
+
+    fn heading(
+        &self,
+        columns: &[Column],
+        widths: &[usize],
+        sort: usize,
+        reverse: bool,
+    ) -> Line<'static> {
+        let plain = Style::new().add_modifier(Modifier::REVERSED);
+        let mut line = Vec::new();
+        for (index, (column, width)) in columns.iter().zip(widths).enumerate() {
+            let title = fit(column.title, *width, column.text);
+            let style = if index == sort {
+                plain.add_modifier(Modifier::BOLD | Modifier::UNDERLINED)
+            } else {
+                plain
+            };
+            line.push(Span::styled(title, style));
+            // Beside the column that it is sorted by: which way.
+            let arrow = match (index == sort, column.text ^ reverse) {
+                (false, _) => " ",
+                (true, true) => "\u{2191}",
+                (true, false) => "\u{2193}",
+            };
+            line.push(Span::styled(arrow, plain));
+        }
+        Line::from(line)
+    }
+
+    fn foot(&self) -> Line<'static> {
+        let state = if self.paused {
+            Span::styled("paused", self.style(Color::Yellow))
+        } else {
+            Span::raw(format!("every {:?}", self.interval))
+        };
+        let keys = "  q quit  Tab table  s sort  r reverse  / find  p pause  +- pace  ? help";
+        Line::from(vec![state, Span::raw(keys)])
+    }
+
+    fn draw_help(&self, frame: &mut Frame<'_>) {
+        let lines: Vec<Line<'_>> = HELP
+            .iter()
+            .map(|(key, what)| Line::raw(format!(" {key:<27}{what}")))
+            .collect();
+        let height = u16::try_from(HELP.len() + 2).unwrap_or(u16::MAX);
+        let all = frame.area();
+        let area = Rect {
+            x: all.x,
+            y: all.y,
+            width: all.width.min(78),
+            height: height.min(all.height),
+        };
+        let block = Block::bordered().title(" keys and words (any key closes this) ");
+        frame.render_widget(Clear, area);
+        frame.render_widget(Paragraph::new(lines).block(block), area);
+    }
+}
+
+/// The columns' widths on a line of `room`: the first wide text column gets what is left over.
+fn widths(columns: &[Column], room: u16) -> Vec<usize> {
+    let mut widths: Vec<usize> = columns.iter().map(|c| usize::from(c.width)).collect();
+    let needed = widths.iter().sum::<usize>() + widths.len();
+    let over = usize::from(room).saturating_sub(needed);
+    let name = columns.iter().position(|c| c.title == "NAME");
+    if let Some(width) = name.and_then(|name| widths.get_mut(name)) {
+        *width += over.min(40);
+    }
+    widths
+}
+
+/// A text in exactly `width` places; cut with a `~` where it is longer.
+fn fit(text: &str, width: usize, left: bool) -> String {
+    let text: String = text
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect();
+    let length = text.chars().count();
+    if length > width {
+        let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+        return kept + "~";
+    }
+    if left {
+        format!("{text:<width$}")
+    } else {
+        format!("{text:>width$}")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! The screen as it is drawn at 80x24, and what keys make of it.
+
+use super::*;
+use crate::top::snapshot::{Extents, Memory, Port, Space, Totals};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+fn sample() -> Snapshot {
+    let space = |id: u8, name: &str, rate: f64| Space {
+        id,
+        pid: 41_000 + u32::from(id),
+        name: name.to_owned(),
+        host: id == 1,
+        state: if id == 4 { "dead" } else { "live" },
+        sent_per_second: rate,
+        sent_bytes_per_second: rate * 6_220_800.0,
+        taken_per_second: rate / 2.0,
+        spinning: u32::from(id == 2),
+        sleeping: u32::from(id != 2) * 3,
+        awaiting_room: u32::from(id == 3),
+        owned_bytes: u64::from(id) << 21,
+        ..Space::default()
+    };
+    let port = |index: u16, name: Option<&str>, depth: usize, rate: f64| Port {
+        index,
+        name: name.map(str::to_owned),
+        owner: 1,
+        kind: if name.is_some() {
+            "messages"
+        } else {
+            "replies"
+        },
+        state: "open",
+        depth,
+        slots: 64,
+        taken_per_second: rate,
+        taken_bytes_per_second: rate * 1e6,
+        sleeping: u32::from(depth == 0),
+        armed: depth < 2,
+        voids: u64::from(index == 2) * 3,
+        dropped: u64::from(index == 2) * 14_000,
+        ..Port::default()
+    };
+    Snapshot {
+        domain: "cameras".to_owned(),
+        user: 1000,
+        protection: "guarded",
+        host: 1,
+        takeovers: 2,
+        seconds: 1.0,
+        memory: Memory {
+            limit_bytes: 8 << 30,
+            taken_bytes: 3 << 30,
+            used_bytes: 5 << 28,
+            free_bytes: 6 << 30,
+            queued_bytes: 40 << 20,
+        },
+        totals: Totals {
+            sent_per_second: 1_234_567.0,
+            sent_bytes_per_second: 7.7e12,
+            queued_messages: 120,
+            spinning: 1,
+            sleeping: 9,
+            awaiting_room: 1,
+            voids: 3,
+            dropped: 14_000,
+        },
+        spaces: vec![
+            space(1, "grabber", 60.0),
+            space(2, "a-classifier-with-a-long-name", 1_234_500.0),
+            space(3, "writer", 0.5),
+            space(4, "lost", 0.0),
+        ],
+        ports: vec![
+            port(0, Some("frames"), 0, 120.0),
+            port(1, Some("results"), 1, 0.0),
+            port(2, Some("slow"), 63, 4_000_000.0),
+            port(3, None, 2, 7.0),
+        ],
+        extents: vec![
+            Extents {
+                space: Some(1),
+                name: "grabber".to_owned(),
+                size_bytes: 8 << 20,
+                count: 12,
+                bytes: 96 << 20,
+                by_age: [4, 6, 1, 1, 0],
+                oldest_seconds: 3599,
+            },
+            Extents {
+                space: None,
+                name: "(in queues)".to_owned(),
+                size_bytes: 4096,
+                count: 120_000,
+                bytes: 120_000 * 4096,
+                by_age: [120_000, 0, 0, 0, 0],
+                oldest_seconds: 0,
+            },
+            Extents {
+                space: Some(3),
+                name: "writer".to_owned(),
+                size_bytes: 1 << 30,
+                count: 1,
+                bytes: 1 << 30,
+                by_age: [0, 0, 0, 0, 1],
+                oldest_seconds: 90_000,
+            },
+        ],
+    }
+}
+
+fn screen() -> Screen {
+    Screen::new(sample(), Duration::from_secs(1), true)
+}
+
+fn drawn(screen: &mut Screen, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| screen.draw(frame)).unwrap();
+    terminal.backend().to_string()
+}
+
+fn press(screen: &mut Screen, keys: &str) -> Wish {
+    let mut wish = Wish::Stay;
+    for letter in keys.chars() {
+        let code = match letter {
+            '\t' => KeyCode::Tab,
+            '\n' => KeyCode::Enter,
+            '\x1b' => KeyCode::Esc,
+            letter => KeyCode::Char(letter),
+        };
+        wish = screen.key(KeyEvent::new(code, KeyModifiers::NONE));
+    }
+    wish
+}
+
+#[test]
+fn spaces_at_80_by_24() {
+    insta::assert_snapshot!(drawn(&mut screen(), 80, 24));
+}
+
+#[test]
+fn ports_at_80_by_24() {
+    let mut screen = screen();
+    press(&mut screen, "\t");
+    insta::assert_snapshot!(drawn(&mut screen, 80, 24));
+}
+
+#[test]
+fn extents_at_80_by_24() {
+    let mut screen = screen();
+    press(&mut screen, "3");
+    insta::assert_snapshot!(drawn(&mut screen, 80, 24));
+}
+
+#[test]
+fn help_at_80_by_24() {
+    let mut screen = screen();
+    press(&mut screen, "?");
+    insta::assert_snapshot!(drawn(&mut screen, 80, 24));
+    assert_eq!(press(&mut screen, "q"), Wish::Stay, "any key closes it");
+    assert_eq!(press(&mut screen, "q"), Wish::Quit);
+}
+
+#[test]
+fn a_wide_screen_gives_names_their_room() {
+    let shown = drawn(&mut screen(), 120, 10);
+    assert!(shown.contains("a-classifier-with-a-long-name"), "{shown}");
+}
+
+#[test]
+fn any_size_can_be_drawn() {
+    for (width, height) in [(1, 1), (10, 3), (40, 6), (200, 60)] {
+        for tab in ["1", "2", "3", "?"] {
+            let mut screen = screen();
+            press(&mut screen, tab);
+            drawn(&mut screen, width, height);
+        }
+    }
+}
+
+fn names(screen: &Screen) -> Vec<String> {
+    screen
+        .rows()
+        .iter()
+        .map(|row| row[2].text.clone())
+        .collect()
+}
+
+#[test]
+fn columns_are_sorted_by_in_turn_and_the_other_way_round() {
+    let mut screen = screen();
+    assert!(names(&screen)[0].starts_with("a-classifier"), "by rate");
+    press(&mut screen, "r");
+    assert_eq!(names(&screen)[0], "lost dead");
+    // From SENT/s back to NAME, which goes upwards.
+    press(&mut screen, "S");
+    assert_eq!(names(&screen)[1], "grabber");
+    press(&mut screen, "r");
+    assert_eq!(names(&screen)[0], "writer");
+    // Once round all columns.
+    for _ in 0..Tab::Spaces.columns().len() {
+        press(&mut screen, "s");
+    }
+    assert_eq!(names(&screen)[1], "grabber");
+}
+
+#[test]
+fn a_filter_is_typed_kept_and_dropped() {
+    let mut screen = screen();
+    press(&mut screen, "/GRABq");
+    assert!(drawn(&mut screen, 80, 24).contains("none with this text"));
+    screen.key(KeyEvent::new(KeyCode::Backspace, KeyModifiers::NONE));
+    assert_eq!(names(&screen), ["grabber"]);
+    press(&mut screen, "\n");
+    assert!(drawn(&mut screen, 80, 24).contains("/GRAB"));
+    assert_eq!(press(&mut screen, "\x1b"), Wish::Stay, "drops the filter");
+    assert_eq!(names(&screen).len(), 4);
+    assert_eq!(press(&mut screen, "\x1b"), Wish::Quit);
+}
+
+#[test]
+fn long_tables_scroll_and_stop_at_their_end() {
+    let mut screen = screen();
+    let one = screen.snapshot.spaces[0].clone();
+    screen.snapshot.spaces = (1..=100)
+        .map(|id| Space {
+            id,
+            sent_per_second: 1000.0 - f64::from(id),
+            ..one.clone()
+        })
+        .collect();
+    let shown = drawn(&mut screen, 80, 24);
+    assert!(shown.contains("1-18 of 100"), "{shown}");
+    screen.key(KeyEvent::new(KeyCode::PageDown, KeyModifiers::NONE));
+    assert!(drawn(&mut screen, 80, 24).contains("19-36 of 100"));
+    screen.key(KeyEvent::new(KeyCode::End, KeyModifiers::NONE));
+    assert!(drawn(&mut screen, 80, 24).contains("83-100 of 100"));
+    screen.key(KeyEvent::new(KeyCode::Up, KeyModifiers::NONE));
+    assert!(drawn(&mut screen, 80, 24).contains("82-99 of 100"));
+}
+
+#[test]
+fn pace_and_pause() {
+    let mut screen = screen();
+    assert_eq!(press(&mut screen, "p"), Wish::Stay);
+    assert!(drawn(&mut screen, 80, 24).contains("paused"));
+    assert_eq!(press(&mut screen, "p"), Wish::Look);
+    press(&mut screen, "+");
+    assert_eq!(screen.interval, Duration::from_secs(2));
+    press(&mut screen, "-----------");
+    assert_eq!(screen.interval, INTERVALS[0]);
+    let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(screen.key(interrupt), Wish::Quit);
+}
+
+#[test]
+fn without_colour_there_is_none() {
+    let mut screen = Screen::new(sample(), Duration::from_secs(1), false);
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    for tab in ["1", "2", "3"] {
+        press(&mut screen, tab);
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let cells = terminal.backend().buffer().content();
+        assert!(
+            cells
+                .iter()
+                .all(|c| c.fg == Color::Reset && c.bg == Color::Reset)
+        );
+    }
+}

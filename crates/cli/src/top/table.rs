@@ -1,0 +1,363 @@
+//! The three tables: their columns, and the cells of a snapshot.
+
+use std::cmp::Ordering;
+
+use super::snapshot::{Extents, Port, Snapshot, Space};
+
+/// Which table is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tab {
+    #[default]
+    Spaces,
+    Ports,
+    Extents,
+}
+
+impl Tab {
+    pub(crate) const ALL: [Self; 3] = [Self::Spaces, Self::Ports, Self::Extents];
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Spaces => "Spaces",
+            Self::Ports => "Ports",
+            Self::Extents => "Extents",
+        }
+    }
+
+    pub(crate) fn columns(self) -> &'static [Column] {
+        match self {
+            Self::Spaces => SPACES,
+            Self::Ports => PORTS,
+            Self::Extents => EXTENTS,
+        }
+    }
+
+    /// By which column it is sorted at first: who does most.
+    pub(crate) fn first_sort(self) -> usize {
+        let wanted = match self {
+            Self::Spaces => "SENT/s",
+            Self::Ports => "TAKEN/s",
+            Self::Extents => "BYTES",
+        };
+        let at = self.columns().iter().position(|c| c.title == wanted);
+        at.unwrap_or(0)
+    }
+
+    pub(crate) fn rows(self, snapshot: &Snapshot) -> Vec<Vec<Cell>> {
+        match self {
+            Self::Spaces => snapshot.spaces.iter().map(space).collect(),
+            Self::Ports => snapshot.ports.iter().map(port).collect(),
+            Self::Extents => snapshot.extents.iter().map(extents).collect(),
+        }
+    }
+}
+
+/// A column: its heading, its width, and whether it is text, which keeps left, gets the
+/// room that is left over, and is sorted upwards at first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    pub(crate) title: &'static str,
+    pub(crate) width: u16,
+    pub(crate) text: bool,
+}
+
+const fn text(title: &'static str, width: u16) -> Column {
+    Column {
+        title,
+        width,
+        text: true,
+    }
+}
+
+const fn number(title: &'static str, width: u16) -> Column {
+    Column {
+        title,
+        width,
+        text: false,
+    }
+}
+
+// With a blank after each column, a table is 80 wide at the most.
+const SPACES: &[Column] = &[
+    number("SPACE", 5),
+    number("PROCESS", 7),
+    text("NAME", 13),
+    number("SENT/s", 7),
+    number("BYTES/s", 8),
+    number("TAKEN/s", 7),
+    number("SPIN", 4),
+    number("SLEEP", 5),
+    number("ROOM", 4),
+    number("OWNS", 8),
+];
+const PORTS: &[Column] = &[
+    number("PORT", 5),
+    text("NAME", 12),
+    number("SPACE", 5),
+    text("FOR", 3),
+    number("QUEUE", 7),
+    number("TAKEN/s", 7),
+    number("BYTES/s", 8),
+    number("SPIN", 4),
+    number("SLEEP", 5),
+    number("ROOM", 4),
+    number("VOID", 4),
+    number("DROP", 4),
+];
+const EXTENTS: &[Column] = &[
+    number("SPACE", 5),
+    text("NAME", 12),
+    number("SIZE", 8),
+    number("COUNT", 5),
+    number("BYTES", 8),
+    number("<1s", 5),
+    number("<10s", 5),
+    number("<1m", 5),
+    number("<1h", 5),
+    number("OLDER", 5),
+    number("OLDEST", 6),
+];
+
+/// One cell: what it shows and what it is sorted by.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cell {
+    pub(crate) text: String,
+    pub(crate) key: Key,
+    /// Something to look at: a queue that is full, a message that was lost.
+    pub(crate) alarm: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Key {
+    Text(String),
+    Number(f64),
+}
+
+impl Key {
+    pub(crate) fn order(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::Number(a), Self::Number(b)) => a.total_cmp(b),
+            (Self::Text(a), Self::Text(b)) => a.cmp(b),
+            (Self::Text(_), Self::Number(_)) => Ordering::Greater,
+            (Self::Number(_), Self::Text(_)) => Ordering::Less,
+        }
+    }
+}
+
+fn cell(text: String, key: f64) -> Cell {
+    Cell {
+        text,
+        key: Key::Number(key),
+        alarm: false,
+    }
+}
+
+fn name(text: &str) -> Cell {
+    Cell {
+        text: text.to_owned(),
+        key: Key::Text(text.to_lowercase()),
+        alarm: false,
+    }
+}
+
+/// A count; nothing to see where it is 0.
+fn count(value: u64) -> Cell {
+    let text = match value {
+        0 => "-".to_owned(),
+        _ => short(value as f64),
+    };
+    cell(text, value as f64)
+}
+
+fn lost(value: u64) -> Cell {
+    Cell {
+        alarm: value > 0,
+        ..count(value)
+    }
+}
+
+fn rate(value: f64) -> Cell {
+    cell(short(value), value)
+}
+
+fn bytes(value: f64) -> Cell {
+    cell(short_bytes(value), value)
+}
+
+fn space(space: &Space) -> Vec<Cell> {
+    let id = if space.host {
+        format!("*{}", space.id)
+    } else {
+        space.id.to_string()
+    };
+    let called = match space.state {
+        "live" => name(&space.name),
+        state => Cell {
+            alarm: true,
+            ..name(&format!("{} {state}", space.name))
+        },
+    };
+    vec![
+        cell(id, space.id.into()),
+        cell(space.pid.to_string(), space.pid.into()),
+        called,
+        rate(space.sent_per_second),
+        bytes(space.sent_bytes_per_second),
+        rate(space.taken_per_second),
+        count(space.spinning.into()),
+        count(space.sleeping.into()),
+        lost(space.awaiting_room.into()),
+        bytes(space.owned_bytes as f64),
+    ]
+}
+
+fn port(port: &Port) -> Vec<Cell> {
+    let called = match (&port.name, port.state) {
+        (Some(called), "open") => name(called),
+        (Some(called), state) => name(&format!("{called} {state}")),
+        (None, "open") => name("-"),
+        (None, state) => name(state),
+    };
+    let full = port.slots > 0 && port.depth * 4 >= port.slots * 3;
+    // A wait set or a task sleeps, which has no thread of its own at the port.
+    let sleeping = match port.sleeping {
+        0 if port.armed => cell("set".to_owned(), 0.5),
+        threads => count(threads.into()),
+    };
+    vec![
+        cell(port.index.to_string(), port.index.into()),
+        called,
+        cell(port.owner.to_string(), port.owner.into()),
+        name(match port.kind {
+            "requests" => "req",
+            "replies" => "rep",
+            _ => "msg",
+        }),
+        Cell {
+            text: format!("{}/{}", short(port.depth as f64), short(port.slots as f64)),
+            key: Key::Number(port.depth as f64),
+            alarm: full,
+        },
+        rate(port.taken_per_second),
+        bytes(port.taken_bytes_per_second),
+        count(port.spinning.into()),
+        sleeping,
+        lost(port.awaiting_room.into()),
+        lost(port.voids),
+        lost(port.dropped),
+    ]
+}
+
+fn extents(held: &Extents) -> Vec<Cell> {
+    let space = held.space.map_or("-".to_owned(), |id| id.to_string());
+    let mut cells = vec![
+        cell(space, held.space.unwrap_or(0).into()),
+        name(&held.name),
+        bytes(held.size_bytes as f64),
+        count(held.count),
+        bytes(held.bytes as f64),
+    ];
+    cells.extend(held.by_age.map(count));
+    cells.push(cell(age(held.oldest_seconds), held.oldest_seconds as f64));
+    cells
+}
+
+/// A number in five places at the most.
+pub(crate) fn short(value: f64) -> String {
+    for (limit, one, unit) in [(1e4, 1.0, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M")] {
+        let shown = value / one;
+        if value < limit {
+            return match (unit, shown) {
+                ("", shown) if shown > 0.0 && shown < 10.0 && shown.fract() > 0.05 => {
+                    format!("{shown:.1}")
+                }
+                ("M", shown) if shown < 99.95 => format!("{shown:.1}M"),
+                (unit, shown) => format!("{shown:.0}{unit}"),
+            };
+        }
+    }
+    format!("{:.1}G", value / 1e9)
+}
+
+/// Bytes in eight places at the most.
+pub(crate) fn short_bytes(value: f64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    if value < 0.5 {
+        return "-".to_owned();
+    }
+    let mut value = value;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 || value >= 99.95 || (value.fract() * 10.0).round() % 10.0 == 0.0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// Seconds in six places at the most.
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_table_fits_eighty_columns() {
+        for tab in Tab::ALL {
+            let widths: u16 = tab.columns().iter().map(|c| c.width + 1).sum();
+            assert!(widths <= 80, "{tab:?}: {widths}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_short_whatever_they_are() {
+        for (value, shown) in [
+            (0.0, "0"),
+            (0.4, "0.4"),
+            (7.0, "7"),
+            (9_999.0, "9999"),
+            (65_536.0, "66k"),
+            (999_999.0, "1000k"),
+            (12_345_678.0, "12.3M"),
+            (123_456_789.0, "123M"),
+            (5.2e9, "5.2G"),
+        ] {
+            assert_eq!(short(value), shown);
+            assert!(short(value).len() <= 5);
+        }
+        for (value, shown) in [
+            (0.0, "-"),
+            (999.0, "999 B"),
+            (1023.0, "1 KiB"),
+            (4096.0, "4 KiB"),
+            (1536.0, "1.5 KiB"),
+            (1_048_575.0, "1 MiB"),
+            (3.25e9, "3 GiB"),
+            (1e15, "909 TiB"),
+        ] {
+            assert_eq!(short_bytes(value), shown);
+        }
+        for value in 0..4000 {
+            assert!(short_bytes(1.013f64.powi(value)).len() <= 8 || value > 2700);
+        }
+        for (seconds, shown) in [
+            (59, "59s"),
+            (3599, "59m59s"),
+            (86_399, "23h59m"),
+            (48 * 86_400, "48d00h"),
+        ] {
+            assert_eq!(age(seconds), shown);
+        }
+    }
+}
