@@ -10,12 +10,17 @@ use portolan_measure::child::Control;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
+use crate::pair;
 
 /// What a further process is for.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Brief {}
+pub(crate) enum Brief {
+    Echo(pair::EchoBrief),
+}
 
 /// The whole life of a further process.
-pub(crate) fn serve(brief: Brief, _control: &Control, _descriptors: Vec<OwnedFd>) -> Result<()> {
-    match brief {}
+pub(crate) fn serve(brief: Brief, control: &Control, _descriptors: Vec<OwnedFd>) -> Result<()> {
+    match brief {
+        Brief::Echo(brief) => pair::echo(&brief, control),
+    }
 }

@@ -42,6 +42,23 @@ impl Timed {
             .unwrap_or(f64::NAN)
     }
 
+    /// All of these, and those.
+    pub(crate) fn and(self, more: Self) -> Self {
+        Self::of([self.sorted, more.sorted].concat())
+    }
+
+    /// Whether the middle halves of the two are apart, so that one is surely the greater.
+    pub(crate) fn clear_of(&self, other: &Self) -> bool {
+        self.at(1) > other.at(3) || self.at(3) < other.at(1)
+    }
+
+    /// The value that so many quarters of the others lie below.
+    fn at(&self, quarters: usize) -> f64 {
+        let last = self.sorted.len().saturating_sub(1);
+        let at = (last * quarters + 2) / 4;
+        self.sorted.get(at).copied().unwrap_or(f64::NAN)
+    }
+
     pub(crate) fn least(&self) -> f64 {
         self.sorted.first().copied().unwrap_or(f64::NAN)
     }
@@ -68,6 +85,18 @@ mod tests {
             (1.0, 2.0, 3.0)
         );
         assert!(Timed::of(Vec::new()).median().is_nan());
+    }
+
+    #[test]
+    fn one_far_value_does_not_hide_a_difference() {
+        let timed = |times: &[f64]| Timed::of(times.to_vec());
+        let (low, high) = (
+            timed(&[1.0, 1.1, 1.2, 1.3, 9.0]),
+            timed(&[2.0, 2.1, 2.2, 2.3, 2.4]),
+        );
+        assert!(low.clear_of(&high) && high.clear_of(&low));
+        assert!(!low.clear_of(&timed(&[1.0, 1.2, 1.4])));
+        assert!(!Timed::default().clear_of(&low));
     }
 
     #[test]

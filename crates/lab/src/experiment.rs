@@ -111,6 +111,11 @@ impl Context<'_> {
         }
     }
 
+    /// Bytes that no cache holds; in a quick run only as many as show that it works.
+    pub(crate) fn cold_bytes(&self) -> u64 {
+        self.pick(4 << 20, crate::copies::beyond_caches())
+    }
+
     /// `quick` in a quick run, else `full`.
     pub(crate) fn pick<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }

@@ -13,6 +13,8 @@
 //! | [`experiments`] | all of them, one file each |
 //! | [`outcome`] | what one finds out: tables, plots, verdicts, and what was left out |
 //! | [`report`] | a whole run: kept as JSON, compared with another |
+//! | [`pair`], [`copies`], [`grid`] | two spaces that pass messages to and fro, the copies beside them, and the figures of both |
+//! | [`paper`] | figures of the papers that several experiments use |
 //! | [`child`] | what its further processes do |
 //! | [`text`], [`page`] | a report for a terminal, and for a browser |
 //!
@@ -24,14 +26,18 @@
 mod args;
 mod child;
 mod clock;
+mod copies;
 mod error;
 mod experiment;
 mod experiments;
+mod grid;
 mod lanes;
 mod line;
 mod machine;
 mod outcome;
 mod page;
+mod pair;
+mod paper;
 mod progress;
 mod report;
 mod run;

@@ -81,6 +81,17 @@ pub(crate) struct Cell {
     /// The least and the most of what was seen here, where it was measured several times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) range: Option<[f64; 2]>,
+    /// `here` is the end of what was looked at: the figure sought lies beyond.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bound: Option<Bound>,
+}
+
+/// Beyond which end of what was looked at a figure lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Bound {
+    AtMost,
+    MoreThan,
 }
 
 impl Table {
@@ -143,6 +154,22 @@ impl Cell {
     pub(crate) fn beside(mut self, paper: impl Into<Option<f64>>) -> Self {
         self.paper = paper.into().and_then(number);
         self
+    }
+
+    /// Known only to lie at or below, or above, the figure.
+    pub(crate) fn bounded(mut self, bound: Bound) -> Self {
+        self.bound = Some(bound);
+        self
+    }
+
+    /// Our figure as people write it.
+    pub(crate) fn show(&self, unit: Unit) -> Option<String> {
+        let figure = unit.show(self.here?);
+        Some(match self.bound {
+            None => figure,
+            Some(Bound::AtMost) => format!("≤ {figure}"),
+            Some(Bound::MoreThan) => format!("> {figure}"),
+        })
     }
 
     /// With the least and the most that was seen.
@@ -229,7 +256,6 @@ impl Plot {
     }
 }
 
-#[allow(dead_code, reason = "as above")]
 impl Axis {
     pub(crate) fn log(name: &str, unit: Unit) -> Self {
         Self {
@@ -239,6 +265,7 @@ impl Axis {
         }
     }
 
+    #[allow(dead_code, reason = "for the figures to come")]
     pub(crate) fn linear(name: &str, unit: Unit) -> Self {
         Self {
             log: false,

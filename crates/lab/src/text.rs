@@ -67,39 +67,28 @@ fn table(table: &Table, earlier: Earlier<'_>) -> String {
     let mut lines = vec![vec![table.corner.clone(), String::new()]];
     lines[0].extend(table.columns.iter().map(|column| column.name.clone()));
     for row in &table.rows {
+        let unit = |at: usize| table.columns[at].unit;
         let then = |at: usize| earlier.cell(table, &row.label, at);
-        let cells = || row.cells.iter().enumerate();
-        let figures = |pick: fn(&Cell) -> Option<f64>| -> Vec<Option<f64>> {
-            cells().map(|(_, cell)| pick(cell)).collect()
+        let ratio = |at: usize, cell: &Cell| {
+            let ratio = cell.here? / then(at)?;
+            ratio.is_finite().then(|| Unit::Times.show(ratio))
         };
-        let ratio = |(at, cell): (usize, &Cell)| {
-            Some(cell.here? / then(at)?).filter(|ratio| ratio.is_finite())
+        let says = |who: &str, at: usize, cell: &Cell| match who {
+            "here" => cell.show(unit(at)),
+            "paper" => Some(unit(at).quote(cell.paper?)),
+            "earlier" => Some(unit(at).show(then(at)?)),
+            _ => ratio(at, cell),
         };
-        let of = [
-            ("here", figures(|cell| cell.here)),
-            ("paper", figures(|cell| cell.paper)),
-            ("earlier", cells().map(|(at, _)| then(at)).collect()),
-            ("ratio", cells().map(ratio).collect()),
-        ];
         let mut label = row.label.as_str();
-        for (who, figures) in of {
-            if figures.iter().all(Option::is_none) {
-                continue;
+        for who in ["here", "paper", "earlier", "ratio"] {
+            let cells = row.cells.iter().enumerate();
+            let figures: Vec<Option<String>> =
+                cells.map(|(at, cell)| says(who, at, cell)).collect();
+            if figures.iter().any(Option::is_some) {
+                let mut line = vec![std::mem::take(&mut label).to_owned(), who.to_owned()];
+                line.extend(figures.into_iter().map(Option::unwrap_or_default));
+                lines.push(line);
             }
-            let mut line = vec![std::mem::take(&mut label).to_owned(), who.to_owned()];
-            let columns = figures.into_iter().zip(&table.columns);
-            line.extend(columns.map(|(figure, column)| {
-                let unit = if who == "ratio" {
-                    Unit::Times
-                } else {
-                    column.unit
-                };
-                figure.map_or_else(String::new, |figure| match who {
-                    "paper" => unit.quote(figure),
-                    _ => unit.show(figure),
-                })
-            }));
-            lines.push(line);
         }
     }
     let note = if table.note.is_empty() {
@@ -131,7 +120,7 @@ fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
         format!(" (Earlier: {}.)", then.join(", "))
     };
     wrapped(&format!(
-        "\"{claim}\" {}: {paragraph}{then}",
+        "{}: {claim}. {paragraph}{then}",
         holds.name().to_uppercase()
     ))
 }

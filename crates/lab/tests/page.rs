@@ -6,28 +6,30 @@ use std::process::Command;
 use roxmltree::{Document, Node, ParsingOptions};
 use serde_json::Value;
 
-/// Runs every experiment in its quick size, twice, the second beside the first.
-fn run_all() -> PathBuf {
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
+/// Runs what is asked for, in its quick size; where the files are.
+fn run(directory: &str, arguments: &[&str]) -> PathBuf {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(directory);
     let _ = std::fs::remove_dir_all(&out);
-    for arguments in [
-        &["--out", "before"][..],
-        &["--out", "after", "--compare", "before/report.json"],
-    ] {
-        std::fs::create_dir_all(&out).unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
-            .args(["run", "all", "--quick"])
-            .args(arguments)
-            .current_dir(&out)
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    out.join("after")
+    let output = Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
+        .args(["run", "--quick", "--out"])
+        .arg(&out)
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    out
+}
+
+fn parsed(page: &str) -> Document<'_> {
+    let options = ParsingOptions {
+        allow_dtd: true,
+        ..ParsingOptions::default()
+    };
+    Document::parse_with_options(page, options).unwrap()
 }
 
 fn text(node: Node<'_, '_>) -> String {
@@ -37,13 +39,9 @@ fn text(node: Node<'_, '_>) -> String {
 
 #[test]
 fn a_run_leaves_one_page_with_everything_in_it() {
-    let out = run_all();
+    let out = run("page", &["all"]);
     let page = std::fs::read_to_string(out.join("index.html")).unwrap();
-    let options = ParsingOptions {
-        allow_dtd: true,
-        ..ParsingOptions::default()
-    };
-    let parsed = Document::parse_with_options(&page, options).unwrap();
+    let parsed = parsed(&page);
     refers_to_nothing(&parsed);
     let json = std::fs::read_to_string(out.join("report.json")).unwrap();
     let report: Value = serde_json::from_str(&json).unwrap();
@@ -68,7 +66,7 @@ fn a_run_leaves_one_page_with_everything_in_it() {
         for (key, tag, says) in [
             ("tables", "h3", "title"),
             ("plots", "h3", "title"),
-            ("verdicts", "q", "claim"),
+            ("verdicts", "strong", "claim"),
         ] {
             for shown in array(outcome, key) {
                 let says = shown[says].as_str().unwrap().to_owned();
@@ -98,8 +96,13 @@ fn a_run_leaves_one_page_with_everything_in_it() {
             "{name} draws each plot once"
         );
     }
-    // The earlier run stands beside this one.
+
+    // A later run shows this one beside itself.
+    let earlier = out.join("report.json");
+    let arguments = ["machine", "--compare", earlier.to_str().unwrap()];
+    let page = std::fs::read_to_string(run("page-later", &arguments).join("index.html")).unwrap();
     assert!(page.contains("here / earlier"));
+    refers_to_nothing(&self::parsed(&page));
 }
 
 /// No script, and no address but of a place within the page.

@@ -1,11 +1,20 @@
 //! The experiments. [`experiment`](crate::experiment) says how to add one.
 
+mod figures;
 mod head;
+mod pages;
 mod table4;
 mod table5;
+mod tables;
 
 use crate::experiment::Experiment;
 
 /// All of them, in the page's order.
-pub(crate) const ALL: &[&Experiment] =
-    &[&head::EXPERIMENT, &table4::EXPERIMENT, &table5::EXPERIMENT];
+pub(crate) const ALL: &[&Experiment] = &[
+    &head::EXPERIMENT,
+    &tables::EXPERIMENT,
+    &pages::EXPERIMENT,
+    &figures::EXPERIMENT,
+    &table4::EXPERIMENT,
+    &table5::EXPERIMENT,
+];

@@ -126,7 +126,7 @@ fn summary(report: &Report) -> String {
                     let link = if at == 0 { &link } else { "<th></th>" };
                     let class = class(verdict.holds);
                     rows += &format!(
-                        "<tr>{link}<td><q>{}</q></td><td class=\"answer {class}\">{}</td></tr>\n",
+                        "<tr>{link}<td>{}</td><td class=\"answer {class}\">{}</td></tr>\n",
                         escape(&verdict.claim),
                         verdict.holds.name()
                     );
@@ -215,7 +215,7 @@ fn class(answer: Answer) -> &'static str {
 
 fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
     let mut page = format!(
-        "<div class=\"verdict {}\">\n<p><q>{}</q> <span class=\"answer\">{}</span></p>\n{}",
+        "<div class=\"verdict {}\">\n<p><strong>{}</strong> <span class=\"answer\">{}</span></p>\n{}",
         class(verdict.holds),
         escape(&verdict.claim),
         verdict.holds.name(),
@@ -228,7 +228,7 @@ fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
             let of = |who: &str, value: Option<String>| value.map(|v| format!("{who} {v}"));
             let then = earlier.figure(&verdict.id, figure);
             let parts = [
-                of("here", figure.cell.here.map(|v| figure.unit.show(v))),
+                of("here", figure.cell.show(figure.unit)),
                 of("paper", figure.cell.paper.map(|v| figure.unit.quote(v))),
                 of("earlier", then.map(|v| figure.unit.show(v))),
             ];
@@ -282,7 +282,7 @@ impl Who {
         let then = || earlier.cell(table, row, column);
         match self {
             Self::Paper => Some(unit.quote(cell.paper?)),
-            Self::Here => Some(unit.show(cell.here?)),
+            Self::Here => cell.show(unit),
             Self::Earlier => Some(unit.show(then()?)),
             Self::Ratio => {
                 let ratio = cell.here? / then()?;
