@@ -23,6 +23,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     Ls(LsArgs),
     Top(TopArgs),
+    Port(PortArgs),
     Doctor(DoctorArgs),
     /// A further process of a running command. Not for users.
     #[command(name = "__peer", hide = true)]
@@ -158,6 +159,174 @@ pub(crate) struct TopArgs {
     /// Print one snapshot as JSON, with rates over one interval
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Bytes and files in and out of a port by name, for scripts.
+///
+/// A message is a header of up to 4096 bytes, empty unless given, and any number of
+/// bytes. Files are read straight into shared pages and written straight out of them.
+///
+/// Exit codes: 0 done (or the reader of the output has left); 1 the system or a peer
+/// failed; 2 the command line is wrong; 5 nothing came, nobody answered, or there was no
+/// such port in time; 6 the queue is full; 7 the port died, or the request was dropped.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  portolan port receive frames --out copy.iso &\n  portolan port send frames big.iso\n  portolan port serve upper -- tr a-z A-Z &\n  portolan port call upper --data hello"
+)]
+pub(crate) struct PortArgs {
+    #[command(subcommand)]
+    pub(crate) command: PortCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PortCommand {
+    Send(SendArgs),
+    Receive(ReceiveArgs),
+    Call(CallArgs),
+    Serve(ServeArgs),
+}
+
+/// Which port of which domain.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WhereArgs {
+    /// The port's name
+    pub(crate) name: String,
+    /// The domain, which is made if it is not there
+    #[arg(
+        long,
+        short,
+        value_name = "NAME",
+        env = "PORTOLAN_DOMAIN",
+        default_value = "default"
+    )]
+    pub(crate) domain: String,
+    /// The user whose domain it is
+    #[arg(long, value_name = "UID")]
+    pub(crate) user: Option<u32>,
+}
+
+/// What is in a message.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MessageArgs {
+    /// The file with its bytes; - for standard input, none for no bytes
+    pub(crate) file: Option<PathBuf>,
+    /// This text as its bytes
+    #[arg(long, value_name = "TEXT", conflicts_with = "file")]
+    pub(crate) data: Option<String>,
+    /// Its header
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) header: Option<String>,
+    /// The file with its header
+    #[arg(long, value_name = "FILE", conflicts_with = "header")]
+    pub(crate) header_file: Option<PathBuf>,
+}
+
+/// What is printed of a message.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OutputArgs {
+    /// Write the bytes to this file instead of standard output, one message after another
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print the header and a newline instead of the bytes
+    #[arg(long)]
+    pub(crate) header_only: bool,
+    /// Print a line of JSON for each message instead of the bytes: header, sizes
+    #[arg(long, conflicts_with = "header_only")]
+    pub(crate) json: bool,
+}
+
+/// Send one message to a port.
+///
+/// Waits until there is a port of this name, and until it has room.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  portolan port send frames big.iso --header big.iso\n  tar c . | portolan port send backup - --timeout 600\n  portolan port send log --data hello --drop"
+)]
+pub(crate) struct SendArgs {
+    #[command(flatten)]
+    pub(crate) place: WhereArgs,
+    #[command(flatten)]
+    pub(crate) message: MessageArgs,
+    /// Wait for room if the queue is full (the default)
+    #[arg(long, conflicts_with_all = ["fail", "drop"])]
+    pub(crate) wait: bool,
+    /// Fail at once if the queue is full
+    #[arg(long, conflicts_with = "drop")]
+    pub(crate) fail: bool,
+    /// Drop the message if the queue is full, and call it sent
+    #[arg(long)]
+    pub(crate) drop: bool,
+    /// Wait this long for the port, and then for room
+    #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = timeout)]
+    pub(crate) timeout: f64,
+}
+
+/// Bind a port and print what comes.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  portolan port receive frames --out copy.iso\n  portolan port receive log --follow --json"
+)]
+pub(crate) struct ReceiveArgs {
+    #[command(flatten)]
+    pub(crate) place: WhereArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// End after so many messages
+    #[arg(long, short = 'n', default_value_t = 1, value_name = "N")]
+    pub(crate) count: u64,
+    /// Go on for ever
+    #[arg(long, short, conflicts_with = "count")]
+    pub(crate) follow: bool,
+    /// Wait this long for each message (default: for ever)
+    #[arg(long, value_name = "SECONDS", value_parser = timeout)]
+    pub(crate) timeout: Option<f64>,
+    /// Messages that the queue holds (default: 63)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) queue: Option<u16>,
+}
+
+/// Send a request to a port and print the answer.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  portolan port call upper --data hello\n  portolan port call resize photo.raw --out small.raw --timeout 10"
+)]
+pub(crate) struct CallArgs {
+    #[command(flatten)]
+    pub(crate) place: WhereArgs,
+    #[command(flatten)]
+    pub(crate) message: MessageArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// Wait this long for the port, and then for room and the answer together
+    #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = timeout)]
+    pub(crate) timeout: f64,
+}
+
+/// Bind a port that takes requests, and answer each with a command's output.
+///
+/// The command gets the request's bytes as standard input, and its header in
+/// PORTOLAN_HEADER. If it fails the request is dropped, and its client exits with 7.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  portolan port serve upper -- tr a-z A-Z")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) place: WhereArgs,
+    /// End after so many requests
+    #[arg(long, short = 'n', value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Wait this long for each request (default: for ever)
+    #[arg(long, value_name = "SECONDS", value_parser = timeout)]
+    pub(crate) timeout: Option<f64>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+fn timeout(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
+        _ => Err("say how many seconds, 0 to look once".to_owned()),
+    }
 }
 
 fn interval(text: &str) -> Result<f64, String> {

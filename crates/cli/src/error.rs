@@ -6,6 +6,13 @@ use std::path::PathBuf;
 use portolan_measure::MeasureError;
 use portolan_measure::error::{Blame, FOLLOWED};
 
+/// Exit code of a wait that came to nothing in time.
+const IN_VAIN: u8 = 5;
+/// Exit code of a message for which there was no room.
+const FULL: u8 = 6;
+/// Exit code of a message or request whose port died or which was dropped.
+const DEAD: u8 = 7;
+
 /// What ends a command. [`CliError::blame`] and [`CliError::remedy`] complete the text.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
@@ -36,6 +43,27 @@ pub(crate) enum CliError {
     /// A peer's: the domain ended while it was looked at.
     #[error("the domain {name:?} has ended: every process that was in it has left or died")]
     Ended { name: String },
+    /// Caller's: the library's reason says what is wrong with what was asked for.
+    #[error("{0}")]
+    Refused(String),
+    /// The state's: there was no such port in time.
+    #[error("no port named {name:?} in the domain {domain:?} in time")]
+    NoPort { name: String, domain: String },
+    /// The state's: no message came in time.
+    #[error("nothing came to the port {name:?} in time")]
+    NothingCame { name: String },
+    /// The peer's: it did not answer in time.
+    #[error("no answer from the port {name:?} in time; the request may still be served")]
+    NoAnswer { name: String },
+    /// The state's: the queue is full.
+    #[error("the queue of the port {name:?} is full ({slots} messages)")]
+    Full { name: String, slots: usize },
+    /// The peer's: the port is gone.
+    #[error("the port {name:?} died: its owner closed it or died")]
+    PortDied { name: String },
+    /// The peer's: it dropped the request.
+    #[error("the server of the port {name:?} dropped the request unanswered")]
+    Unanswered { name: String },
     /// What also befalls other programs that start further processes.
     #[error(transparent)]
     Measure(#[from] MeasureError),
@@ -81,11 +109,19 @@ impl CliError {
             | Self::Output { .. }
             | Self::NothingMatches { .. }
             | Self::NoTerminal
+            | Self::Refused(_)
             | Self::NoDomain
             | Self::WhichDomain { .. }
             | Self::NotRunning { .. } => Blame::Caller,
             Self::Measure(error) => error.blame(),
-            Self::NeighbourLost { .. } | Self::Ended { .. } => Blame::Peer,
+            Self::NeighbourLost { .. }
+            | Self::Ended { .. }
+            | Self::NoPort { .. }
+            | Self::NothingCame { .. }
+            | Self::NoAnswer { .. }
+            | Self::Full { .. }
+            | Self::PortDied { .. }
+            | Self::Unanswered { .. } => Blame::Peer,
             Self::WrongDigest { .. } | Self::OutOfOrder { .. } => Blame::Portolan,
         }
     }
@@ -98,6 +134,15 @@ impl CliError {
                 "choose a directory that you may write and that has room (--output FILE)"
             }
             Self::NothingMatches { .. } => "run without --filter to see the columns to choose from",
+            Self::Refused(_) => "see `--help` of the command",
+            Self::NoPort { .. } => {
+                "start the program that binds it, name its domain (--domain), or wait longer (--timeout)"
+            }
+            Self::NothingCame { .. } => "wait longer (--timeout), or look whether its senders run",
+            Self::NoAnswer { .. } => "wait longer (--timeout), or look whether its server hangs",
+            Self::Full { .. } => "let the receiver catch up, wait longer (--timeout), or --drop",
+            Self::PortDied { .. } => "start its owner again, and repeat the command",
+            Self::Unanswered { .. } => "look at the server's own messages",
             Self::NoTerminal => "run it in a terminal, or add --json for one snapshot",
             Self::NoDomain => "start a program that joins one (`portolan port receive` does)",
             Self::WhichDomain { .. } => "name one of them (and --user UID, if names are alike)",
@@ -118,6 +163,9 @@ impl CliError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::NeighbourLost { .. } => FOLLOWED,
+            Self::NoPort { .. } | Self::NothingCame { .. } | Self::NoAnswer { .. } => IN_VAIN,
+            Self::Full { .. } => FULL,
+            Self::PortDied { .. } | Self::Unanswered { .. } => DEAD,
             _ => self.blame().exit_code(),
         }
     }

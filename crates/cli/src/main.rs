@@ -13,6 +13,7 @@ mod demo;
 mod doctor;
 mod error;
 mod ls;
+mod port;
 mod top;
 
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Ls(args) => ls::run(&args).map_err(CliError::from),
+        Command::Port(args) => port::run(&args.command),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args).map_err(CliError::from),
         Command::Peer => child::main(demo::stage_main),

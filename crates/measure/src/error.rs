@@ -93,7 +93,7 @@ impl Blame {
         let fault = match self {
             Self::Caller => "the command line's",
             Self::System => "this system's",
-            Self::Peer => "another process's of this run",
+            Self::Peer => "another process's",
             Self::Portolan => "a bug in portolan, or a file that changed meanwhile",
         };
         let program = program();
