@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 100] = [
+pub(crate) static MARKS: [&str; 102] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -49,6 +49,8 @@ pub(crate) static MARKS: [&str; 100] = [
     "host.reclaim.right_row",
     "host.reclaim.rights",
     "host.reclaim.slot",
+    "host.reclaim.trace",
+    "host.reclaim.trace_ring",
     "host.reclaim.unsent",
     "host.reclaim.wait_set",
     "host.reclaim.waits",

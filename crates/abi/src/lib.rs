@@ -12,6 +12,7 @@
 //! | [`port`] | a port's status word and the names of rights |
 //! | [`thread`] | what a thread waits for |
 //! | [`space`] | a space's status word and the host word |
+//! | [`trace`] | the switch of a trace, and the words of an event |
 //! | [`hello`] | what a newcomer and the host say to one another |
 //!
 //! ```
@@ -29,6 +30,7 @@ pub mod region;
 pub mod slot;
 pub mod space;
 pub mod thread;
+pub mod trace;
 
 /// The format of a region. A member that speaks another one is refused at the door.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! header | spaces | thread lines | ports | name hashes | wait sets | watches | chunk words
-//!   | allocation words | right rows | owner rows | queue heap
+//!   | allocation words | right rows | owner rows | queue heap | trace rings
 //!   | pool: small part, then large part          (both chunk-aligned)
 //! ```
 //!
@@ -11,9 +11,10 @@
 //! guarded in another way than small ones; the domain's limit bounds their sum.
 
 use crate::limits::{
-    CHUNK, CHUNK_PAGES, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE, QUEUE_HEAP,
+    CHUNK, CHUNK_PAGES, LINE, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE, QUEUE_HEAP,
     THREAD_LINES,
 };
+use crate::trace::MAX_RING;
 
 /// First word of a region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"portolan");
@@ -33,6 +34,13 @@ pub const WATCH_BYTES: u64 = 64;
 pub const OWNER_BYTES: u64 = 16;
 /// Bytes of a space's counts of rights on one port.
 pub const RIGHT_BYTES: u64 = 16;
+
+/// Lines of a trace ring before its first event: a page, of which the first word is used.
+pub const TRACE_HEAD: usize = PAGE / LINE;
+/// Bytes of the place for a space's trace ring.
+pub const TRACE_BYTES: u64 = ((TRACE_HEAD + (1 << MAX_RING)) * LINE) as u64;
+
+const _: () = assert!(TRACE_BYTES.is_multiple_of(PAGE as u64));
 
 /// Lowest address that a region may have.
 pub const BASE_LOWEST: u64 = 0x2000_0000_0000;
@@ -75,6 +83,8 @@ pub struct Geometry {
     pub owners: u64,
     /// Offset of the queue heap.
     pub queues: u64,
+    /// Offset of the trace rings.
+    pub traces: u64,
     /// Offset of the pool.
     pub pool: u64,
     /// Bytes of the file.
@@ -102,7 +112,8 @@ impl Geometry {
         let rights = page(alloc + pages * 8);
         let owners = page(rights + MAX_SPACES as u64 * Self::RIGHT_ROW);
         let queues = page(owners + MAX_SPACES as u64 * pages * OWNER_BYTES);
-        let pool = (queues + QUEUE_HEAP).next_multiple_of(CHUNK as u64);
+        let traces = page(queues + QUEUE_HEAP);
+        let pool = (traces + MAX_SPACES as u64 * TRACE_BYTES).next_multiple_of(CHUNK as u64);
         let len = pool + 2 * part_chunks * CHUNK as u64;
         Some(Self {
             part_chunks,
@@ -117,6 +128,7 @@ impl Geometry {
             rights,
             owners,
             queues,
+            traces,
             pool,
             len,
         })
@@ -127,6 +139,16 @@ impl Geometry {
 
     /// Bytes of one space's right row.
     pub const RIGHT_ROW: u64 = MAX_PORTS as u64 * RIGHT_BYTES;
+
+    /// Offset of `space`'s trace ring.
+    pub const fn trace(&self, space: u8) -> u64 {
+        self.traces + space as u64 * TRACE_BYTES
+    }
+
+    /// Bytes of a trace ring of `1 << size` events.
+    pub const fn trace_bytes(size: u8) -> u64 {
+        (TRACE_HEAD as u64 + (1 << size)) * LINE as u64
+    }
 
     /// Chunks of both parts.
     pub const fn all_chunks(&self) -> u64 {
@@ -189,6 +211,7 @@ mod tests {
                 g.rights,
                 g.owners,
                 g.queues,
+                g.traces,
                 g.pool,
                 g.len,
             ];

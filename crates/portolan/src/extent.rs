@@ -513,17 +513,23 @@ fn give_all_back(member: &Member) -> usize {
         .sum()
 }
 
+#[cold]
 fn out_of_pages(member: &Member, wanted: usize) -> OutOfPages {
     let tables = member.tables();
     let limit = tables
         .header
         .limit
         .load(std::sync::atomic::Ordering::Relaxed);
-    OutOfPages {
+    let out = OutOfPages {
         wanted: wanted as u64,
         free: free_bytes(member),
         limit,
-    }
+    };
+    let OutOfPages { wanted, free, .. } = out;
+    let (domain, space) = (member.domain.as_str(), member.space);
+    // The caller is told, and may well be prepared for it.
+    tracing::debug!(domain, space, wanted, free, limit, "out of pages");
+    out
 }
 
 /// Bytes that could still be handed out, in whatever pieces.

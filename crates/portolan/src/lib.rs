@@ -34,6 +34,7 @@
 //! | wait for many ports, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
 //! | see who holds what | [`Domain::survey`] |
+//! | see what everybody does, event by event | [`Domain::trace`], [`Trace`] |
 //!
 //! # What to expect of it
 //!
@@ -62,6 +63,7 @@ mod survey;
 mod tally;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod trace;
 mod wait;
 mod wait_set;
 
@@ -81,6 +83,7 @@ pub use survey::{
     AGES, Holder, HoldingSurvey, MemorySurvey, PortKind, PortState, PortSurvey, SpaceState,
     SpaceSurvey, Survey,
 };
+pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
 pub use wait::Waiting;
 pub use wait_set::{AddError, Ready, Token, WaitError, WaitSet, WaitSetError};
 

@@ -29,8 +29,9 @@
 
 use crate::member::Member;
 use crate::tally;
+use crate::trace::About;
 use crate::wait::{Patience, Waiting, pause};
-use crate::{Deadline, Disowned, Domain, NoDescriptor, ReceiveRight};
+use crate::{Deadline, Disowned, Domain, EventKind, NoDescriptor, ReceiveRight};
 use portolan_abi::limits::MAX_WAIT_SETS;
 use portolan_abi::thread::{At, Wait};
 use portolan_shm::atomic::Ordering;
@@ -325,7 +326,9 @@ impl WaitSet {
                 Err(bell) => {
                     tally::waits(&self.member, Wait::Sleeping(self.waiting_at()));
                     mark!("sleep.before_futex");
-                    let _ = futex::wait(&self.entry().doorbell, bell, deadline.instant());
+                    let _ = self.member.during(EventKind::Sleep, About::NOTHING, || {
+                        futex::wait(&self.entry().doorbell, bell, deadline.instant())
+                    });
                     tally::waits(&self.member, Wait::Nothing);
                     self.entry().awake();
                 }

@@ -10,6 +10,7 @@
 //! | [`chunk`] | the chunks that extents are cut from |
 //! | [`rights`] | each space's counts of rights |
 //! | [`wait_set`] | ready bits of many ports, summarised upwards |
+//! | [`trace`] | each space's ring of events |
 //! | [`region`] | the tables of a region as references |
 //!
 //! Every word here is shared with processes that may die at any instruction.
@@ -23,4 +24,5 @@ pub mod owner;
 pub mod queue;
 pub mod region;
 pub mod rights;
+pub mod trace;
 pub mod wait_set;

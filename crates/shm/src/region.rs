@@ -8,13 +8,19 @@ use crate::chunk::Chunks;
 use crate::owner::{AllocWords, OwnerEntry, OwnerRow};
 use crate::queue::{Line, PortEntry, Queue};
 use crate::rights::{RightEntry, RightRow};
+use crate::trace::{Ring, TraceLine};
 use crate::wait_set::WaitSetEntry;
 use core::marker::PhantomData;
 use portolan_abi::limits::{
     LINE, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, QUEUE_HEAP, THREAD_LINES,
 };
-use portolan_abi::region::Geometry;
+use portolan_abi::region::{Geometry, TRACE_BYTES, TRACE_HEAD};
 use portolan_abi::space::{SpacePhase, SpaceStatus};
+use portolan_abi::trace::MAX_RING;
+
+/// Lines of the place for a space's trace ring.
+const TRACE_LINES: usize = TRACE_HEAD + (1 << MAX_RING);
+const _: () = assert!((TRACE_LINES * LINE) as u64 == TRACE_BYTES);
 
 /// The head of a region.
 #[repr(C, align(64))]
@@ -49,6 +55,8 @@ pub struct Header {
     pub watches: CounterLine,
     /// Deaths whose reclaim has finished.
     pub reclaims: CounterLine,
+    /// Who traces ([`portolan_abi::trace::TraceSwitch`]): what newcomers' switches are set to.
+    pub tracer: CounterLine,
     /// The domain's name, zero-padded to 128 bytes.
     pub name: [AtomicU64; 16],
     /// Users who may join besides the creator's: a count, then ids.
@@ -99,7 +107,10 @@ pub struct SpaceEntry {
     spare: [AtomicU64; 4],
     /// What it calls itself, zero-padded.
     pub name: [AtomicU64; 8],
-    reserved: [AtomicU64; 16],
+    /// Whether its events are recorded.
+    pub trace: TraceLine,
+    // Beside a line that is read with every message: not to be written with every message.
+    reserved: [AtomicU64; 8],
 }
 
 #[cfg(not(loom))]
@@ -235,6 +246,7 @@ pub struct Tables<'r> {
     rights: &'r [RightEntry],
     owners: &'r [OwnerEntry],
     queues: &'r [Line],
+    traces: &'r [Line],
 }
 
 impl<'r> Tables<'r> {
@@ -269,6 +281,7 @@ impl<'r> Tables<'r> {
             rights: ground.table(geometry.rights, MAX_SPACES * MAX_PORTS),
             owners: ground.table(geometry.owners, MAX_SPACES * size(geometry.pages())),
             queues: ground.table(geometry.queues, size(QUEUE_HEAP) / LINE),
+            traces: ground.table(geometry.traces, MAX_SPACES * TRACE_LINES),
         }
     }
 
@@ -292,6 +305,13 @@ impl<'r> Tables<'r> {
     pub fn right_row(&self, space: u8) -> RightRow<'r> {
         let first = usize::from(space) * MAX_PORTS;
         RightRow::new(&self.rights[first..first + MAX_PORTS])
+    }
+
+    /// The trace ring of `space`, of `1 << size` events. Whoever reads or writes it has made
+    /// sure that it has memory.
+    pub fn trace_ring(&self, space: u8, size: u8) -> Ring<'r> {
+        let first = usize::from(space) * TRACE_LINES;
+        Ring::new(&self.traces[first..first + TRACE_LINES], size)
     }
 
     /// Ports that were ever used; looking at others would only allocate their pages.

@@ -13,6 +13,7 @@ use super::host::{Host, Newcomer, Watched};
 use super::link::Rope;
 use super::space;
 use crate::member::Member;
+use crate::trace;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::{Answer, BACK, Greeting, Hello, Look, Reason, Refusal, Return, Welcome};
 use portolan_abi::limits::MAX_SPACES;
@@ -32,7 +33,9 @@ const AT_ONCE: usize = 64;
 pub(super) const OVERFLOW_ID: u32 = 65_534;
 
 /// Says no. The newcomer may not be there any more to hear it.
-fn refuse(connection: impl AsFd, reason: Reason, value: u64) {
+fn refuse(member: &Member, connection: impl AsFd, reason: Reason, value: u64) {
+    let domain = member.domain.as_str();
+    tracing::warn!(domain, ?reason, value, "a newcomer is refused");
     let refusal = Answer::Refusal(Refusal {
         version: FORMAT_VERSION,
         reason,
@@ -59,7 +62,7 @@ impl Host {
                 Ok(None) => return true,
                 Ok(Some(connection)) => self.meet(member, connection),
                 Err(SocketError::DescriptorsExhausted { .. }) => {
-                    self.turn_away(rope);
+                    self.turn_away(member, rope);
                     if self.deaf {
                         return true;
                     }
@@ -71,11 +74,16 @@ impl Host {
     }
 
     /// There is no descriptor left: gives one up to say so.
-    fn turn_away(&mut self, rope: &Rope) {
+    fn turn_away(&mut self, member: &Member, rope: &Rope) {
         self.spare = None;
         if let Ok(Some(connection)) = socket::try_accept(&rope.listener) {
             let limit = portolan_sys::machine::rlimit_nofile().soft;
-            refuse(&connection, Reason::Descriptors, limit.unwrap_or(u64::MAX));
+            refuse(
+                member,
+                &connection,
+                Reason::Descriptors,
+                limit.unwrap_or(u64::MAX),
+            );
         }
         self.rest();
     }
@@ -86,10 +94,10 @@ impl Host {
             return;
         };
         if !permitted(member.tables().header, &peer) {
-            return refuse(connection, Reason::Permission, peer.uid.into());
+            return refuse(member, connection, Reason::Permission, peer.uid.into());
         }
         if peer.pid == 0 {
-            return refuse(connection, Reason::Namespace, 0);
+            return refuse(member, connection, Reason::Namespace, 0);
         }
         portolan_shm::mark!("join.accepted");
         match PidFd::of_peer(&connection) {
@@ -99,7 +107,7 @@ impl Host {
                 peer,
             })),
             // It is dead, or we have no descriptor for it.
-            Err(_) => refuse(connection, Reason::Descriptors, 0),
+            Err(_) => refuse(member, connection, Reason::Descriptors, 0),
         }
     }
 
@@ -123,7 +131,7 @@ impl Host {
             Some(Greeting::Hello(hello)) => self.admit(member, rope, newcomer, &hello),
             Some(Greeting::Look(look)) => show(member, &newcomer.connection, look),
             Some(Greeting::Return(back)) => self.take_back(member, newcomer, back),
-            None => refuse(&newcomer.connection, Reason::Garbled, 0),
+            None => refuse(member, &newcomer.connection, Reason::Garbled, 0),
         }
     }
 
@@ -134,20 +142,22 @@ impl Host {
             peer,
         } = newcomer;
         if hello.version != FORMAT_VERSION {
-            return refuse(&connection, Reason::Version, hello.version.into());
+            return refuse(member, &connection, Reason::Version, hello.version.into());
         }
         let Some(started) = self.started(peer.pid) else {
             // It is dead, or we have no descriptor to read about it.
-            return refuse(&connection, Reason::Descriptors, 0);
+            return refuse(member, &connection, Reason::Descriptors, 0);
         };
         self.undo_earlier(member, peer.pid, started);
         let tables = member.tables();
         let mut spaces = (1..=u8::MAX).zip(tables.spaces.iter().skip(1));
         let free = spaces.find(|(_, e)| space::status(e).phase == SpacePhase::Free);
         let Some((space, entry)) = free else {
-            return refuse(&connection, Reason::Full, MAX_SPACES as u64 - 1);
+            return refuse(member, &connection, Reason::Full, MAX_SPACES as u64 - 1);
         };
         let incarnation = reserve(entry, &peer, started, hello);
+        // Before it is welcome, so that its first event is recorded.
+        trace::newcomer(member, space);
         portolan_shm::mark!("join.reserved");
         let welcome = Answer::Welcome(Welcome {
             version: FORMAT_VERSION,
@@ -163,10 +173,12 @@ impl Host {
             space::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free);
             if !matches!(error, SocketError::Closed) {
                 // Too many descriptors on their way; the kernel counts them as ours.
-                refuse(&connection, Reason::Descriptors, 0);
+                refuse(member, &connection, Reason::Descriptors, 0);
             }
             return;
         }
+        let (domain, process, user) = (member.domain.as_str(), peer.pid, peer.uid);
+        tracing::debug!(domain, space, process, user, "a newcomer is admitted");
         self.watched.push(Watched {
             space,
             incarnation,
@@ -216,10 +228,10 @@ impl Host {
             .position(|w| !w.done && w.space == back.space && w.incarnation == back.incarnation);
         let pid = entry.map(|e| e.pid.load(Ordering::Relaxed));
         let (Some(index), Some(entry)) = (index, entry) else {
-            return refuse(&connection, Reason::Stranger, back.space.into());
+            return refuse(member, &connection, Reason::Stranger, back.space.into());
         };
         if pid != Some(newcomer.peer.pid.into()) {
-            return refuse(&connection, Reason::Stranger, back.space.into());
+            return refuse(member, &connection, Reason::Stranger, back.space.into());
         }
         portolan_shm::mark!("host.return");
         let said = socket::send_by(&connection, &[BACK], &[], Some(Instant::now()));
@@ -227,6 +239,12 @@ impl Host {
             return;
         }
         self.watched[index].connection = Some(connection);
+        let (domain, space) = (member.domain.as_str(), back.space);
+        tracing::debug!(
+            domain,
+            space,
+            "a member has made itself known to its new host"
+        );
         if space::status(entry).phase == SpacePhase::Dead {
             return self.let_go(member, index);
         }
@@ -243,7 +261,7 @@ impl Host {
 /// Nobody keeps anything of it here.
 fn show(member: &Member, connection: &Descriptor, look: Look) {
     if look.version != FORMAT_VERSION {
-        return refuse(connection, Reason::Version, look.version.into());
+        return refuse(member, connection, Reason::Version, look.version.into());
     }
     // Fails in a host of another user than the domain's creator: then an observer is
     // trusted not to write, as members are. And it fails for want of a descriptor.

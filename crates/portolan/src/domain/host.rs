@@ -5,6 +5,7 @@
 
 use super::descriptor::Descriptor;
 use super::link::{Keeper, Rope, Stop};
+use super::reclaim::End;
 use super::space::{self, Owner};
 use super::watch::Control;
 use super::{Role, hosting, me, reclaim};
@@ -108,6 +109,14 @@ impl Host {
             host.look_at(member, space)?;
         }
         portolan_shm::mark!("host.ready");
+        let (domain, space) = (member.domain.as_str(), member.space);
+        let members = host.watched.len();
+        tracing::info!(
+            domain,
+            space,
+            members,
+            "this process has taken the host's place"
+        );
         Ok(host)
     }
 
@@ -125,8 +134,9 @@ impl Host {
         let execed = phase == SpacePhase::Live && space::has_execed(entry, member.region.base());
         match (phase, space::owner(entry)) {
             // It left, or died, and was not returned to the end.
-            (SpacePhase::Dead, _) | (_, Owner::Dead) => bury(member, space, incarnation),
-            (_, Owner::Alive(_)) if execed => bury(member, space, incarnation),
+            (_, Owner::Dead) => bury(member, space, incarnation, End::Death),
+            (SpacePhase::Dead, _) => bury(member, space, incarnation, End::Leave),
+            (_, Owner::Alive(_)) if execed => bury(member, space, incarnation, End::Death),
             (_, Owner::Unknown(error)) => return Err(error),
             (_, Owner::Alive(pidfd)) => self.watched.push(Watched {
                 space,
@@ -163,7 +173,7 @@ impl Host {
         // Deaths first: what they return may be what a newcomer needs.
         for source in happened {
             match *source {
-                Source::Death(i) => self.died(member, i),
+                Source::Death(i) => self.died(member, i, End::Death),
                 Source::NewcomersDeath(i) => self.newcomers[i] = None,
                 _ => {}
             }
@@ -194,10 +204,10 @@ impl Host {
         self.deaf = self.spare.is_none();
     }
 
-    fn died(&mut self, member: &Member, index: usize) {
+    fn died(&mut self, member: &Member, index: usize, end: End) {
         let watched = &mut self.watched[index];
         watched.done = true;
-        bury(member, watched.space, watched.incarnation);
+        bury(member, watched.space, watched.incarnation, end);
     }
 
     /// Reads what a member says.
@@ -224,7 +234,7 @@ impl Host {
     pub(super) fn let_go(&mut self, member: &Member, index: usize) {
         let watched = &mut self.watched[index];
         watched.done = true;
-        bury(member, watched.space, watched.incarnation);
+        bury(member, watched.space, watched.incarnation, End::Leave);
         portolan_shm::mark!("leave.returned");
         if let Some(connection) = &watched.connection {
             // It may be gone already, or look at its status instead.
@@ -243,12 +253,16 @@ impl Host {
         if space::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free) {
             // It gave up, or could not map the region. Whoever changes the status first wins.
             watched.done = true;
-        } else if space::status(entry).phase == SpacePhase::Dead
-            || space::has_execed(entry, member.region.base())
-        {
-            // It was leaving and has not waited, or is another program now.
-            self.died(member, index);
+        } else if space::status(entry).phase == SpacePhase::Dead {
+            // It was leaving and has not waited.
+            self.died(member, index, End::Leave);
+        } else if space::has_execed(entry, member.region.base()) {
+            self.died(member, index, End::Death);
         } else {
+            let space = watched.space;
+            let process = entry.pid.load(Ordering::Relaxed);
+            let domain = member.domain.as_str();
+            tracing::warn!(domain, space, process, "a member has lost its connection");
             space::change(entry, incarnation, |s| {
                 Some(SpaceStatus {
                     disconnected: true,
@@ -267,7 +281,7 @@ impl Host {
             entry.is_some_and(|e| space::status(e).phase != SpacePhase::Free)
         });
         if others {
-            reclaim::reclaim(member, us.space, us.incarnation);
+            reclaim::reclaim(member, us.space, us.incarnation, End::Leave);
         } else if let Address::Path(path) = &rope.address {
             // The last one takes the socket's file away, while nobody can take its place.
             let _directory = lock_directory(path);
@@ -292,12 +306,12 @@ pub(super) fn lock_directory(socket: &std::path::Path) -> io::Result<File> {
 }
 
 /// Returns what a dead or leaving space held, or undoes its admission.
-fn bury(member: &Member, space: u8, incarnation: u32) {
+fn bury(member: &Member, space: u8, incarnation: u32, end: End) {
     let Some(entry) = member.tables().spaces.get(usize::from(space)) else {
         return;
     };
     if !space::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free) {
-        reclaim::reclaim(member, space, incarnation);
+        reclaim::reclaim(member, space, incarnation, end);
     }
 }
 

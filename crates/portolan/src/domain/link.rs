@@ -201,6 +201,12 @@ pub(crate) fn depart(member: &Member) {
 /// Notes that we have lost our descriptors.
 pub(super) fn disconnect(member: &Member) {
     let us = me(member);
+    let (domain, space) = (member.domain.as_str(), us.space);
+    tracing::warn!(
+        domain,
+        space,
+        "this process has lost its descriptors, and with them its host"
+    );
     if let Some(entry) = member.tables().spaces.get(usize::from(us.space)) {
         space::change(entry, us.incarnation, |s| {
             Some(SpaceStatus {
@@ -271,12 +277,20 @@ impl Keeper {
 
     /// Leaves in good order.
     fn leave(&mut self, member: &Member) -> Result<(), LeaveError> {
-        match self.role {
+        let left = match self.role {
             Role::Member(_) => self.leave_as_member(member),
             Role::Host(_) => {
                 self.leave_as_host(member);
                 Ok(())
             }
+        };
+        let (domain, space) = (member.domain.as_str(), member.space);
+        match &left {
+            Ok(()) => tracing::info!(domain, space, "this process has left the domain"),
+            Err(error) => {
+                tracing::warn!(domain, space, %error, "this process has left the domain");
+            }
         }
+        left
     }
 }

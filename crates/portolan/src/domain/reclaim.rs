@@ -17,9 +17,10 @@
 
 use super::space;
 use crate::member::Member;
-use crate::port;
+use crate::trace::{self, About, Begun};
+use crate::{EventKind, port};
 use portolan_abi::limits::{CHUNK, MAX_PORTS, MAX_WAIT_SETS, MAX_WATCHES, PAGE};
-use portolan_abi::owner::{Destination, Hold, OwnerWord};
+use portolan_abi::owner::{Destination, Hold, OwnerWord, Size};
 use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus, RightWord, event};
 use portolan_abi::region::{
     Geometry, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, WAIT_SET_BYTES, WATCH_BYTES,
@@ -29,7 +30,9 @@ use portolan_shm::atomic::Ordering;
 use portolan_shm::chunk::Chunks;
 use portolan_shm::mark;
 use portolan_shm::queue::Queue;
+use portolan_shm::region::read_text;
 use portolan_sys::{futex, memory};
+use std::cell::Cell;
 
 #[cfg(feature = "marks")]
 pub mod sabotage {
@@ -61,9 +64,18 @@ mod sabotage {
     }
 }
 
+/// Why a space is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Its process has died, or runs another program.
+    Death,
+    /// It has left.
+    Leave,
+}
+
 /// Returns everything that a space held, and frees its entry. For the host, about a space
 /// that is dead or has said that it leaves; also about itself, when it leaves.
-pub(super) fn reclaim(member: &Member, space: u8, incarnation: u32) {
+pub(super) fn reclaim(member: &Member, space: u8, incarnation: u32, end: End) {
     let Some(entry) = member.tables().spaces.get(usize::from(space)) else {
         return;
     };
@@ -76,9 +88,37 @@ pub(super) fn reclaim(member: &Member, space: u8, incarnation: u32) {
         return;
     }
     mark!("host.reclaim.dead");
-    let estate = Estate { member, space };
+    let begun = Begun::now(EventKind::Reclaim);
+    let process = u32::try_from(entry.pid.load(Ordering::Relaxed)).unwrap_or(0);
+    let name = read_text(&entry.name);
+    let about = About {
+        space,
+        process,
+        ..About::NOTHING
+    };
+    let domain = member.domain.as_str();
+    match end {
+        End::Death => {
+            if member.traces(EventKind::Death) {
+                member.record(Begun::now(EventKind::Death), about);
+            }
+            tracing::warn!(domain, space, process, name, "a member has died");
+        }
+        End::Leave => tracing::info!(domain, space, process, name, "a member leaves"),
+    }
+    let estate = Estate {
+        member,
+        space,
+        incarnation,
+        returned: Returned::default(),
+    };
     estate.settle();
     estate.wipe_rows();
+    if member.traces(EventKind::Reclaim) {
+        let bytes = estate.returned.bytes.get();
+        member.record(begun, About { bytes, ..about });
+    }
+    estate.returned.log(member, space, process);
     entry.pid.store(0, Ordering::Relaxed);
     entry.start_time.store(0, Ordering::Relaxed);
     portolan_shm::region::write_text(&entry.name, "");
@@ -100,12 +140,53 @@ pub(super) fn reclaim(member: &Member, space: u8, incarnation: u32) {
 struct Estate<'m> {
     member: &'m Member,
     space: u8,
+    incarnation: u32,
+    returned: Returned,
+}
+
+/// What was returned, by this host: what one before it returned and died over is missing.
+#[derive(Default)]
+struct Returned {
+    extents: Cell<u64>,
+    /// In those extents.
+    bytes: Cell<u64>,
+    /// Slots claimed and not published.
+    claims: Cell<u64>,
+    ports: Cell<u64>,
+    /// Ports on which it had rights.
+    rights: Cell<u64>,
+    /// Requests that it had not answered.
+    requests: Cell<u64>,
+}
+
+impl Returned {
+    fn log(&self, member: &Member, space: u8, process: u32) {
+        tracing::info!(
+            domain = member.domain,
+            space,
+            process,
+            extents = self.extents.get(),
+            bytes = self.bytes.get(),
+            claims = self.claims.get(),
+            ports = self.ports.get(),
+            rights = self.rights.get(),
+            requests = self.requests.get(),
+            "what a member held is returned"
+        );
+    }
+}
+
+/// Counts one more.
+fn count(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
 }
 
 impl<'m> Estate<'m> {
     /// All steps but the last, in their order.
     fn settle(&self) {
         self.keep("names", Self::release_names);
+        trace::bury(self.member, self.space, self.incarnation);
+        mark!("host.reclaim.trace");
         self.keep("extents", Self::return_extents);
         self.keep("moving", Self::close_unsent_ports);
         self.keep("claims", Self::void_claims);
@@ -152,17 +233,35 @@ impl<'m> Estate<'m> {
                 continue;
             }
             if word.hold() != Hold::Sending {
-                tables.alloc.reclaim_row(&row, page);
+                let size = self.size_at(page);
+                if tables.alloc.reclaim_row(&row, page) {
+                    self.freed(size);
+                }
                 mark!("host.reclaim.extent");
                 continue;
             }
             if self.is_unsent(to) {
-                tables.alloc.reclaim(page, word.generation());
+                let size = self.size_at(page);
+                if tables.alloc.reclaim(page, word.generation()) {
+                    self.freed(size);
+                }
                 mark!("host.reclaim.unsent");
             }
             row.clear(page);
         }
         mark!("host.reclaim.extents");
+    }
+
+    /// The size of the extents that the chunk of `page` is cut into.
+    fn size_at(&self, page: u32) -> Option<Size> {
+        let chunks = &self.member.tables().chunks;
+        Size::from_code(chunks.read(Chunks::of_page(page)).size)
+    }
+
+    fn freed(&self, size: Option<Size>) {
+        let Returned { extents, bytes, .. } = &self.returned;
+        count(extents);
+        bytes.set(bytes.get() + size.map_or(0, |s| s.bytes() as u64));
     }
 
     /// Whether what the space was sending there is still its own. The slot decides.
@@ -199,9 +298,12 @@ impl<'m> Estate<'m> {
                 let asleep = (state.space() == self.space)
                     .then(|| queue.void(state.position(), self.space))
                     .flatten();
+                if asleep.is_some() {
+                    count(&self.returned.claims);
+                }
                 mark!("host.reclaim.slot");
                 if asleep == Some(true) {
-                    port::wake(self.member, &queue);
+                    port::wake(self.member, &queue, index);
                 }
             }
         }
@@ -228,6 +330,7 @@ impl<'m> Estate<'m> {
                         };
                         entry.control.status.store(free.pack(), Ordering::Release);
                     }
+                    count(&self.returned.ports);
                     mark!("host.reclaim.port");
                 }
                 _ => {}
@@ -248,12 +351,14 @@ impl<'m> Estate<'m> {
             if let Some(once) = row.once(index) {
                 let generation = once.generation;
                 port::answer_for_dead(self.member, PortName { index, generation }, once.tag);
+                count(&self.returned.requests);
                 mark!("host.reclaim.answered");
             }
             if row.once(index).is_some() || row.any_sends(index).is_some() {
                 // R2 of rights: the sum over all rows is about to change.
                 tables.header.rights.value.fetch_add(1, Ordering::SeqCst);
                 row.forget(index);
+                count(&self.returned.rights);
                 mark!("host.reclaim.right");
             }
         }
@@ -321,7 +426,7 @@ impl<'m> Estate<'m> {
             // SeqCst: pairs with the announcements of those who fall asleep.
             let listed = entry.sleep.wait_set.load(Ordering::SeqCst) != 0;
             if listed || entry.sleep.asleep.load(Ordering::SeqCst) != 0 {
-                port::wake(member, &queue);
+                port::wake(member, &queue, index);
                 futex::wake(&entry.sleep.doorbell, u32::MAX);
             }
             if entry.room.waiting.load(Ordering::SeqCst) != 0 {
@@ -373,6 +478,8 @@ impl<'m> Estate<'m> {
         mark!("host.reclaim.owner_row");
         let _ = memory::punch(fd, rights, Geometry::RIGHT_ROW);
         mark!("host.reclaim.right_row");
+        trace::give_back(self.member, self.space);
+        mark!("host.reclaim.trace_ring");
     }
 
     /// Ports that have ever been touched.

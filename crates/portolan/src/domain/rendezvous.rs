@@ -112,7 +112,9 @@ fn member(
     }
     let protection = protection_of(region.tables().header);
     let guard = match protection {
-        Protection::Guarded if !settings.always_open => Some(Guard::new(&region, us.space)?),
+        Protection::Guarded if !settings.always_open => {
+            Some(Guard::new(&region, us.space, us.incarnation)?)
+        }
         _ => None,
     };
     Ok(Member {
@@ -269,6 +271,12 @@ impl Search<'_> {
         let member = Arc::new(member(self.settings, region, FIRST, link)?);
         start(&member, Role::Host(Box::new(host)))?;
         portolan_shm::mark!("join.hosting");
+        let (domain, space) = (member.domain.as_str(), member.space);
+        tracing::info!(
+            domain,
+            space,
+            "this process has created the domain, and hosts it"
+        );
         Ok(Domain::new(member))
     }
 
@@ -361,6 +369,8 @@ impl Search<'_> {
             space::step(entry, us.incarnation, SpacePhase::Live, SpacePhase::Dead);
         }
         started?;
+        let (domain, space) = (member.domain.as_str(), member.space);
+        tracing::info!(domain, space, "this process has joined the domain");
         Ok(Domain::new(member))
     }
 }

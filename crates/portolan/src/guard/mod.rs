@@ -40,9 +40,11 @@ mod report;
 
 use crate::domain::{Descriptor, JoinError};
 use crate::region::{Answer, Ground, Region, Watched};
+use crate::trace::{About, Begun, traces};
 use openers::Openers;
 use portolan_abi::limits::{CHUNK, CHUNK_PAGES, PAGE};
 use portolan_abi::owner::{ChunkUse, Hold, Size};
+use portolan_abi::trace::EventKind;
 use portolan_shm::chunk::Chunks;
 use portolan_sys::fault::{Fault, Kind, Verdict};
 use portolan_sys::memory::{self, Access};
@@ -63,6 +65,7 @@ pub(crate) struct Guard(Watched<Doors>);
 struct Doors {
     ground: Ground,
     space: u8,
+    incarnation: u32,
     minor: Descriptor<Minor>,
     /// Pages of the small part; the large part's follow.
     small: u32,
@@ -92,7 +95,7 @@ struct Place {
 
 impl Guard {
     /// Closes the whole pool of a region that was mapped just now.
-    pub(crate) fn new(region: &Region, space: u8) -> Result<Self, JoinError> {
+    pub(crate) fn new(region: &Region, space: u8, incarnation: u32) -> Result<Self, JoinError> {
         let ground = region.ground().clone();
         let pages = ground.tables().alloc.pages();
         let half = u32::try_from(pages / 2).unwrap_or(u32::MAX);
@@ -107,6 +110,7 @@ impl Guard {
         let doors = Doors {
             ground,
             space,
+            incarnation,
             minor: Descriptor::new(minor),
             small: half,
             leaving: Bits::new(pages),
@@ -262,9 +266,9 @@ impl Doors {
         }
     }
 
-    /// Opens what surrounds `page`, if it is ours.
+    /// Opens what surrounds `page`, if it is ours; how many pages.
     #[inline(never)]
-    fn admit(&self, page: u32) -> Result<(), Stray> {
+    fn admit(&self, page: u32) -> Result<usize, Stray> {
         let row = self.ground.tables().owner_row(self.space);
         let place = loop {
             let place = self.place(page).ok_or(Stray::NotOurs)?;
@@ -284,14 +288,15 @@ impl Doors {
         self.open.set(place.first);
         probe!(FaultLooked);
         let pages = place.size.pages();
-        let opened = if page < self.small {
+        let (first, pages) = if page < self.small {
             let within = (page - place.first) / AROUND * AROUND;
-            self.opened(place.first + within, pages.min(AROUND as usize))
+            (place.first + within, pages.min(AROUND as usize))
         } else {
-            self.opened(place.first, pages)
+            (place.first, pages)
         };
+        let opened = self.opened(first, pages);
         probe!(FaultMapped);
-        opened.map_err(Stray::Failed)
+        opened.map(|()| pages).map_err(Stray::Failed)
     }
 }
 
@@ -313,11 +318,19 @@ impl Answer for Doors {
             return Verdict::Refuse;
         }
         probe!(FaultEntered);
+        let tables = self.ground.tables();
+        let traced = traces(tables, self.space, EventKind::Fault);
+        let begun = traced.then(|| Begun::now(EventKind::Fault));
         let turn = self.openers.enter();
         let admitted = self.admit(page);
         self.openers.leave(turn);
+        if let Some(begun) = begun {
+            let bytes = admitted.as_ref().map_or(0, |pages| *pages * PAGE);
+            let about = About::pages(page, bytes as u64);
+            begun.ended(tables, self.space, self.incarnation, about);
+        }
         match admitted {
-            Ok(()) => Verdict::Retry,
+            Ok(_) => Verdict::Retry,
             Err(why) => {
                 report::stray(self, fault, page, &why);
                 Verdict::Refuse

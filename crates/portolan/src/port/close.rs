@@ -46,7 +46,7 @@ pub(crate) fn close(member: &Member, index: u16) {
     if let Some(queue) = tables.queue(index) {
         drain(member, &queue);
         send::wake_senders(&queue);
-        send::wake(member, &queue);
+        send::wake(member, &queue, index);
     }
     mark!("close.drained");
     drop_watches(member, died);

@@ -104,6 +104,8 @@ fn prepare(
         // receiver waits for a claimed slot while we change page tables.
         let extents = message.extents.iter().chain(message.page());
         if let Err(reason) = guard.close(extents.map(Extent::pages)) {
+            let (domain, space) = (member.domain.as_str(), member.space);
+            tracing::warn!(domain, space, error = %reason, "pages could not be closed");
             undo(member, message, originals);
             return Err(Unsent::Open(reason));
         }

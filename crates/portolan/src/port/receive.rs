@@ -7,12 +7,14 @@ use crate::member::Member;
 use crate::message::{Message, Notice};
 use crate::region::Attached;
 use crate::tally;
+use crate::trace::{About, Begun};
 use crate::wait::{Patience, Waiting, pause};
 use crate::{Deadline, Disowned, Extent, NoDescriptor};
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, RightKind, RightWord, event};
 use portolan_abi::slot::{Kind, Phase};
 use portolan_abi::thread::{At, Wait};
+use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
 use portolan_shm::queue::{Cursor, Found, Next, Slot, Woken};
 use portolan_shm::region::read_text;
@@ -232,10 +234,12 @@ impl ReceiveRight {
     fn open_now(&self, message: &Message) {
         let member = &self.at.member;
         let extents = message.extents().iter().map(Extent::pages);
-        match &member.guard {
+        let first = extents.clone().next().map_or(0, |(page, _)| page);
+        let about = About::pages(first, message.len() as u64);
+        member.during(EventKind::Map, about, || match &member.guard {
             Some(guard) => guard.open(extents),
             None => extents.for_each(|(page, size)| crate::extent::map(member, page, size)),
-        }
+        });
     }
 
     /// The next message or notice, waiting for it; into `message`, which is empty.
@@ -273,6 +277,27 @@ impl ReceiveRight {
     /// Takes a found message: all of it is ours before the queue is told.
     #[inline]
     fn take(&mut self, found: Found, message: &mut Message) -> Origin {
+        if self.at.member.traces(EventKind::Receive) {
+            return self.take_traced(found, message);
+        }
+        self.take_untraced(found, message)
+    }
+
+    /// The same, and recorded.
+    #[cold]
+    #[inline(never)]
+    fn take_traced(&mut self, found: Found, message: &mut Message) -> Origin {
+        let begun = Begun::now(EventKind::Receive);
+        let position = found.position();
+        let origin = self.take_untraced(found, message);
+        let about = About::message(self.at.port.index, position, message.len() as u64);
+        self.at.member.record(begun, about);
+        origin
+    }
+
+    /// The same, without a record.
+    #[inline(always)]
+    fn take_untraced(&mut self, found: Found, message: &mut Message) -> Origin {
         probe!(ReceiveSeen);
         let queue = self.at.queue();
         let member = &self.at.member;
@@ -519,11 +544,11 @@ impl ReceiveRight {
             tally::waits(&self.at.member, Wait::Sleeping(port));
             mark!("sleep.before_futex");
             probe!(SleepArmed);
-            let _ = futex::wait(
-                &self.at.queue().port.sleep.doorbell,
-                bell,
-                deadline.instant(),
-            );
+            let about = About::port(self.at.port.index);
+            let _ = self.at.member.during(EventKind::Sleep, about, || {
+                let doorbell = &self.at.queue().port.sleep.doorbell;
+                futex::wait(doorbell, bell, deadline.instant())
+            });
             probe!(SleepWoken);
             tally::waits(&self.at.member, Wait::Spinning(port));
         }

@@ -436,7 +436,7 @@ pub(crate) fn check_senders(member: &Member, port: PortName) {
 pub(super) fn raise(member: &Member, index: u16, event: u32) {
     if let Some(queue) = member.tables().queue(index) {
         queue.port.sleep.events.fetch_or(event, Ordering::SeqCst);
-        send::wake(member, &queue);
+        send::wake(member, &queue, index);
     }
 }
 

@@ -6,12 +6,14 @@ use crate::port::wire::Plan;
 use crate::port::{Right, close, prepare, wire};
 use crate::region::Attached;
 use crate::tally;
+use crate::trace::{About, Begun};
 use crate::wait::Backoff;
 use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor};
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, Meta, inline_capacity};
 use portolan_abi::thread::Wait;
+use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
 use portolan_shm::owner::OwnerError;
 use portolan_shm::queue::{ClaimError, Published, Queue, Spot};
@@ -207,7 +209,10 @@ fn await_room(
         let last = attempt(message);
         if matches!(last, Err(Unsent::Full { .. })) && !deadline.has_passed() {
             mark!("send.waiting");
-            let _ = futex::wait(&queue.port.room.room, room, deadline.instant());
+            let about = About::port(to.port.index);
+            let _ = to.member.during(EventKind::Sleep, about, || {
+                futex::wait(&queue.port.room.room, room, deadline.instant())
+            });
         }
         match last {
             Err(Unsent::Full { .. }) if deadline.has_passed() => return attempt(message),
@@ -257,6 +262,40 @@ pub(super) fn post(
     plan: &Plan,
     message: &mut Message,
 ) -> Result<(), Unsent> {
+    // Before the claim, and so before anybody can take the message.
+    if to.member.traces(EventKind::Send) {
+        return post_traced(to, spot, kind, plan, message);
+    }
+    post_untraced(to, spot, kind, plan, message).map(drop)
+}
+
+/// The same, and recorded.
+#[cold]
+#[inline(never)]
+fn post_traced(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    plan: &Plan,
+    message: &mut Message,
+) -> Result<(), Unsent> {
+    let begun = Begun::now(EventKind::Send);
+    let bytes = message.len() as u64;
+    let position = post_untraced(to, spot, kind, plan, message)?;
+    let about = About::message(to.port.index, position, bytes);
+    to.member.record(begun, about);
+    Ok(())
+}
+
+/// The same, without a record; the message's position.
+#[inline(always)]
+fn post_untraced(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    plan: &Plan,
+    message: &mut Message,
+) -> Result<u64, Unsent> {
     let member = &to.member;
     let queue = to.queue();
     // All that can be done before the claim is: see `Claim::fill`.
@@ -280,7 +319,7 @@ pub(super) fn post(
     let status = queue.port.control.status.load(Ordering::Acquire);
     if status & takes.0 != takes.1 {
         if claim.abandon() {
-            wake(member, queue);
+            wake(member, queue, to.port.index);
         }
         return Err(refuse(status, to));
     }
@@ -317,9 +356,9 @@ pub(super) fn post(
     given(member, message);
     probe!(SendGiven);
     if published == Published::Wake {
-        wake(member, queue);
+        wake(member, queue, to.port.index);
     }
-    Ok(())
+    Ok(position)
 }
 
 /// What the port's status must be to take this kind of message: a mask and a value.
@@ -406,6 +445,7 @@ pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: Right
         return true;
     }
     let spot = Spot::new(queue.port.sender.tail.load(Ordering::Relaxed));
+    let begun = Begun::now(EventKind::Send);
     let claim = match queue.claim(&spot, member.space) {
         Ok(claim) => claim,
         Err(ClaimError::Full { .. }) => return false,
@@ -414,7 +454,7 @@ pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: Right
     // As in `try_post`: while we hold a slot the entry cannot become another client's.
     if !lives() {
         if claim.abandon() {
-            wake(member, &queue);
+            wake(member, &queue, port.index);
         }
         close::sweep(member, port.index);
         return true;
@@ -430,8 +470,14 @@ pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: Right
     claim.write(0, &[word.pack()]);
     match claim.publish() {
         Published::Done => {}
-        Published::Wake => wake(member, &queue),
-        Published::Closed => queue.withdraw(position),
+        Published::Wake => wake(member, &queue, port.index),
+        Published::Closed => {
+            queue.withdraw(position);
+            return true;
+        }
+    }
+    if member.traces(EventKind::Send) {
+        member.record(begun, About::message(port.index, position, 0));
     }
     true
 }
@@ -456,7 +502,7 @@ fn given(member: &Member, message: &mut Message) {
 
 /// Wakes whoever receives from the port: the wait set while it is armed there, else itself.
 #[cold]
-pub(crate) fn wake(member: &Member, queue: &Queue<'_>) {
+pub(crate) fn wake(member: &Member, queue: &Queue<'_>, port: u16) {
     let sleep = &queue.port.sleep;
     sleep.doorbell.fetch_add(1, Ordering::SeqCst);
     mark!("send.before_wake");
@@ -470,7 +516,9 @@ pub(crate) fn wake(member: &Member, queue: &Queue<'_>) {
         .and_then(|s| member.tables().wait_sets.get(s as usize))
     else {
         probe!(WakeFound);
-        futex::wake(&sleep.doorbell, 1);
+        member.during(EventKind::Wake, About::port(port), || {
+            futex::wake(&sleep.doorbell, 1)
+        });
         probe!(WakeCalled);
         return;
     };
@@ -478,7 +526,9 @@ pub(crate) fn wake(member: &Member, queue: &Queue<'_>) {
     mark!("send.raised");
     if asleep {
         // All: a descriptor may be armed besides the thread that sleeps.
-        futex::wake(&entry.doorbell, u32::MAX);
+        member.during(EventKind::Wake, About::port(port), || {
+            futex::wake(&entry.doorbell, u32::MAX)
+        });
     }
 }
 

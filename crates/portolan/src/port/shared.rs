@@ -2,7 +2,8 @@
 
 use super::receive::Origin;
 use super::{Access, ReceiveError, ReceiveRight, Request, SendRight};
-use crate::{Deadline, Message, tally};
+use crate::trace::About;
+use crate::{Deadline, EventKind, Message, tally};
 use portolan_abi::thread::{At, Wait};
 use portolan_sys::futex;
 use std::sync::atomic::Ordering;
@@ -129,9 +130,11 @@ impl SharedReceiver {
             inner.sleepers += 1;
             let at = inner.right.at().clone();
             drop(inner);
-            let port = At::Port(at.port.index);
+            let (port, about) = (At::Port(at.port.index), About::port(at.port.index));
             tally::waits(&at.member, Wait::Sleeping(port));
-            let _ = futex::wait(&at.queue().port.sleep.doorbell, bell, deadline.instant());
+            let _ = at.member.during(EventKind::Sleep, about, || {
+                futex::wait(&at.queue().port.sleep.doorbell, bell, deadline.instant())
+            });
             tally::waits(&at.member, Wait::Nothing);
             let mut inner = self.lock();
             inner.sleepers -= 1;

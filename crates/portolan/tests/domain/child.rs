@@ -169,6 +169,7 @@ struct State {
     rights: Vec<SendRight>,
     requests: Vec<portolan::Request>,
     forked: Vec<u32>,
+    trace: Option<portolan::Trace>,
 }
 
 /// Not a test: what the other processes run.
@@ -307,6 +308,13 @@ impl State {
                 Ok("done".to_owned())
             }
             ["threads"] => Ok(threads()),
+            ["trace"] => match self.domain().trace() {
+                Ok(trace) => {
+                    self.trace = Some(trace);
+                    Ok("done".to_owned())
+                }
+                Err(error) => Ok(error.to_string()),
+            },
             _ => Err(format!("no such order: {line}").into()),
         }
     }

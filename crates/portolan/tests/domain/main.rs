@@ -10,6 +10,7 @@ mod dump;
 mod forks;
 mod idle;
 mod join;
+mod logged;
 #[cfg(feature = "marks")]
 mod marks;
 mod observe;
@@ -17,3 +18,4 @@ mod reclaim;
 mod refused;
 mod storm;
 mod takeover;
+mod trace;

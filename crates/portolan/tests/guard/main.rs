@@ -10,3 +10,4 @@ mod copied;
 mod open;
 mod race;
 mod stray;
+mod trace;

@@ -1,0 +1,269 @@
+//! The trace: the switch in a space's entry, and the words of an event.
+//!
+//! ```text
+//! switch:  63           32 31   24 23    16 15       0
+//!          [ incarnation  ][ ring ][ tracer ][ kinds  ]     0: nobody traces
+//!
+//! state:   63              17 16          1   0
+//!          [ position + 1    ][ incarnation ][busy]         0: never written
+//! ```
+//!
+//! An event takes one line of its space's ring: the state word, then seven words.
+
+/// Events that a ring may have: its binary logarithm at the least.
+pub const MIN_RING: u8 = 4;
+/// And at the most.
+pub const MAX_RING: u8 = 16;
+/// Words of an event besides its state.
+pub const EVENT_WORDS: usize = 7;
+
+/// What an event tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum EventKind {
+    /// A message was sent.
+    Send = 0,
+    /// A message was taken.
+    Receive = 1,
+    /// A message's pages were opened, or mapped, in one go.
+    Map = 2,
+    /// A first touch opened pages of a guarded extent.
+    Fault = 3,
+    /// A sender woke a receiver.
+    Wake = 4,
+    /// A receiver slept.
+    Sleep = 5,
+    /// The host learned that a space has died.
+    Death = 6,
+    /// The host returned what a space had held.
+    Reclaim = 7,
+}
+
+impl EventKind {
+    /// Every kind, in the order of their codes.
+    pub const ALL: [Self; 8] = [
+        Self::Send,
+        Self::Receive,
+        Self::Map,
+        Self::Fault,
+        Self::Wake,
+        Self::Sleep,
+        Self::Death,
+        Self::Reclaim,
+    ];
+
+    /// Its bit in a switch.
+    #[inline]
+    pub const fn bit(self) -> u16 {
+        1 << self as u8
+    }
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::Map => "map",
+            Self::Fault => "fault",
+            Self::Wake => "wake",
+            Self::Sleep => "sleep",
+            Self::Death => "death",
+            Self::Reclaim => "reclaim",
+        }
+    }
+}
+
+/// Who traces, and what.
+///
+/// ```
+/// use portolan_abi::trace::{EventKind, TraceSwitch};
+/// let switch = TraceSwitch { kinds: EventKind::Send.bit(), tracer: 3, ring: 13, incarnation: 7 };
+/// assert_eq!(TraceSwitch::unpack(switch.pack()), Some(switch));
+/// assert_eq!(TraceSwitch::unpack(0), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceSwitch {
+    /// [`EventKind::bit`]s of what is recorded.
+    pub kinds: u16,
+    /// The space that traces.
+    pub tracer: u8,
+    /// Binary logarithm of the number of events in a ring.
+    pub ring: u8,
+    /// The tracing space's incarnation.
+    pub incarnation: u32,
+}
+
+impl TraceSwitch {
+    /// Packs it. Never 0, for the tracer is somebody.
+    pub const fn pack(self) -> u64 {
+        self.kinds as u64
+            | (self.tracer as u64) << 16
+            | (self.ring as u64) << 24
+            | (self.incarnation as u64) << 32
+    }
+
+    /// Reads it; `None` if nobody traces. A ring of a size that no member asks for reads
+    /// as the nearest one.
+    pub const fn unpack(word: u64) -> Option<Self> {
+        if word == 0 {
+            return None;
+        }
+        let b = word.to_le_bytes();
+        Some(Self {
+            kinds: u16::from_le_bytes([b[0], b[1]]),
+            tracer: b[2],
+            ring: if b[3] < MIN_RING {
+                MIN_RING
+            } else if b[3] > MAX_RING {
+                MAX_RING
+            } else {
+                b[3]
+            },
+            incarnation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+        })
+    }
+}
+
+/// The state word of an event's line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventState {
+    /// The event's number in its ring, plus one; 0 if there is none.
+    pub number: u64,
+    /// Lower half of the incarnation of the space that wrote it.
+    pub incarnation: u16,
+    /// It is being written.
+    pub busy: bool,
+}
+
+impl EventState {
+    /// Packs it.
+    #[inline]
+    pub const fn pack(self) -> u64 {
+        self.number << 17 | (self.incarnation as u64) << 1 | self.busy as u64
+    }
+
+    /// Reads it.
+    #[inline]
+    pub const fn unpack(word: u64) -> Self {
+        let b = (word >> 1).to_le_bytes();
+        Self {
+            number: word >> 17,
+            incarnation: u16::from_le_bytes([b[0], b[1]]),
+            busy: word & 1 != 0,
+        }
+    }
+}
+
+/// The words of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventWords {
+    /// When it began, nanoseconds of the monotonic clock.
+    pub began: u64,
+    /// How long it took, nanoseconds.
+    pub took: u64,
+    /// What it tells of.
+    pub kind: EventKind,
+    /// The space that it is about: the dead one. 0 for none.
+    pub space: u8,
+    /// The port.
+    pub port: u16,
+    /// The thread.
+    pub thread: u32,
+    /// A message's position; a page of the pool; an incarnation.
+    pub position: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The process that it is about, 0 for none.
+    pub process: u32,
+}
+
+impl EventWords {
+    /// Packs it.
+    pub const fn pack(self) -> [u64; EVENT_WORDS] {
+        [
+            self.began,
+            self.took,
+            self.kind as u64
+                | (self.space as u64) << 8
+                | (self.port as u64) << 16
+                | (self.thread as u64) << 32,
+            self.position,
+            self.bytes,
+            self.process as u64,
+            0,
+        ]
+    }
+
+    /// Reads it; `None` if its kind is one that we do not know.
+    pub fn unpack(words: [u64; EVENT_WORDS]) -> Option<Self> {
+        let b = words[2].to_le_bytes();
+        let p = words[5].to_le_bytes();
+        Some(Self {
+            began: words[0],
+            took: words[1],
+            kind: *EventKind::ALL.get(usize::from(b[0]))?,
+            space: b[1],
+            port: u16::from_le_bytes([b[2], b[3]]),
+            thread: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+            position: words[3],
+            bytes: words[4],
+            process: u32::from_le_bytes([p[0], p[1], p[2], p[3]]),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_their_parts() {
+        for kind in EventKind::ALL {
+            let event = EventWords {
+                began: u64::MAX,
+                took: 1,
+                kind,
+                space: 255,
+                port: 32_767,
+                thread: u32::MAX,
+                position: (1 << 48) - 1,
+                bytes: u64::MAX,
+                process: u32::MAX - 1,
+            };
+            assert_eq!(EventWords::unpack(event.pack()), Some(event));
+        }
+        let mut unknown = [0; EVENT_WORDS];
+        unknown[2] = 8;
+        assert_eq!(EventWords::unpack(unknown), None);
+        let state = EventState {
+            number: (1 << 47) - 1,
+            incarnation: u16::MAX,
+            busy: true,
+        };
+        assert_eq!(EventState::unpack(state.pack()), state);
+        assert_eq!(EventState::unpack(0).number, 0);
+    }
+
+    #[test]
+    fn a_garbled_switch_names_a_ring_that_exists() {
+        for (ring, read) in [(0, MIN_RING), (13, 13), (255, MAX_RING)] {
+            let switch = TraceSwitch {
+                kinds: 1,
+                tracer: 1,
+                ring,
+                incarnation: 1,
+            };
+            let unpacked = TraceSwitch::unpack(switch.pack()).unwrap();
+            assert_eq!(unpacked.ring, read);
+        }
+    }
+
+    #[test]
+    fn every_kind_has_its_own_bit_and_name() {
+        let bits = EventKind::ALL.iter().fold(0, |all, k| all | k.bit());
+        assert_eq!(bits, 0xff);
+        let names: std::collections::BTreeSet<_> =
+            EventKind::ALL.iter().map(|k| k.name()).collect();
+        assert_eq!(names.len(), EventKind::ALL.len());
+    }
+}
