@@ -166,7 +166,7 @@ impl Kind {
     }
 }
 
-/// What [`Meta::read_plain`] reads.
+/// What [`Meta::plain`] writes and [`Meta::read_plain`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plain {
     /// What the message is.
@@ -177,6 +177,8 @@ pub struct Plain {
     pub extents: usize,
     /// A reply word is there.
     pub reply: bool,
+    /// The first extents hold a data structure.
+    pub structure: bool,
 }
 
 /// The meta word of a published slot: how to read its inline bytes.
@@ -203,12 +205,15 @@ pub struct Meta {
     pub urgent: bool,
     /// A reply word is there.
     pub reply: bool,
+    /// The first extents hold a data structure.
+    pub structure: bool,
 }
 
 impl Meta {
     const SPILLED: u64 = 1 << 48;
     const URGENT: u64 = 1 << 49;
     const REPLY: u64 = 1 << 50;
+    const STRUCTURE: u64 = 1 << 51;
 
     /// The meta word of an empty message.
     pub const fn new(kind: Kind) -> Self {
@@ -220,6 +225,7 @@ impl Meta {
             spilled: false,
             urgent: false,
             reply: false,
+            structure: false,
         }
     }
 
@@ -238,6 +244,9 @@ impl Meta {
         if self.reply {
             word |= Self::REPLY;
         }
+        if self.structure {
+            word |= Self::STRUCTURE;
+        }
         word
     }
 
@@ -252,17 +261,19 @@ impl Meta {
             spilled: word & Self::SPILLED != 0,
             urgent: word & Self::URGENT != 0,
             reply: word & Self::REPLY != 0,
+            structure: word & Self::STRUCTURE != 0,
         }
     }
 
-    /// The meta word of a message with nothing but a header, extents and perhaps a reply
-    /// word: what [`Meta::pack`] gives, without its branches.
+    /// The meta word of a message with nothing but a header, extents, perhaps a structure in
+    /// them, and perhaps a reply word: what [`Meta::pack`] gives, without its branches.
     #[inline]
-    pub const fn plain(kind: Kind, header: usize, extents: usize, reply: bool) -> u64 {
-        header as u64 & 0xffff
-            | (extents as u64 & 0xffff) << 16
-            | (kind as u64) << 40
-            | if reply { Self::REPLY } else { 0 }
+    pub const fn plain(plain: Plain) -> u64 {
+        plain.header as u64 & 0xffff
+            | (plain.extents as u64 & 0xffff) << 16
+            | (plain.kind as u64) << 40
+            | (plain.reply as u64) << Self::REPLY.trailing_zeros()
+            | (plain.structure as u64) << Self::STRUCTURE.trailing_zeros()
     }
 
     /// Reads a meta word that [`Meta::plain`] could have written; `None` for others.
@@ -277,6 +288,7 @@ impl Meta {
             header: u16::from_le_bytes([b[0], b[1]]) as usize,
             extents: u16::from_le_bytes([b[2], b[3]]) as usize,
             reply: word & Self::REPLY != 0,
+            structure: word & Self::STRUCTURE != 0,
         })
     }
 
@@ -317,27 +329,28 @@ mod tests {
 
     #[test]
     fn the_short_way_writes_and_reads_the_same_words() {
-        for (kind, reply) in [
-            (Kind::Message, false),
-            (Kind::Request, true),
-            (Kind::ServerDead, true),
+        for (kind, reply, structure) in [
+            (Kind::Message, false, false),
+            (Kind::Message, false, true),
+            (Kind::Request, true, false),
+            (Kind::ServerDead, true, true),
         ] {
             let meta = Meta {
                 header: 48,
                 extents: 3,
                 reply,
+                structure,
                 ..Meta::new(kind)
             };
-            assert_eq!(Meta::plain(kind, 48, 3, reply), meta.pack());
-            assert_eq!(
-                Meta::read_plain(meta.pack()),
-                Some(Plain {
-                    kind,
-                    header: 48,
-                    extents: 3,
-                    reply
-                })
-            );
+            let plain = Plain {
+                kind,
+                header: 48,
+                extents: 3,
+                reply,
+                structure,
+            };
+            assert_eq!(Meta::plain(plain), meta.pack());
+            assert_eq!(Meta::read_plain(meta.pack()), Some(plain));
         }
         for meta in [
             Meta {
@@ -363,6 +376,7 @@ mod tests {
             spilled: true,
             urgent: true,
             reply: true,
+            structure: true,
         };
         assert_eq!(Meta::unpack(meta.pack()), meta);
     }

@@ -192,6 +192,10 @@ impl Extent {
         (self.page, self.size)
     }
 
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.member
+    }
+
     pub(crate) fn is_of(&self, member: &Arc<Member>) -> bool {
         Arc::ptr_eq(&self.member, member)
     }

@@ -29,6 +29,7 @@
 //! | join, and choose size, limit, protection, who may come in | [`Domain::join`], [`Domain::builder`] |
 //! | have memory to send | [`Domain::allocate`], [`Extent`] |
 //! | send and receive | [`SendRight`], [`ReceiveRight`], [`SharedReceiver`] for several threads |
+//! | hand over maps, trees, lists and strings as they are | [`structure`], [`Handover`] |
 //! | ask and answer | [`SendRight::request_reply`], [`ReceiveRight::get_request`], [`Request`] |
 //! | pass rights on, hear of deaths | [`Right`], [`Notice`], [`SendRight::watch`] |
 //! | wait for many ports, or with epoll | [`WaitSet`] |
@@ -59,6 +60,7 @@ mod member;
 mod message;
 mod port;
 mod region;
+pub mod structure;
 mod survey;
 mod tally;
 #[cfg(feature = "tokio")]
@@ -78,6 +80,120 @@ pub use port::{
     ReplyError, Request, RequestError, Right, SendError, SendOnceRight, SendRight, SharedReceiver,
     Unsent, WatchError, WhenFull,
 };
+pub use portolan_arena::Handover;
+/// Implements the trait [`trait@Handover`] (and [`structure::Root`]) for a struct or an enum.
+///
+/// The type has one lifetime parameter, which stands for the arena, or none; type and
+/// constant parameters are allowed, without bounds. Each field must be `Handover`:
+///
+/// ```
+/// use portolan::Handover;
+/// use portolan::structure::{Boxed, List, Map, Text, Tree};
+///
+/// #[derive(Handover)]
+/// struct Everything<'a, T, const N: usize> {
+///     plain: (u8, f64, [char; 3], Option<bool>, Result<(), i32>),
+///     text: Text<'a>,
+///     collections: Map<'a, Text<'a>, List<'a, Tree<'a, u64, T>>>,
+///     own: [Kind<'a>; N],
+/// }
+///
+/// #[derive(Handover)]
+/// enum Kind<'a> {
+///     Leaf,
+///     Branch { left: Boxed<'a, Kind<'a>>, right: Boxed<'a, Kind<'a>> },
+///     Number(u64),
+/// }
+/// ```
+///
+/// What would not be valid in another program does not compile. References, even to what
+/// lives as long as the program:
+///
+/// ```compile_fail,E0277
+/// #[derive(portolan::Handover)]
+/// struct Refused {
+///     field: &'static str,
+/// }
+/// ```
+///
+/// Memory of the program's own:
+///
+/// ```compile_fail,E0277
+/// #[derive(portolan::Handover)]
+/// struct Refused {
+///     field: String,
+/// }
+/// ```
+///
+/// ```compile_fail,E0277
+/// #[derive(portolan::Handover)]
+/// struct Refused<'a> {
+///     field: portolan::structure::List<'a, Box<u64>>,
+/// }
+/// ```
+///
+/// Function pointers and trait objects:
+///
+/// ```compile_fail,E0277
+/// #[derive(portolan::Handover)]
+/// struct Refused {
+///     field: fn(u64) -> u64,
+/// }
+/// ```
+///
+/// ```compile_fail,E0277
+/// #[derive(portolan::Handover)]
+/// struct Refused<'a> {
+///     field: portolan::structure::Boxed<'a, dyn std::fmt::Debug>,
+/// }
+/// ```
+///
+/// Raw pointers, and what changes through a shared reference:
+///
+/// ```compile_fail,E0277
+/// #[derive(portolan::Handover)]
+/// struct Refused {
+///     field: *const u64,
+/// }
+/// ```
+///
+/// ```compile_fail,E0277
+/// #[derive(portolan::Handover)]
+/// struct Refused {
+///     field: std::cell::Cell<u64>,
+/// }
+/// ```
+///
+/// Types that rely on their `Drop`, which nobody would run:
+///
+/// ```compile_fail,E0119
+/// #[derive(portolan::Handover)]
+/// struct Refused {
+///     field: u64,
+/// }
+/// impl Drop for Refused {
+///     fn drop(&mut self) {}
+/// }
+/// ```
+///
+/// Parts of another arena, which may be gone when this one arrives:
+///
+/// ```compile_fail
+/// #[derive(portolan::Handover)]
+/// struct Refused {
+///     field: portolan::structure::Text<'static>,
+/// }
+/// ```
+///
+/// Unions, of which nobody can say what their bytes mean:
+///
+/// ```compile_fail
+/// #[derive(portolan::Handover)]
+/// union Refused {
+///     field: u64,
+/// }
+/// ```
+pub use portolan_derive::Handover;
 pub use portolan_shm::owner::OwnerError;
 pub use survey::{
     AGES, Holder, HoldingSurvey, MemorySurvey, PortKind, PortState, PortSurvey, SpaceState,

@@ -36,6 +36,9 @@ pub struct Message {
     /// The header, if it is no longer than this.
     words: [u64; INLINE_WORDS],
     header_len: usize,
+    /// The first extents hold a data structure that was built there, and nobody else has
+    /// written to them: references into it may be made (`structure`).
+    pub(crate) structure: bool,
     pub(crate) extents: SmallVec<[Extent; 1]>,
     /// What few messages have. Kept apart, so that the others are two cache lines long
     /// and cheap to move.
@@ -269,6 +272,7 @@ impl Message {
     #[inline]
     pub fn clear(&mut self) {
         self.header_len = 0;
+        self.structure = false;
         if !self.extents.is_empty() {
             self.extents.clear();
         }
@@ -300,17 +304,20 @@ impl Message {
                 item: extent,
             });
         }
+        self.disturb(index);
         self.extents.insert(index.min(self.extents.len()), extent);
         Ok(())
     }
 
     /// Takes the extent at `index` out.
     pub fn remove(&mut self, index: usize) -> Option<Extent> {
+        self.disturb(index);
         (index < self.extents.len()).then(|| self.extents.remove(index))
     }
 
     /// Splits the extents from `index` on off, for another message.
     pub fn split_off(&mut self, index: usize) -> Vec<Extent> {
+        self.disturb(index);
         let index = index.min(self.extents.len());
         self.extents.drain(index..).collect()
     }
@@ -319,6 +326,7 @@ impl Message {
     pub fn swap(&mut self, a: usize, b: usize) -> bool {
         let there = a < self.extents.len() && b < self.extents.len();
         if there {
+            self.disturb(a.min(b));
             self.extents.swap(a, b);
         }
         there
@@ -329,8 +337,9 @@ impl Message {
         &self.extents
     }
 
-    /// The extents, to change what is in them.
+    /// The extents, to change what is in them. A data structure in them is none any more.
     pub fn extents_mut(&mut self) -> &mut [Extent] {
+        self.structure = false;
         &mut self.extents
     }
 
@@ -352,10 +361,20 @@ impl Message {
         self.extents[index].get(within..)
     }
 
-    /// What lies at `offset`, to write.
+    /// What lies at `offset`, to write. A data structure that lies there is none any more.
     pub fn at_mut(&mut self, offset: usize) -> Option<&mut [u8]> {
         let (index, within) = self.locate(offset)?;
+        self.disturb(index);
         self.extents[index].get_mut(within..)
+    }
+
+    /// The extent at `index` is about to be written or moved: a structure that lies there is
+    /// one no longer.
+    #[inline]
+    fn disturb(&mut self, index: usize) {
+        if self.structure && index < self.structure_extents() {
+            self.structure = false;
+        }
     }
 
     fn locate(&self, mut offset: usize) -> Option<(usize, usize)> {

@@ -80,6 +80,9 @@ fn prepare(
     probe!(SendChecked);
     // Relaxed: whether this is our port's status is asked after the claim.
     let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Relaxed));
+    if status.copied && message.structure {
+        return Err(Unsent::Structure);
+    }
     let originals = if status.copied {
         Some(copy(member, message)?)
     } else {

@@ -76,6 +76,12 @@ pub enum Unsent {
     /// A peer's or the caller's: an extent's owner word does not name this space.
     #[error(transparent)]
     Owner(#[from] OwnerError),
+    /// The caller's: the message holds a data structure and the port gives its receiver
+    /// copies, which lie at other addresses than the structure's pointers say.
+    #[error(
+        "a structure cannot be copied to another place, as this port would: send it to a port that is not `copied`"
+    )]
+    Structure,
     /// The machine's: in a guarded domain, our own access to an extent could not be ended
     /// (the process has too many mappings).
     #[error(
@@ -486,6 +492,7 @@ pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: Right
 #[inline]
 fn given(member: &Member, message: &mut Message) {
     let mut bytes = 0;
+    message.structure = false;
     while let Some(mut extent) = message.extents.pop() {
         bytes += extent.len() as u64;
         extent.forget();

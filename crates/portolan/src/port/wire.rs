@@ -15,7 +15,7 @@ use crate::{AllocateError, extent};
 use portolan_abi::limits::MAX_SLOT_LINES;
 use portolan_abi::owner::{Alloc, Descriptor};
 use portolan_abi::port::RightWord;
-use portolan_abi::slot::{Kind, Meta, inline_capacity};
+use portolan_abi::slot::{Kind, Meta, Plain, inline_capacity};
 use portolan_shm::queue::{Claim, Slot};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -61,7 +61,13 @@ pub(super) fn plan(
             capacity,
         );
     }
-    let meta = Meta::plain(kind, message.header_len(), extents, reply.is_some());
+    let meta = Meta::plain(Plain {
+        kind,
+        header: message.header_len(),
+        extents,
+        reply: reply.is_some(),
+        structure: message.structure,
+    });
     let mut line = [0; 6];
     if first + extents == 0 {
         return Ok(Plan {
@@ -108,6 +114,7 @@ fn plan_rich(
         rights: u8::try_from(message.rights().len()).unwrap_or(u8::MAX),
         urgent: message.urgency_word().is_some(),
         reply: reply != 0,
+        structure: message.structure,
         ..Meta::new(kind)
     };
     if meta.inline_bytes() > capacity || message.page().is_some() {
@@ -226,6 +233,7 @@ pub(super) fn read_plain(
             probe!(ReceiveHeld);
         }
     }
+    message.structure = meta.structure;
     slot.read(words, message.header_words(meta.header));
     Some(Origin::new(meta.kind, reply[0]))
 }
@@ -254,6 +262,7 @@ pub(crate) struct Contents {
     pub(crate) extents: SmallVec<[Descriptor; 2]>,
     /// The header extent, if there is one.
     pub(crate) page: Option<Descriptor>,
+    structure: bool,
     header: HeaderWords,
 }
 
@@ -284,6 +293,7 @@ impl Contents {
             rights: SmallVec::new(),
             extents: SmallVec::new(),
             page: None,
+            structure: meta.structure,
             header: HeaderWords::InPage(0),
         };
         if meta.spilled {
@@ -351,6 +361,7 @@ impl Contents {
         message
             .extents
             .extend(self.extents.iter().map(|d| Extent::taken(member, *d)));
+        message.structure = self.structure;
         if !self.rights.is_empty() {
             message
                 .rest_mut()
