@@ -58,7 +58,8 @@ impl Copies {
                 place = 0;
             }
         };
-        clock::each(effort.slices, effort.slice / 2, copy)
+        // As many batches as a slice of messages has.
+        clock::each(effort.slices * 10, effort.slice / 20, copy)
     }
 }
 

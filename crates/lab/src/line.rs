@@ -81,7 +81,7 @@ mod tests {
         let cpus = Cpus::choose();
         // None with one processor, or if the other thread did not get to run in time.
         if let Some(line) = one_way(&cpus, 2) {
-            assert!(cpus.count() > 1 && line.least() > 0.0);
+            assert!(cpus.count() > 1 && line.median() > 0.0);
         }
     }
 }

@@ -78,7 +78,7 @@ pub(crate) struct Cell {
     pub(crate) paper: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) here: Option<f64>,
-    /// The least and the most of what was seen here, where it was measured several times.
+    /// Between what the middle half of the measurements lie, where there were several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) range: Option<[f64; 2]>,
     /// `here` is the end of what was looked at: the figure sought lies beyond.
@@ -172,9 +172,9 @@ impl Cell {
         })
     }
 
-    /// With the least and the most that was seen.
-    pub(crate) fn within(mut self, least: f64, most: f64) -> Self {
-        self.range = number(least).zip(number(most)).map(<[f64; 2]>::from);
+    /// With what the middle half of the measurements lie between.
+    pub(crate) fn within(mut self, lower: f64, upper: f64) -> Self {
+        self.range = number(lower).zip(number(upper)).map(<[f64; 2]>::from);
         self
     }
 }
@@ -355,8 +355,9 @@ impl Verdict {
 
 /// A finite number with the digits that a figure keeps.
 fn number(value: f64) -> Option<f64> {
-    if value == 0.0 {
-        return Some(0.0);
+    // Sizes and counts are exact.
+    if value.fract() == 0.0 {
+        return Some(value + 0.0);
     }
     if !value.is_finite() {
         return None;
@@ -373,7 +374,9 @@ mod tests {
     #[test]
     fn figures_keep_five_digits_and_nothing_that_is_no_number() {
         assert_eq!(Cell::here(0.123_456_789).here, Some(0.123_46));
+        assert_eq!(Cell::here(67_108_864.0).here, Some(67_108_864.0));
         assert_eq!(Cell::here(f64::NAN), Cell::default());
+        assert_eq!(Cell::here(f64::INFINITY), Cell::default());
         assert_eq!(Cell::here(1.0).beside(2.0).paper, Some(2.0));
     }
 

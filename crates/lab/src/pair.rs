@@ -43,6 +43,8 @@ const INLINE: usize = 176;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Memory beside the largest load: partly used chunks, long headers.
 const SLACK: u64 = 256 << 20;
+/// Batches that a slice is timed in.
+const BATCHES: u64 = 10;
 /// Rounds that one slice has at the most; with five slices the paper's 10,000.
 const ROUNDS_MAX: u64 = 2_000;
 
@@ -277,13 +279,13 @@ pub(crate) struct Loaded<'a> {
 }
 
 impl Loaded<'_> {
-    /// Seconds one way: the slices' means.
+    /// Seconds one way: half the mean of a round, for each batch of rounds.
     pub(crate) fn measure(&mut self, usage: Use, effort: Effort) -> Result<Timed> {
         debug_assert!(usage.accessed <= self.load.bytes, "more accessed than sent");
         // The pace, and a warm start.
         let mut rounds = 1;
         let pace = loop {
-            let pace = self.rounds(rounds, usage)?;
+            let pace = Timed::of(self.batches(rounds, usage)?).median();
             if pace * rounds as f64 >= effort.slice.as_secs_f64() / 8.0 || rounds >= ROUNDS_MAX {
                 break pace;
             }
@@ -296,14 +298,21 @@ impl Loaded<'_> {
         )]
         let rounds = (effort.slice.as_secs_f64() / pace.max(1e-9)) as u64;
         let rounds = rounds.clamp(1, ROUNDS_MAX);
-        let slices = (0..effort.slices).map(|_| Ok(self.rounds(rounds, usage)? / 2.0));
-        Ok(Timed::of(slices.collect::<Result<_>>()?))
+        let mut times = Vec::new();
+        for _ in 0..effort.slices {
+            let batches = self.batches(rounds, usage)?;
+            times.extend(batches.into_iter().map(|round| round / 2.0));
+        }
+        Ok(Timed::of(times))
     }
 
-    /// Seconds of a round, the mean of so many.
-    fn rounds(&mut self, rounds: u64, usage: Use) -> Result<f64> {
+    /// Seconds of a round: the means of the batches that make up so many rounds. Whoever is
+    /// kept from running for a moment spoils one batch, not all.
+    fn batches(&mut self, rounds: u64, usage: Use) -> Result<Vec<f64>> {
         // The first rounds wake the echo.
         let warm = 1 + rounds / 16;
+        let batches = rounds.min(BATCHES);
+        let each = rounds / batches;
         let work = Work {
             now: usage.now,
             accessed: usize::try_from(usage.accessed).unwrap_or(usize::MAX),
@@ -311,15 +320,18 @@ impl Loaded<'_> {
             first: self.round,
         };
         self.pair.echo.send(&Order {
-            rounds: warm + rounds,
+            rounds: warm + each * batches,
             work,
         })?;
         self.pass(warm, &work)?;
-        let start = Instant::now();
-        self.pass(rounds, &work)?;
-        let elapsed = start.elapsed();
+        let mut means = Vec::new();
+        for _ in 0..batches {
+            let start = Instant::now();
+            self.pass(each, &work)?;
+            means.push(start.elapsed().as_secs_f64() / each as f64);
+        }
         let Ready = self.pair.echo.expect()?;
-        Ok(elapsed.as_secs_f64() / rounds as f64)
+        Ok(means)
     }
 
     fn pass(&mut self, rounds: u64, work: &Work) -> Result<()> {

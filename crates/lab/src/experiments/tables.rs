@@ -22,7 +22,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         reference is cheaper while some pages are not accessed, mapping by the receive \
         operation when all are.",
     method: "Two processes on two processors send a message back and forth and poll for it; half \
-        the mean of a round is one way, the median of six slices of up to 2,000 rounds, three \
+        the mean of a round is one way. The median of sixty batches of up to 200 rounds, thirty \
         each time the whole is gone through. Either side accesses the message before it sends \
         it on: one word in every 4 KiB of the part accessed. On one processor they sleep \
         instead of polling. Guarded domains stand for remapping: who does not own a page cannot \

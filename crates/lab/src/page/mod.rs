@@ -386,8 +386,9 @@ fn stacked(table: &Table, earlier: Earlier<'_>) -> String {
     page + "</tbody>\n"
 }
 
-/// The least and the most that was seen, for whoever points at the figure.
+/// What the middle half of the measurements lie between, for whoever points at the figure.
 fn range(unit: Unit, cell: &Cell) -> Option<String> {
-    let [least, most] = cell.range?;
-    Some(format!("{} to {}", unit.show(least), unit.show(most)))
+    let [lower, upper] = cell.range?;
+    let (lower, upper) = (unit.show(lower), unit.show(upper));
+    Some(format!("half of them from {lower} to {upper}"))
 }

@@ -135,12 +135,7 @@ fn paint(plot: &Plot, x: Scale, y: Scale, svg: &mut String) -> Painted {
             }
         }
         for point in drawn {
-            mark(
-                &chart.plotting_area().strip_coord_spec(),
-                chart.backend_coord(&point),
-                colour,
-                shape,
-            )?;
+            mark(&root, chart.backend_coord(&point), colour, shape)?;
         }
     }
     explain(plot, &legend, &text(13))?;
