@@ -118,6 +118,19 @@ fn wait_set_epoll() {
     );
 }
 
+#[test]
+fn pass_a_tree() {
+    let lines = [
+        "day 1: Genoa",
+        "day 9: Palermo",
+        "day 13: Candia",
+        "day 17: Alexandria (quarantine)",
+        "cloth: 25 tons, sealed by [\"customs\"]",
+        "wine: 12 tons, sealed by [\"customs\"]",
+    ];
+    assert_eq!(run("pass-a-tree"), lines.join("\n") + "\n");
+}
+
 #[cfg(feature = "tokio")]
 #[test]
 fn async_tokio() {
