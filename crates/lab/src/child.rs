@@ -10,17 +10,20 @@ use portolan_measure::child::Control;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
+use crate::experiments::chain;
 use crate::pair;
 
 /// What a further process is for.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Brief {
     Echo(pair::EchoBrief),
+    Chain(chain::Brief),
 }
 
 /// The whole life of a further process.
-pub(crate) fn serve(brief: Brief, control: &Control, _descriptors: Vec<OwnedFd>) -> Result<()> {
+pub(crate) fn serve(brief: Brief, control: &Control, descriptors: Vec<OwnedFd>) -> Result<()> {
     match brief {
         Brief::Echo(brief) => pair::echo(&brief, control),
+        Brief::Chain(brief) => chain::serve(&brief, control, descriptors),
     }
 }

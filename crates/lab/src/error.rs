@@ -50,6 +50,15 @@ impl LabError {
         move |source| Self::Measure(MeasureError::library(doing)(source))
     }
 
+    /// For what the crate `portolan-measure` calls back: what is not its error is the
+    /// system's.
+    pub(crate) fn into_measure(self) -> MeasureError {
+        match self {
+            Self::Measure(error) => error,
+            other => MeasureError::system("measuring")(io::Error::other(other.to_string())),
+        }
+    }
+
     fn blame(&self) -> Blame {
         match self {
             Self::UnknownExperiment { .. }

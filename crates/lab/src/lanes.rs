@@ -14,6 +14,8 @@ use portolan_measure::sampler::{Sampler, clock_cost};
 use crate::clock::Timed;
 use crate::error::Result;
 use crate::experiment::Context;
+use crate::outcome::Cell;
+use crate::unit::Unit;
 
 /// Picoseconds of a second.
 const PICOS: f64 = 1e12;
@@ -46,13 +48,17 @@ impl Lanes {
     /// Starts the processes of another row.
     pub(crate) fn start(&mut self, name: &str, case: &Case, context: &Context<'_>) -> Result<()> {
         context.progress.note(format!("preparing {name}"));
-        let run = run::start(case, context.cpus)?;
+        self.add(name, run::start(case, context.cpus)?);
+        Ok(())
+    }
+
+    /// Another row, whose processes are there.
+    pub(crate) fn add(&mut self, name: &str, run: Box<dyn Run>) {
         let track = Track {
             name: name.to_owned(),
             times: Vec::new(),
         };
         self.lanes.push((track, run, Sampler::new(clock_cost())));
-        Ok(())
     }
 
     /// Measures them in turn, and lets their processes go. One step of progress each.
@@ -86,35 +92,40 @@ impl Track {
     }
 }
 
-/// One row's times to another's, slice by slice: the middle, and where half of the slices
-/// lie.
+/// One row beside another, slice by slice: the middle, and where half of the slices lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Ratio {
+pub(crate) struct Beside {
     pub(crate) middle: f64,
     pub(crate) quartiles: [f64; 2],
+    unit: Unit,
 }
 
-impl Ratio {
-    /// `None` without slices in common.
-    pub(crate) fn of(row: &[f64], to: &[f64]) -> Option<Self> {
-        let ratios = row.iter().zip(to).map(|(row, to)| row / to);
-        let mut ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
-        ratios.sort_unstable_by(f64::total_cmp);
-        let last = ratios.len().checked_sub(1)?;
+impl Beside {
+    /// How many times as long as the other a row takes. `None` without slices in common.
+    pub(crate) fn ratio(row: &[f64], to: &[f64]) -> Option<Self> {
+        Self::of(row, to, Unit::Times, |row, to| row / to)
+    }
+
+    /// How much longer than the other a row takes.
+    pub(crate) fn difference(row: &[f64], to: &[f64]) -> Option<Self> {
+        Self::of(row, to, Unit::Seconds, |row, to| row - to)
+    }
+
+    fn of(row: &[f64], to: &[f64], unit: Unit, compare: fn(f64, f64) -> f64) -> Option<Self> {
+        let all = row.iter().zip(to).map(|(&row, &to)| compare(row, to));
+        let mut all: Vec<f64> = all.filter(|value| value.is_finite()).collect();
+        all.sort_unstable_by(f64::total_cmp);
+        let last = all.len().checked_sub(1)?;
         // As figures keep them, so that words and figures say the same.
-        let kept = |at: usize| crate::outcome::Cell::here(ratios[at]).here;
+        let kept = |at: usize| Cell::here(all[at]).here;
         Some(Self {
-            middle: kept(ratios.len() / 2)?,
+            middle: kept(all.len() / 2)?,
             quartiles: [kept(last / 4)?, kept(last - last / 4)?],
+            unit,
         })
     }
 
-    /// Whether the row takes less; `None` where the middle half of the slices says both.
-    pub(crate) fn less(self) -> Option<bool> {
-        self.below(1.0)
-    }
-
-    /// The same for so much of what the other takes.
+    /// Whether it is below `bound`; `None` where the middle half of the slices says both.
     pub(crate) fn below(self, bound: f64) -> Option<bool> {
         match self.quartiles {
             [_, upper] if upper < bound => Some(true),
@@ -123,21 +134,31 @@ impl Ratio {
         }
     }
 
+    /// Whether the row takes less than the other.
+    pub(crate) fn less(self) -> Option<bool> {
+        self.below(self.even())
+    }
+
+    /// What it is if both take the same.
+    fn even(self) -> f64 {
+        if self.unit == Unit::Times { 1.0 } else { 0.0 }
+    }
+
     /// As a figure.
-    pub(crate) fn cell(self) -> crate::outcome::Cell {
+    pub(crate) fn cell(self) -> Cell {
         let [lower, upper] = self.quartiles;
-        crate::outcome::Cell::here(self.middle).within(lower, upper)
+        Cell::here(self.middle).within(lower, upper)
     }
 
     /// "0.84 × (0.82 × to 0.86 ×)".
     pub(crate) fn show(self) -> String {
-        let show = |ratio| crate::unit::Unit::Times.show(ratio);
+        let show = |value| self.unit.show(value);
         let [lower, upper] = self.quartiles.map(show);
         format!("{} ({lower} to {upper})", show(self.middle))
     }
 }
 
-/// What every verdict by [`Ratio::below`] says about its criterion.
+/// What every verdict by [`Beside::below`] says about its criterion.
 pub(crate) fn criterion(bound: f64) -> String {
     format!(
         "(In brackets: where the middle half of the slices lies. Unless all of that is on one \
@@ -151,17 +172,19 @@ mod tests {
 
     #[test]
     fn what_meets_cannot_be_told() {
-        let answer = |row: [f64; 5]| Ratio::of(&row, &[1.0; 5]).unwrap().less();
+        let answer = |row: [f64; 5]| Beside::ratio(&row, &[1.0; 5]).unwrap().less();
         assert_eq!(answer([0.7, 0.8, 0.8, 0.9, 2.0]), Some(true));
         assert_eq!(answer([0.7, 1.1, 1.2, 1.3, 2.0]), Some(false));
         assert_eq!(answer([0.7, 0.9, 1.2, 1.3, 2.0]), None);
-        assert!(Ratio::of(&[], &[1.0]).is_none());
-        assert!(Ratio::of(&[1.0], &[0.0]).is_none());
+        assert!(Beside::ratio(&[], &[1.0]).is_none());
+        assert!(Beside::ratio(&[1.0], &[0.0]).is_none());
     }
 
     #[test]
     fn slices_are_paired() {
-        let ratio = Ratio::of(&[2.0, 20.0, 200.0], &[4.0, 40.0, 400.0]).unwrap();
+        let ratio = Beside::ratio(&[2.0, 20.0, 200.0], &[4.0, 40.0, 400.0]).unwrap();
         assert_eq!((ratio.middle, ratio.quartiles), (0.5, [0.5, 0.5]));
+        let difference = Beside::difference(&[2.0, 20.0], &[3.0, 21.0]).unwrap();
+        assert_eq!((difference.middle, difference.less()), (-1.0, Some(true)));
     }
 }

@@ -65,6 +65,16 @@ fn hello() {
 }
 
 #[test]
+fn file_server() {
+    let sum: u64 = (0..150_000_u64).map(|n| n % 256).sum();
+    let client = format!("client: 150000 bytes, which add up to {sum}");
+    says(
+        "file_server",
+        &["manager: passed 3 blocks on, unopened", &client],
+    );
+}
+
+#[test]
 fn pipeline() {
     let frames = [
         "frame 1: 65536 bytes of 2",

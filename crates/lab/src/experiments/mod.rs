@@ -1,5 +1,6 @@
 //! The experiments. [`experiment`](crate::experiment) says how to add one.
 
+pub(crate) mod chain;
 mod figures;
 mod head;
 mod pages;
@@ -17,4 +18,5 @@ pub(crate) const ALL: &[&Experiment] = &[
     &figures::EXPERIMENT,
     &table4::EXPERIMENT,
     &table5::EXPERIMENT,
+    &chain::EXPERIMENT,
 ];

@@ -7,7 +7,7 @@ use portolan_measure::case::{Case, Mode, Pattern, Placement, Protection, Shape, 
 
 use crate::error::Result;
 use crate::experiment::{Context, DASH, Experiment, Need, Source};
-use crate::lanes::{Effort, Lanes, Ratio, Track, criterion};
+use crate::lanes::{Beside, Effort, Lanes, Track, criterion};
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::unit::Unit;
 
@@ -143,7 +143,7 @@ fn table(measured: &[(&'static str, Vec<Track>)]) -> Table {
 
 /// `row` against `to`, with what the paper has.
 struct Against {
-    ratio: Option<Ratio>,
+    ratio: Option<Beside>,
     paper: f64,
     row: Cell,
     to: Cell,
@@ -160,7 +160,7 @@ impl Against {
         let (row_cell, to_cell) = (cell(row), cell(to));
         let ratio = Track::find(tracks, row).zip(Track::find(tracks, to));
         Self {
-            ratio: ratio.and_then(|(row, to)| Ratio::of(&row.times, &to.times)),
+            ratio: ratio.and_then(|(row, to)| Beside::ratio(&row.times, &to.times)),
             paper: row_cell.paper.unwrap_or(f64::NAN) / to_cell.paper.unwrap_or(f64::NAN),
             row: row_cell,
             to: to_cell,
@@ -172,7 +172,7 @@ impl Against {
         let show = |cell: &Cell| Unit::Seconds.show(cell.here.unwrap_or(f64::NAN));
         let ratio = self
             .ratio
-            .map_or_else(|| "not measured".into(), Ratio::show);
+            .map_or_else(|| "not measured".into(), Beside::show);
         format!(
             "takes {} instead of {}, {ratio} of it; the paper's ratio is {}",
             show(&self.row),
@@ -183,7 +183,7 @@ impl Against {
 
     fn cell(&self) -> Cell {
         self.ratio
-            .map_or_else(Cell::default, Ratio::cell)
+            .map_or_else(Cell::default, Beside::cell)
             .beside(self.paper)
     }
 }
@@ -193,7 +193,7 @@ fn synchronous(tracks: &[Track]) -> Verdict {
         are replaced by request_reply(), so a trap into the kernel is eliminated";
     let users = Against::new(tracks, SYNC, ASYNC);
     let open = Against::new(tracks, OPEN_SYNC, OPEN_ASYNC);
-    let answer = users.ratio.and_then(Ratio::less);
+    let answer = users.ratio.and_then(Beside::less);
     let paragraph = format!(
         "Between users, asleep on one CPU, a synchronous round {}. With an always open process \
          it {}. Neither mode enters the kernel for a message as such, only to sleep and to wake, \
@@ -216,7 +216,7 @@ fn open(tracks: &[Track]) -> Verdict {
         and no page fault is generated";
     let asynchronous = Against::new(tracks, OPEN_ASYNC, ASYNC);
     let synchronous = Against::new(tracks, OPEN_SYNC, SYNC);
-    let answer = asynchronous.ratio.and_then(Ratio::less);
+    let answer = asynchronous.ratio.and_then(Beside::less);
     let saved = |against: &Against| {
         against
             .to

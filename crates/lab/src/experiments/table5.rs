@@ -9,7 +9,7 @@ use portolan_sys::sysv;
 
 use crate::error::Result;
 use crate::experiment::{Context, DASH, Experiment, Need, Source};
-use crate::lanes::{Effort, Lanes, Ratio, Track, criterion};
+use crate::lanes::{Beside, Effort, Lanes, Track, criterion};
 use crate::outcome::{Axis, Cell, Origin, Outcome, Plot, Table, Verdict};
 use crate::unit::Unit;
 
@@ -342,7 +342,7 @@ struct Fastest<'a> {
     name: &'a str,
     guarded: Cell,
     fastest: Cell,
-    ratio: Option<Ratio>,
+    ratio: Option<Beside>,
 }
 
 impl<'a> Fastest<'a> {
@@ -360,7 +360,8 @@ impl<'a> Fastest<'a> {
             name,
             guarded: cell(GUARDED),
             fastest: cell(name),
-            ratio: ratio.and_then(|(guarded, fastest)| Ratio::of(&guarded.times, &fastest.times)),
+            ratio: ratio
+                .and_then(|(guarded, fastest)| Beside::ratio(&guarded.times, &fastest.times)),
         }
     }
 
@@ -379,7 +380,7 @@ impl<'a> Fastest<'a> {
     }
 
     fn cell(&self) -> Cell {
-        self.ratio.map_or_else(Cell::default, Ratio::cell)
+        self.ratio.map_or_else(Cell::default, Beside::cell)
     }
 }
 
@@ -410,7 +411,7 @@ fn large(rows: &[Row], columns: &Columns) -> Verdict {
     let used = Fastest::of(rows, columns, LARGE_USED);
     let page = Fastest::of(rows, columns, PAGE);
     let large = Fastest::of(rows, columns, LARGE);
-    let answer = large.ratio.and_then(Ratio::less);
+    let answer = large.ratio.and_then(Beside::less);
     let paragraph = format!(
         "A message of 64 KiB that nobody looks at {}. One that is written and read {}. One of \
          8 KiB that nobody looks at {}. It holds if the first takes less than by every system \

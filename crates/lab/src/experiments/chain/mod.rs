@@ -1,0 +1,353 @@
+//! A file request through several processes: the paper's reason to care.
+
+mod links;
+mod processes;
+
+use std::time::Duration;
+
+use crate::clock::Timed;
+use crate::error::Result;
+use crate::experiment::{Context, DASH, Experiment, Need, Source};
+use crate::lanes::{Beside, Effort, Lanes, Track, criterion};
+use crate::outcome::{Axis, Cell, Origin, Outcome, Plot, Table, Verdict};
+use crate::unit::Unit;
+use links::Hint;
+pub(crate) use processes::{Brief, serve};
+use processes::{Carrier, Chain};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "chain",
+    title: "A file request through several processes",
+    source: Source {
+        paper: DASH,
+        section: "Introduction; message-passing abstractions",
+    },
+    hypothesis: "Each process on the way copies a block twice more where blocks are copied, and \
+        nothing where they change owner. So the cost of one more forwarder should not grow with \
+        the block, unless it opens pages that it does not look at.",
+    method: "A client asks a file server for one block after the other, through 0 to 4 \
+        forwarders (the paper's transaction manager, and a network manager at each end). Client, \
+        forwarders and server are processes of their own, asleep until asked, all on one \
+        processor. The server reads the block from a file in memory, the forwarders look at \
+        nothing, the client reads every word. Forwarders take requests and blocks up unopened, \
+        and the client opens a block at once; and then everybody does, and nobody. Pipes and \
+        sockets have buffers of 1 MiB; a forwarder has the whole block before it passes it on. \
+        All chains of one size of block are measured in turn, slice by slice; medians. What a \
+        further forwarder takes is the slope of a straight line through the five lengths, \
+        slice by slice.",
+    needs: &[Need::Memory(512 << 20)],
+    run,
+};
+
+/// Forwarders between client and file server.
+const LENGTHS: [u32; 5] = [0, 1, 2, 3, 4];
+const SLOPE: &str = "each forwarder";
+
+const HINTED: &str = "guarded, opened by the client";
+const EVERYBODY: &str = "guarded, opened by everybody";
+const PIPES: &str = "pipes";
+const SOCKETS: &str = "unix sockets";
+
+const ROWS: [(&str, Carrier); 6] = [
+    (HINTED, extents(true, Hint::Client)),
+    (EVERYBODY, extents(true, Hint::Everybody)),
+    ("guarded, opened by touch", extents(true, Hint::Nobody)),
+    ("trusted", extents(false, Hint::Client)),
+    (PIPES, Carrier::Pipes),
+    (SOCKETS, Carrier::Sockets),
+];
+
+const fn extents(guarded: bool, hint: Hint) -> Carrier {
+    Carrier::Extents { guarded, hint }
+}
+
+/// For a table's id, and its bytes.
+const BLOCKS: [(&str, usize); 2] = [("64k", 64 << 10), ("2m", 2 << 20)];
+
+fn run(context: &Context<'_>) -> Result<Outcome> {
+    let effort = context.pick(
+        Effort {
+            slices: 3,
+            // One round.
+            slice: Duration::ZERO,
+        },
+        Effort {
+            slices: 20,
+            slice: Duration::from_millis(25),
+        },
+    );
+    let mut outcome = Outcome::default();
+    let unguarded = context.lacks(Need::Guarded);
+    let rows: Vec<(&str, Carrier)> = ROWS
+        .into_iter()
+        .filter(|(_, carrier)| match carrier {
+            Carrier::Extents { guarded: true, .. } => unguarded.is_none(),
+            _ => true,
+        })
+        .collect();
+    if let Some(why) = unguarded {
+        outcome.leave_out("guarded domains", why);
+    }
+    context
+        .progress
+        .begin(BLOCKS.len() * LENGTHS.len() * rows.len());
+    let mut slopes = Vec::new();
+    for (id, bytes) in BLOCKS {
+        let mut lanes = Lanes::new();
+        for forwarders in LENGTHS {
+            for &(name, carrier) in &rows {
+                context
+                    .progress
+                    .note(format!("preparing {name}, {forwarders}"));
+                let chain = Chain::start(carrier, forwarders, bytes, context.cpus)?;
+                lanes.add(name, Box::new(chain));
+            }
+        }
+        // By length, each with all rows.
+        let mut tracks = lanes.measure(effort, context)?.into_iter();
+        let lengths: Vec<Vec<Track>> = LENGTHS
+            .iter()
+            .map(|_| tracks.by_ref().take(rows.len()).collect())
+            .collect();
+        let slope: Vec<Track> = rows.iter().map(|(name, _)| slope(name, &lengths)).collect();
+        outcome
+            .tables
+            .push(table(id, bytes, &rows, &lengths, &slope));
+        outcome.plots.push(plot(id, bytes, &rows, &lengths));
+        slopes.push(slope);
+    }
+    outcome.verdicts.push(amplified(&slopes));
+    outcome.verdicts.push(hint(&slopes));
+    Ok(outcome)
+}
+
+/// What a further forwarder takes, slice by slice: a straight line through the lengths.
+fn slope(name: &str, lengths: &[Vec<Track>]) -> Track {
+    let tracks: Vec<&Track> = lengths
+        .iter()
+        .filter_map(|tracks| Track::find(tracks, name))
+        .collect();
+    let slices = tracks.iter().map(|track| track.times.len()).min();
+    let times = (0..slices.unwrap_or(0)).map(|slice| {
+        let points = LENGTHS
+            .iter()
+            .zip(&tracks)
+            .map(|(&forwarders, track)| (f64::from(forwarders), track.times[slice]));
+        line(points)
+    });
+    Track {
+        name: name.to_owned(),
+        times: times.collect(),
+    }
+}
+
+/// The slope of the straight line that fits best.
+fn line(points: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
+    let count = points.clone().count() as f64;
+    let mean = |pick: fn((f64, f64)) -> f64| points.clone().map(pick).sum::<f64>() / count;
+    let (x, y) = (mean(|(x, _)| x), mean(|(_, y)| y));
+    let above: f64 = points.clone().map(|p| (p.0 - x) * (p.1 - y)).sum();
+    let below: f64 = points.map(|p| (p.0 - x) * (p.0 - x)).sum();
+    above / below
+}
+
+fn table(
+    id: &str,
+    bytes: usize,
+    rows: &[(&str, Carrier)],
+    lengths: &[Vec<Track>],
+    slopes: &[Track],
+) -> Table {
+    let names = LENGTHS.map(|forwarders| match forwarders {
+        0 => "no forwarder".to_owned(),
+        one_or_more => one_or_more.to_string(),
+    });
+    let mut columns: Vec<(&str, Unit)> = names
+        .iter()
+        .map(|name| (name.as_str(), Unit::Seconds))
+        .collect();
+    columns.push((SLOPE, Unit::Seconds));
+    let mut table = Table::new(
+        &format!("chain-{id}"),
+        &format!("A request for {}", Unit::Bytes.show(bytes as f64)),
+        "blocks travel by",
+        &columns,
+    );
+    for (name, _) in rows {
+        let times = |tracks: &[Track]| {
+            let track = Track::find(tracks, name);
+            track.map_or_else(Cell::default, |track| track.timed().cell())
+        };
+        let mut cells: Vec<Cell> = lengths.iter().map(|tracks| times(tracks)).collect();
+        cells.push(times(slopes));
+        table.row(*name, cells);
+    }
+    table.note("The server's reading of the file and the client's of the block are in all rows.")
+}
+
+fn plot(id: &str, bytes: usize, rows: &[(&str, Carrier)], lengths: &[Vec<Track>]) -> Plot {
+    let mut plot = Plot::new(
+        &format!("chain-{id}"),
+        &format!("A request for {}", Unit::Bytes.show(bytes as f64)),
+        Axis::linear("forwarders", Unit::Count),
+        Axis::linear("time", Unit::Seconds),
+    );
+    for (colour, (name, _)) in (0..).zip(rows) {
+        let points = LENGTHS.iter().zip(lengths).filter_map(|(&k, tracks)| {
+            let time = Track::find(tracks, name)?.timed().median();
+            Some((f64::from(k), time))
+        });
+        plot.series(*name, Origin::Here, colour, points.collect::<Vec<_>>());
+    }
+    plot
+}
+
+/// The slopes of one size, by name.
+fn timed(slopes: &[Track], name: &str) -> Option<Timed> {
+    Track::find(slopes, name).map(Track::timed)
+}
+
+fn cell(slopes: &[Track], name: &str) -> Cell {
+    timed(slopes, name).map_or_else(Cell::default, |timed| timed.cell())
+}
+
+fn show(slopes: &[Track], name: &str) -> String {
+    timed(slopes, name).map_or_else(
+        || "nothing that was measured".into(),
+        |timed| Unit::Seconds.show(timed.median()),
+    )
+}
+
+/// How much more a forwarder of one row takes than one of another.
+fn against(slopes: &[Track], row: &str, to: &str) -> Option<Beside> {
+    let (row, to) = (Track::find(slopes, row)?, Track::find(slopes, to)?);
+    Beside::difference(&row.times, &to.times)
+}
+
+fn more(difference: Option<Beside>) -> String {
+    difference.map_or_else(
+        || "which was not measured".into(),
+        |difference| format!("a difference of {}", difference.show()),
+    )
+}
+
+fn figure(difference: Option<Beside>) -> Cell {
+    difference.map_or_else(Cell::default, Beside::cell)
+}
+
+fn amplified(slopes: &[Vec<Track>]) -> Verdict {
+    let claim = "If copying is used to move data between VASs, this organization amplifies the \
+        negative performance impact of copying";
+    let (small, large) = (&slopes[0], &slopes[1]);
+    // The better of the two that copy.
+    let cheaper = |slopes: &[Track]| {
+        let median = |name| timed(slopes, name).map_or(f64::INFINITY, |timed| timed.median());
+        if median(SOCKETS) < median(PIPES) {
+            SOCKETS
+        } else {
+            PIPES
+        }
+    };
+    let copied = cheaper(large);
+    let saved = against(large, HINTED, copied);
+    let paragraph = format!(
+        "With blocks of 2 MiB one more forwarder adds {} by {copied}, and {} where the block \
+         changes owner in a guarded domain: {}. With blocks of 64 KiB it adds {} by {}, and {}. \
+         It holds if, with 2 MiB, the forwarder that copies adds more. {}",
+        show(large, copied),
+        show(large, HINTED),
+        more(saved),
+        show(small, cheaper(small)),
+        cheaper(small),
+        show(small, HINTED),
+        criterion(0.0),
+    );
+    let answer = saved.and_then(Beside::less);
+    Verdict::new("copying-amplified", claim, answer)
+        .because(paragraph)
+        .figure(
+            "2 MiB, copied, each forwarder",
+            Unit::Seconds,
+            cell(large, copied),
+        )
+        .figure(
+            "2 MiB, guarded, each forwarder",
+            Unit::Seconds,
+            cell(large, HINTED),
+        )
+        .figure(
+            "64 KiB, copied, each forwarder",
+            Unit::Seconds,
+            cell(small, cheaper(small)),
+        )
+        .figure(
+            "64 KiB, guarded, each forwarder",
+            Unit::Seconds,
+            cell(small, HINTED),
+        )
+        .figure("2 MiB, guarded less copied", Unit::Seconds, figure(saved))
+}
+
+fn hint(slopes: &[Vec<Track>]) -> Verdict {
+    let claim = "This flag should be set to false by programs such as file servers, transaction \
+        managers, and protocols, that forward data without accessing it";
+    let (small, large) = (&slopes[0], &slopes[1]);
+    let of_small = against(small, HINTED, EVERYBODY);
+    let of_large = against(large, HINTED, EVERYBODY);
+    let paragraph = format!(
+        "With blocks of 64 KiB a forwarder that leaves pages closed adds {}, one that opens \
+         them {}: {}. With 2 MiB it is {} and {}: {}. It holds if, with 64 KiB, leaving them \
+         closed takes less. {}",
+        show(small, HINTED),
+        show(small, EVERYBODY),
+        more(of_small),
+        show(large, HINTED),
+        show(large, EVERYBODY),
+        more(of_large),
+        criterion(0.0),
+    );
+    Verdict::new(
+        "forwarders-pass-false",
+        claim,
+        of_small.and_then(Beside::less),
+    )
+    .because(paragraph)
+    .figure(
+        "64 KiB, left closed, each forwarder",
+        Unit::Seconds,
+        cell(small, HINTED),
+    )
+    .figure(
+        "64 KiB, opened, each forwarder",
+        Unit::Seconds,
+        cell(small, EVERYBODY),
+    )
+    .figure(
+        "64 KiB, closed less opened",
+        Unit::Seconds,
+        figure(of_small),
+    )
+    .figure("2 MiB, closed less opened", Unit::Seconds, figure(of_large))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_straight_line_is_found() {
+        let points = LENGTHS.map(|k| (f64::from(k), 5.0 + 3.0 * f64::from(k)));
+        assert!((line(points.into_iter()) - 3.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn slopes_are_taken_slice_by_slice() {
+        let track = |k: u32| Track {
+            name: "a".into(),
+            times: vec![f64::from(k), 10.0 * f64::from(k)],
+        };
+        let lengths: Vec<Vec<Track>> = LENGTHS.iter().map(|&k| vec![track(k)]).collect();
+        let slope = slope("a", &lengths);
+        assert!((slope.times[0] - 1.0).abs() < 1e-12 && (slope.times[1] - 10.0).abs() < 1e-12);
+    }
+}
