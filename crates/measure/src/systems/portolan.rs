@@ -39,8 +39,9 @@ const COLD: usize = 256 << 20;
 const PAGE: usize = 4096;
 /// Memory beyond a row's own extents: long headers, partly used chunks.
 const SLACK: u64 = 64 << 20;
-/// How long a side looks for the other's port.
-const MEETING: Duration = Duration::from_secs(10);
+/// How long a side looks for the other's port, and for the domain: other processes may
+/// keep it from running meanwhile.
+const MEETING: Duration = Duration::from_secs(60);
 
 /// One side of a row that sends messages.
 pub(crate) struct Portolan {
@@ -93,6 +94,7 @@ fn join(case: &Case, coordinator: u32) -> Result<Domain> {
         .space_name(if drives { "bench drive" } else { "bench echo" })
         .protection(protection)
         .limit(extents(case) + SLACK)
+        .deadline(MEETING)
         .join()
         .map_err(MeasureError::library("joining a benchmark's domain"))
 }

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{LabError, Result};
 
-/// How long a process looks for the next one's port.
+/// How long a process looks for the domain, and for the next one's port.
 const MEETING: Duration = Duration::from_secs(60);
 /// Memory of a chain's domain.
 const LIMIT: u64 = 64 << 20;
@@ -99,13 +99,9 @@ pub(super) struct Owned {
 }
 
 impl Owned {
-    /// The process at `seat` of a chain of `seats`; the client is at 0.
-    pub(super) fn new(
-        domain: &str,
-        guarded: bool,
-        hint: Hint,
-        (seat, seats): (u32, u32),
-    ) -> Result<Self> {
+    /// The process at `seat` of a chain; the client is at 0, and joins first: it is in
+    /// other domains as well, and only the first chooses where a domain lies.
+    pub(super) fn join(domain: &str, guarded: bool, hint: Hint, seat: u32) -> Result<Self> {
         let protection = if guarded {
             portolan::Protection::Guarded
         } else {
@@ -115,11 +111,11 @@ impl Owned {
             .space_name("lab chain")
             .protection(protection)
             .limit(LIMIT)
+            .deadline(MEETING)
             .join()
             .map_err(LabError::library("joining a chain's domain"))?;
-        let name = |seat: u32| format!("seat {seat}");
         let up = if seat > 0 {
-            let options = PortOptions::named(&name(seat)).synchronous();
+            let options = PortOptions::named(&port(seat)).synchronous();
             let mut port = domain
                 .bind(options)
                 .map_err(LabError::library("binding a chain's port"))?;
@@ -129,19 +125,20 @@ impl Owned {
         } else {
             None
         };
-        let down = if seat + 1 < seats {
-            let right = domain.connect(&name(seat + 1), MEETING);
-            Some(right.map_err(LabError::library("finding the next process of a chain"))?)
-        } else {
-            None
-        };
         Ok(Self {
             up,
-            down,
+            down: None,
             request: Request::default(),
             access: hint.of(seat == 0),
             domain,
         })
+    }
+
+    /// Finds the process at `seat`, the next one.
+    pub(super) fn meet(&mut self, seat: u32) -> Result<()> {
+        let right = self.domain.connect(&port(seat), MEETING);
+        self.down = Some(right.map_err(LabError::library("finding the next process of a chain"))?);
+        Ok(())
     }
 
     /// As the client: asks for a block and looks at all of it.
@@ -193,6 +190,11 @@ impl Owned {
             .reply_from()
             .map_err(LabError::library("answering a request of a chain"))
     }
+}
+
+/// The port of the process at `seat`.
+fn port(seat: u32) -> String {
+    format!("seat {seat}")
 }
 
 /// Asks the next process; the block is in the message then.

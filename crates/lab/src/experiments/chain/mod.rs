@@ -67,7 +67,7 @@ const BLOCKS: [(&str, usize); 2] = [("64k", 64 << 10), ("2m", 2 << 20)];
 fn run(context: &Context<'_>) -> Result<Outcome> {
     let effort = context.pick(
         Effort {
-            slices: 3,
+            slices: 2,
             // One round.
             slice: Duration::ZERO,
         },

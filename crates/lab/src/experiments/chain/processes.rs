@@ -21,7 +21,7 @@ use crate::error::{LabError, Result};
 /// Blocks of the served file.
 const BLOCKS: u32 = 8;
 /// Rounds before anything is timed.
-const WARM: u32 = 4;
+const WARM: u32 = 2;
 /// A larger pipe and socket buffer, for the baselines at their best; what an unprivileged
 /// process may set.
 const BUFFER: usize = 1 << 20;
@@ -78,6 +78,10 @@ impl Chain {
         let made = MADE.fetch_add(1, Ordering::Relaxed);
         let domain = format!("lab-chain-{}-{made}", std::process::id());
         let file = file(bytes)?;
+        let owned = match carrier {
+            Carrier::Extents { guarded, hint } => Some(Owned::join(&domain, guarded, hint, 0)?),
+            Carrier::Pipes | Carrier::Sockets => None,
+        };
         let seats = forwarders + 2;
         let mut others = Vec::new();
         let (mut up, client_down) = link(carrier)?.unzip();
@@ -107,13 +111,12 @@ impl Chain {
             // Our copies go, so that a dead process ends its neighbours' streams.
             up = next_up;
         }
-        let client = match carrier {
-            Carrier::Extents { guarded, hint } => {
-                Client::Owned(Box::new(Owned::new(&domain, guarded, hint, (0, seats))?))
+        let client = match owned {
+            Some(mut owned) => {
+                owned.meet(1)?;
+                Client::Owned(Box::new(owned))
             }
-            Carrier::Pipes | Carrier::Sockets => {
-                Client::Copied(Copied::new(None, client_down.map(end), bytes))
-            }
+            None => Client::Copied(Copied::new(None, client_down.map(end), bytes)),
         };
         for other in &mut others {
             let Ready {} = other.expect()?;
@@ -194,7 +197,10 @@ pub(crate) fn serve(brief: &Brief, control: &Control, descriptors: Vec<OwnedFd>)
     });
     match brief.carrier {
         Carrier::Extents { guarded, hint } => {
-            let mut own = Owned::new(&brief.domain, guarded, hint, (brief.seat, brief.seats))?;
+            let mut own = Owned::join(&brief.domain, guarded, hint, brief.seat)?;
+            if !server {
+                own.meet(brief.seat + 1)?;
+            }
             control.send(&Ready {})?;
             match &served {
                 Some(served) => while !own.serve(served)? {},
