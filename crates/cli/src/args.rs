@@ -116,6 +116,8 @@ pub(crate) enum BenchKind {
     Fanin,
     /// Waking a process that sleeps, on one CPU and on two
     Wake,
+    /// What messages cost while `portolan top` looks at their domain
+    Watched,
     /// What stays resident in a process that has joined a domain and does nothing
     Memory,
 }

@@ -146,6 +146,25 @@ fn memory_of_idle_processes() {
 }
 
 #[test]
+fn watched_rows_are_held_against_themselves() {
+    let rows = rows("watched", "");
+    rows.iter().for_each(check);
+    let watched: Vec<_> = rows
+        .iter()
+        .filter(|row| row["case"].as_str().unwrap().contains("watched by top"))
+        .collect();
+    assert_eq!(watched.len(), 2);
+    assert!(
+        watched
+            .iter()
+            .all(|row| row["ratio_to_yardstick"].is_number())
+    );
+    let budgets = budgets("watched", "");
+    assert_eq!((budgets.len(), &budgets[0]["must"]), (1, &1.02.into()));
+    assert_eq!(budgets[0]["rows"], 2);
+}
+
+#[test]
 fn wake() {
     covers("wake", "pipe", "futex ping-pong, one CPU", &["pipe"]);
     covers(

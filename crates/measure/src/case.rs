@@ -114,6 +114,8 @@ pub enum Shape {
     Accessed,
     /// Beside thousands of ports that nothing is sent to.
     IdlePorts,
+    /// While `portolan top` looks at the domain.
+    Watched,
     /// No message: a process that does nothing, or one that has joined a domain and
     /// does nothing.
     Idle,
@@ -276,6 +278,7 @@ impl Case {
                     Shape::Sparse => "word/page",
                     Shape::Accessed => "word/page, on demand",
                     Shape::IdlePorts => "10,000 idle ports",
+                    Shape::Watched => "watched by top",
                 }
                 .to_owned(),
             ),

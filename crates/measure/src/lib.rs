@@ -35,4 +35,4 @@ pub mod sampler;
 mod systems;
 
 pub use error::{MeasureError, Result};
-pub use systems::extents;
+pub use systems::{domain_of, extents};

@@ -13,6 +13,7 @@ mod budget;
 mod plan;
 mod report;
 mod resident;
+mod watched;
 
 use std::time::Duration;
 
@@ -41,9 +42,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         }
     }
     drop_unaffordable(&mut groups);
+    let allowed = portolan_sys::machine::cpus_allowed();
     cpus::pin(cpus.ours)?;
     let measured = match (args.kind, groups.first()) {
         (BenchKind::Memory, Some(group)) => resident::measure(&group.limit, &group.rows, &cpus)?,
+        (BenchKind::Watched, _) => {
+            watched::measure(&groups, watched_effort(args), &allowed, &cpus)?
+        }
         _ => harness::measure(&groups, effort(args), &cpus)?,
     };
     Ok(report::print(&machine, &measured, args.json)?)
@@ -54,7 +59,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
 fn effort(args: &BenchArgs) -> Effort {
     // A sleeper's round takes longer, and 64 senders must all be at it.
     let scale = match args.kind {
-        BenchKind::Latency | BenchKind::Throughput | BenchKind::Memory => 1,
+        BenchKind::Latency | BenchKind::Throughput | BenchKind::Memory | BenchKind::Watched => 1,
         BenchKind::Wake => 2,
         BenchKind::Fanin => 10,
     };
@@ -63,6 +68,15 @@ fn effort(args: &BenchArgs) -> Effort {
         slices,
         slice: Duration::from_millis(scale * slice),
         limit_slice: Duration::from_millis(scale * limit_slice),
+    }
+}
+
+/// Long enough for several looks.
+fn watched_effort(args: &BenchArgs) -> watched::Effort {
+    let (pairs, seconds) = if args.quick { (1, 1) } else { (12, 4) };
+    watched::Effort {
+        pairs,
+        slice: Duration::from_secs(seconds),
     }
 }
 

@@ -104,6 +104,12 @@ mod budgets {
         2.0,
         Some(1.5),
     );
+    pub(super) const WATCHED: Budget = Budget::new(
+        "watched by `portolan top`, to unwatched",
+        Yardstick,
+        1.02,
+        Some(1.005),
+    );
     pub(super) const RESIDENT: Budget = Budget::new(
         "idle member above an empty process, KiB",
         Above,
@@ -123,6 +129,7 @@ pub(crate) fn plan(kind: BenchKind, quick: bool, cpus: &Cpus) -> Vec<Group> {
         }),
         BenchKind::Fanin => fanin(),
         BenchKind::Wake => wake(cpus),
+        BenchKind::Watched => watched(),
         BenchKind::Memory => resident(),
     };
     if cpus.single() {
@@ -528,6 +535,40 @@ fn wake(cpus: &Cpus) -> Vec<Group> {
         .iter()
         .map(|&placement| group(placement))
         .collect()
+}
+
+/// Two groups, each with one row alone and the same row watched.
+fn watched() -> Vec<Group> {
+    let pair = |limit: Case, alone: Case| {
+        let beside = Case {
+            shape: Shape::Watched,
+            ..alone.clone()
+        };
+        let beside = Entry::new(beside)
+            .against(&alone)
+            .tagged(Some(budgets::WATCHED));
+        Group {
+            limit: Case {
+                limit: true,
+                ..limit
+            },
+            rows: vec![Entry::new(alone), beside],
+        }
+    };
+    let stream = |case: Case| Case {
+        pattern: Pattern::Stream,
+        ..case
+    };
+    vec![
+        pair(Case::new(System::Line, 8), moved(0)),
+        pair(
+            stream(Case::new(System::Ring, SMALL)),
+            stream(protected(
+                &Case::new(System::Portolan, SMALL),
+                Protection::Trusted,
+            )),
+        ),
+    ]
 }
 
 /// One group: processes that do nothing.

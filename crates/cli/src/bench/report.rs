@@ -182,6 +182,7 @@ fn mark(yardstick: &Case) -> &'static str {
         System::Memcpy { .. } if yardstick.temper == Temper::Cold => "c",
         System::Memcpy { .. } => "m",
         System::Portolan if yardstick.bytes == 0 => "n",
+        System::Portolan if yardstick.pattern == Pattern::Stream => "u",
         _ => "s",
     }
 }
@@ -194,6 +195,7 @@ fn legend(measured: &[Measured]) -> String {
         ("m", "one memcpy of as much"),
         ("n", "portolan's message without a byte"),
         ("s", "the same with one sender"),
+        ("u", "the same while nobody watches"),
     ];
     let used: Vec<&str> = measured
         .iter()

@@ -76,11 +76,21 @@ enum Work {
     Produce(usize),
 }
 
-/// The domain of a row: the same name in every process of one run.
-fn join(case: &Case, coordinator: u32) -> Result<Domain> {
+/// The domain of a row that this process coordinates.
+pub fn domain_of(case: &Case) -> String {
+    name(case, std::process::id())
+}
+
+/// The same name in every process of one run.
+fn name(case: &Case, coordinator: u32) -> String {
     let mut hasher = DefaultHasher::new();
     format!("{case:?}").hash(&mut hasher);
-    let name = format!("bench-{coordinator}-{:016x}", hasher.finish());
+    format!("bench-{coordinator}-{:016x}", hasher.finish())
+}
+
+/// Joins the domain of a row.
+fn join(case: &Case, coordinator: u32) -> Result<Domain> {
+    let name = name(case, coordinator);
     let protection = match case.protection {
         Protection::Guarded | Protection::OpenPeer => portolan::Protection::Guarded,
         _ => portolan::Protection::Trusted,

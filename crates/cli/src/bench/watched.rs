@@ -1,0 +1,278 @@
+//! `bench watched`: what messages cost while `portolan top` looks at their domain.
+//!
+//! One pair of processes exchanges messages; a `top` comes and goes, on a terminal of its
+//! own and at its default interval. A look is rare beside a message, so medians would not
+//! show it: a slice is several seconds, and its figure is its whole time by its messages.
+//! The order of a pair of slices, with and without, changes from pair to pair, and each
+//! slice with is held against the one without beside it.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use portolan_measure::case::{Case, Pattern};
+use portolan_measure::cpus::{self, Cpus};
+use portolan_measure::run::{self, Run};
+use portolan_measure::sampler::{Sampler, median};
+use portolan_measure::{MeasureError, domain_of};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::{Group, Measured};
+use crate::error::{CliError, Result};
+
+/// How long and how often to measure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// Slices with and without.
+    pub(crate) pairs: usize,
+    /// The time of one; `top` looks about once a second.
+    pub(crate) slice: Duration,
+}
+
+/// The rows of `groups`: of each the limit, its first row alone, and the second, which is
+/// the first while `top` watches.
+pub(crate) fn measure(
+    groups: &[Group],
+    effort: Effort,
+    allowed: &[usize],
+    cpus: &Cpus,
+) -> Result<Vec<Measured>> {
+    let mut rows = Vec::new();
+    for group in groups {
+        rows.extend(measure_group(group, effort, allowed, cpus)?);
+    }
+    Ok(rows)
+}
+
+/// A case's run, and how many rounds its slices have.
+struct Lane {
+    run: Box<dyn Run>,
+    rounds: u64,
+    /// Events of one round.
+    events: u64,
+    /// Times of an event in the slices, in picoseconds.
+    times: Vec<f64>,
+    sampler: Sampler,
+}
+
+impl Lane {
+    fn start(case: &Case, slice: Duration, cpus: &Cpus) -> Result<Self> {
+        let mut run = run::start(case, cpus)?;
+        let mut rounds: u64 = 1000;
+        // A quarter of a slice tells the pace.
+        loop {
+            let begun = Instant::now();
+            run.rounds(rounds)?;
+            let elapsed = begun.elapsed();
+            if elapsed * 4 >= slice {
+                let parts = u64::try_from(slice.as_nanos() * 16 / elapsed.as_nanos().max(1));
+                rounds = rounds * parts.unwrap_or(16) / 16;
+                break;
+            }
+            rounds *= 2;
+        }
+        let rounds = rounds.max(1);
+        let events = match case.pattern {
+            Pattern::RoundTrip { one_way: true } => 2,
+            _ => 1,
+        };
+        Ok(Self {
+            run,
+            rounds,
+            events,
+            times: Vec::new(),
+            sampler: Sampler::new(Duration::ZERO),
+        })
+    }
+
+    /// One slice, its time noted in `times` and `sampler`.
+    fn slice(&mut self) -> Result<f64> {
+        let begun = Instant::now();
+        self.run.rounds(self.rounds)?;
+        let elapsed = begun.elapsed();
+        self.sampler.typical(elapsed, self.rounds * self.events);
+        self.sampler.close_slice();
+        let time = elapsed.as_secs_f64() * 1e12 / (self.rounds * self.events) as f64;
+        self.times.push(time);
+        Ok(time)
+    }
+}
+
+fn measure_group(
+    group: &Group,
+    effort: Effort,
+    allowed: &[usize],
+    cpus: &Cpus,
+) -> Result<Vec<Measured>> {
+    let [alone, watched] = &group.rows[..] else {
+        // The filter has left the limit only, or half of a pair.
+        return Ok(Vec::new());
+    };
+    let mut limit = Lane::start(&group.limit, effort.slice / 4, cpus)?;
+    let mut lane = Lane::start(&alone.case, effort.slice, cpus)?;
+    let domain = domain_of(&alone.case);
+    let mut beside = Sampler::new(Duration::ZERO);
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for pair in 0..effort.pairs {
+        limit.slice()?;
+        for second in [false, true] {
+            // With and without, then without and with.
+            if (pair % 2 == 0) == second {
+                without.push(lane.slice()?);
+            } else {
+                let top = Top::start(&domain, allowed, cpus)?;
+                let own = std::mem::replace(&mut lane.sampler, beside);
+                with.push(lane.slice()?);
+                beside = std::mem::replace(&mut lane.sampler, own);
+                top.finish()?;
+            }
+        }
+    }
+    let bound = median(limit.times.clone()).unwrap_or(f64::NAN);
+    let ratio = |times: &[f64]| median(times.to_vec()).unwrap_or(f64::NAN) / bound;
+    let pairs = with.iter().zip(&without).map(|(w, wo)| w / wo);
+    let cost = median(pairs.collect()).unwrap_or(f64::NAN);
+    let row = |case: &Case, sampler: &Sampler, ratio_to_limit| {
+        Some(Measured {
+            case: case.clone(),
+            figures: sampler.figures()?,
+            ratio_to_limit,
+            yardstick: None,
+            tag: None,
+        })
+    };
+    let rows = [
+        row(&group.limit, &limit.sampler, 1.0),
+        row(&alone.case, &lane.sampler, ratio(&without)),
+        row(&watched.case, &beside, ratio(&with)).map(|row| Measured {
+            yardstick: Some((alone.case.clone(), cost)),
+            tag: watched.tag,
+            ..row
+        }),
+    ];
+    limit.run.finish()?;
+    lane.run.finish()?;
+    Ok(rows.into_iter().flatten().collect())
+}
+
+/// A `portolan top` on a terminal that nobody looks at.
+struct Top {
+    process: Child,
+    terminal: File,
+}
+
+impl Top {
+    /// Starts it, on any CPU that this run may use, and waits until it has drawn.
+    fn start(domain: &str, allowed: &[usize], cpus: &Cpus) -> Result<Self> {
+        let (master, slave) = terminal().map_err(CliError::system("making a terminal"))?;
+        let end = || {
+            slave
+                .try_clone()
+                .map_err(CliError::system("sharing a terminal"))
+        };
+        let program =
+            std::env::current_exe().map_err(CliError::system("finding this program's file"))?;
+        let mut command = Command::new(program);
+        command
+            .args(["top", domain])
+            .env("TERM", "xterm")
+            .stdin(end()?)
+            .stdout(end()?)
+            .stderr(end()?);
+        let mut everywhere = CpuSet::new();
+        allowed.iter().for_each(|cpu| everywhere.set(*cpu));
+        sched_setaffinity(None, &everywhere).map_err(CliError::system("unpinning a process"))?;
+        let process = command.spawn();
+        cpus::pin(cpus.ours)?;
+        let mut top = Self {
+            process: process.map_err(CliError::system("starting `portolan top`"))?,
+            terminal: master.into(),
+        };
+        drop(slave);
+        top.drawn()?;
+        Ok(top)
+    }
+
+    /// Waits for the first screen, of which the foot is drawn last.
+    fn drawn(&mut self) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(30);
+        let mut seen = Vec::new();
+        while !seen.windows(4).any(|word| word == b"quit") {
+            if !self.drain(&mut seen, Duration::from_millis(100)) || Instant::now() >= end {
+                let text = String::from_utf8_lossy(&seen).into_owned();
+                let source = std::io::Error::other(format!("it draws nothing: {text}"));
+                return Err(CliError::system("starting `portolan top`")(source));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has been drawn; `false` once there is nobody to draw.
+    fn drain(&mut self, into: &mut Vec<u8>, wait: Duration) -> bool {
+        let nanos = i64::try_from(wait.as_nanos()).unwrap_or(0);
+        let wait = Timespec {
+            tv_sec: 0,
+            tv_nsec: nanos,
+        };
+        let mut fds = [PollFd::new(&self.terminal, PollFlags::IN)];
+        match poll(&mut fds, Some(&wait)) {
+            Ok(0) => true,
+            _ => {
+                let mut bytes = [0; 4096];
+                let read = self.terminal.read(&mut bytes).unwrap_or(0);
+                into.extend_from_slice(&bytes[..read]);
+                read > 0
+            }
+        }
+    }
+
+    /// Ends it. It must have been there to the end, or the slice was not watched.
+    fn finish(mut self) -> Result<()> {
+        let early = self
+            .process
+            .try_wait()
+            .map_err(CliError::system("looking at `portolan top`"))?;
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        match early {
+            None => Ok(()),
+            Some(status) => {
+                let source = std::io::Error::other(format!("it ended early: {status}"));
+                Err(CliError::Measure(MeasureError::System {
+                    doing: "watching with `portolan top`",
+                    source,
+                }))
+            }
+        }
+    }
+}
+
+impl Drop for Top {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Both ends of a terminal of 80x24.
+fn terminal() -> std::io::Result<(OwnedFd, File)> {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    grantpt(&master)?;
+    unlockpt(&master)?;
+    let path = ptsname(&master, Vec::new())?;
+    let path = String::from_utf8_lossy(path.as_bytes()).into_owned();
+    let slave = File::options().read(true).write(true).open(path)?;
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: 80,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&slave, size)?;
+    Ok((master, slave))
+}
