@@ -35,8 +35,10 @@ pub(crate) fn run(command: &PortCommand) -> Result<()> {
 }
 
 /// Joins the domain that a command names.
-fn join(place: &WhereArgs) -> Result<Domain> {
-    let mut builder = Domain::builder(&place.domain).space_name("portolan port");
+fn join(place: &WhereArgs, what: &str) -> Result<Domain> {
+    let mut builder = Domain::builder(&place.domain);
+    // What it is called in `ls` and `top`.
+    builder = builder.space_name(&format!("{what} {}", place.name));
     if let Some(user) = place.user {
         builder = builder.of_user(user);
     }
@@ -101,7 +103,7 @@ fn compose(domain: &Domain, args: &MessageArgs) -> Result<Message> {
 }
 
 fn send(args: &SendArgs) -> Result<()> {
-    let domain = join(&args.place)?;
+    let domain = join(&args.place, "send")?;
     let until = deadline(Some(args.timeout));
     let right = connect(&domain, &args.place, until)?;
     let message = compose(&domain, &args.message)?;
@@ -136,7 +138,7 @@ fn unsent(reason: Unsent, place: &WhereArgs) -> CliError {
 }
 
 fn call(args: &CallArgs) -> Result<()> {
-    let domain = join(&args.place)?;
+    let domain = join(&args.place, "call")?;
     let until = deadline(Some(args.timeout));
     let right = connect(&domain, &args.place, until)?;
     let message = compose(&domain, &args.message)?;
@@ -157,7 +159,7 @@ fn call(args: &CallArgs) -> Result<()> {
 }
 
 fn receive(args: &ReceiveArgs) -> Result<()> {
-    let domain = join(&args.place)?;
+    let domain = join(&args.place, "receive")?;
     let queue = args.queue.map_or(QUEUE, usize::from);
     let options = PortOptions::named(&args.place.name).queue(queue);
     let mut port = bind(&domain, options)?;

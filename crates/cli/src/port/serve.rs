@@ -12,7 +12,7 @@ use crate::args::ServeArgs;
 use crate::error::{CliError, Result};
 
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
-    let domain = join(&args.place)?;
+    let domain = join(&args.place, "serve")?;
     let options = PortOptions::named(&args.place.name)
         .queue(QUEUE)
         .synchronous();

@@ -248,11 +248,11 @@ impl Screen {
         let first = Line::from(vec![
             Span::styled(now.domain.clone(), bold.patch(self.style(Color::Cyan))),
             Span::raw(format!(
-                "  user {}  {}  {host}{takeovers}  {} spaces  {} ports",
+                "  user {}  {}  {host}{takeovers}  {}  {}",
                 now.user,
                 now.protection,
-                now.spaces.len(),
-                now.ports.len(),
+                counted(now.spaces.len(), "space"),
+                counted(now.ports.len(), "port"),
             )),
         ]);
         let share = |bytes: u64| {
@@ -271,10 +271,10 @@ impl Screen {
             Span::raw(format!("{}] ", " ".repeat(BAR - taken))),
             Span::raw(format!(
                 "{} used, {} taken of {}; {} queued",
-                short_bytes(memory.used_bytes as f64),
-                short_bytes(memory.taken_bytes as f64),
-                short_bytes(memory.limit_bytes as f64),
-                short_bytes(memory.queued_bytes as f64),
+                sum(memory.used_bytes as f64),
+                sum(memory.taken_bytes as f64),
+                sum(memory.limit_bytes as f64),
+                sum(memory.queued_bytes as f64),
             )),
         ]);
         let lost = totals.voids + totals.dropped;
@@ -282,7 +282,7 @@ impl Screen {
             Span::styled(format!("{} msg/s", short(totals.sent_per_second)), bold),
             Span::raw(format!(
                 "  {}/s  {} queued  waiting: {} spin, {} sleep, {} room  ",
-                short_bytes(totals.sent_bytes_per_second).replace('-', "0 B"),
+                sum(totals.sent_bytes_per_second),
                 short(totals.queued_messages as f64),
                 totals.spinning,
                 totals.sleeping,
@@ -400,7 +400,7 @@ impl Screen {
         let state = if self.paused {
             Span::styled("paused", self.style(Color::Yellow))
         } else {
-            Span::raw(format!("every {:?}", self.interval))
+            Span::raw(format!("every {}s", self.interval.as_secs_f64()))
         };
         let keys = "  q quit  Tab table  s sort  r reverse  / find  p pause  +- pace  ? help";
         Line::from(vec![state, Span::raw(keys)])
@@ -423,6 +423,20 @@ impl Screen {
         frame.render_widget(Clear, area);
         frame.render_widget(Paragraph::new(lines).block(block), area);
     }
+}
+
+/// Bytes of a sentence, where a dash would be no number.
+fn sum(bytes: f64) -> String {
+    if bytes < 0.5 {
+        return "0 B".to_owned();
+    }
+    short_bytes(bytes)
+}
+
+/// `1 port`, `2 ports`.
+fn counted(number: usize, what: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{ending}")
 }
 
 /// The columns' widths on a line of `room`: the first wide text column gets what is left over.

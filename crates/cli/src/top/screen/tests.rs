@@ -58,6 +58,7 @@ fn sample() -> Snapshot {
         totals: Totals {
             sent_per_second: 1_234_567.0,
             sent_bytes_per_second: 7.7e12,
+            taken_per_second: 1_200_000.0,
             queued_messages: 120,
             spinning: 1,
             sleeping: 9,
