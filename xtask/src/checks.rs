@@ -159,7 +159,7 @@ pub(crate) fn lint() -> ExitCode {
             "--workspace",
             "--all-targets",
             "--features",
-            "portolan/probes",
+            "portolan-lab/probes",
             "--",
             "-D",
             "warnings",
@@ -175,9 +175,19 @@ pub(crate) fn lint() -> ExitCode {
             "--test",
             "probes",
         ]),
+        command(&[
+            "cargo",
+            "test",
+            "--package",
+            "portolan-lab",
+            "--features",
+            "probes",
+            "--test",
+            "breakdown",
+        ]),
         command(&["cargo", "doc", "--workspace", "--no-deps"]),
     ];
-    lines[4].env("RUSTDOCFLAGS", "-D warnings");
+    lines[5].env("RUSTDOCFLAGS", "-D warnings");
     if is_there(&["cargo", "deny", "--version"]) {
         lines.push(command(&["cargo", "deny", "check"]));
     } else {

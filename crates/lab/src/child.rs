@@ -18,6 +18,8 @@ use crate::pair;
 pub(crate) enum Brief {
     Echo(pair::EchoBrief),
     Chain(chain::Brief),
+    #[cfg(feature = "probes")]
+    Breakdown(crate::experiments::breakdown::pair::Brief),
 }
 
 /// The whole life of a further process.
@@ -25,5 +27,9 @@ pub(crate) fn serve(brief: Brief, control: &Control, descriptors: Vec<OwnedFd>) 
     match brief {
         Brief::Echo(brief) => pair::echo(&brief, control),
         Brief::Chain(brief) => chain::serve(&brief, control, descriptors),
+        #[cfg(feature = "probes")]
+        Brief::Breakdown(brief) => {
+            crate::experiments::breakdown::pair::serve(&brief, control, descriptors)
+        }
     }
 }

@@ -74,6 +74,8 @@ pub(crate) enum Need {
     Guarded,
     /// Other shared-memory libraries to measure against.
     Peers,
+    /// A build with the library's probes.
+    Probes,
     /// So many bytes of memory to be had.
     Memory(u64),
 }
@@ -97,6 +99,11 @@ impl Context<'_> {
             }
             Need::Guarded => self.features.unguarded.clone(),
             Need::Peers => self.features.unpeered.clone(),
+            Need::Probes => (!portolan::probes::COMPILED).then(|| {
+                "it needs a build with probes (cargo run --release -p portolan-lab \
+                 --features probes -- run ...)"
+                    .to_owned()
+            }),
             Need::Memory(wanted) => {
                 let found = portolan_sys::machine::available();
                 (found < wanted).then(|| {

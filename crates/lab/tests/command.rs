@@ -161,3 +161,11 @@ fn the_list_names_every_experiment_once() {
     let text = String::from_utf8(lab(&["list"]).stdout).unwrap();
     assert_eq!(text.lines().count(), names.len());
 }
+
+#[test]
+#[cfg(not(feature = "probes"))]
+fn the_breakdown_needs_a_build_with_probes() {
+    let report = report(&lab(&["run", "breakdown", "--quick", "--json"]));
+    let why = report["records"][0]["result"]["left_out"]["why"].as_str();
+    assert!(why.unwrap().contains("--features probes"), "{why:?}");
+}

@@ -1,5 +1,6 @@
 //! The experiments. [`experiment`](crate::experiment) says how to add one.
 
+pub(crate) mod breakdown;
 pub(crate) mod chain;
 mod figures;
 mod head;
@@ -18,5 +19,6 @@ pub(crate) const ALL: &[&Experiment] = &[
     &figures::EXPERIMENT,
     &table4::EXPERIMENT,
     &table5::EXPERIMENT,
+    &breakdown::EXPERIMENT,
     &chain::EXPERIMENT,
 ];

@@ -14,6 +14,7 @@ struct Watch {
     last: Cell<u64>,
     begun: Cell<u64>,
     segments: [Cell<u64>; POINTS],
+    at: [Cell<u64>; POINTS],
     passes: [Cell<u32>; POINTS],
 }
 
@@ -24,6 +25,7 @@ thread_local! {
             last: Cell::new(0),
             begun: Cell::new(0),
             segments: [const { Cell::new(0) }; POINTS],
+            at: [const { Cell::new(0) }; POINTS],
             passes: [const { Cell::new(0) }; POINTS],
         }
     };
@@ -34,6 +36,7 @@ thread_local! {
 #[derive(Clone, Copy, Debug)]
 pub struct Collected {
     segments: [u64; POINTS],
+    at: [u64; POINTS],
     passes: [u32; POINTS],
     /// When it began.
     pub begun: u64,
@@ -46,6 +49,13 @@ impl Collected {
     #[inline]
     pub fn ticks(&self, point: Point) -> u64 {
         self.segments[point as usize]
+    }
+
+    /// When `point` was passed last, on the counter that all processors share; an old time
+    /// if it was not.
+    #[inline]
+    pub fn at(&self, point: Point) -> u64 {
+        self.at[point as usize]
     }
 
     /// How often `point` was passed.
@@ -96,6 +106,7 @@ impl Watch {
         // Another processor's counter may lie behind, by less than a segment is worth.
         segment.set(segment.get() + now.saturating_sub(self.last.get()));
         passes.set(passes.get() + 1);
+        self.at[point as usize].set(now);
         self.last.set(now);
     }
 }
@@ -105,6 +116,7 @@ impl Watch {
 pub fn collect() -> Collected {
     WATCH.with(|watch| Collected {
         segments: std::array::from_fn(|i| watch.segments[i].get()),
+        at: std::array::from_fn(|i| watch.at[i].get()),
         passes: std::array::from_fn(|i| watch.passes[i].get()),
         begun: watch.begun.get(),
         ended: watch.last.get(),
@@ -137,6 +149,7 @@ mod tests {
         let collected = collect();
         let sum: u64 = Point::ALL.iter().map(|point| collected.ticks(*point)).sum();
         assert_eq!(sum, collected.ended - collected.begun);
+        assert_eq!(collected.at(Point::AccessDone), collected.ended);
         assert_eq!(collected.passes(Point::SendOwner), 2);
         assert_eq!(collected.passes(Point::SendClaimed), 0);
         turn_off();
