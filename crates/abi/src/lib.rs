@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`limits`] | every bound, with a line for each user of it |
 //! | [`region`] | where each table lies in a region's file |
+//! | [`signal`] | the slots of signal FIFOs, and how ranges are found |
 //! | [`slot`] | the state and meta words of a queue's slot |
 //! | [`owner`] | owner words, allocation words and chunk words |
 //! | [`port`] | a port's status word and the names of rights |
@@ -27,6 +28,7 @@ pub mod limits;
 pub mod owner;
 pub mod port;
 pub mod region;
+pub mod signal;
 pub mod slot;
 pub mod space;
 pub mod thread;

@@ -9,6 +9,7 @@
 //! | [`owner`] | owner rows and allocation words of extents |
 //! | [`chunk`] | the chunks that extents are cut from |
 //! | [`rights`] | each space's counts of rights |
+//! | [`signal`] | address-valued signals: ranges, handlers, FIFOs |
 //! | [`wait_set`] | ready bits of many ports, summarised upwards |
 //! | [`trace`] | each space's ring of events |
 //! | [`region`] | the tables of a region as references |
@@ -25,4 +26,5 @@ pub mod queue;
 pub mod region;
 pub mod rights;
 pub mod trace;
+pub mod signal;
 pub mod wait_set;

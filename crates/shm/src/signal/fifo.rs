@@ -1,0 +1,254 @@
+//! The queue of signals of one thread (S1 to S3).
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, pause};
+use crate::mark;
+use portolan_abi::signal::{MAX_DEPTH, Slot};
+
+// The model checker has every word to itself, so it gets fewer.
+const SLOTS: usize = if cfg!(loom) { 2 } else { MAX_DEPTH };
+
+/// A FIFO's memory. Each group of fields has its own cache line, named after who writes it.
+#[repr(C, align(64))]
+pub struct FifoEntry {
+    /// Written when it is opened and closed; read by every sender.
+    pub control: FifoControl,
+    /// Written by senders.
+    pub senders: FifoSenders,
+    /// Written by the reader.
+    pub reader: FifoReader,
+    slots: [AtomicU64; SLOTS],
+}
+
+/// See [`FifoEntry::control`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct FifoControl {
+    /// The space that reads it plus one in the upper half while open; 0 while free.
+    pub owner: AtomicU64,
+    /// Slots, a power of two.
+    pub depth: AtomicU64,
+    /// The sleeping reader's futex.
+    pub doorbell: AtomicU32,
+    /// The thread that takes its signals as upcalls, 0 for none.
+    pub thread: AtomicU32,
+}
+
+/// See [`FifoEntry::senders`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct FifoSenders {
+    /// About where the next signal goes.
+    end: AtomicU64,
+    /// Signals that found it full.
+    dropped: AtomicU64,
+}
+
+/// See [`FifoEntry::reader`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct FifoReader {
+    /// Signals read.
+    head: AtomicU64,
+}
+
+impl Default for FifoEntry {
+    fn default() -> Self {
+        Self {
+            control: FifoControl::default(),
+            senders: FifoSenders::default(),
+            reader: FifoReader::default(),
+            slots: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+/// What became of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// The reader is awake, or has been told.
+    Done,
+    /// The reader sleeps: ring its doorbell.
+    Wake,
+    /// Every slot is full; the signal was dropped and counted.
+    Full,
+}
+
+/// Where the one reader stands.
+#[derive(Debug)]
+pub struct Head {
+    position: u64,
+}
+
+/// A FIFO as senders and its reader use it.
+#[derive(Clone, Copy)]
+pub struct Fifo<'a> {
+    entry: &'a FifoEntry,
+    slots: &'a [AtomicU64],
+}
+
+impl<'a> Fifo<'a> {
+    /// `None` if the entry's depth is not one that [`Self::open`] sets.
+    pub fn new(entry: &'a FifoEntry) -> Option<Self> {
+        // Relaxed: set before the FIFO's number is given to anybody.
+        let depth = usize::try_from(entry.control.depth.load(Ordering::Relaxed)).ok()?;
+        let slots = entry.slots.get(..depth)?;
+        depth.is_power_of_two().then_some(Self { entry, slots })
+    }
+
+    /// Makes a free entry a FIFO of `depth` slots, rounded up to a power of two and cut to
+    /// what an entry has. What earlier users left is thrown away; a sender of theirs that
+    /// comes late leaves a stray signal.
+    pub fn open(entry: &'a FifoEntry, depth: usize) -> (Self, Head) {
+        let depth = depth.clamp(1, SLOTS).next_power_of_two();
+        // A new lap that no word in any slot has: its positions are beyond all that were used.
+        let used = entry.reader.head.load(Ordering::Relaxed) + 2 * SLOTS as u64;
+        let position = used.next_multiple_of(SLOTS as u64);
+        for slot in &entry.slots[..depth] {
+            let lap = position / depth as u64;
+            slot.store(Slot::empty(lap).0, Ordering::Relaxed);
+        }
+        entry.reader.head.store(position, Ordering::Relaxed);
+        entry.senders.end.store(position, Ordering::Relaxed);
+        entry.senders.dropped.store(0, Ordering::Relaxed);
+        // Release: with the number, by whatever way it travels, goes an empty FIFO.
+        entry.control.depth.store(depth as u64, Ordering::Release);
+        let slots = &entry.slots[..depth];
+        (Self { entry, slots }, Head { position })
+    }
+
+    /// The memory behind it.
+    pub fn entry(&self) -> &'a FifoEntry {
+        self.entry
+    }
+
+    /// How many signals it holds at most.
+    pub fn depth(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Signals that found it full, since it was opened.
+    pub fn dropped(&self) -> u64 {
+        self.entry.senders.dropped.load(Ordering::Relaxed)
+    }
+
+    fn slot(&self, position: u64) -> (&'a AtomicU64, u64) {
+        let depth = self.slots.len() as u64;
+        #[expect(clippy::cast_possible_truncation, reason = "below the depth")]
+        let index = (position % depth) as usize;
+        (&self.slots[index], position / depth % Slot::LAPS)
+    }
+
+    /// Adds a signal.
+    pub fn push(&self, offset: u64) -> Pushed {
+        let mut position = self.entry.senders.end.load(Ordering::Relaxed);
+        // The hint is a few positions off at most; whoever needs more looks is behind by
+        // whole laps, or in a FIFO that was opened anew with another depth.
+        for _ in 0..4 * self.slots.len().max(16) {
+            let (slot, lap) = self.slot(position);
+            // Relaxed: what counts is the compare-exchange.
+            let found = Slot(slot.load(Ordering::Relaxed));
+            if found.offset().is_none() && found.lap() == lap {
+                let filled = Slot::full(lap, offset).0;
+                mark!("signal.before_fill");
+                // AcqRel. Release: the reader sees what we wrote before signalling. Acquire:
+                // pairs with the reader's emptying, which it did after its last use.
+                match slot.compare_exchange(
+                    found.0,
+                    filled,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                ) {
+                    Ok(_) => {
+                        mark!("signal.filled");
+                        self.entry.senders.end.store(position + 1, Ordering::Relaxed);
+                        return if found.has_sleeper() {
+                            Pushed::Wake
+                        } else {
+                            Pushed::Done
+                        };
+                    }
+                    // Filled by another, or the reader fell asleep: look again.
+                    Err(_) => continue,
+                }
+            }
+            if is_before(found.lap(), lap) {
+                // The signal of the lap before is still there.
+                break;
+            }
+            // Full in this lap, or emptied since: the end is further on.
+            position += 1;
+        }
+        self.entry.senders.dropped.fetch_add(1, Ordering::Relaxed);
+        Pushed::Full
+    }
+
+    /// The next signal, if there is one.
+    pub fn pop(&self, head: &mut Head) -> Option<u64> {
+        let (slot, lap) = self.slot(head.position);
+        // Acquire: pairs with the sender's release.
+        let found = Slot(slot.load(Ordering::Acquire));
+        let offset = found.offset()?;
+        // Release: pairs with the next sender's acquire.
+        slot.store(Slot::empty(lap + 1).0, Ordering::Release);
+        head.position += 1;
+        // Relaxed: for people, and for whoever opens the entry next.
+        self.entry.reader.head.store(head.position, Ordering::Relaxed);
+        Some(offset)
+    }
+
+    /// Whether [`Self::pop`] would find something.
+    pub fn is_ready(&self, head: &Head) -> bool {
+        let (slot, _) = self.slot(head.position);
+        Slot(slot.load(Ordering::Acquire)).offset().is_some()
+    }
+
+    /// Announces sleep (S3); the doorbell's value to sleep on, or `None` if a signal is there.
+    pub fn arm(&self, head: &Head) -> Option<u32> {
+        // Before the mark: a wake that follows it changes the value.
+        let bell = self.entry.control.doorbell.load(Ordering::SeqCst);
+        let (slot, lap) = self.slot(head.position);
+        let empty = Slot::empty(lap);
+        mark!("signal.before_arm");
+        let marked = slot.compare_exchange(
+            empty.0,
+            empty.with_sleeper().0,
+            Ordering::SeqCst,
+            Ordering::Acquire,
+        );
+        match marked {
+            Ok(_) => Some(bell),
+            Err(found) => Slot(found).offset().is_none().then_some(bell),
+        }
+    }
+
+    /// The reader is awake again.
+    pub fn disarm(&self, head: &Head) {
+        let (slot, lap) = self.slot(head.position);
+        let empty = Slot::empty(lap);
+        // Fails when it was filled meanwhile: then the mark is gone already. Relaxed: a
+        // mark that a sender still sees costs it a wake in vain.
+        let _ = slot.compare_exchange(
+            empty.with_sleeper().0,
+            empty.0,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Waits, spinning, for at most `looks` looks.
+    pub fn spin(&self, head: &Head, looks: u32) -> bool {
+        for _ in 0..looks {
+            if self.is_ready(head) {
+                return true;
+            }
+            pause();
+        }
+        self.is_ready(head)
+    }
+}
+
+/// Whether lap `a` comes before lap `b`, counted modulo [`Slot::LAPS`].
+fn is_before(a: u64, b: u64) -> bool {
+    let ahead = b.wrapping_sub(a) % Slot::LAPS;
+    ahead != 0 && ahead < Slot::LAPS / 2
+}

@@ -1,0 +1,42 @@
+//! Address-valued signals: who is told of an address, and the queue that tells them.
+//!
+//! [`Ranges`] leads from an address to the handlers of the ranges that hold it; each
+//! handler names a [`Fifo`], which one thread reads. To signal is to look the address
+//! up and to push it into each of those FIFOs.
+//!
+//! # Cost of a signal
+//!
+//! | step | lines that come from another core | locked instructions |
+//! |---|---|---|
+//! | look up: one probe for each level in use | - (read-mostly) | 0 |
+//! | the handler's entry | - (read-mostly) | 0 |
+//! | fill the slot *(commit point)* | **the slot** (the reader polls it) | 1 |
+//! | the end hint | - (senders' line) | 0 |
+//! | the reader: find, read, empty | **the slot** | 0 |
+//!
+//! # Invariants
+//!
+//! - **S1** A slot goes from empty(lap) to full(lap) by one compare-exchange of a sender,
+//!   and from full(lap) to empty(lap + 1) by the reader's store. A sender that dies leaves
+//!   it as it was or full: there is nothing to repair.
+//! - **S2** Full slots are consecutive from the reader's head: a sender fills a slot only
+//!   after it saw every earlier one full or emptied. So the signals of one sender are
+//!   read in order.
+//! - **S3** A reader sleeps only after its mark went into the empty slot at its head; the
+//!   sender that fills that slot sees the mark and owes a wake.
+//! - **S4** A handler's blocks are in the table before it is enabled, and it is disabled
+//!   before they leave. The table and the handlers are changed under a lock, which the
+//!   caller holds; looking up takes none.
+//! - **S5** A handler that moves to another FIFO loses nothing: the mover changes the
+//!   entry, then drains the old FIFO; a sender pushes, then looks at the entry again.
+//!   One of the two sees the other. (A signal may then arrive twice.)
+//!
+//! Address-valued signals are Cheriton and Kutter's (*Optimized Memory-Based
+//! Messaging*, section 2.1); their hash of single receivers before a full map is the
+//! table here.
+
+mod fifo;
+mod ranges;
+
+pub use fifo::{Fifo, FifoEntry, Head, Pushed};
+pub use ranges::{Crowded, HandlerEntry, HandlerState, Ranges, RangesLine};

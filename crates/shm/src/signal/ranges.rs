@@ -1,0 +1,373 @@
+//! From an address to the handlers of the ranges that hold it (S4).
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, store_load_barrier};
+use crate::mark;
+use portolan_abi::signal::{Block, LEVELS, blocks};
+
+/// Which levels have blocks, and how many places are in use. Written under the lock.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct RangesLine {
+    /// A bit for each level that may have blocks; read by every sender.
+    levels: AtomicU64,
+    /// Blocks in the table.
+    count: AtomicU64,
+    /// Blocks of each level; never too few.
+    of_level: [AtomicU32; LEVELS],
+    spare: AtomicU32,
+}
+
+/// A handler of one range, in one line.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct HandlerEntry {
+    /// [`HandlerState`], packed.
+    state: AtomicU64,
+    start: AtomicU64,
+    end: AtomicU64,
+    /// The FIFO that its signals go to.
+    fifo: AtomicU32,
+    /// How its thread is told.
+    delivery: AtomicU32,
+    spare: [AtomicU64; 4],
+}
+
+/// What a handler's entry is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandlerState {
+    /// For nothing.
+    Free,
+    /// It belongs to a space, and gets no signals: not yet, or not any more.
+    Disabled {
+        /// The space.
+        space: u8,
+    },
+    /// It gets signals.
+    Enabled {
+        /// The space.
+        space: u8,
+    },
+}
+
+impl HandlerState {
+    fn pack(self) -> u64 {
+        match self {
+            Self::Free => 0,
+            Self::Disabled { space } => u64::from(space) << 8 | 1,
+            Self::Enabled { space } => u64::from(space) << 8 | 2,
+        }
+    }
+
+    fn unpack(word: u64) -> Self {
+        let [phase, space, ..] = word.to_le_bytes();
+        match phase {
+            1 => Self::Disabled { space },
+            2 => Self::Enabled { space },
+            _ => Self::Free,
+        }
+    }
+}
+
+impl HandlerEntry {
+    /// What it is used for.
+    pub fn state(&self) -> HandlerState {
+        HandlerState::unpack(self.state.load(Ordering::Acquire))
+    }
+
+    /// Where its signals go.
+    pub fn fifo(&self) -> u32 {
+        self.fifo.load(Ordering::Acquire)
+    }
+
+    /// How its thread is told; what the caller of [`Ranges::add`] said.
+    pub fn delivery(&self) -> u32 {
+        self.delivery.load(Ordering::Relaxed)
+    }
+
+    /// Where its signals go now, if no longer to `fifo`. A sender looks after its push, and
+    /// pushes there too (S5).
+    pub fn moved_from(&self, fifo: u32) -> Option<u32> {
+        // Pairs with the barrier in `move_to`: push, look here; change, look into the FIFO.
+        store_load_barrier();
+        let now = self.fifo.load(Ordering::Relaxed);
+        (now != fifo).then_some(now)
+    }
+
+    /// Sends its signals to another FIFO. The caller then drains the old one (S5).
+    pub fn move_to(&self, fifo: u32) {
+        self.fifo.swap(fifo, Ordering::AcqRel);
+        store_load_barrier();
+    }
+}
+
+/// The table has no room for the blocks of one more range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the table of signal ranges is full: {used} of {places} places are taken; use fewer, or better aligned, ranges")]
+pub struct Crowded {
+    /// Places taken.
+    pub used: usize,
+    /// Places that may be taken.
+    pub places: usize,
+}
+
+/// The table of ranges and their handlers.
+#[derive(Clone, Copy)]
+pub struct Ranges<'a> {
+    line: &'a RangesLine,
+    places: &'a [AtomicU64],
+    handlers: &'a [HandlerEntry],
+}
+
+impl<'a> Ranges<'a> {
+    /// `None` unless the number of `places` is a power of two.
+    pub fn new(
+        line: &'a RangesLine,
+        places: &'a [AtomicU64],
+        handlers: &'a [HandlerEntry],
+    ) -> Option<Self> {
+        places.len().is_power_of_two().then_some(Self {
+            line,
+            places,
+            handlers,
+        })
+    }
+
+    /// The handlers' entries.
+    pub fn handlers(&self) -> &'a [HandlerEntry] {
+        self.handlers
+    }
+
+    /// Every enabled handler whose range holds the byte at `offset`; stops nobody.
+    pub fn find(&self, offset: u64, mut each: impl FnMut(u16, &'a HandlerEntry)) {
+        // Acquire: pairs with the release of `add`, so that its blocks are there.
+        let mut levels = self.line.levels.load(Ordering::Acquire);
+        while levels != 0 {
+            let level = levels.trailing_zeros() as usize;
+            levels &= levels - 1;
+            let Some(block) = Block::around(level, offset) else {
+                return;
+            };
+            self.search(block, |place| {
+                if let Some((found, handler)) = Block::unpack(place.load(Ordering::Acquire))
+                    && found == block
+                    && let Some(entry) = self.handlers.get(usize::from(handler))
+                    && matches!(entry.state(), HandlerState::Enabled { .. })
+                    // Relaxed: written before it was enabled, which we have acquired.
+                    && entry.start.load(Ordering::Relaxed) <= offset
+                    && offset < entry.end.load(Ordering::Relaxed)
+                {
+                    each(handler, entry);
+                }
+                false
+            });
+        }
+    }
+
+    /// Visits places from where `block` hashes to up to the first one that was never used,
+    /// or until told that it is enough.
+    fn search(&self, block: Block, mut visit: impl FnMut(&'a AtomicU64) -> bool) {
+        let first = block.hash(self.places.len());
+        for step in 0..self.places.len() {
+            let place = &self.places[(first + step) & (self.places.len() - 1)];
+            if place.load(Ordering::Acquire) == Block::NEVER || visit(place) {
+                return;
+            }
+        }
+    }
+
+    /// Makes handler `index`, which must be free, tell `fifo` of the bytes from `start` up
+    /// to `end`, for `space`. Under the lock.
+    pub fn add(
+        &self,
+        index: u16,
+        space: u8,
+        (start, end): (u64, u64),
+        fifo: u32,
+        delivery: u32,
+    ) -> Result<(), Crowded> {
+        let wanted = blocks(start, end).count();
+        let used = usize::try_from(self.line.count.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        // Half full at most: searches stay short.
+        let places = self.places.len() / 2;
+        if used.saturating_add(wanted) > places {
+            return Err(Crowded { used, places });
+        }
+        let Some(entry) = self.handlers.get(usize::from(index)) else {
+            return Err(Crowded { used, places });
+        };
+        entry
+            .state
+            .store(HandlerState::Disabled { space }.pack(), Ordering::Release);
+        mark!("signal.handler_claimed");
+        entry.start.store(start, Ordering::Relaxed);
+        entry.end.store(end, Ordering::Relaxed);
+        entry.fifo.store(fifo, Ordering::Relaxed);
+        entry.delivery.store(delivery, Ordering::Relaxed);
+        for block in blocks(start, end) {
+            self.counted(block, true);
+            self.insert(block, index);
+            mark!("signal.block_added");
+        }
+        // The line of no return. Release: pairs with `find`.
+        entry
+            .state
+            .store(HandlerState::Enabled { space }.pack(), Ordering::Release);
+        Ok(())
+    }
+
+    fn insert(&self, block: Block, index: u16) {
+        let first = block.hash(self.places.len());
+        for step in 0..self.places.len() {
+            let place = &self.places[(first + step) & (self.places.len() - 1)];
+            let found = place.load(Ordering::Relaxed);
+            if Block::unpack(found).is_none() {
+                place.store(block.pack(index), Ordering::Release);
+                return;
+            }
+        }
+    }
+
+    fn counted(&self, block: Block, one_more: bool) {
+        let line = self.line;
+        let of_level = &line.of_level[block.level()];
+        let (count, blocks) = (
+            line.count.load(Ordering::Relaxed),
+            of_level.load(Ordering::Relaxed),
+        );
+        let (count, blocks) = if one_more {
+            (count + 1, blocks + 1)
+        } else {
+            (count.saturating_sub(1), blocks.saturating_sub(1))
+        };
+        line.count.store(count, Ordering::Relaxed);
+        of_level.store(blocks, Ordering::Relaxed);
+        let levels = line.levels.load(Ordering::Relaxed);
+        let bit = 1 << block.level();
+        let levels = if blocks == 0 {
+            levels & !bit
+        } else {
+            levels | bit
+        };
+        // Release: pairs with `find`.
+        line.levels.store(levels, Ordering::Release);
+    }
+
+    /// Takes handler `index` out, if it belongs to `space`. Under the lock. Signals that are
+    /// on their way may still come.
+    pub fn remove(&self, index: u16, space: u8) {
+        let Some(entry) = self.handlers.get(usize::from(index)) else {
+            return;
+        };
+        match entry.state() {
+            HandlerState::Enabled { space: owner } | HandlerState::Disabled { space: owner }
+                if owner == space => {}
+            _ => return,
+        }
+        entry
+            .state
+            .store(HandlerState::Disabled { space }.pack(), Ordering::Release);
+        mark!("signal.handler_disabled");
+        let (start, end) = (
+            entry.start.load(Ordering::Relaxed),
+            entry.end.load(Ordering::Relaxed),
+        );
+        for block in blocks(start, end) {
+            let word = block.pack(index);
+            let mut at = None;
+            self.search(block, |place| {
+                let found = place.load(Ordering::Relaxed) == word;
+                if found {
+                    at = Some(place);
+                }
+                found
+            });
+            if let Some(place) = at {
+                self.give_up(place);
+                self.counted(block, false);
+            }
+            mark!("signal.block_removed");
+        }
+        entry
+            .state
+            .store(HandlerState::Free.pack(), Ordering::Release);
+    }
+
+    /// Gives a place up, and those before it that only led here.
+    fn give_up(&self, place: &AtomicU64) {
+        let mask = self.places.len() - 1;
+        let Some(mut index) = self.places.iter().position(|p| core::ptr::eq(p, place)) else {
+            return;
+        };
+        place.store(Block::GONE, Ordering::Release);
+        if self.places[(index + 1) & mask].load(Ordering::Relaxed) != Block::NEVER {
+            return;
+        }
+        for _ in 0..self.places.len() {
+            if self.places[index].load(Ordering::Relaxed) != Block::GONE {
+                return;
+            }
+            self.places[index].store(Block::NEVER, Ordering::Release);
+            index = index.wrapping_sub(1) & mask;
+        }
+    }
+
+    /// Takes out every handler of a dead space, also one that it was adding or removing,
+    /// and counts anew. Under the lock.
+    pub fn bury(&self, space: u8) {
+        for entry in self.handlers {
+            match entry.state() {
+                HandlerState::Enabled { space: owner }
+                | HandlerState::Disabled { space: owner }
+                    if owner == space =>
+                {
+                    entry
+                        .state
+                        .store(HandlerState::Disabled { space }.pack(), Ordering::Release);
+                }
+                _ => {}
+            }
+        }
+        mark!("host.reclaim.signals_disabled");
+        for place in self.places {
+            if let Some((_, handler)) = Block::unpack(place.load(Ordering::Relaxed))
+                && let Some(entry) = self.handlers.get(usize::from(handler))
+                && matches!(entry.state(), HandlerState::Disabled { space: owner } if owner == space)
+            {
+                self.give_up(place);
+            }
+        }
+        self.recount();
+        for entry in self.handlers {
+            if entry.state() == (HandlerState::Disabled { space }) {
+                entry
+                    .state
+                    .store(HandlerState::Free.pack(), Ordering::Release);
+            }
+        }
+    }
+
+    fn recount(&self) {
+        let mut of_level = [0u32; LEVELS];
+        for place in self.places {
+            if let Some((block, _)) = Block::unpack(place.load(Ordering::Relaxed)) {
+                of_level[block.level()] += 1;
+            }
+        }
+        let mut levels = 0;
+        for (level, count) in of_level.iter().enumerate() {
+            self.line.of_level[level].store(*count, Ordering::Relaxed);
+            levels |= u64::from(*count > 0) << level;
+        }
+        let count = of_level.iter().map(|c| u64::from(*c)).sum();
+        self.line.count.store(count, Ordering::Relaxed);
+        // Release: pairs with `find`.
+        self.line.levels.store(levels, Ordering::Release);
+    }
+
+    /// An entry that is free.
+    pub fn free_handler(&self) -> Option<u16> {
+        let free = |e: &HandlerEntry| e.state() == HandlerState::Free;
+        let index = self.handlers.iter().position(free)?;
+        u16::try_from(index).ok()
+    }
+}
