@@ -14,6 +14,7 @@
 //! | [`thread`] | what a thread waits for |
 //! | [`space`] | a space's status word and the host word |
 //! | [`trace`] | the switch of a trace, and the words of an event |
+//! | [`channel`] | a channel's memory: stamps, metas, readers |
 //! | [`hello`] | what a newcomer and the host say to one another |
 //!
 //! ```
@@ -23,6 +24,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod channel;
 pub mod hello;
 pub mod limits;
 pub mod owner;

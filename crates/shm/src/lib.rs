@@ -12,6 +12,8 @@
 //! | [`signal`] | address-valued signals: ranges, handlers, FIFOs |
 //! | [`wait_set`] | ready bits of many ports, summarised upwards |
 //! | [`trace`] | each space's ring of events |
+//! | [`channel`] | streams: one writer, many readers, with or without flow control |
+//! | [`bulk`] | copies between private bytes and shared words |
 //! | [`region`] | the tables of a region as references |
 //!
 //! Every word here is shared with processes that may die at any instruction.
@@ -19,6 +21,8 @@
 //! irrevocable (its *commit point*).
 
 pub mod atomic;
+pub mod bulk;
+pub mod channel;
 pub mod chunk;
 pub mod mark;
 pub mod owner;

@@ -1,0 +1,425 @@
+//! A channel: a stream of messages in a ring of units, one writer and any number of
+//! readers (or several writers, on a channel that many call on).
+//!
+//! ```text
+//!           begin               finish                begin, a lap later
+//! done(p-n) -----> busy(p) --------------> done(p) -------------------> busy(p+n)
+//!                          (stamp, last)
+//! ```
+//!
+//! A unit is its own evidence: the stamp in its first word says which position of the
+//! stream it holds. A reader watches the unit that it expects next, so a small message
+//! reaches it with **one line transfer**, and one write serves every reader.
+//!
+//! - *Message consistency*: the writer never waits. A reader that is overtaken finds a
+//!   stamp beyond the one it expects, and knows exactly which units it missed.
+//! - *Reliable*: the writer stays within a lap of the slowest reader that it waits for.
+//!
+//! # Cost of a message of one line
+//!
+//! | step | lines that come from another core | locked instructions |
+//! |---|---|---|
+//! | begin: stamp busy | **the unit** (readers watch it) | 0; 1 with several writers |
+//! | payload, meta, stamp done *(commit point)* | - | 0; 1 if it ends a signalling unit |
+//! | where the end is, for latecomers | - (the writer's line) | 0 |
+//! | find, copy, look at the stamp again | **the unit** | 0 |
+//! | where the reader is (reliable) | - (the reader's line) | 0; 1 a quarter of a lap |
+//!
+//! # Invariants
+//!
+//! - **M1** Position `p` lies in unit `p mod n`. A unit's stamp only grows.
+//! - **M2** Whoever copies a payload between two looks at one `done(p)` has what was
+//!   written at `p`. With several writers a checksum, seeded with the position, tells
+//!   whole units from those that a stopped writer scribbled over.
+//! - **M3** One writer: units of a message lie at consecutive positions, from one that says
+//!   *first* to one that says *last*. If a writer dies, a *first* follows a message that
+//!   has no *last*; readers throw the beginning away.
+//! - **M4** Reliable: no unit at or beyond the cursor of a live reader with
+//!   [`Lagging::Wait`] is begun anew. A reader that joins is seen before the writer next
+//!   extends its window, or sees where that window began.
+//! - **M5** A reader that sleeps has announced it before its last look; a writer that ends
+//!   a signalling unit looks for sleepers after publishing. A writer that waits for room
+//!   has announced it before its last look at the cursors; a reader looks for it at every
+//!   quarter of a lap, and before it sleeps.
+//!
+//! Message consistency and signalling units are Cheriton and Kutter's (*Optimized
+//! Memory-Based Messaging*, sections 2.2, 2.3); the wrap count of their checksum is the
+//! position in the stamp here.
+
+mod reader;
+mod writer;
+
+pub use reader::{Look, NoEntry, Reading, Since};
+pub use writer::{Finished, Pen, WriteError};
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use portolan_abi::channel::{MAGIC, ReaderState, Shape, Stamp, UNIT_HEAD_WORDS, UnitPhase};
+
+pub use portolan_abi::channel::{Lagging, Meta};
+
+/// The head of a channel.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Head {
+    /// Written once.
+    pub config: Config,
+    /// Written by the writer.
+    pub writer: WriterLine,
+    /// Written by readers that sleep; read at every signal.
+    pub sleep: SleepLine,
+    /// Written by a writer that waits for room; read by readers now and then.
+    pub room: RoomLine,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Head>() as u64 == portolan_abi::channel::HEAD_BYTES);
+
+/// See [`Head::config`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Config {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// Bytes of a unit.
+    pub unit: AtomicU64,
+    /// Units.
+    pub units: AtomicU64,
+    /// Entries for readers.
+    pub readers: AtomicU64,
+    /// [`Mode`], packed.
+    pub mode: AtomicU64,
+    spare: [AtomicU64; 3],
+}
+
+/// See [`Head::writer`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct WriterLine {
+    /// The position that is written next: about, with several writers.
+    pub next: AtomicU64,
+    /// The space that writes, 0 for none.
+    pub owner: AtomicU64,
+}
+
+/// See [`Head::sleep`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct SleepLine {
+    /// Readers that sleep or are about to.
+    pub sleepers: AtomicU32,
+    /// Their futex.
+    pub doorbell: AtomicU32,
+}
+
+/// See [`Head::room`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct RoomLine {
+    /// The writer waits.
+    pub waiting: AtomicU32,
+    /// Its futex.
+    pub room: AtomicU32,
+}
+
+/// A reader's entry; written by that reader, except that the writer drops it.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct ReaderEntry {
+    /// [`ReaderState`].
+    state: AtomicU64,
+    /// The position that it reads next.
+    cursor: AtomicU64,
+    spare: [AtomicU64; 6],
+}
+
+impl ReaderEntry {
+    /// What it is used for.
+    pub fn state(&self) -> ReaderState {
+        ReaderState::unpack(self.state.load(Ordering::Acquire))
+    }
+
+    /// The position that its reader reads next.
+    pub fn cursor(&self) -> u64 {
+        self.cursor.load(Ordering::Acquire)
+    }
+}
+
+/// How a channel is used; set when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// The writer waits for readers ([`Lagging::Wait`]).
+    pub reliable: bool,
+    /// Several spaces write: each unit is a message, and carries a checksum.
+    pub many_writers: bool,
+    /// Bytes between signals; see [`Signalling`].
+    pub signalling: Signalling,
+}
+
+/// When a writer looks for readers that sleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Signalling {
+    /// Never: readers poll.
+    Never,
+    /// At the end of every message.
+    #[default]
+    Message,
+    /// At every so many bytes of units, a multiple of a cache line.
+    Bytes(u32),
+}
+
+impl Mode {
+    /// As a word.
+    pub fn pack(self) -> u64 {
+        let (kind, bytes) = match self.signalling {
+            Signalling::Never => (0, 0),
+            Signalling::Message => (1, 0),
+            Signalling::Bytes(bytes) => (2, bytes),
+        };
+        u64::from(self.reliable)
+            | u64::from(self.many_writers) << 1
+            | kind << 8
+            | u64::from(bytes) << 32
+    }
+
+    /// From a word.
+    pub fn unpack(word: u64) -> Self {
+        let [flags, kind, _, _, a, b, c, d] = word.to_le_bytes();
+        Self {
+            reliable: flags & 1 != 0,
+            many_writers: flags & 2 != 0,
+            signalling: match kind {
+                1 => Signalling::Message,
+                2 => Signalling::Bytes(u32::from_le_bytes([a, b, c, d])),
+                _ => Signalling::Never,
+            },
+        }
+    }
+}
+
+/// Why memory is not a channel. The maker's, or a hostile peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotAChannel {
+    /// It does not begin as one.
+    #[error("it begins with {found:#x} and not as a channel does")]
+    Magic {
+        /// What stands there.
+        found: u64,
+    },
+    /// Its head says what cannot be.
+    #[error("its head is wrong: {0}")]
+    Shape(portolan_abi::channel::ShapeError),
+    /// The memory is too small.
+    #[error("it says that it has {says} bytes, and has {has}")]
+    Short {
+        /// What its head says.
+        says: u64,
+        /// What there is.
+        has: u64,
+    },
+}
+
+/// A channel over memory that the caller placed.
+#[derive(Clone, Copy)]
+pub struct Channel<'a> {
+    head: &'a Head,
+    readers: &'a [ReaderEntry],
+    words: &'a [AtomicU64],
+    shape: Shape,
+    mode: Mode,
+}
+
+impl<'a> Channel<'a> {
+    /// Makes the parts a channel. They hold zeros, or an older channel that nobody uses.
+    pub fn make(
+        head: &'a Head,
+        readers: &'a [ReaderEntry],
+        words: &'a [AtomicU64],
+        shape: Shape,
+        mode: Mode,
+    ) -> Result<Self, NotAChannel> {
+        let config = &head.config;
+        config.unit.store(shape.unit as u64, Ordering::Relaxed);
+        config.units.store(shape.units, Ordering::Relaxed);
+        config.readers.store(shape.readers, Ordering::Relaxed);
+        config.mode.store(mode.pack(), Ordering::Relaxed);
+        // Release: pairs with `open`.
+        config.magic.store(MAGIC, Ordering::Release);
+        Self::open(head, readers, words)
+    }
+
+    /// Checks what the head says against the parts, and takes its word for the rest.
+    pub fn open(
+        head: &'a Head,
+        readers: &'a [ReaderEntry],
+        words: &'a [AtomicU64],
+    ) -> Result<Self, NotAChannel> {
+        let config = &head.config;
+        let found = config.magic.load(Ordering::Acquire);
+        if found != MAGIC {
+            return Err(NotAChannel::Magic { found });
+        }
+        let word = |w: &AtomicU64| w.load(Ordering::Relaxed);
+        let unit = usize::try_from(word(&config.unit)).unwrap_or(usize::MAX);
+        let shape = Shape::new(unit, word(&config.units), word(&config.readers))
+            .map_err(NotAChannel::Shape)?;
+        let has = shape.units_at() + 8 * words.len() as u64;
+        if has < shape.len() || (readers.len() as u64) < shape.readers {
+            let says = shape.len();
+            return Err(NotAChannel::Short { says, has });
+        }
+        Ok(Self {
+            head,
+            readers,
+            words,
+            shape,
+            mode: Mode::unpack(word(&config.mode)),
+        })
+    }
+
+    /// Its head.
+    pub fn head(&self) -> &'a Head {
+        self.head
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// How it is used.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The entries of its readers.
+    pub fn readers(&self) -> &'a [ReaderEntry] {
+        self.readers
+    }
+
+    /// Where the unit of `position` lies, in bytes from the first unit.
+    pub fn place(&self, position: u64) -> u64 {
+        position % self.shape.units * self.shape.unit as u64
+    }
+
+    fn unit(&self, position: u64) -> Unit<'a> {
+        let words = self.shape.unit / 8;
+        #[expect(clippy::cast_possible_truncation, reason = "below the number of units")]
+        let first = (position & (self.shape.units - 1)) as usize * words;
+        Unit {
+            words: &self.words[first..first + words],
+        }
+    }
+
+    /// Returns what a dead space held: its readers' entries, its place as the writer.
+    pub fn bury(&self, space: u8) {
+        for entry in self.readers {
+            match entry.state() {
+                ReaderState::Live { space: owner, .. } | ReaderState::Dropped { space: owner }
+                    if owner == space =>
+                {
+                    entry
+                        .state
+                        .store(ReaderState::Free.pack(), Ordering::Release);
+                }
+                _ => {}
+            }
+        }
+        if self.mode.many_writers {
+            self.void_units_of(space);
+        }
+        let owner = &self.head.writer.owner;
+        let _ = owner.compare_exchange(u64::from(space), 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+impl Channel<'_> {
+    /// Several writers: units that a dead one had begun become ones that are not whole.
+    fn void_units_of(&self, space: u8) {
+        for index in 0..self.shape.units {
+            let unit = self.unit(index);
+            let stamp = unit.look();
+            if stamp.phase() == UnitPhase::Busy && stamp.writer() == space {
+                let sum = unit.sum(stamp.position(), 0);
+                let bad = Meta::new(0, Meta::FIRST | Meta::LAST | Meta::CLOSED, !sum);
+                unit.meta().store(bad.0, Ordering::Relaxed);
+                // Nobody else writes it: the writer is dead, and a lap ahead is refused
+                // only by a stamp that has grown.
+                let done = Stamp::done(stamp.position(), space).0;
+                let _ = unit.stamp().compare_exchange(
+                    stamp.0,
+                    done,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
+            }
+        }
+    }
+}
+
+/// One unit of the ring.
+#[derive(Clone, Copy)]
+struct Unit<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl<'a> Unit<'a> {
+    fn stamp(&self) -> &'a AtomicU64 {
+        &self.words[0]
+    }
+
+    fn meta(&self) -> &'a AtomicU64 {
+        &self.words[1]
+    }
+
+    fn payload(&self) -> &'a [AtomicU64] {
+        &self.words[UNIT_HEAD_WORDS..]
+    }
+
+    fn look(&self) -> Stamp {
+        // Acquire: pairs with the writer's release of `done`.
+        Stamp(self.stamp().load(Ordering::Acquire))
+    }
+
+    /// The checksum of the first `len` payload bytes, at `position`.
+    fn sum(&self, position: u64, len: usize) -> u32 {
+        let mut sum = Sum::seeded(position);
+        for word in &self.payload()[..len.div_ceil(8)] {
+            sum.word(word.load(Ordering::Relaxed));
+        }
+        sum.finish()
+    }
+}
+
+/// A checksum seeded with the position, so that a unit of another lap does not pass.
+///
+/// Two running sums over words: an order of words or a shift shows, as plain sums would
+/// not. Fast rather than strong: it stands against accidents, not against forgers.
+#[derive(Clone, Copy)]
+pub struct Sum {
+    a: u64,
+    b: u64,
+}
+
+impl Sum {
+    /// The sum of nothing at `position`.
+    pub fn seeded(position: u64) -> Self {
+        Self {
+            a: position ^ 0x9e37_79b9_7f4a_7c15,
+            b: !position,
+        }
+    }
+
+    /// Adds a word.
+    pub fn word(&mut self, word: u64) {
+        self.a = self.a.wrapping_add(word);
+        self.b = self.b.wrapping_add(self.a);
+    }
+
+    /// The sum in 32 bits.
+    pub fn finish(self) -> u32 {
+        let mixed = (self.a ^ self.b.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let [.., a, b, c, d] = mixed.to_le_bytes();
+        u32::from_le_bytes([a, b, c, d])
+    }
+}

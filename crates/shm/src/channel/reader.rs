@@ -1,0 +1,327 @@
+//! Reading from a channel (M2, M4, M5).
+
+use super::{Channel, Finished, Lagging, Meta, ReaderState};
+use crate::atomic::{Ordering, fence, store_load_barrier};
+use crate::bulk;
+use crate::mark;
+use core::ops::Range;
+use portolan_abi::channel::UnitPhase;
+
+/// Where a reader stands.
+#[derive(Debug)]
+pub struct Reading {
+    /// The position that it reads next.
+    next: u64,
+    /// Payload bytes of that unit that it has had.
+    taken: usize,
+    /// Units are skipped up to one in which a message begins.
+    seeks: bool,
+    /// Its entry, if the writer may wait for it.
+    entry: Option<usize>,
+    /// It went past what it missed, and the writer waits.
+    owed: bool,
+}
+
+impl Reading {
+    /// The position that it reads next.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+}
+
+/// How much of the past a new reader wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Since {
+    /// Nothing.
+    #[default]
+    Now,
+    /// The last so many units, or as many as are there.
+    Last(u64),
+}
+
+/// Every entry for readers is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the channel has {entries} entries for readers, and all are taken")]
+pub struct NoEntry {
+    /// How many there are.
+    pub entries: u64,
+}
+
+/// What a reader finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing new.
+    Nothing,
+    /// A unit, or more of one that is still growing: this many new payload bytes.
+    Unit {
+        /// Bytes that [`Channel::copy`] would copy.
+        len: usize,
+        /// As in [`Meta`].
+        flags: u8,
+    },
+    /// These positions were overwritten before they were read. The reader goes on after them.
+    Missed(Range<u64>),
+    /// It lagged, and was dropped.
+    Dropped,
+}
+
+impl Channel<'_> {
+    /// A reader that no writer waits for, and that has no entry.
+    pub fn start_reading(&self, since: Since) -> Reading {
+        let next = self.head.writer.next.load(Ordering::Acquire);
+        Reading {
+            next: self.begin_at(next, since),
+            taken: 0,
+            seeks: true,
+            entry: None,
+            owed: false,
+        }
+    }
+
+    fn begin_at(&self, next: u64, since: Since) -> u64 {
+        match since {
+            Since::Now => next,
+            Since::Last(units) => next.saturating_sub(units.min(self.keeps())),
+        }
+    }
+
+    /// Units behind the end that a reader can still hope to copy before they are overwritten.
+    fn keeps(&self) -> u64 {
+        self.shape.units - self.shape.units / 4
+    }
+
+    /// A reader with an entry, for `space`.
+    pub fn join(&self, space: u8, lagging: Lagging, since: Since) -> Result<Reading, NoEntry> {
+        let live = ReaderState::Live { space, lagging }.pack();
+        let free = ReaderState::Free.pack();
+        // Relaxed: a hint.
+        let wanted = |i: &usize| self.readers[*i].state() == ReaderState::Free;
+        let (entry, index) = loop {
+            let Some(index) = (0..self.readers.len()).find(wanted) else {
+                let entries = self.readers.len() as u64;
+                return Err(NoEntry { entries });
+            };
+            let entry = &self.readers[index];
+            // What the writer reads when it sees us: it may wait, and loses nothing.
+            let now = self.head.writer.next.load(Ordering::Acquire);
+            entry.cursor.store(now, Ordering::Release);
+            mark!("channel.joining");
+            let taken =
+                entry
+                    .state
+                    .compare_exchange(free, live, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_ok() {
+                break (entry, index);
+            }
+        };
+        // M4: pairs with the barrier in `has_room`: we are live, then its position.
+        store_load_barrier();
+        fence(Ordering::SeqCst);
+        let next = self.head.writer.next.load(Ordering::Acquire);
+        entry.cursor.store(next, Ordering::Release);
+        mark!("channel.joined");
+        Ok(Reading {
+            next: self.begin_at(next, since),
+            taken: 0,
+            seeks: true,
+            entry: Some(index),
+            owed: false,
+        })
+    }
+
+    /// Gives the entry back. [`Finished::Wake`]: the writer waits, and may go on.
+    pub fn leave(&self, reading: Reading) -> Finished {
+        if let Some(entry) = reading.entry.and_then(|i| self.readers.get(i)) {
+            entry
+                .state
+                .swap(ReaderState::Free.pack(), Ordering::AcqRel);
+            return self.room_made();
+        }
+        Finished::Done
+    }
+
+    /// What there is to read.
+    pub fn look(&self, reading: &mut Reading) -> Look {
+        let begin = reading.next;
+        loop {
+            let unit = self.unit(reading.next);
+            let stamp = unit.look();
+            if stamp.phase() == UnitPhase::Empty || stamp.position() < reading.next {
+                break;
+            }
+            if stamp.position() > reading.next {
+                return self.overtaken(reading, begin, stamp.position());
+            }
+            if stamp.phase() == UnitPhase::Busy {
+                break;
+            }
+            // Acquire: what it counts was written before it.
+            let meta = Meta(unit.meta().load(Ordering::Acquire));
+            if reading.seeks && !meta.has(Meta::FIRST) {
+                if !meta.has(Meta::CLOSED) {
+                    break;
+                }
+                reading.next += 1;
+                continue;
+            }
+            if begin < reading.next {
+                break;
+            }
+            // A length that no writer of ours writes is cut to what there is.
+            let len = meta.len().min(self.shape.payload());
+            if len <= reading.taken && !meta.has(Meta::CLOSED) {
+                return Look::Nothing;
+            }
+            return Look::Unit {
+                len: len.saturating_sub(reading.taken),
+                flags: meta.flags(),
+            };
+        }
+        if begin < reading.next {
+            // The rest of a message whose beginning was missed.
+            reading.owed |= self.stands_at(reading) == Finished::Wake;
+            return Look::Missed(begin..reading.next);
+        }
+        Look::Nothing
+    }
+
+    fn overtaken(&self, reading: &mut Reading, begin: u64, seen: u64) -> Look {
+        if let Some(entry) = reading.entry.and_then(|i| self.readers.get(i))
+            && matches!(entry.state(), ReaderState::Dropped { .. })
+        {
+            return Look::Dropped;
+        }
+        // The stamp may be ahead of the writer's word, which it stores afterwards.
+        let newest = self.head.writer.next.load(Ordering::Acquire).max(seen + 1);
+        let kept = newest.saturating_sub(self.keeps());
+        reading.next = kept.max(reading.next + 1);
+        reading.taken = 0;
+        reading.seeks = true;
+        reading.owed |= self.stands_at(reading) == Finished::Wake;
+        Look::Missed(begin..reading.next)
+    }
+
+    /// Copies what [`Self::look`] found to the beginning of `out`, as much as fits there;
+    /// `None` if it was overwritten meanwhile, or never was whole. Look again then.
+    pub fn copy(&self, reading: &Reading, out: &mut [u8]) -> Option<usize> {
+        let unit = self.unit(reading.next);
+        let before = unit.look();
+        if before.phase() != UnitPhase::Done || before.position() != reading.next {
+            return None;
+        }
+        let meta = Meta(unit.meta().load(Ordering::Acquire));
+        let len = meta.len().min(self.shape.payload());
+        let left = len.saturating_sub(reading.taken);
+        let fits = left.min(out.len());
+        let out = &mut out[..fits];
+        bulk::load_at(unit.payload(), reading.taken, out);
+        // Pairs with the release fence after `busy`: if a word of ours was of a later
+        // position, the stamp below is too.
+        fence(Ordering::Acquire);
+        (unit.stamp().load(Ordering::Relaxed) == before.0).then_some(out.len())
+    }
+
+    /// Several writers: whether the unit that [`Self::copy`] copied whole to `out` is what
+    /// one of them wrote at this position (M2).
+    pub fn is_whole(&self, reading: &Reading, out: &[u8]) -> bool {
+        let meta = Meta(self.unit(reading.next).meta().load(Ordering::Relaxed));
+        let mut sum = super::Sum::seeded(reading.next);
+        for chunk in out.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            sum.word(u64::from_le_bytes(word));
+        }
+        sum.finish() == meta.checksum() && meta.len() == out.len()
+    }
+
+    /// Notes that `bytes` of this unit were read; goes on to the next if `closed`.
+    pub fn advance(&self, reading: &mut Reading, bytes: usize, closed: bool) -> Finished {
+        reading.taken += bytes;
+        if !closed {
+            return Finished::Done;
+        }
+        reading.taken = 0;
+        reading.seeks = false;
+        reading.next += 1;
+        let owed = core::mem::take(&mut reading.owed);
+        if self.stands_at(reading) == Finished::Wake || owed {
+            return Finished::Wake;
+        }
+        Finished::Done
+    }
+
+    /// Goes on to where a message begins: what was read of this one is of no use.
+    pub fn seek(&self, reading: &mut Reading) {
+        reading.seeks = true;
+    }
+
+    /// Several writers: steps over a unit that is being written although later ones are done.
+    /// Its writer may be stopped; how long to wait for it is the caller's to say.
+    pub fn step_over(&self, reading: &mut Reading) -> Option<Range<u64>> {
+        let unit = self.unit(reading.next).look();
+        let busy = unit.phase() == UnitPhase::Busy && unit.position() == reading.next;
+        let next = self.unit(reading.next + 1).look();
+        let later = next.phase() == UnitPhase::Done && next.position() > reading.next;
+        if !(self.mode.many_writers && busy && later) {
+            return None;
+        }
+        let missed = reading.next..reading.next + 1;
+        reading.next += 1;
+        Some(missed)
+    }
+
+    fn stands_at(&self, reading: &Reading) -> Finished {
+        let Some(entry) = reading.entry.and_then(|i| self.readers.get(i)) else {
+            return Finished::Done;
+        };
+        let quarter = self.shape.units / 4;
+        if !reading.next.is_multiple_of(quarter) {
+            // Release: we have copied what lies before.
+            entry.cursor.store(reading.next, Ordering::Release);
+            return Finished::Done;
+        }
+        // A locked instruction: the look for a waiting writer comes after it (M5).
+        entry.cursor.swap(reading.next, Ordering::AcqRel);
+        mark!("channel.quarter_read");
+        self.room_made()
+    }
+
+    /// Whether the writer waits; whoever is told so must wake it.
+    fn room_made(&self) -> Finished {
+        let room = &self.head.room;
+        store_load_barrier();
+        if room.waiting.load(Ordering::Relaxed) == 0 {
+            return Finished::Done;
+        }
+        room.waiting.swap(0, Ordering::AcqRel);
+        room.room.fetch_add(1, Ordering::AcqRel);
+        Finished::Wake
+    }
+
+    /// Announces sleep: the doorbell's value to sleep on, or `None` if there is something to
+    /// read. Also tells whether the writer must be woken (M5).
+    pub fn arm(&self, reading: &mut Reading) -> (Option<u32>, Finished) {
+        let sleep = &self.head.sleep;
+        let bell = sleep.doorbell.load(Ordering::Acquire);
+        sleep.sleepers.swap(1, Ordering::AcqRel);
+        mark!("channel.armed");
+        let owed = core::mem::take(&mut reading.owed);
+        let owed = if self.room_made() == Finished::Wake || owed {
+            Finished::Wake
+        } else {
+            Finished::Done
+        };
+        store_load_barrier();
+        let unit = self.unit(reading.next);
+        let stamp = unit.look();
+        let there = stamp.phase() != UnitPhase::Empty
+            && (stamp.position() > reading.next
+                || stamp.position() == reading.next
+                    && stamp.phase() == UnitPhase::Done
+                    && {
+                        let meta = Meta(unit.meta().load(Ordering::Acquire));
+                        meta.has(Meta::CLOSED) || meta.len() > reading.taken
+                    });
+        ((!there).then_some(bell), owed)
+    }
+}

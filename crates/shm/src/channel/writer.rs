@@ -1,0 +1,364 @@
+//! Writing to a channel (M1, M3, M4, M5).
+
+use super::{Channel, Lagging, Meta, ReaderState, Signalling, Unit};
+use crate::atomic::{Ordering, fence, pause, store_load_barrier};
+use crate::bulk;
+use crate::mark;
+use portolan_abi::channel::{Stamp, UnitPhase};
+
+/// Where a writer stands; one for each writer.
+#[derive(Debug)]
+pub struct Pen {
+    /// The position that is written next.
+    next: u64,
+    /// Positions before this one may be written without a look at the readers.
+    limit: u64,
+    /// Bytes of units since the last signal.
+    unsignalled: u64,
+    /// Payload bytes of the unit at `next`, which is being filled; `None` between messages
+    /// and units.
+    open: Option<usize>,
+    /// No unit of this message has been finished.
+    first: bool,
+    space: u8,
+}
+
+impl Pen {
+    /// The position that is written next.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+}
+
+/// What a writer owes after publishing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Finished {
+    /// Nothing.
+    Done,
+    /// Readers sleep: ring their doorbell.
+    Wake,
+}
+
+impl Finished {
+    fn or(self, other: Self) -> Self {
+        if self == Self::Wake { self } else { other }
+    }
+}
+
+/// Why nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The readers': the slowest one that is waited for has not made room.
+    #[error("there is room for {room} of {wanted} units: a reader has not caught up")]
+    Full {
+        /// Units that are free.
+        room: u64,
+        /// Units wanted.
+        wanted: u64,
+    },
+    /// The caller's: the message can never fit.
+    #[error("a message of {len} bytes is longer than this channel takes, {most}")]
+    TooLong {
+        /// Bytes of the message.
+        len: usize,
+        /// Bytes that fit.
+        most: usize,
+    },
+    /// The other writers': every place was taken under our hands. Back off, and try again.
+    #[error("other writers took every place that was tried: try again in a moment")]
+    Contended,
+}
+
+impl<'a> Channel<'a> {
+    /// Goes on where the last writer stopped, as `space`.
+    ///
+    /// A channel of one writer has one pen: the caller sees to it that nobody else writes.
+    pub fn resume_writing(&self, space: u8) -> Pen {
+        // Acquire: pairs with the last writer's release.
+        let mut next = self.head.writer.next.load(Ordering::Acquire);
+        // It may have died between publishing and saying so.
+        while Stamp::done(next, 0).is_same_use(self.unit(next).look()) {
+            next += 1;
+        }
+        Pen {
+            next,
+            limit: next,
+            unsignalled: 0,
+            open: None,
+            first: true,
+            space,
+        }
+    }
+
+    /// Bytes that one message may have.
+    pub fn longest(&self) -> usize {
+        let units = if self.mode.many_writers {
+            1
+        } else if self.mode.reliable {
+            self.shape.units
+        } else {
+            // A reader needs the time of half a lap at least to copy it.
+            self.shape.units / 2
+        };
+        usize::try_from(units).unwrap_or(usize::MAX) * self.shape.payload()
+    }
+
+    /// Whether `units` more may be begun.
+    fn has_room(&self, pen: &mut Pen, units: u64) -> Result<(), WriteError> {
+        if !self.mode.reliable || pen.next + units <= pen.limit {
+            return Ok(());
+        }
+        // M4: pairs with the barrier in `join`: our position, then the readers.
+        store_load_barrier();
+        fence(Ordering::SeqCst);
+        let mut slowest = pen.next;
+        for entry in self.readers {
+            let ReaderState::Live { space, lagging } = entry.state() else {
+                continue;
+            };
+            let cursor = entry.cursor();
+            let lags = pen.next + units > cursor + self.shape.units;
+            match lagging {
+                Lagging::Wait => slowest = slowest.min(cursor),
+                Lagging::Drop if lags => {
+                    let (live, dropped) = (entry.state(), ReaderState::Dropped { space });
+                    // Relaxed: if it fails the reader has left.
+                    let _ = entry.state.compare_exchange(
+                        live.pack(),
+                        dropped.pack(),
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    );
+                }
+                Lagging::Drop | Lagging::Skip => {}
+            }
+        }
+        pen.limit = slowest + self.shape.units;
+        if pen.next + units <= pen.limit {
+            return Ok(());
+        }
+        Err(WriteError::Full {
+            room: pen.limit.saturating_sub(pen.next),
+            wanted: units,
+        })
+    }
+
+    /// Writes one message, whose bytes are those of `parts` one after another.
+    pub fn write(&self, pen: &mut Pen, parts: &[&[u8]]) -> Result<Finished, WriteError> {
+        let len = parts.iter().map(|p| p.len()).sum();
+        if len > self.longest() {
+            let most = self.longest();
+            return Err(WriteError::TooLong { len, most });
+        }
+        if self.mode.many_writers {
+            return self.call(pen, parts, len);
+        }
+        let units = len.div_ceil(self.shape.payload()).max(1) as u64;
+        self.has_room(pen, units)?;
+        let mut finished = Finished::Done;
+        for part in parts {
+            let (done, owed) = self.append(pen, part)?;
+            debug_assert!(done == part.len(), "there was room for it all");
+            finished = finished.or(owed);
+        }
+        Ok(finished.or(self.end(pen)?))
+    }
+
+    /// Adds bytes to the message that is being written, or begins one; as many as there is
+    /// room for. They are not visible before [`Self::show`], [`Self::end`] or the end of
+    /// their unit.
+    pub fn append(&self, pen: &mut Pen, mut bytes: &[u8]) -> Result<(usize, Finished), WriteError> {
+        let mut finished = Finished::Done;
+        let mut done = 0;
+        while !bytes.is_empty() {
+            if pen.open == Some(self.shape.payload()) {
+                finished = finished.or(self.close(pen, 0));
+            }
+            let filled = match pen.open {
+                Some(filled) => filled,
+                None => match self.has_room(pen, 1) {
+                    Ok(()) => {
+                        self.begin(pen);
+                        0
+                    }
+                    Err(full) if done == 0 => return Err(full),
+                    Err(_) => break,
+                },
+            };
+            let (now, later) = bytes.split_at(bytes.len().min(self.shape.payload() - filled));
+            bulk::store_at(self.unit(pen.next).payload(), filled, now);
+            pen.open = Some(filled + now.len());
+            done += now.len();
+            bytes = later;
+        }
+        Ok((done, finished))
+    }
+
+    /// Lets readers see what was appended so far.
+    pub fn show(&self, pen: &mut Pen) -> Finished {
+        match pen.open {
+            Some(len) => self.publish(pen, len, self.first_flag(pen), true),
+            None => Finished::Done,
+        }
+    }
+
+    /// Ends the message that is being written; one that was never begun is empty.
+    pub fn end(&self, pen: &mut Pen) -> Result<Finished, WriteError> {
+        if pen.open.is_none() {
+            self.has_room(pen, 1)?;
+            self.begin(pen);
+        }
+        let finished = self.close(pen, Meta::LAST);
+        pen.first = true;
+        Ok(finished)
+    }
+
+    fn first_flag(&self, pen: &Pen) -> u8 {
+        if pen.first { Meta::FIRST } else { 0 }
+    }
+
+    fn begin(&self, pen: &mut Pen) {
+        let busy = Stamp::busy(pen.next, pen.space);
+        let unit = self.unit(pen.next);
+        unit.stamp().store(busy.0, Ordering::Relaxed);
+        // Pairs with the reader's acquire fence: who sees a word of what follows sees `busy`.
+        fence(Ordering::Release);
+        mark!("channel.begun");
+        pen.open = Some(0);
+    }
+
+    /// Publishes the open unit and goes on to the next.
+    fn close(&self, pen: &mut Pen, last: u8) -> Finished {
+        let len = pen.open.take().unwrap_or(0);
+        let flags = self.first_flag(pen) | last | Meta::CLOSED;
+        pen.unsignalled += self.shape.unit as u64;
+        let signals = match self.mode.signalling {
+            Signalling::Never => false,
+            Signalling::Message => last != 0,
+            Signalling::Bytes(bytes) => pen.unsignalled >= u64::from(bytes),
+        };
+        let finished = self.publish(pen, len, flags, signals);
+        pen.first = false;
+        pen.next += 1;
+        // Release: whoever goes on from here sees what came before.
+        self.head.writer.next.store(pen.next, Ordering::Release);
+        mark!("channel.advanced");
+        finished
+    }
+
+    /// The commit point of the open unit, or of what was added to it.
+    fn publish(&self, pen: &mut Pen, len: usize, flags: u8, signals: bool) -> Finished {
+        let unit = self.unit(pen.next);
+        let done = Stamp::done(pen.next, pen.space).0;
+        // Release: pairs with `look`. The meta word first, for it counts only under a
+        // stamp; in a unit that was shown before, it is itself what publishes.
+        unit.meta()
+            .store(Meta::new(len, flags, 0).0, Ordering::Release);
+        mark!("channel.filled");
+        if !signals || self.mode.signalling == Signalling::Never {
+            unit.stamp().store(done, Ordering::Release);
+            return Finished::Done;
+        }
+        // A locked instruction: the look for sleepers comes after it (M5).
+        unit.stamp().swap(done, Ordering::AcqRel);
+        pen.unsignalled = 0;
+        mark!("channel.published");
+        self.owed()
+    }
+
+    /// Whether a reader sleeps; whoever is told so must wake them all.
+    fn owed(&self) -> Finished {
+        let sleepers = &self.head.sleep.sleepers;
+        store_load_barrier();
+        if sleepers.load(Ordering::Relaxed) == 0 {
+            return Finished::Done;
+        }
+        // Taken back by the waker, so that a reader that died asleep costs one wake.
+        sleepers.swap(0, Ordering::AcqRel);
+        self.head.sleep.doorbell.fetch_add(1, Ordering::AcqRel);
+        mark!("channel.before_wake");
+        Finished::Wake
+    }
+
+    /// Announces that the writer waits for `units` units; the value of its futex to sleep
+    /// on, or `None` if there is room.
+    pub fn wait_for_room(&self, pen: &mut Pen, units: u64) -> Option<u32> {
+        let room = &self.head.room;
+        let bell = room.room.load(Ordering::Acquire);
+        room.waiting.swap(1, Ordering::AcqRel);
+        // `has_room` begins with a barrier (M5).
+        pen.limit = pen.next;
+        match self.has_room(pen, units) {
+            Ok(()) => {
+                room.waiting.store(0, Ordering::Relaxed);
+                None
+            }
+            Err(_) => Some(bell),
+        }
+    }
+
+    // Several writers.
+
+    /// Places that are tried before giving up.
+    const TRIES: u64 = 64;
+
+    /// Writes a message of one unit where others write too (M2).
+    fn call(&self, pen: &mut Pen, parts: &[&[u8]], len: usize) -> Result<Finished, WriteError> {
+        let from = self.head.writer.next.load(Ordering::Relaxed).max(pen.next);
+        for position in from..from + Self::TRIES {
+            if !self.take(position, pen.space) {
+                pause();
+                continue;
+            }
+            mark!("channel.begun");
+            let unit = self.unit(position);
+            let mut at = 0;
+            for part in parts {
+                bulk::store_at(unit.payload(), at, part);
+                at += part.len();
+            }
+            let flags = Meta::FIRST | Meta::LAST | Meta::CLOSED;
+            let meta = Meta::new(len, flags, unit.sum(position, len));
+            unit.meta().store(meta.0, Ordering::Relaxed);
+            mark!("channel.filled");
+            let busy = Stamp::busy(position, pen.space).0;
+            let done = Stamp::done(position, pen.space).0;
+            // Release: pairs with `look`. If it fails we were stopped for a whole lap, and
+            // somebody else has the unit: ours never was.
+            let published =
+                unit.stamp()
+                    .compare_exchange(busy, done, Ordering::AcqRel, Ordering::Relaxed);
+            if published.is_ok() {
+                pen.next = position + 1;
+                self.head
+                    .writer
+                    .next
+                    .fetch_max(position + 1, Ordering::AcqRel);
+                mark!("channel.published");
+                return Ok(match self.mode.signalling {
+                    Signalling::Never => Finished::Done,
+                    _ => self.owed(),
+                });
+            }
+        }
+        Err(WriteError::Contended)
+    }
+
+    /// Takes the unit of `position` from whoever wrote it a lap ago, done or not.
+    fn take(&self, position: u64, space: u8) -> bool {
+        let unit: Unit<'a> = self.unit(position);
+        let found = Stamp(unit.stamp().load(Ordering::Relaxed));
+        if found.phase() != UnitPhase::Empty && found.position() >= position {
+            return false;
+        }
+        let busy = Stamp::busy(position, space).0;
+        // Acquire: ours come after theirs.
+        let taken =
+            unit.stamp()
+                .compare_exchange(found.0, busy, Ordering::AcqRel, Ordering::Relaxed);
+        fence(Ordering::Release);
+        taken.is_ok()
+    }
+}

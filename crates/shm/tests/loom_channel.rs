@@ -1,0 +1,274 @@
+//! Channels, every interleaving: overtaken readers, sleepers, writers that wait, deaths.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg loom" cargo test -p portolan-shm --release --target-dir target/loom \
+//!     --test loom_channel -- --nocapture --test-threads 1
+//! ```
+#![cfg(loom)]
+
+mod support;
+
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicBool;
+use loom::thread;
+use portolan_abi::channel::Shape;
+use portolan_shm::atomic::death::after;
+use portolan_shm::atomic::{AtomicU64, Ordering};
+use portolan_shm::channel::{
+    Channel, Finished, Head, Lagging, Look, Meta, Mode, Pen, ReaderEntry, Reading, Signalling,
+    Since,
+};
+use support::{Futex, explore, explore_deaths, with};
+
+const LOSSY: Mode = Mode {
+    reliable: false,
+    many_writers: false,
+    signalling: Signalling::Message,
+};
+const RELIABLE: Mode = Mode {
+    reliable: true,
+    ..LOSSY
+};
+const CALLED_ON: Mode = Mode {
+    many_writers: true,
+    ..LOSSY
+};
+
+struct World {
+    head: Head,
+    readers: Vec<ReaderEntry>,
+    words: Vec<AtomicU64>,
+    bell: Futex,
+    room: Futex,
+}
+
+impl World {
+    fn new(mode: Mode) -> Self {
+        let shape = Shape::new(64, 4, 2).unwrap();
+        let world = Self {
+            head: Head::default(),
+            readers: (0..2).map(|_| ReaderEntry::default()).collect(),
+            words: (0..32).map(|_| AtomicU64::new(0)).collect(),
+            bell: Futex::default(),
+            room: Futex::default(),
+        };
+        Channel::make(&world.head, &world.readers, &world.words, shape, mode).unwrap();
+        world
+    }
+
+    fn channel(&self) -> Channel<'_> {
+        Channel::open(&self.head, &self.readers, &self.words).unwrap()
+    }
+
+    /// A message whose two words are both `n`.
+    fn write(&self, pen: &mut Pen, n: u64) -> bool {
+        let message = [n.to_le_bytes(), n.to_le_bytes()].concat();
+        match self.channel().write(pen, &[&message]) {
+            Ok(Finished::Wake) => self.bell.wake(),
+            Ok(Finished::Done) => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    fn write_waiting(&self, pen: &mut Pen, n: u64) {
+        while !self.write(pen, n) {
+            if let Some(bell) = self.channel().wait_for_room(pen, 1) {
+                self.room.wait(&self.head.room.room, bell);
+            }
+        }
+    }
+
+    fn read(&self, reading: &mut Reading) -> Option<u64> {
+        let channel = self.channel();
+        loop {
+            match channel.look(reading) {
+                Look::Nothing => return None,
+                Look::Missed(_) => {}
+                Look::Dropped => panic!("dropped"),
+                Look::Unit { len, flags } => {
+                    assert_eq!((len, flags), (16, Meta::FIRST | Meta::LAST | Meta::CLOSED));
+                    let mut out = [0; 16];
+                    if channel.copy(reading, &mut out) != Some(16) {
+                        continue;
+                    }
+                    let whole = !channel.mode().many_writers || channel.is_whole(reading, &out);
+                    self.owed(channel.advance(reading, 16, true));
+                    if whole {
+                        let n = u64::from_le_bytes(out[..8].try_into().unwrap());
+                        assert_eq!(out[8..], n.to_le_bytes(), "torn");
+                        return Some(n);
+                    }
+                }
+            }
+        }
+    }
+
+    fn owed(&self, finished: Finished) {
+        if finished == Finished::Wake {
+            self.room.wake();
+        }
+    }
+
+    fn read_waiting(&self, reading: &mut Reading, over: &AtomicBool) -> Option<u64> {
+        loop {
+            let last = over.load(Ordering::SeqCst);
+            if let Some(n) = self.read(reading) {
+                return Some(n);
+            }
+            if last {
+                return None;
+            }
+            let (bell, owed) = self.channel().arm(reading);
+            self.owed(owed);
+            if let Some(bell) = bell
+                && !over.load(Ordering::SeqCst)
+            {
+                self.bell.wait(&self.head.sleep.doorbell, bell);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_overtaken_reader_never_sees_a_torn_unit() {
+    explore("five messages over four units, a reader", 2, || {
+        with(World::new(LOSSY), |world| {
+            let mut reading = world.channel().start_reading(Since::Now);
+            let mut pen = world.channel().resume_writing(1);
+            for n in 0..4 {
+                assert!(world.write(&mut pen, n));
+            }
+            let writer = thread::spawn(move || assert!(world.write(&mut pen, 4)));
+            let first = world.read(&mut reading);
+            assert!(first.is_some_and(|n| n <= 4));
+            writer.join().unwrap();
+            let mut last = first;
+            while let Some(n) = world.read(&mut reading) {
+                assert!(Some(n) > last);
+                last = Some(n);
+            }
+            assert_eq!(last, Some(4));
+        });
+    });
+}
+
+#[test]
+fn no_reader_sleeps_on() {
+    explore("two messages, a reader that sleeps", 3, || {
+        with(World::new(LOSSY), |world| {
+            let mut reading = world.channel().start_reading(Since::Now);
+            let writer = thread::spawn(move || {
+                let mut pen = world.channel().resume_writing(1);
+                assert!(world.write(&mut pen, 1) && world.write(&mut pen, 2));
+            });
+            let over = AtomicBool::new(false);
+            assert_eq!(world.read_waiting(&mut reading, &over), Some(1));
+            assert_eq!(world.read_waiting(&mut reading, &over), Some(2));
+            writer.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn no_writer_sleeps_on_and_nothing_is_overwritten() {
+    explore("a full channel, a writer that waits, a reader that sleeps", 2, || {
+        with(World::new(RELIABLE), |world| {
+            let channel = world.channel();
+            let mut reading = channel.join(2, Lagging::Wait, Since::Now).unwrap();
+            let mut pen = channel.resume_writing(1);
+            for n in 0..4 {
+                assert!(world.write(&mut pen, n));
+            }
+            let writer = thread::spawn(move || {
+                world.write_waiting(&mut pen, 4);
+                world.write_waiting(&mut pen, 5);
+            });
+            let over = AtomicBool::new(false);
+            for n in 0..6 {
+                assert_eq!(world.read_waiting(&mut reading, &over), Some(n));
+            }
+            writer.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_reader_that_joins_is_waited_for() {
+    explore("joining a channel that is being written", 2, || {
+        with(World::new(RELIABLE), |world| {
+            let writer = thread::spawn(move || {
+                let mut pen = world.channel().resume_writing(1);
+                (0..6).take_while(|n| world.write(&mut pen, *n)).count() as u64
+            });
+            let mut reading = world
+                .channel()
+                .join(2, Lagging::Wait, Since::Now)
+                .unwrap();
+            let from = reading.position();
+            let written = writer.join().unwrap();
+            for n in from..written {
+                assert_eq!(world.read(&mut reading), Some(n));
+            }
+            assert_eq!(world.read(&mut reading), None);
+        });
+    });
+}
+
+#[test]
+fn callers_do_not_mix() {
+    explore("two writers, a reader", 2, || {
+        with(World::new(CALLED_ON), |world| {
+            let callers = [1u8, 2].map(|space| {
+                thread::spawn(move || {
+                    let mut pen = world.channel().resume_writing(space);
+                    assert!(world.write(&mut pen, u64::from(space)));
+                })
+            });
+            let mut reading = world.channel().start_reading(Since::Last(3));
+            let mut got: Vec<u64> = world.read(&mut reading).into_iter().collect();
+            for caller in callers {
+                caller.join().unwrap();
+            }
+            got.extend(core::iter::from_fn(|| world.read(&mut reading)));
+            got.sort_unstable();
+            assert_eq!(got, [1, 2]);
+        });
+    });
+}
+
+#[test]
+fn a_writer_dies() {
+    explore_deaths("writer, reader asleep", 2, |k| {
+        with(World::new(RELIABLE), |world| {
+            let channel = world.channel();
+            let mut reading = channel.join(2, Lagging::Wait, Since::Now).unwrap();
+            let over = Arc::new(AtomicBool::new(false));
+            let victim = thread::spawn(move || {
+                after(k, || {
+                    let mut pen = world.channel().resume_writing(1);
+                    assert!(world.write(&mut pen, 1) && world.write(&mut pen, 2));
+                })
+                .is_none()
+            });
+            let seen = Arc::clone(&over);
+            let reader = thread::spawn(move || {
+                let got: Vec<u64> =
+                    core::iter::from_fn(|| world.read_waiting(&mut reading, &seen)).collect();
+                (got, reading)
+            });
+            let died = victim.join().unwrap();
+            world.channel().bury(1);
+            over.store(true, Ordering::SeqCst);
+            world.bell.ring(&world.head.sleep.doorbell);
+            let (mut got, mut reading) = reader.join().unwrap();
+            // Another goes on where it stopped: what it had not finished is written anew.
+            let mut pen = channel.resume_writing(3);
+            assert!(world.write(&mut pen, 3));
+            got.extend(core::iter::from_fn(|| world.read(&mut reading)));
+            let unfinished = [vec![1, 2, 3], vec![1, 3], vec![3]];
+            assert!(unfinished[..if died { 3 } else { 1 }].contains(&got), "{got:?}");
+            died
+        })
+    });
+}
