@@ -471,6 +471,8 @@ impl Audit<'_> {
             let index = port.index;
             match status.phase {
                 PortPhase::Free => {}
+                // A segment belongs to nobody; `rights` sees whether anybody has a right on it.
+                PortPhase::Open if status.shared => {}
                 PortPhase::Open if self.is_live(status.owner) => {
                     *owned.entry(status.owner).or_default() += u64::from(!status.replies);
                 }
@@ -562,6 +564,18 @@ impl Audit<'_> {
                     "port {} of space {} ({:?}, use {}) has no senders left, and was not told",
                     port.index, of.owner, of.phase, of.generation
                 ));
+            }
+        }
+        let shared = |p: &&Port| p.status.phase == PortPhase::Open && p.status.shared;
+        for port in self.ports.iter().filter(shared) {
+            let name = PortName {
+                index: port.index,
+                generation: port.status.generation,
+            };
+            if senders.get(&name).copied().unwrap_or(0) == 0 {
+                let index = port.index;
+                let unused = format!("nobody has a right on the segment of port {index}");
+                self.found.unreleased.push(unused);
             }
         }
         self.owed = owed;

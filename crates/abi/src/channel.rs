@@ -278,9 +278,7 @@ impl ReaderState {
     pub const fn pack(self) -> u64 {
         match self {
             Self::Free => 0,
-            Self::Live { space, lagging } => {
-                1 | (space as u64) << 8 | (lagging as u64) << 16
-            }
+            Self::Live { space, lagging } => 1 | (space as u64) << 8 | (lagging as u64) << 16,
             Self::Dropped { space } => 2 | (space as u64) << 8,
         }
     }

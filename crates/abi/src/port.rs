@@ -36,10 +36,18 @@ pub struct PortStatus {
     pub copied: bool,
     /// Takes one client's replies; not named, not listed.
     pub replies: bool,
+    /// Is a segment: nobody's, and lives as long as anybody holds a right on it. Its one
+    /// message, which nobody takes, holds the memory.
+    pub shared: bool,
+    /// Goes up whenever a right on a segment is made from its name, modulo [`JOINS`]: who
+    /// is about to close it sees that somebody came.
+    pub joins: u16,
     /// Which port of this entry it is.
     pub generation: u32,
 }
 
+/// [`PortStatus::joins`] is counted modulo this.
+pub const JOINS: u16 = 1 << 11;
 /// Bits of a port's generation.
 pub const GENERATION_BITS: u32 = 24;
 /// The largest generation; after it comes 0.
@@ -54,6 +62,8 @@ impl PortStatus {
         by_urgency: false,
         copied: false,
         replies: false,
+        shared: false,
+        joins: 0,
         generation: 0,
     };
 
@@ -65,6 +75,8 @@ impl PortStatus {
             | (self.by_urgency as u64) << 17
             | (self.copied as u64) << 18
             | (self.replies as u64) << 19
+            | (self.shared as u64) << 20
+            | ((self.joins % JOINS) as u64) << 21
             | ((self.generation & GENERATION_MASK) as u64) << 32
     }
 
@@ -105,6 +117,8 @@ impl PortStatus {
             by_urgency: b[2] & 2 != 0,
             copied: b[2] & 4 != 0,
             replies: b[2] & 8 != 0,
+            shared: b[2] & 16 != 0,
+            joins: (b[2] as u16 >> 5) | (b[3] as u16) << 3,
             generation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
         }
     }

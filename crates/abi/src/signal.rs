@@ -231,6 +231,9 @@ mod tests {
         assert_eq!(Block::around(LEVELS, 0), None);
         assert_eq!(Block::around(0, 1 << 44), None);
         let last = Slot::full(Slot::LAPS - 1, OFFSET_MASK);
-        assert_eq!((last.lap(), last.offset()), (Slot::LAPS - 1, Some(OFFSET_MASK)));
+        assert_eq!(
+            (last.lap(), last.offset()),
+            (Slot::LAPS - 1, Some(OFFSET_MASK))
+        );
     }
 }

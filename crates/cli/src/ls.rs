@@ -205,6 +205,7 @@ impl Port {
             kind: match port.kind {
                 PortKind::Synchronous => "requests",
                 PortKind::Replies => "replies",
+                PortKind::Segment => "a segment",
                 _ => "messages",
             },
             state: match port.state {

@@ -32,6 +32,7 @@
 //! | hand over maps, trees, lists and strings as they are | [`structure`], [`Handover`] |
 //! | ask and answer | [`SendRight::request_reply`], [`ReceiveRight::get_request`], [`Request`] |
 //! | pass rights on, hear of deaths | [`Right`], [`Notice`], [`SendRight::watch`] |
+//! | share memory | [`Domain::make_segment`], [`Segment`] |
 //! | wait for many ports, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
 //! | see who holds what | [`Domain::survey`] |
@@ -61,6 +62,7 @@ mod message;
 mod port;
 mod region;
 pub mod structure;
+mod segment;
 mod survey;
 mod tally;
 #[cfg(feature = "tokio")]
@@ -200,6 +202,7 @@ pub use survey::{
     SpaceSurvey, Survey,
 };
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
+pub use segment::{Segment, SegmentError};
 pub use wait::Waiting;
 pub use wait_set::{AddError, Ready, Token, WaitError, WaitSet, WaitSetError};
 

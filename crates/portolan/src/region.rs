@@ -20,7 +20,7 @@ use std::io;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A mapped region and its file.
 pub(crate) struct Region {
@@ -175,6 +175,19 @@ impl Region {
         // - in bounds, live, initialised: as in `bytes`;
         // - exclusive: the caller holds the extent and lends its `&mut` borrow.
         unsafe { core::slice::from_raw_parts_mut(self.address(page) as *mut u8, len) }
+    }
+
+    /// The words of the extent at `page`, which others may write meanwhile.
+    ///
+    /// The caller is a [`crate::Segment`], whose right keeps the memory, and lends its own
+    /// borrow out. `len` was checked against the extent's size.
+    pub(crate) fn words(&self, page: u32, len: usize) -> &[AtomicU64] {
+        self.check(page, len);
+        // SAFETY:
+        // - in bounds, live, initialised: as in `bytes`; a page is aligned for words;
+        // - written meanwhile: by atomics only, as every member reaches it through this
+        //   function (or through copies that the compiler cannot look into).
+        unsafe { core::slice::from_raw_parts(self.address(page) as *const AtomicU64, len / 8) }
     }
 
     #[inline]

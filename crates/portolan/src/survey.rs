@@ -169,6 +169,8 @@ pub enum PortKind {
     Synchronous,
     /// One client's replies.
     Replies,
+    /// Nothing: it is a segment's entry.
+    Segment,
 }
 
 /// What a port is doing.
@@ -388,6 +390,7 @@ fn port(
         name: Some(read_text(&entry.name.words)).filter(|name| !name.is_empty()),
         owner: status.owner,
         kind: match status {
+            PortStatus { shared: true, .. } => PortKind::Segment,
             PortStatus { replies: true, .. } => PortKind::Replies,
             PortStatus {
                 synchronous: true, ..

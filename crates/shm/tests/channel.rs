@@ -97,7 +97,9 @@ fn read(channel: &Channel<'_>, reading: &mut Reading, message: &mut Vec<u8>) -> 
 }
 
 fn bytes(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| u8::try_from((seed * 31 + i * 7) % 251).unwrap()).collect()
+    (0..len)
+        .map(|i| u8::try_from((seed * 31 + i * 7) % 251).unwrap())
+        .collect()
 }
 
 proptest! {
@@ -277,7 +279,10 @@ fn a_message_without_an_end_is_thrown_away() {
 #[test]
 fn sleepers_are_woken_at_signals_and_only_then() {
     let writes = |signalling| {
-        let mode = Mode { signalling, ..RELIABLE };
+        let mode = Mode {
+            signalling,
+            ..RELIABLE
+        };
         let memory = Memory::new(64, 16, mode);
         let channel = memory.channel();
         let mut pen = channel.resume_writing(1);
@@ -336,7 +341,10 @@ fn garbage_is_survived() {
             for _ in 0..3 {
                 let word = &memory.words[usize::try_from(random() % 128).unwrap()];
                 let near = reading.position().wrapping_add(random() % 4) << 16 | random() % 3;
-                word.store(if random() % 2 == 0 { random() } else { near }, Ordering::Relaxed);
+                word.store(
+                    if random() % 2 == 0 { random() } else { near },
+                    Ordering::Relaxed,
+                );
             }
             out.truncate(1 << 16);
             for _ in 0..20 {
@@ -347,7 +355,11 @@ fn garbage_is_survived() {
             let _ = channel.step_over(&mut reading);
             if reading.position() > 1 << 40 {
                 reading = channel.start_reading(Since::Now);
-                memory.head.writer.next.store(random() % 100, Ordering::Relaxed);
+                memory
+                    .head
+                    .writer
+                    .next
+                    .store(random() % 100, Ordering::Relaxed);
             }
         }
     }
@@ -374,10 +386,14 @@ fn racing_readers_get_whole_messages() {
                         Got::Message(message) => {
                             let n = u64::from_le_bytes(message[..8].try_into().unwrap());
                             let same = message.chunks_exact(8).all(|c| c == n.to_le_bytes());
-                            assert!(same && message.len() == 24 + usize::try_from(n % 25).unwrap() * 8);
+                            assert!(
+                                same && message.len() == 24 + usize::try_from(n % 25).unwrap() * 8
+                            );
                             units += reading.position() - begun;
                         }
-                        Got::Missed(from, to) => units += to - from.max(begun) + (from.max(begun) - begun),
+                        Got::Missed(from, to) => {
+                            units += to - from.max(begun) + (from.max(begun) - begun)
+                        }
                         Got::Nothing if last => break,
                         Got::Nothing => std::hint::spin_loop(),
                         Got::Dropped => panic!("dropped"),
@@ -414,7 +430,9 @@ fn many_writers_never_mix() {
                 let mut pen = channel.resume_writing(space);
                 for n in 0..calls {
                     let word = u64::from(space) << 56 | n;
-                    let message = word.to_le_bytes().repeat(1 + usize::try_from(n % 13).unwrap());
+                    let message = word
+                        .to_le_bytes()
+                        .repeat(1 + usize::try_from(n % 13).unwrap());
                     while channel.write(&mut pen, &[&message]).is_err() {
                         std::thread::yield_now();
                     }
@@ -458,10 +476,16 @@ fn a_unit_of_a_dead_caller_is_not_handed_out() {
     memory.words[8].store(1 << 16 | 9 << 8 | 1, Ordering::Relaxed);
     let _ = channel.write(&mut pen, &[b"three"]).unwrap();
     let mut part = vec![];
-    assert_eq!(read(&channel, &mut reading, &mut part), Got::Message(b"one".to_vec()));
+    assert_eq!(
+        read(&channel, &mut reading, &mut part),
+        Got::Message(b"one".to_vec())
+    );
     assert_eq!(read(&channel, &mut reading, &mut part), Got::Nothing);
     channel.bury(9);
     assert_eq!(read(&channel, &mut reading, &mut part), Got::Missed(1, 2));
     part.clear();
-    assert_eq!(read(&channel, &mut reading, &mut part), Got::Message(b"three".to_vec()));
+    assert_eq!(
+        read(&channel, &mut reading, &mut part),
+        Got::Message(b"three".to_vec())
+    );
 }

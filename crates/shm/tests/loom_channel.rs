@@ -172,25 +172,29 @@ fn no_reader_sleeps_on() {
 
 #[test]
 fn no_writer_sleeps_on_and_nothing_is_overwritten() {
-    explore("a full channel, a writer that waits, a reader that sleeps", 2, || {
-        with(World::new(RELIABLE), |world| {
-            let channel = world.channel();
-            let mut reading = channel.join(2, Lagging::Wait, Since::Now).unwrap();
-            let mut pen = channel.resume_writing(1);
-            for n in 0..4 {
-                assert!(world.write(&mut pen, n));
-            }
-            let writer = thread::spawn(move || {
-                world.write_waiting(&mut pen, 4);
-                world.write_waiting(&mut pen, 5);
+    explore(
+        "a full channel, a writer that waits, a reader that sleeps",
+        2,
+        || {
+            with(World::new(RELIABLE), |world| {
+                let channel = world.channel();
+                let mut reading = channel.join(2, Lagging::Wait, Since::Now).unwrap();
+                let mut pen = channel.resume_writing(1);
+                for n in 0..4 {
+                    assert!(world.write(&mut pen, n));
+                }
+                let writer = thread::spawn(move || {
+                    world.write_waiting(&mut pen, 4);
+                    world.write_waiting(&mut pen, 5);
+                });
+                let over = AtomicBool::new(false);
+                for n in 0..6 {
+                    assert_eq!(world.read_waiting(&mut reading, &over), Some(n));
+                }
+                writer.join().unwrap();
             });
-            let over = AtomicBool::new(false);
-            for n in 0..6 {
-                assert_eq!(world.read_waiting(&mut reading, &over), Some(n));
-            }
-            writer.join().unwrap();
-        });
-    });
+        },
+    );
 }
 
 #[test]
@@ -201,10 +205,7 @@ fn a_reader_that_joins_is_waited_for() {
                 let mut pen = world.channel().resume_writing(1);
                 (0..6).take_while(|n| world.write(&mut pen, *n)).count() as u64
             });
-            let mut reading = world
-                .channel()
-                .join(2, Lagging::Wait, Since::Now)
-                .unwrap();
+            let mut reading = world.channel().join(2, Lagging::Wait, Since::Now).unwrap();
             let from = reading.position();
             let written = writer.join().unwrap();
             for n in from..written {
@@ -267,7 +268,10 @@ fn a_writer_dies() {
             assert!(world.write(&mut pen, 3));
             got.extend(core::iter::from_fn(|| world.read(&mut reading)));
             let unfinished = [vec![1, 2, 3], vec![1, 3], vec![3]];
-            assert!(unfinished[..if died { 3 } else { 1 }].contains(&got), "{got:?}");
+            assert!(
+                unfinished[..if died { 3 } else { 1 }].contains(&got),
+                "{got:?}"
+            );
             died
         })
     });

@@ -84,25 +84,29 @@ fn no_signal_is_lost_and_no_reader_sleeps_on() {
 
 #[test]
 fn a_full_fifo_counts_what_it_drops() {
-    explore("two senders, one of two signals each is too many", 2, || {
-        let (world, mut head) = World::new();
-        with(world, |world| {
-            let senders = [1, 2].map(|i| {
-                thread::spawn(move || (0..2).filter(|n| world.push(i * 10 + n)).count() as u64)
+    explore(
+        "two senders, one of two signals each is too many",
+        2,
+        || {
+            let (world, mut head) = World::new();
+            with(world, |world| {
+                let senders = [1, 2].map(|i| {
+                    thread::spawn(move || (0..2).filter(|n| world.push(i * 10 + n)).count() as u64)
+                });
+                let mut got = vec![];
+                got.extend(world.fifo().pop(&mut head));
+                let pushed: u64 = senders.map(|s| s.join().unwrap()).iter().sum();
+                got.extend(core::iter::from_fn(|| world.fifo().pop(&mut head)));
+                assert_eq!(got.len() as u64, pushed);
+                assert_eq!(world.fifo().dropped(), 4 - pushed);
+                // S2: in the order of each sender.
+                for i in [10, 20] {
+                    let of: Vec<u64> = got.iter().copied().filter(|o| o / 10 * 10 == i).collect();
+                    assert!(of.is_sorted());
+                }
             });
-            let mut got = vec![];
-            got.extend(world.fifo().pop(&mut head));
-            let pushed: u64 = senders.map(|s| s.join().unwrap()).iter().sum();
-            got.extend(core::iter::from_fn(|| world.fifo().pop(&mut head)));
-            assert_eq!(got.len() as u64, pushed);
-            assert_eq!(world.fifo().dropped(), 4 - pushed);
-            // S2: in the order of each sender.
-            for i in [10, 20] {
-                let of: Vec<u64> = got.iter().copied().filter(|o| o / 10 * 10 == i).collect();
-                assert!(of.is_sorted());
-            }
-        });
-    });
+        },
+    );
 }
 
 #[test]
@@ -157,7 +161,10 @@ fn a_handler_moves_and_loses_nothing() {
                 ranges().find(7, |_, handler| {
                     let mut to = handler.fifo();
                     loop {
-                        assert_ne!(Fifo::new(&two.fifos[to as usize]).unwrap().push(7), Pushed::Full);
+                        assert_ne!(
+                            Fifo::new(&two.fifos[to as usize]).unwrap().push(7),
+                            Pushed::Full
+                        );
                         match handler.moved_from(to) {
                             Some(now) => to = now,
                             None => break,

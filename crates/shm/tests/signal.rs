@@ -115,7 +115,13 @@ fn a_full_table_refuses_and_changes_nothing() {
     let mut added = 0;
     let refused = loop {
         // Two lines that share no larger block: two blocks.
-        match ranges.add(added, 1, (u64::from(added) * 1024 + 448, u64::from(added) * 1024 + 576), 0, 0) {
+        match ranges.add(
+            added,
+            1,
+            (u64::from(added) * 1024 + 448, u64::from(added) * 1024 + 576),
+            0,
+            0,
+        ) {
             Ok(()) => added += 1,
             Err(crowded) => break crowded,
         }
@@ -144,6 +150,8 @@ fn a_fifo_opened_anew_is_empty_also_for_those_who_come_late() {
     for i in 0..31 {
         assert_ne!(new.push(i), Pushed::Full);
     }
-    let got: Vec<u64> = core::iter::from_fn(|| new.pop(&mut head)).filter(|s| *s != 99).collect();
+    let got: Vec<u64> = core::iter::from_fn(|| new.pop(&mut head))
+        .filter(|s| *s != 99)
+        .collect();
     assert_eq!(got, (0..31).collect::<Vec<_>>());
 }

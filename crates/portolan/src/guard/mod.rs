@@ -25,8 +25,9 @@
 //!
 //! # Invariants
 //!
-//! - **G1** Pages are open only in a space whose owner row says *held* or *parked*, and in
-//!   one that joined to have them always open: such a member has no guard at all.
+//! - **G1** Pages are open only in a space whose owner row says *held* or *parked*; a
+//!   segment's in every space with a right on it; and all in one that joined to have them
+//!   always open: such a member has no guard at all.
 //! - **G2** Before an extent's message is published, or its allocation word freed, its
 //!   pages are closed in every thread of this process: so no receive returns before the
 //!   sender's access has ended.
@@ -50,9 +51,11 @@ use portolan_sys::fault::{Fault, Kind, Verdict};
 use portolan_sys::memory::{self, Access};
 use portolan_sys::userfault::Minor;
 use smallvec::SmallVec;
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Pages that the first touch of a small extent opens at the most, itself included. The
 /// kernel maps as many around a fault on a file.
@@ -73,6 +76,10 @@ struct Doors {
     leaving: Bits,
     /// By first page: some page of it may be open here. Spares closing what nobody touched.
     open: Bits,
+    /// By first page: a segment that this space has a right on.
+    shared: Bits,
+    /// How many handles it has on each of those.
+    handles: Mutex<HashMap<u32, usize>>,
     openers: Openers,
     /// This space is leaving the domain: nothing is opened any more.
     over: AtomicBool,
@@ -115,6 +122,8 @@ impl Guard {
             small: half,
             leaving: Bits::new(pages),
             open: Bits::new(pages),
+            shared: Bits::new(pages),
+            handles: Mutex::default(),
             openers: Openers::default(),
             over: AtomicBool::new(false),
         };
@@ -198,6 +207,38 @@ impl Guard {
         collapsed
     }
 
+    /// Opens a segment's pages for one more handle on it.
+    pub(crate) fn share(&self, page: u32, size: Size) {
+        let mut handles = self
+            .0
+            .handles
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *handles.entry(page).or_default() += 1;
+        self.0.shared.set(page);
+        self.open([(page, size)].into_iter());
+    }
+
+    /// Closes them after the last. While the caller still has its right.
+    pub(crate) fn unshare(&self, page: u32, size: Size) {
+        let mut handles = self
+            .0
+            .handles
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(count) = handles.get_mut(&page) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            handles.remove(&page);
+            self.0.shared.clear(page);
+            // Fails when there are too many mappings; the pages stay open then, as G1 allows
+            // to nobody: they are closed when the extent is next sent or freed here.
+            let _ = self.close([(page, size)].into_iter());
+        }
+    }
+
     /// Closes everything, for good.
     pub(crate) fn close_all(&self) {
         // A forked child has none of this mapped.
@@ -273,6 +314,10 @@ impl Doors {
         let place = loop {
             let place = self.place(page).ok_or(Stray::NotOurs)?;
             let word = row.read(place.first).0;
+            // A segment's pages: everybody's who has a right on it, and kept by that right.
+            if self.shared.get(place.first) {
+                break place;
+            }
             if !matches!(word.hold(), Hold::Held | Hold::Parked) {
                 return Err(Stray::NotOurs);
             }

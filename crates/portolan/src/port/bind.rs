@@ -221,6 +221,8 @@ pub(super) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
         by_urgency: options.by_urgency,
         copied: options.copied,
         replies: options.replies,
+        shared: false,
+        joins: 0,
         generation,
     };
     // Release: everything above comes before the port is open.

@@ -7,6 +7,7 @@
 
 mod bind;
 pub(crate) mod close;
+pub(crate) mod commons;
 mod names;
 mod prepare;
 mod receive;

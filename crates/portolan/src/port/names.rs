@@ -51,7 +51,7 @@ impl Domain {
             let epoch = &member.tables().header.names.epoch;
             // Acquire: a name that appears after this changes the epoch, and we do not sleep.
             let seen = epoch.load(Ordering::Acquire);
-            if let Some((port, _)) = find(member, name)
+            if let Some((port, _, false)) = find(member, name)
                 && let Some(attached) = Attached::new(member, port)
                 && let Some(right) = SendRight::make(attached)
             {
@@ -67,8 +67,8 @@ impl Domain {
     }
 }
 
-/// The open port of this name, and its owner.
-pub(super) fn find(member: &Member, name: &str) -> Option<(PortName, u8)> {
+/// The open port of this name, its owner, and whether it is a segment.
+pub(super) fn find(member: &Member, name: &str) -> Option<(PortName, u8, bool)> {
     let tables = member.tables();
     let hash = hash(name);
     tables.used_ports().find_map(|(index, entry)| {
@@ -84,6 +84,7 @@ pub(super) fn find(member: &Member, name: &str) -> Option<(PortName, u8)> {
                 generation: status.generation,
             },
             status.owner,
+            status.shared,
         ))
     })
 }
@@ -125,7 +126,7 @@ pub(super) fn reserve<'m>(member: &'m Member, name: &str) -> Result<Reserved<'m>
     mark!("bind.names_locked");
     let reserved = Reserved { member };
     match find(member, name) {
-        Some((_, owner)) => Err(BindError::NameTaken {
+        Some((_, owner, _)) => Err(BindError::NameTaken {
             name: name.to_owned(),
             owner,
         }),

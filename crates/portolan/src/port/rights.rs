@@ -5,6 +5,7 @@ use super::{ReceiveRight, SendError, WhenFull, send};
 use crate::member::Member;
 use crate::message::Message;
 use crate::region::Attached;
+use crate::segment::Segment;
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
 use portolan_abi::slot::Kind;
@@ -26,7 +27,7 @@ use std::sync::atomic::Ordering;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct SendRight {
-    pub(super) to: Attached,
+    pub(crate) to: Attached,
     pub(super) spot: Spot,
     /// Where answers to requests come in; shared by clones.
     pub(super) replies: Arc<ReplyPorts>,
@@ -51,6 +52,8 @@ pub enum Right {
     SendOnce(SendOnceRight),
     /// See [`ReceiveRight`].
     Receive(ReceiveRight),
+    /// See [`Segment`].
+    Segment(Segment),
 }
 
 /// Why no death notification could be arranged.
@@ -262,6 +265,11 @@ impl Right {
                 port: r.at().port,
                 tag: 0,
             },
+            Self::Segment(s) => RightWord {
+                kind: RightKind::Send,
+                port: s.right().to.port,
+                tag: 0,
+            },
         }
     }
 
@@ -270,6 +278,7 @@ impl Right {
             Self::Send(r) => &r.to.member,
             Self::SendOnce(r) => &r.to.member,
             Self::Receive(r) => &r.at().member,
+            Self::Segment(s) => &s.right().to.member,
         };
         Arc::ptr_eq(whose, member)
     }
@@ -310,6 +319,7 @@ impl Right {
                 r.uncount();
             }
             Self::Receive(r) => r.given(),
+            Self::Segment(s) => Self::Send(s.into_right()).given(),
         }
     }
 
@@ -337,10 +347,19 @@ impl Right {
     pub(super) fn taken(member: &Arc<Member>, word: RightWord) -> Option<Self> {
         let to = Attached::new(member, word.port)?;
         Some(match word.kind {
+            RightKind::Send if super::commons::is_segment(to.queue().port, to.port) => {
+                Self::Segment(Segment::attach(SendRight::of(to))?)
+            }
             RightKind::Send => Self::Send(SendRight::of(to)),
             RightKind::SendOnce => Self::SendOnce(SendOnceRight::new(to, word.tag)),
             RightKind::Receive => Self::Receive(ReceiveRight::resumed(to)?),
         })
+    }
+}
+
+impl From<Segment> for Right {
+    fn from(segment: Segment) -> Self {
+        Self::Segment(segment)
     }
 }
 
@@ -422,6 +441,10 @@ pub(crate) fn check_senders(member: &Member, port: PortName) {
     let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
         return;
     };
+    if super::commons::is_segment(entry, port) {
+        super::commons::close_unused(member, port);
+        return;
+    }
     if entry.sleep.wanted.load(Ordering::SeqCst) & event::NO_MORE_SENDERS == 0
         || senders(member, port) != 0
     {

@@ -230,7 +230,7 @@ fn await_room(
 
 /// One attempt of what needs no preparation.
 #[inline(always)]
-fn plan_and_post(
+pub(super) fn plan_and_post(
     to: &Attached,
     spot: &Spot,
     kind: Kind,

@@ -132,9 +132,7 @@ impl Channel<'_> {
     /// Gives the entry back. [`Finished::Wake`]: the writer waits, and may go on.
     pub fn leave(&self, reading: Reading) -> Finished {
         if let Some(entry) = reading.entry.and_then(|i| self.readers.get(i)) {
-            entry
-                .state
-                .swap(ReaderState::Free.pack(), Ordering::AcqRel);
+            entry.state.swap(ReaderState::Free.pack(), Ordering::AcqRel);
             return self.room_made();
         }
         Finished::Done
@@ -316,12 +314,10 @@ impl Channel<'_> {
         let stamp = unit.look();
         let there = stamp.phase() != UnitPhase::Empty
             && (stamp.position() > reading.next
-                || stamp.position() == reading.next
-                    && stamp.phase() == UnitPhase::Done
-                    && {
-                        let meta = Meta(unit.meta().load(Ordering::Acquire));
-                        meta.has(Meta::CLOSED) || meta.len() > reading.taken
-                    });
+                || stamp.position() == reading.next && stamp.phase() == UnitPhase::Done && {
+                    let meta = Meta(unit.meta().load(Ordering::Acquire));
+                    meta.has(Meta::CLOSED) || meta.len() > reading.taken
+                });
         ((!there).then_some(bell), owed)
     }
 }

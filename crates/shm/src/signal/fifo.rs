@@ -152,15 +152,13 @@ impl<'a> Fifo<'a> {
                 mark!("signal.before_fill");
                 // AcqRel. Release: the reader sees what we wrote before signalling. Acquire:
                 // pairs with the reader's emptying, which it did after its last use.
-                match slot.compare_exchange(
-                    found.0,
-                    filled,
-                    Ordering::AcqRel,
-                    Ordering::Relaxed,
-                ) {
+                match slot.compare_exchange(found.0, filled, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => {
                         mark!("signal.filled");
-                        self.entry.senders.end.store(position + 1, Ordering::Relaxed);
+                        self.entry
+                            .senders
+                            .end
+                            .store(position + 1, Ordering::Relaxed);
                         return if found.has_sleeper() {
                             Pushed::Wake
                         } else {
@@ -192,7 +190,10 @@ impl<'a> Fifo<'a> {
         slot.store(Slot::empty(lap + 1).0, Ordering::Release);
         head.position += 1;
         // Relaxed: for people, and for whoever opens the entry next.
-        self.entry.reader.head.store(head.position, Ordering::Relaxed);
+        self.entry
+            .reader
+            .head
+            .store(head.position, Ordering::Relaxed);
         Some(offset)
     }
 

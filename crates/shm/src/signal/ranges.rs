@@ -102,7 +102,9 @@ impl HandlerEntry {
 
 /// The table has no room for the blocks of one more range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the table of signal ranges is full: {used} of {places} places are taken; use fewer, or better aligned, ranges")]
+#[error(
+    "the table of signal ranges is full: {used} of {places} places are taken; use fewer, or better aligned, ranges"
+)]
 pub struct Crowded {
     /// Places taken.
     pub used: usize,

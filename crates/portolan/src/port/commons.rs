@@ -1,0 +1,175 @@
+//! Segments as the table of ports sees them: entries that belong to nobody.
+//!
+//! A segment is a port whose queue holds one message that nobody takes: the memory. So
+//! it is in a published slot, where every count of extents finds it; rights on it are
+//! send rights, counted as those are, also under way; and it ends as a port does, by
+//! being closed, when the last right is gone.
+//!
+//! ```text
+//! binding, ours --> message posted --> shared, nobody's --> closing, by who saw the
+//!      (dies with its maker)             (commit point)     last right go
+//! ```
+//!
+//! A right that comes in a message is counted throughout (R1 of rights), so whoever has
+//! one keeps the segment. A right made from the name comes out of nothing: its maker
+//! counts it, then changes the status word, and who is about to close it, and counted
+//! before, fails to.
+
+use super::bind::bind;
+use super::rights::{SendRight, is_live, senders};
+use super::wire::Contents;
+use super::{BindError, ConnectError, PortOptions, Unsent, close, names, send};
+use crate::member::Member;
+use crate::region::Attached;
+use crate::{Deadline, Extent, Message};
+use portolan_abi::owner::Descriptor;
+use portolan_abi::port::{GENERATION_MASK, JOINS, PortName, PortPhase, PortStatus};
+use portolan_abi::slot::Kind;
+use portolan_shm::mark;
+use portolan_shm::queue::{PortEntry, Spot};
+use portolan_shm::region::write_text;
+use portolan_sys::futex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Whether an entry is the segment `port`, open.
+pub(super) fn is_segment(entry: &PortEntry, port: PortName) -> bool {
+    let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+    status.shared && is_live(status, port)
+}
+
+/// Makes an extent a segment, and us the first who has a right on it.
+pub(crate) fn make(
+    member: &Arc<Member>,
+    name: Option<&str>,
+    extent: Extent,
+) -> Result<SendRight, MakeError> {
+    let lock = match name {
+        Some(name) => Some(names::reserve(member, name)?),
+        None => None,
+    };
+    let port = bind(member, &PortOptions::unnamed().queue(1).inline_bytes(48))?;
+    let right = port.make_send();
+    let mut message = Message::default();
+    // Cannot fail: a message holds one extent at least.
+    drop(message.push(extent));
+    let at = port.at();
+    let spot = Spot::new(at.queue().port.sender.tail.load(Ordering::Relaxed));
+    send::plan_and_post(at, &spot, Kind::Message, None, &mut message)?;
+    mark!("segment.posted");
+    let entry = at.queue().port;
+    write_text(&entry.name.words, name.unwrap_or(""));
+    let status = &entry.control.status;
+    let was = PortStatus::unpack(status.load(Ordering::Acquire));
+    let shared = PortStatus {
+        shared: true,
+        owner: 0,
+        ..was
+    };
+    // The line of no return. Release: all of it comes before it is everybody's.
+    status.store(shared.pack(), Ordering::Release);
+    mark!("segment.shared");
+    if let Some(lock) = lock {
+        lock.publish(at.port.index, name.unwrap_or(""));
+    }
+    port.given();
+    Ok(right)
+}
+
+/// Why no segment was made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MakeError {
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error(transparent)]
+    Unsent(#[from] Unsent),
+}
+
+/// A right on the segment of this name, waiting until there is one.
+pub(crate) fn connect(
+    member: &Arc<Member>,
+    name: &str,
+    deadline: Deadline,
+) -> Result<SendRight, ConnectError> {
+    member.present()?;
+    member.link.connected()?;
+    loop {
+        let epoch = &member.tables().header.names.epoch;
+        // Acquire: a name that appears after this changes the epoch, and we do not sleep.
+        let seen = epoch.load(Ordering::Acquire);
+        if let Some((port, _, true)) = names::find(member, name)
+            && let Some(right) = Attached::new(member, port).and_then(join)
+        {
+            return Ok(right);
+        }
+        if deadline.has_passed() {
+            let name = name.to_owned();
+            return Err(ConnectError::NoSuchPort { name });
+        }
+        let _ = futex::wait(epoch, seen, deadline.instant());
+    }
+}
+
+/// A right out of nothing, unless the segment is being closed.
+fn join(to: Attached) -> Option<SendRight> {
+    let right = SendRight::make_counted(to);
+    mark!("segment.joining");
+    let status = &right.to.queue().port.control.status;
+    let mut word = status.load(Ordering::Acquire);
+    loop {
+        let was = PortStatus::unpack(word);
+        if !(was.shared && is_live(was, right.to.port)) {
+            return None;
+        }
+        let joined = PortStatus {
+            joins: (was.joins + 1) % JOINS,
+            ..was
+        };
+        // SeqCst: counted before, and whoever closes it reads this word before it counts.
+        match status.compare_exchange(word, joined.pack(), Ordering::SeqCst, Ordering::Acquire) {
+            Ok(_) => return Some(right),
+            Err(now) => word = now,
+        }
+    }
+}
+
+/// Closes a segment on which nobody has a right any more. For anybody.
+pub(super) fn close_unused(member: &Member, port: PortName) {
+    let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
+        return;
+    };
+    let status = &entry.control.status;
+    loop {
+        let word = status.load(Ordering::SeqCst);
+        let was = PortStatus::unpack(word);
+        if !(was.shared && is_live(was, port)) || senders(member, port) != 0 {
+            return;
+        }
+        // As `close` does; ours, so that the host goes on with it if we die.
+        let closing = PortStatus {
+            phase: PortPhase::Closing,
+            owner: member.space,
+            generation: was.generation.wrapping_add(1) & GENERATION_MASK,
+            shared: false,
+            joins: 0,
+            ..was
+        };
+        if status
+            .compare_exchange(word, closing.pack(), Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
+        {
+            mark!("segment.closing");
+            close::close(member, port.index);
+            return;
+        }
+    }
+}
+
+/// The memory of a segment.
+pub(crate) fn memory(right: &SendRight) -> Option<Descriptor> {
+    let queue = right.to.queue();
+    // Nobody takes it, so it lies where the queue begins.
+    let head = queue.port.receiver.head.load(Ordering::Acquire);
+    let contents = Contents::read(&right.to.member, &queue.slot(head));
+    contents.extents.first().copied()
+}

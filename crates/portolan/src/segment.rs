@@ -1,0 +1,205 @@
+//! Segments: memory that several spaces have at once.
+
+use crate::port::commons::{self, MakeError};
+use crate::port::{BindError, ConnectError, SendRight, Unsent};
+use crate::{AllocateError, Deadline, Domain};
+use portolan_abi::limits::PAGE;
+use portolan_abi::owner::Size;
+use portolan_shm::bulk;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A right to memory that every space with such a right can read and write.
+///
+/// Nobody owns it: it is freed when the last right on it is dropped, or has died. A
+/// clone is another right. Rights travel in messages ([`crate::Message::attach`]), and a
+/// segment with a name is found by it ([`Domain::find_segment`]). The memory has the
+/// same address in every space, and begins as zeros.
+///
+/// Others write while we read. So it is seen as atomic words, and copied as bytes that
+/// may be a mixture of what several wrote; channels are the way to whole messages.
+///
+/// ```
+/// use portolan::{Deadline, Domain};
+/// use std::sync::atomic::Ordering;
+///
+/// let domain = Domain::private()?;
+/// let made = domain.make_segment(Some("counters"), 4096)?;
+/// let found = domain.find_segment("counters", Deadline::NOW)?;
+/// made.words()[3].fetch_add(7, Ordering::Relaxed);
+/// assert_eq!(found.words()[3].load(Ordering::Relaxed), 7);
+/// assert_eq!(found.address(), made.address());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Segment {
+    right: Option<SendRight>,
+    page: u32,
+    size: Size,
+    len: usize,
+}
+
+/// Why no segment was made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// No memory.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
+    /// No entry, or no such name.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The memory could not be handed over.
+    #[error(transparent)]
+    Unsent(#[from] Unsent),
+}
+
+impl Domain {
+    /// Makes a segment of at least `bytes` bytes, whole pages of zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`SegmentError`]; nothing is left behind.
+    pub fn make_segment(&self, name: Option<&str>, bytes: usize) -> Result<Segment, SegmentError> {
+        let mut extent = self.allocate(bytes.next_multiple_of(PAGE).max(PAGE))?;
+        extent.fill(0);
+        let right = commons::make(self.member(), name, extent).map_err(|e| match e {
+            MakeError::Bind(e) => SegmentError::Bind(e),
+            MakeError::Unsent(e) => SegmentError::Unsent(e),
+        })?;
+        Segment::attach(right).ok_or(SegmentError::Unsent(Unsent::DeadName))
+    }
+
+    /// A right on the segment of this name, waiting until there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::NoSuchPort`] once the deadline has passed.
+    pub fn find_segment(
+        &self,
+        name: &str,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Segment, ConnectError> {
+        let deadline = deadline.into();
+        let right = commons::connect(self.member(), name, deadline)?;
+        Segment::attach(right).ok_or_else(|| ConnectError::NoSuchPort {
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl Segment {
+    /// The handle of a right on a segment.
+    pub(crate) fn attach(right: SendRight) -> Option<Self> {
+        let memory = commons::memory(&right)?;
+        let len = usize::try_from(memory.len).ok()?;
+        if let Some(guard) = &right.to.member.guard {
+            guard.share(memory.page, memory.size);
+        }
+        Some(Self {
+            right: Some(right),
+            page: memory.page,
+            size: memory.size,
+            len,
+        })
+    }
+
+    pub(crate) fn right(&self) -> &SendRight {
+        // Gone only while it is being dropped or given away.
+        self.right.as_ref().expect("a segment in use has its right")
+    }
+
+    /// The right, to be given away.
+    pub(crate) fn into_right(mut self) -> SendRight {
+        let right = self.right.take().expect("a segment in use has its right");
+        self.close(&right);
+        right
+    }
+
+    fn close(&self, right: &SendRight) {
+        if right.to.member.present().is_ok()
+            && let Some(guard) = &right.to.member.guard
+        {
+            guard.unshare(self.page, self.size);
+        }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none; never.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it lies, in every space.
+    pub fn address(&self) -> usize {
+        self.right().to.member.region.address(self.page)
+    }
+
+    /// Its memory.
+    pub fn words(&self) -> &[AtomicU64] {
+        self.right().to.member.region.words(self.page, self.len)
+    }
+
+    /// Copies `bytes` to `offset`; cut to what there is. How many were copied.
+    ///
+    /// Bytes of a word at the edges that are not written keep what we last saw there: two
+    /// writers do not share a word.
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> usize {
+        let fits = bytes.len().min(self.len.saturating_sub(offset));
+        if fits == 0 {
+            return 0;
+        }
+        let (words, end) = (self.words(), offset + fits);
+        // Whole words in the middle; what remains at the edges goes into words that stay.
+        let first = offset.next_multiple_of(8).min(end);
+        let last = (end / 8 * 8).max(first);
+        merge(words, offset, &bytes[..first - offset]);
+        bulk::store(
+            &words[first.div_ceil(8)..],
+            &bytes[first - offset..last - offset],
+        );
+        merge(words, last, &bytes[last - offset..fits]);
+        fits
+    }
+
+    /// Copies from `offset` to `out`; cut to what there is. How many were copied.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> usize {
+        let fits = out.len().min(self.len.saturating_sub(offset));
+        if fits > 0 {
+            bulk::load_at(self.words(), offset, &mut out[..fits]);
+        }
+        fits
+    }
+}
+
+impl Clone for Segment {
+    fn clone(&self) -> Self {
+        if let Some(guard) = &self.right().to.member.guard {
+            guard.share(self.page, self.size);
+        }
+        Self {
+            right: Some(self.right().clone()),
+            ..*self
+        }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if let Some(right) = self.right.take() {
+            self.close(&right);
+        }
+    }
+}
+
+/// Puts bytes into the one word that they lie in.
+fn merge(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
+    if let Some(word) = words.get(offset / 8).filter(|_| !bytes.is_empty()) {
+        let mut now = word.load(Ordering::Relaxed).to_le_bytes();
+        now[offset % 8..offset % 8 + bytes.len()].copy_from_slice(bytes);
+        word.store(u64::from_le_bytes(now), Ordering::Relaxed);
+    }
+}
