@@ -340,7 +340,7 @@ fn garbage_is_survived() {
         for _ in 0..if cfg!(miri) { 50 } else { 5000 } {
             for _ in 0..3 {
                 let word = &memory.words[usize::try_from(random() % 128).unwrap()];
-                let near = reading.position().wrapping_add(random() % 4) << 16 | random() % 3;
+                let near = (reading.position().wrapping_add(random() % 4) << 16) | (random() % 3);
                 word.store(
                     if random() % 2 == 0 { random() } else { near },
                     Ordering::Relaxed,
