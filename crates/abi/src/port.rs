@@ -242,6 +242,8 @@ mod tests {
             by_urgency: true,
             copied: true,
             replies: true,
+            shared: true,
+            joins: JOINS - 1,
             generation: GENERATION_MASK,
         };
         assert_eq!(PortStatus::unpack(status.pack()), status);
