@@ -17,6 +17,8 @@ pub const THREAD_LINES: usize = 64;
 pub const MAX_PORTS: usize = 32_768;
 /// Wait sets of a domain.
 pub const MAX_WAIT_SETS: usize = 512;
+/// Threads of a domain that handle signals.
+pub const MAX_FIFOS: usize = 1024;
 /// Pending death notifications of a domain.
 pub const MAX_WATCHES: usize = 4096;
 /// Bytes of a message's header at the most.

@@ -3,6 +3,9 @@
 //! ```text
 //! header | spaces | thread lines | ports | name hashes | wait sets | watches | chunk words
 //!   | allocation words | right rows | owner rows | queue heap | trace rings
+//! header | spaces | thread lines | ports | name hashes | wait sets | watches
+//!   | signal FIFOs | signal ranges | signal handlers | chunk words
+//!   | allocation words | right rows | owner rows | queue heap
 //!   | pool: small part, then large part          (both chunk-aligned)
 //! ```
 //!
@@ -15,6 +18,10 @@ use crate::limits::{
     THREAD_LINES,
 };
 use crate::trace::MAX_RING;
+    CHUNK, CHUNK_PAGES, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE,
+    QUEUE_HEAP, THREAD_LINES,
+};
+use crate::signal::{MAX_HANDLERS, MAX_PLACES};
 
 /// First word of a region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"portolan");
@@ -30,6 +37,10 @@ pub const PORT_BYTES: u64 = 512;
 pub const WAIT_SET_BYTES: u64 = 8192;
 /// Bytes of a watch.
 pub const WATCH_BYTES: u64 = 64;
+/// Bytes of a signal FIFO.
+pub const FIFO_BYTES: u64 = 8192;
+/// Bytes of a signal handler's entry.
+pub const HANDLER_BYTES: u64 = 64;
 /// Bytes of an owner word with its destination.
 pub const OWNER_BYTES: u64 = 16;
 /// Bytes of a space's counts of rights on one port.
@@ -73,6 +84,12 @@ pub struct Geometry {
     pub wait_sets: u64,
     /// Offset of the watches.
     pub watches: u64,
+    /// Offset of the signal FIFOs.
+    pub fifos: u64,
+    /// Offset of the table of signal ranges.
+    pub ranges: u64,
+    /// Offset of the signal handlers.
+    pub handlers: u64,
     /// Offset of the chunk words.
     pub chunks: u64,
     /// Offset of the allocation words.
@@ -107,7 +124,10 @@ impl Geometry {
         let names = page(ports + MAX_PORTS as u64 * PORT_BYTES);
         let wait_sets = page(names + MAX_PORTS as u64 * 8);
         let watches = page(wait_sets + MAX_WAIT_SETS as u64 * WAIT_SET_BYTES);
-        let chunks = page(watches + MAX_WATCHES as u64 * WATCH_BYTES);
+        let fifos = page(watches + MAX_WATCHES as u64 * WATCH_BYTES);
+        let ranges = page(fifos + MAX_FIFOS as u64 * FIFO_BYTES);
+        let handlers = page(ranges + MAX_PLACES as u64 * 8);
+        let chunks = page(handlers + MAX_HANDLERS as u64 * HANDLER_BYTES);
         let alloc = page(chunks + 2 * part_chunks * 8);
         let rights = page(alloc + pages * 8);
         let owners = page(rights + MAX_SPACES as u64 * Self::RIGHT_ROW);
@@ -123,6 +143,9 @@ impl Geometry {
             names,
             wait_sets,
             watches,
+            fifos,
+            ranges,
+            handlers,
             chunks,
             alloc,
             rights,
@@ -206,6 +229,9 @@ mod tests {
                 g.names,
                 g.wait_sets,
                 g.watches,
+                g.fifos,
+                g.ranges,
+                g.handlers,
                 g.chunks,
                 g.alloc,
                 g.rights,

@@ -24,6 +24,8 @@ pub const DEFAULT_DEPTH: usize = 128;
 pub const LEVELS: usize = 11;
 /// Blocks of one range: up to seven of each level on either side of the largest.
 pub const MAX_BLOCKS: usize = 14 * LEVELS;
+/// Places for blocks in a domain's table, a power of two; half of them are used.
+pub const MAX_PLACES: usize = 1 << 17;
 /// Handlers of a domain.
 pub const MAX_HANDLERS: usize = 1 << 16;
 

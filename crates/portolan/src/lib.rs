@@ -33,6 +33,7 @@
 //! | ask and answer | [`SendRight::request_reply`], [`ReceiveRight::get_request`], [`Request`] |
 //! | pass rights on, hear of deaths | [`Right`], [`Notice`], [`SendRight::watch`] |
 //! | share memory | [`Domain::make_segment`], [`Segment`] |
+//! | be told of an address | [`Domain::signal`], [`Listener`] |
 //! | wait for many ports, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
 //! | see who holds what | [`Domain::survey`] |
@@ -63,6 +64,7 @@ mod port;
 mod region;
 pub mod structure;
 mod segment;
+mod signal;
 mod survey;
 mod tally;
 #[cfg(feature = "tokio")]
@@ -197,6 +199,8 @@ pub use portolan_arena::Handover;
 /// ```
 pub use portolan_derive::Handover;
 pub use portolan_shm::owner::OwnerError;
+pub use segment::{Segment, SegmentError};
+pub use signal::{Given, HandlerId, Listener, ListenerOptions, Outbox, SignalError};
 pub use survey::{
     AGES, Holder, HoldingSurvey, MemorySurvey, PortKind, PortState, PortSurvey, SpaceState,
     SpaceSurvey, Survey,

@@ -9,12 +9,15 @@ use crate::owner::{AllocWords, OwnerEntry, OwnerRow};
 use crate::queue::{Line, PortEntry, Queue};
 use crate::rights::{RightEntry, RightRow};
 use crate::trace::{Ring, TraceLine};
+use crate::signal::{Fifo, FifoEntry, HandlerEntry, Ranges, RangesLine};
 use crate::wait_set::WaitSetEntry;
 use core::marker::PhantomData;
 use portolan_abi::limits::{
-    LINE, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, QUEUE_HEAP, THREAD_LINES,
+    LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, QUEUE_HEAP, THREAD_LINES,
 };
 use portolan_abi::region::{Geometry, TRACE_BYTES, TRACE_HEAD};
+use portolan_abi::region::Geometry;
+use portolan_abi::signal::{MAX_HANDLERS, MAX_PLACES};
 use portolan_abi::space::{SpacePhase, SpaceStatus};
 use portolan_abi::trace::MAX_RING;
 
@@ -57,6 +60,12 @@ pub struct Header {
     pub reclaims: CounterLine,
     /// Who traces ([`portolan_abi::trace::TraceSwitch`]): what newcomers' switches are set to.
     pub tracer: CounterLine,
+    /// Signal FIFOs that were ever used: those before it.
+    pub fifos: CounterLine,
+    /// Signal ranges: who may change them.
+    pub signals: SignalsLine,
+    /// Signal ranges: what there is.
+    pub ranges: RangesLine,
     /// The domain's name, zero-padded to 128 bytes.
     pub name: [AtomicU64; 16],
     /// Users who may join besides the creator's: a count, then ids.
@@ -83,6 +92,13 @@ pub struct NamesLine {
     /// Goes up whenever a name appears; a futex.
     pub epoch: AtomicU32,
     /// The space that holds the lock plus one, 0 for nobody; a futex.
+    pub lock: AtomicU32,
+}
+
+/// See [`Header::signals`].
+#[repr(C, align(64))]
+pub struct SignalsLine {
+    /// The space that holds the lock on ranges plus one, 0 for nobody; a futex.
     pub lock: AtomicU32,
 }
 
@@ -199,6 +215,10 @@ unsafe impl Words for RightEntry {}
 unsafe impl Words for OwnerEntry {}
 // SAFETY: as above.
 unsafe impl Words for Line {}
+// SAFETY: as above.
+unsafe impl Words for FifoEntry {}
+// SAFETY: as above.
+unsafe impl Words for HandlerEntry {}
 
 /// Mapped memory that [`Tables::new`] was promised: every table of the geometry lies in it.
 struct Ground<'r> {
@@ -243,6 +263,10 @@ pub struct Tables<'r> {
     /// Allocation words.
     pub alloc: AllocWords<'r>,
     threads: &'r [ThreadLine],
+    /// Signal FIFOs.
+    pub fifos: &'r [FifoEntry],
+    places: &'r [AtomicU64],
+    handlers: &'r [HandlerEntry],
     rights: &'r [RightEntry],
     owners: &'r [OwnerEntry],
     queues: &'r [Line],
@@ -278,11 +302,32 @@ impl<'r> Tables<'r> {
             chunks: Chunks::new(ground.table(geometry.chunks, size(geometry.all_chunks()))),
             alloc: AllocWords::new(ground.table(geometry.alloc, size(geometry.pages()))),
             threads: ground.table(geometry.threads, MAX_SPACES * THREAD_LINES),
+            fifos: ground.table(geometry.fifos, MAX_FIFOS),
+            places: ground.table(geometry.ranges, MAX_PLACES),
+            handlers: ground.table(geometry.handlers, MAX_HANDLERS),
             rights: ground.table(geometry.rights, MAX_SPACES * MAX_PORTS),
             owners: ground.table(geometry.owners, MAX_SPACES * size(geometry.pages())),
             queues: ground.table(geometry.queues, size(QUEUE_HEAP) / LINE),
             traces: ground.table(geometry.traces, MAX_SPACES * TRACE_LINES),
         }
+    }
+
+    /// Signal ranges and their handlers.
+    #[inline]
+    pub fn ranges(&self) -> Ranges<'r> {
+        Ranges::new(&self.header.ranges, self.places, self.handlers)
+    }
+
+    /// An open signal FIFO.
+    #[inline]
+    pub fn fifo(&self, index: u32) -> Option<Fifo<'r>> {
+        Fifo::new(self.fifos.get(index as usize)?)
+    }
+
+    /// Signal FIFOs that were ever used.
+    pub fn used_fifos(&self) -> &'r [FifoEntry] {
+        let used = usize::try_from(self.header.fifos.value.load(Ordering::SeqCst));
+        &self.fifos[..used.unwrap_or(MAX_FIFOS).min(MAX_FIFOS)]
     }
 
     /// The owner row of `space`.

@@ -154,7 +154,7 @@ fn a_handler_moves_and_loses_nothing() {
         };
         let mut heads = two.fifos.each_ref().map(|e| Fifo::open(e, 2).1);
         with(two, |two| {
-            let ranges = || Ranges::new(&two.line, &two.places, &two.handlers).unwrap();
+            let ranges = || Ranges::new(&two.line, &two.places, &two.handlers);
             ranges().add(0, 1, (0, 64), 0, 0).unwrap();
             let sender = thread::spawn(move || {
                 let mut sent = 0;

@@ -63,7 +63,8 @@ proptest! {
                     oracle[usize::from(index)] = None;
                 }
                 (3, _) => {
-                    ranges.bury(space);
+                    ranges.disown(space, len % 2 == 0);
+                    ranges.sweep();
                     for handler in &mut oracle {
                         handler.take_if(|h| h.0 == space);
                     }
@@ -81,8 +82,9 @@ proptest! {
             }
         }
         for space in 1..4 {
-            ranges.bury(space);
+            ranges.disown(space, true);
         }
+        ranges.sweep();
         prop_assert!(world.places.iter().all(|p| p.load(std::sync::atomic::Ordering::Relaxed) <= 1));
         prop_assert_eq!(ranges.free_handler(), Some(0));
     }
@@ -104,7 +106,7 @@ impl World {
     }
 
     fn ranges(&self) -> Ranges<'_> {
-        Ranges::new(&self.line, &self.places, &self.handlers).unwrap()
+        Ranges::new(&self.line, &self.places, &self.handlers)
     }
 }
 

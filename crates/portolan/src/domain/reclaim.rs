@@ -43,8 +43,9 @@ pub mod sabotage {
     static OFF: OnceLock<String> = OnceLock::new();
 
     /// The rules, as [`switch_off`] takes them.
-    pub const RULES: [&str; 9] = [
-        "names", "extents", "moving", "claims", "ports", "rights", "chunks", "waits", "wakes",
+    pub const RULES: [&str; 10] = [
+        "names", "extents", "moving", "claims", "ports", "rights", "chunks", "waits", "signals",
+        "wakes",
     ];
 
     /// Switches a rule off in this process, for good; the first call wins.
@@ -194,6 +195,9 @@ impl<'m> Estate<'m> {
         self.keep("rights", Self::drop_rights);
         self.keep("chunks", Self::give_up_chunks);
         self.keep("waits", Self::free_waits);
+        self.keep("signals", |estate| {
+            crate::signal::bury(estate.member, estate.space)
+        });
         self.keep("wakes", Self::wake_everybody);
     }
 
@@ -442,6 +446,7 @@ impl<'m> Estate<'m> {
             }
         }
         port::wake_waiters(member);
+        crate::signal::wake_all(member);
         futex::wake(&tables.header.names.lock, u32::MAX);
         mark!("host.reclaim.wakes");
     }

@@ -2,10 +2,14 @@
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, pause};
 use crate::mark;
+#[cfg(not(loom))]
+use portolan_abi::region::FIFO_BYTES;
 use portolan_abi::signal::{MAX_DEPTH, Slot};
 
 // The model checker has every word to itself, so it gets fewer.
 const SLOTS: usize = if cfg!(loom) { 2 } else { MAX_DEPTH };
+
+const REST: usize = if cfg!(loom) { 0 } else { 1024 - 24 - SLOTS };
 
 /// A FIFO's memory. Each group of fields has its own cache line, named after who writes it.
 #[repr(C, align(64))]
@@ -17,7 +21,11 @@ pub struct FifoEntry {
     /// Written by the reader.
     pub reader: FifoReader,
     slots: [AtomicU64; SLOTS],
+    rest: [AtomicU64; REST],
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<FifoEntry>() as u64 == FIFO_BYTES);
 
 /// See [`FifoEntry::control`].
 #[repr(C, align(64))]
@@ -58,6 +66,7 @@ impl Default for FifoEntry {
             senders: FifoSenders::default(),
             reader: FifoReader::default(),
             slots: core::array::from_fn(|_| AtomicU64::new(0)),
+            rest: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }

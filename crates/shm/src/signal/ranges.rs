@@ -14,7 +14,10 @@ pub struct RangesLine {
     count: AtomicU64,
     /// Blocks of each level; never too few.
     of_level: [AtomicU32; LEVELS],
-    spare: AtomicU32,
+    /// Somebody died in the middle of a change: count anew.
+    dirty: AtomicU32,
+    /// Handlers that were ever used: those before it.
+    used: AtomicU64,
 }
 
 /// A handler of one range, in one line.
@@ -47,6 +50,8 @@ pub enum HandlerState {
         /// The space.
         space: u8,
     },
+    /// Its space is dead: whoever next has the lock takes it out.
+    Orphan,
 }
 
 impl HandlerState {
@@ -55,6 +60,7 @@ impl HandlerState {
             Self::Free => 0,
             Self::Disabled { space } => u64::from(space) << 8 | 1,
             Self::Enabled { space } => u64::from(space) << 8 | 2,
+            Self::Orphan => 3,
         }
     }
 
@@ -63,6 +69,7 @@ impl HandlerState {
         match phase {
             1 => Self::Disabled { space },
             2 => Self::Enabled { space },
+            3 => Self::Orphan,
             _ => Self::Free,
         }
     }
@@ -121,22 +128,24 @@ pub struct Ranges<'a> {
 }
 
 impl<'a> Ranges<'a> {
-    /// `None` unless the number of `places` is a power of two.
+    /// The table over its parts; of the places as many as make a power of two.
     pub fn new(
         line: &'a RangesLine,
         places: &'a [AtomicU64],
         handlers: &'a [HandlerEntry],
-    ) -> Option<Self> {
-        places.len().is_power_of_two().then_some(Self {
+    ) -> Self {
+        let power = 1 << places.len().max(1).ilog2();
+        Self {
             line,
-            places,
+            places: &places[..power.min(places.len())],
             handlers,
-        })
+        }
     }
 
-    /// The handlers' entries.
+    /// The entries of handlers that were ever used.
     pub fn handlers(&self) -> &'a [HandlerEntry] {
-        self.handlers
+        let used = usize::try_from(self.line.used.load(Ordering::Acquire));
+        &self.handlers[..used.unwrap_or(usize::MAX).min(self.handlers.len())]
     }
 
     /// Every enabled handler whose range holds the byte at `offset`; stops nobody.
@@ -197,12 +206,16 @@ impl<'a> Ranges<'a> {
         let Some(entry) = self.handlers.get(usize::from(index)) else {
             return Err(Crowded { used, places });
         };
+        // Before it is anybody's: whoever looks at all handlers looks at this one too.
+        let hint = u64::from(index) + 1;
+        self.line.used.fetch_max(hint, Ordering::AcqRel);
+        // Free, and so without blocks: whatever of these it lives to write, none is there.
+        entry.start.store(start, Ordering::Relaxed);
+        entry.end.store(end, Ordering::Relaxed);
         entry
             .state
             .store(HandlerState::Disabled { space }.pack(), Ordering::Release);
         mark!("signal.handler_claimed");
-        entry.start.store(start, Ordering::Relaxed);
-        entry.end.store(end, Ordering::Relaxed);
         entry.fifo.store(fifo, Ordering::Relaxed);
         entry.delivery.store(delivery, Ordering::Relaxed);
         for block in blocks(start, end) {
@@ -269,6 +282,11 @@ impl<'a> Ranges<'a> {
             .state
             .store(HandlerState::Disabled { space }.pack(), Ordering::Release);
         mark!("signal.handler_disabled");
+        self.take_out(index, entry);
+    }
+
+    /// Takes a handler's blocks out, those that are there, and frees its entry.
+    fn take_out(&self, index: u16, entry: &HandlerEntry) {
         let (start, end) = (
             entry.start.load(Ordering::Relaxed),
             entry.end.load(Ordering::Relaxed),
@@ -313,10 +331,14 @@ impl<'a> Ranges<'a> {
         }
     }
 
-    /// Takes out every handler of a dead space, also one that it was adding or removing,
-    /// and counts anew. Under the lock.
-    pub fn bury(&self, space: u8) {
-        for entry in self.handlers {
+    /// Ends every handler of a dead space, also one that it was adding or removing; their
+    /// blocks stay until [`Self::sweep`]. Takes no lock: who has it may be stopped.
+    /// `held_lock`: it died with the lock.
+    pub fn disown(&self, space: u8, held_lock: bool) {
+        if held_lock {
+            self.line.dirty.store(1, Ordering::Release);
+        }
+        for entry in self.handlers() {
             match entry.state() {
                 HandlerState::Enabled { space: owner }
                 | HandlerState::Disabled { space: owner }
@@ -324,27 +346,24 @@ impl<'a> Ranges<'a> {
                 {
                     entry
                         .state
-                        .store(HandlerState::Disabled { space }.pack(), Ordering::Release);
+                        .store(HandlerState::Orphan.pack(), Ordering::Release);
+                    mark!("host.reclaim.handler");
                 }
                 _ => {}
             }
         }
-        mark!("host.reclaim.signals_disabled");
-        for place in self.places {
-            if let Some((_, handler)) = Block::unpack(place.load(Ordering::Relaxed))
-                && let Some(entry) = self.handlers.get(usize::from(handler))
-                && matches!(entry.state(), HandlerState::Disabled { space: owner } if owner == space)
-            {
-                self.give_up(place);
+    }
+
+    /// Takes out what the dead have left. Under the lock.
+    pub fn sweep(&self) {
+        for (index, entry) in (0..=u16::MAX).zip(self.handlers()) {
+            if entry.state() == HandlerState::Orphan {
+                self.take_out(index, entry);
             }
         }
-        self.recount();
-        for entry in self.handlers {
-            if entry.state() == (HandlerState::Disabled { space }) {
-                entry
-                    .state
-                    .store(HandlerState::Free.pack(), Ordering::Release);
-            }
+        if self.line.dirty.load(Ordering::Acquire) != 0 {
+            self.recount();
+            self.line.dirty.store(0, Ordering::Release);
         }
     }
 
@@ -369,7 +388,10 @@ impl<'a> Ranges<'a> {
     /// An entry that is free.
     pub fn free_handler(&self) -> Option<u16> {
         let free = |e: &HandlerEntry| e.state() == HandlerState::Free;
-        let index = self.handlers.iter().position(free)?;
-        u16::try_from(index).ok()
+        let used = self.handlers();
+        let index = used.iter().position(free).unwrap_or(used.len());
+        u16::try_from(index)
+            .ok()
+            .filter(|i| usize::from(*i) < self.handlers.len())
     }
 }

@@ -1,0 +1,185 @@
+//! Address-valued signals: "look at this address", to whoever wants to know.
+//!
+//! A thread that wants to know makes a [`Listener`] and gives it handlers, each for a
+//! range of addresses. [`Domain::signal`] tells every handler whose range holds the
+//! address, in every space: none, one or many. What it costs does not depend on how many
+//! ranges there are, nor on members that are not interested.
+//!
+//! Signals carry no data and protect none: what lies at the address is a matter between
+//! who writes and who reads it ([`crate::Segment`]). What was written before a signal is
+//! seen by the handler.
+//!
+//! The model is Cheriton and Kutter's (*Optimized Memory-Based Messaging*, section 2.1):
+//! `SignalHandler` is [`Listener::on`], `Signal` is [`Domain::signal`], `SigWait` is
+//! [`Listener::wait`].
+
+mod listener;
+mod lock;
+
+pub use listener::{Given, HandlerId, Listener, ListenerOptions, Outbox};
+
+use crate::member::Member;
+use crate::{Disowned, Domain};
+use portolan_abi::limits::MAX_FIFOS;
+use portolan_shm::mark;
+use portolan_shm::signal::{Crowded, Pushed};
+use portolan_sys::futex;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Why a signal, or a handler, was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SignalError {
+    /// The caller's: the address is not in memory that the domain's members share.
+    #[error(
+        "{address:#x} is not in the domain's shared memory, {shared:x?}: signal an address in a segment or an extent"
+    )]
+    NotShared {
+        /// The address.
+        address: usize,
+        /// What is shared.
+        shared: Range<usize>,
+    },
+    /// The caller's: a range without a byte.
+    #[error("the range {start:#x}..{end:#x} is empty")]
+    Empty {
+        /// Where it starts.
+        start: usize,
+        /// Where it ends.
+        end: usize,
+    },
+    /// The state's: all threads that may listen do.
+    #[error("the domain's {MAX_FIFOS} signal FIFOs are all in use: drop listeners")]
+    NoFifo,
+    /// The state's: no handler can be added.
+    #[error("the domain has no room for another handler: drop some")]
+    NoHandler,
+    /// The state's: the range needs more blocks than are left.
+    #[error(transparent)]
+    Crowded(#[from] Crowded),
+    /// A peer's: another space has held the lock on ranges for too long.
+    #[error(
+        "space {holder} has held the lock on signal ranges for {seconds} s (is it stopped?): try again"
+    )]
+    Locked {
+        /// Who.
+        holder: u8,
+        /// How long we waited.
+        seconds: u64,
+    },
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
+}
+
+impl Domain {
+    /// Signals an address: tells every handler whose range holds it, in the order in which
+    /// this thread signals. How many FIFOs it reached, none of which is no error; one that is
+    /// full counts what it drops ([`Listener::dropped`]).
+    ///
+    /// # Errors
+    ///
+    /// [`SignalError::NotShared`].
+    ///
+    /// ```
+    /// use portolan::Domain;
+    ///
+    /// let domain = Domain::private()?;
+    /// let segment = domain.make_segment(None, 4096)?;
+    /// assert_eq!(domain.signal(segment.address())?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn signal(&self, address: usize) -> Result<usize, SignalError> {
+        let member = self.member();
+        member.present()?;
+        let offset = offset(member, address)?;
+        Ok(signal(member, offset))
+    }
+}
+
+/// Tells every handler of an offset.
+pub(crate) fn signal(member: &Member, offset: u64) -> usize {
+    let tables = member.tables();
+    let mut reached = 0;
+    tables.ranges().find(offset, |_, handler| {
+        let mut to = handler.fifo();
+        loop {
+            reached += usize::from(push(member, to, offset));
+            // S5: it may have moved away from where we have just pushed.
+            match handler.moved_from(to) {
+                Some(now) => to = now,
+                None => break,
+            }
+        }
+    });
+    reached
+}
+
+/// Pushes a signal to one FIFO, and wakes its reader if need be; `false` if it is full.
+fn push(member: &Member, index: u32, offset: u64) -> bool {
+    let Some(fifo) = member.tables().fifo(index) else {
+        return false;
+    };
+    match fifo.push(offset) {
+        Pushed::Done => true,
+        Pushed::Full => false,
+        Pushed::Wake => {
+            let doorbell = &fifo.entry().control.doorbell;
+            doorbell.fetch_add(1, Ordering::SeqCst);
+            mark!("signal.before_wake");
+            futex::wake(doorbell, 1);
+            true
+        }
+    }
+}
+
+/// What the domain's members share, as addresses.
+fn shared(member: &Member) -> Range<usize> {
+    let pages = member.tables().alloc.pages();
+    member.region.address(0)
+        ..member
+            .region
+            .address(u32::try_from(pages).unwrap_or(u32::MAX))
+}
+
+/// The offset of a shared address.
+fn offset(member: &Member, address: usize) -> Result<u64, SignalError> {
+    let shared = shared(member);
+    if !shared.contains(&address) {
+        return Err(SignalError::NotShared { address, shared });
+    }
+    Ok((address - member.region.base()) as u64)
+}
+
+/// Ends the handlers and FIFOs of a dead space. For the host.
+pub(crate) fn bury(member: &Member, space: u8) {
+    let tables = member.tables();
+    let held = lock::release_of(member, space);
+    tables.ranges().disown(space, held);
+    for entry in tables.used_fifos() {
+        let owner = u64::from(space);
+        // Release: nothing of the old owner's comes after it.
+        let _ = entry
+            .control
+            .owner
+            .compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+        mark!("host.reclaim.fifo");
+    }
+    // Only tidiness: whoever next has the lock does it too.
+    if let Some(lock) = lock::try_lock(member) {
+        tables.ranges().sweep();
+        drop(lock);
+    }
+    mark!("host.reclaim.signals");
+}
+
+/// Wakes every reader that sleeps: one of those that the dead signalled may be among them.
+pub(crate) fn wake_all(member: &Member) {
+    for entry in member.tables().used_fifos() {
+        if entry.control.owner.load(Ordering::Acquire) != 0 {
+            entry.control.doorbell.fetch_add(1, Ordering::SeqCst);
+            futex::wake(&entry.control.doorbell, u32::MAX);
+        }
+    }
+}
