@@ -136,6 +136,7 @@ pub(crate) fn audit(image: &Image, journals: &[(u32, Journal)]) -> io::Result<Fi
     audit.port_entries();
     audit.rights()?;
     audit.watches()?;
+    audit.signals()?;
     Ok(audit.found)
 }
 
@@ -610,6 +611,29 @@ impl Audit<'_> {
                 self.found.hung.push(format!("worker {worker} waits for {pending} answers, and only {owed} can come; its other ports: {idle:?}"));
             }
         }
+    }
+
+    /// A4: who listens, and the lock on ranges.
+    fn signals(&mut self) -> io::Result<()> {
+        let mut listed = Vec::new();
+        for space in self.image.fifo_owners()? {
+            listed.push((space, "a signal FIFO"));
+        }
+        for space in self.image.handler_owners()? {
+            listed.push((space, "a signal handler"));
+        }
+        listed.extend(
+            self.image
+                .signal_lock()?
+                .map(|s| (s, "the lock on signal ranges")),
+        );
+        for (space, what) in listed {
+            if !self.is_live(space) {
+                let has = format!("space {space}, which does not live, has {what}");
+                self.found.unreleased.push(has);
+            }
+        }
+        Ok(())
     }
 
     /// A4, A6: the watches.

@@ -3,6 +3,7 @@
 /// Every mark, in order. A test compares it with the sources.
 pub(crate) static MARKS: [&str; 102] = [
 pub(crate) static MARKS: [&str; 121] = [
+pub(crate) static MARKS: [&str; 128] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -49,6 +50,8 @@ pub(crate) static MARKS: [&str; 121] = [
     "host.reclaim.done",
     "host.reclaim.extent",
     "host.reclaim.extents",
+    "host.reclaim.fifo",
+    "host.reclaim.handler",
     "host.reclaim.moving",
     "host.reclaim.names",
     "host.reclaim.owner_row",
@@ -58,7 +61,7 @@ pub(crate) static MARKS: [&str; 121] = [
     "host.reclaim.right",
     "host.reclaim.right_row",
     "host.reclaim.rights",
-    "host.reclaim.signals_disabled",
+    "host.reclaim.signals",
     "host.reclaim.slot",
     "host.reclaim.trace",
     "host.reclaim.trace_ring",
@@ -117,11 +120,16 @@ pub(crate) static MARKS: [&str; 121] = [
     "send.written",
     "signal.before_arm",
     "signal.before_fill",
+    "signal.before_sleep",
+    "signal.before_wake",
     "signal.block_added",
     "signal.block_removed",
+    "signal.fifo_taken",
     "signal.filled",
     "signal.handler_claimed",
     "signal.handler_disabled",
+    "signal.locked",
+    "signal.moved",
     "sleep.armed",
     "sleep.before_futex",
     "watch.fired",

@@ -71,6 +71,11 @@ fn watches_of_the_dead() {
 }
 
 #[test]
+fn signal_handlers_of_the_dead() {
+    is_noticed("signals", "lock on signal ranges");
+}
+
+#[test]
 fn wakes_that_the_dead_owed() {
     is_noticed("wakes", "hung");
 }

@@ -151,3 +151,16 @@ fn async_tokio() {
     lines.push("server: 10 requests, and no client is left");
     says("async_tokio", &lines);
 }
+
+#[test]
+fn address_signal() {
+    says(
+        "address_signal",
+        &[
+            "watcher: row 3 is 30 now",
+            "watcher: row 41 is 410 now",
+            "watcher: row 7 is 70 now",
+            "watcher: 0 signals were dropped",
+        ],
+    );
+}

@@ -2,16 +2,19 @@
 //! the library does with them is used. Only where fields lie is taken from its records.
 
 use core::mem::offset_of;
-use portolan_abi::limits::{CHUNK, LINE, MAX_PORTS, MAX_SPACES, MAX_WATCHES, PAGE};
+use portolan_abi::limits::{CHUNK, LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WATCHES, PAGE};
 use portolan_abi::owner::{AllocWord, ChunkWord, Destination, OwnerWord};
 use portolan_abi::port::{PortStatus, RightWord};
 use portolan_abi::region::{
-    Geometry, MAGIC, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, SPACE_BYTES, WAIT_SET_BYTES, WATCH_BYTES,
+    FIFO_BYTES, Geometry, HANDLER_BYTES, MAGIC, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, SPACE_BYTES,
+    WAIT_SET_BYTES, WATCH_BYTES,
 };
+use portolan_abi::signal::MAX_HANDLERS;
 use portolan_abi::slot::SlotState;
 use portolan_abi::space::{HostWord, SpaceStatus};
 use portolan_shm::queue::PortEntry;
-use portolan_shm::region::{Header, SpaceEntry, WatchEntry};
+use portolan_shm::region::{Header, SignalsLine, SpaceEntry, WatchEntry};
+use portolan_shm::signal::{FifoControl, FifoEntry};
 use portolan_shm::wait_set::WaitSetEntry;
 use rustix::fs::SeekFrom;
 use std::collections::BTreeMap;
@@ -123,6 +126,38 @@ impl Image {
 
     fn word(&self, offset: u64) -> io::Result<u64> {
         Ok(word_at(&self.bytes(offset, 8)?, 0))
+    }
+
+    /// The spaces that have signal FIFOs.
+    pub(crate) fn fifo_owners(&self) -> io::Result<Vec<u8>> {
+        let owner = at(offset_of!(FifoEntry, control) + offset_of!(FifoControl, owner));
+        let len = MAX_FIFOS as u64 * FIFO_BYTES;
+        let words = self.words(self.geometry.fifos, len)?;
+        let owners = words.iter().filter(|(o, _)| o % FIFO_BYTES == owner);
+        Ok(owners.map(|(_, word)| word.to_le_bytes()[0]).collect())
+    }
+
+    /// The spaces that have signal handlers, in use or being changed.
+    pub(crate) fn handler_owners(&self) -> io::Result<Vec<u8>> {
+        let len = MAX_HANDLERS as u64 * HANDLER_BYTES;
+        let words = self.words(self.geometry.handlers, len)?;
+        // The state is the first word: what it is used for, then whose it is.
+        let states = words.iter().filter(|(o, _)| o % HANDLER_BYTES == 0);
+        let owned = states.filter(|(_, word)| matches!(word.to_le_bytes()[0], 1 | 2));
+        Ok(owned.map(|(_, word)| word.to_le_bytes()[1]).collect())
+    }
+
+    /// The space that holds the lock on signal ranges.
+    pub(crate) fn signal_lock(&self) -> io::Result<Option<u8>> {
+        let [low, high, ..] = self
+            .word(at(
+                offset_of!(Header, signals) + offset_of!(SignalsLine, lock)
+            ))?
+            .to_le_bytes();
+        // One more than the space.
+        Ok(u16::from_le_bytes([low, high])
+            .checked_sub(1)
+            .and_then(|space| u8::try_from(space).ok()))
     }
 
     /// The words of a table that are not zero, by their offset in it. Holes are not read.

@@ -2,7 +2,9 @@
 
 use super::actor::{Actor, stay};
 use super::{Failure, PATIENCE};
-use portolan::{Access, Deadline, Message, PortOptions, SendRight, WaitSet, Waiting, WhenFull};
+use portolan::{
+    Access, Deadline, ListenerOptions, Message, PortOptions, SendRight, WaitSet, Waiting, WhenFull,
+};
 use std::time::{Duration, Instant};
 
 /// A death, and who is there.
@@ -36,7 +38,7 @@ const fn scene(
 }
 
 /// Every scene: one for each rule, and more for the one that wakes in several ways.
-pub(crate) static SCENES: [Scene; 11] = [
+pub(crate) static SCENES: [Scene; 12] = [
     scene("names", "bind.names_locked", bind),
     scene("extents", "send.before_publish", send_extents),
     scene("moving", "right.receive_leaves", send_port),
@@ -48,6 +50,7 @@ pub(crate) static SCENES: [Scene; 11] = [
     },
     scene("chunks", "chunk.claimed", allocate),
     scene("waits", "watch.taken", watch),
+    scene("signals", "signal.block_added", listen),
     Scene {
         sleeps: true,
         survivor: sleep,
@@ -188,6 +191,14 @@ fn watch(actor: &Actor) -> Result<(), Failure> {
     let notify = actor.domain.bind(PortOptions::unnamed())?;
     actor.await_cue()?;
     Ok(inbox.watch(&notify, 1)?)
+}
+
+fn listen(actor: &Actor) -> Result<(), Failure> {
+    actor.await_cue()?;
+    let mut listener = actor.domain.listen(ListenerOptions::default())?;
+    let all = listener.shared();
+    listener.on(all, |_| {})?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -38,5 +38,5 @@
 mod fifo;
 mod ranges;
 
-pub use fifo::{Fifo, FifoEntry, Head, Pushed};
+pub use fifo::{Fifo, FifoControl, FifoEntry, Head, Pushed};
 pub use ranges::{Crowded, HandlerEntry, HandlerState, Ranges, RangesLine};
