@@ -1,11 +1,9 @@
 //! Where each table lies in a region's file.
 //!
 //! ```text
-//! header | spaces | thread lines | ports | name hashes | wait sets | watches | chunk words
-//!   | allocation words | right rows | owner rows | queue heap | trace rings
 //! header | spaces | thread lines | ports | name hashes | wait sets | watches
 //!   | signal FIFOs | signal ranges | signal handlers | chunk words
-//!   | allocation words | right rows | owner rows | queue heap
+//!   | allocation words | right rows | owner rows | queue heap | trace rings
 //!   | pool: small part, then large part          (both chunk-aligned)
 //! ```
 //!
@@ -14,14 +12,11 @@
 //! guarded in another way than small ones; the domain's limit bounds their sum.
 
 use crate::limits::{
-    CHUNK, CHUNK_PAGES, LINE, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE, QUEUE_HEAP,
-    THREAD_LINES,
-};
-use crate::trace::MAX_RING;
-    CHUNK, CHUNK_PAGES, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE,
+    CHUNK, CHUNK_PAGES, LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE,
     QUEUE_HEAP, THREAD_LINES,
 };
 use crate::signal::{MAX_HANDLERS, MAX_PLACES};
+use crate::trace::MAX_RING;
 
 /// First word of a region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"portolan");

@@ -62,9 +62,9 @@ mod member;
 mod message;
 mod port;
 mod region;
-pub mod structure;
 mod segment;
 mod signal;
+pub mod structure;
 mod survey;
 mod tally;
 #[cfg(feature = "tokio")]
@@ -206,7 +206,6 @@ pub use survey::{
     SpaceSurvey, Survey,
 };
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
-pub use segment::{Segment, SegmentError};
 pub use wait::Waiting;
 pub use wait_set::{AddError, Ready, Token, WaitError, WaitSet, WaitSetError};
 

@@ -29,6 +29,6 @@ pub mod owner;
 pub mod queue;
 pub mod region;
 pub mod rights;
-pub mod trace;
 pub mod signal;
+pub mod trace;
 pub mod wait_set;

@@ -8,15 +8,14 @@ use crate::chunk::Chunks;
 use crate::owner::{AllocWords, OwnerEntry, OwnerRow};
 use crate::queue::{Line, PortEntry, Queue};
 use crate::rights::{RightEntry, RightRow};
-use crate::trace::{Ring, TraceLine};
 use crate::signal::{Fifo, FifoEntry, HandlerEntry, Ranges, RangesLine};
+use crate::trace::{Ring, TraceLine};
 use crate::wait_set::WaitSetEntry;
 use core::marker::PhantomData;
 use portolan_abi::limits::{
     LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, QUEUE_HEAP, THREAD_LINES,
 };
 use portolan_abi::region::{Geometry, TRACE_BYTES, TRACE_HEAD};
-use portolan_abi::region::Geometry;
 use portolan_abi::signal::{MAX_HANDLERS, MAX_PLACES};
 use portolan_abi::space::{SpacePhase, SpaceStatus};
 use portolan_abi::trace::MAX_RING;
