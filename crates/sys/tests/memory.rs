@@ -295,3 +295,21 @@ fn what_owns_something_is_not_clone() {
     <portolan_sys::fork::CloseOnFork as NotClone<_>>::holds();
     <portolan_sys::bell::FutexFd as NotClone<_>>::holds();
 }
+
+#[test]
+fn a_file_reopened_to_read_cannot_be_written() {
+    let fd = memory::create("to read", 2 * PAGE as u64).unwrap();
+    assert_eq!(rustix::io::pwrite(&fd, b"seen", 0).unwrap(), 4);
+    let reader = memory::reopen_to_read(&fd).unwrap();
+    memory::verify(&reader, 2 * PAGE as u64).unwrap();
+    let denied = rustix::io::pwrite(&reader, b"x", 0).unwrap_err();
+    assert_eq!(denied, rustix::io::Errno::BADF);
+    Mapping::shared_anywhere(&reader, PAGE).expect_err("it cannot be mapped for writing");
+    let mapping = Mapping::read_only(&reader, PAGE).unwrap();
+    assert_eq!(mapping.len(), PAGE);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let start = format!("{:x}-", mapping.base().addr());
+    let line = maps.lines().find(|line| line.starts_with(&start)).unwrap();
+    assert!(line.contains(" r--s "), "{line}");
+    assert!(Mapping::read_only(&reader, PAGE + 1).is_err());
+}
