@@ -10,7 +10,7 @@ use portolan_measure::child::Control;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::experiments::chain;
+use crate::experiments::{chain, neighbour};
 use crate::pair;
 
 /// What a further process is for.
@@ -20,6 +20,7 @@ pub(crate) enum Brief {
     Chain(chain::Brief),
     #[cfg(feature = "probes")]
     Breakdown(crate::experiments::breakdown::pair::Brief),
+    Neighbour(neighbour::Brief),
 }
 
 /// The whole life of a further process.
@@ -31,5 +32,6 @@ pub(crate) fn serve(brief: Brief, control: &Control, descriptors: Vec<OwnedFd>) 
         Brief::Breakdown(brief) => {
             crate::experiments::breakdown::pair::serve(&brief, control, descriptors)
         }
+        Brief::Neighbour(brief) => neighbour::serve(&brief, control),
     }
 }

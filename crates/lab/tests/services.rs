@@ -6,7 +6,8 @@
 mod support;
 
 use support::{
-    array, cell, figures_are_sound, follows_from, quick, rows, table, verdict, why_left_out,
+    array, cell, figure, figures_are_sound, follows_from, lab, quick, rows, table, verdict,
+    why_left_out,
 };
 
 #[test]
@@ -53,4 +54,74 @@ fn a_chain_without_guarded_domains_hands_over_and_copies() {
         verdict(&outcome, "copying-amplified")["holds"],
         "cannot tell"
     );
+}
+
+#[test]
+fn a_neighbour_is_measured_beside_moving_and_copying() {
+    if portolan_sys::machine::cpus_allowed().len() < 2 {
+        return;
+    }
+    let outcome = quick("neighbour", &[]);
+    figures_are_sound(&outcome);
+    let beside = table(&outcome, "neighbour").unwrap();
+    for row in [
+        "moved, guarded",
+        "moved, trusted",
+        "copied, pipe",
+        "copied, unix socket",
+    ] {
+        for column in ["neighbour reads", "slowdown", "messages carry"] {
+            assert!(
+                cell(beside, row, column)["here"].is_f64(),
+                "{row}, {column}"
+            );
+        }
+    }
+    assert!(cell(beside, "nothing", "neighbour reads")["here"].is_f64());
+    assert!(cell(beside, "a busy loop without memory", "slowdown")["here"].is_f64());
+    let note = beside["note"].as_str().unwrap();
+    assert!(note.contains("the neighbour"), "{note}");
+    let slows = verdict(&outcome, "copying-slows-neighbours");
+    follows_from(slows, "beside moving to beside copying", 1.0);
+
+    let siblings = table(&outcome, "siblings").unwrap();
+    assert_eq!(
+        rows(siblings),
+        ["no sibling", "1 busy sibling", "7 busy siblings"]
+    );
+    for row in rows(siblings) {
+        for column in ["guarded, 8 KiB", "guarded, 2 MiB", "trusted, 2 MiB"] {
+            assert!(
+                cell(siblings, row, column)["here"].is_f64(),
+                "{row}, {column}"
+            );
+        }
+    }
+    // The claim is that it takes more.
+    let beside = verdict(&outcome, "unmapping-beside-siblings");
+    let ratio = &figure(beside, "guarded, 8 KiB, 7 siblings to none")["range"];
+    let expected = if ratio[0].as_f64().unwrap() > 1.0 {
+        "holds"
+    } else if ratio[1].as_f64().unwrap() < 1.0 {
+        "does not hold"
+    } else {
+        "cannot tell"
+    };
+    assert_eq!(beside["holds"], expected, "{beside}");
+}
+
+#[test]
+fn one_processor_has_no_neighbour() {
+    let cpu = portolan_sys::machine::cpus_allowed()[0];
+    portolan_sys::machine::pin(cpu).unwrap();
+    let output = lab(&["run", "neighbour", "--quick", "--json"]);
+    assert!(output.status.success());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let why = report["records"][0]["result"]["left_out"]["why"]
+        .as_str()
+        .unwrap();
+    assert!(why.contains("needs 2 processors, and may use 1"), "{why}");
+    // A chain needs no more than one.
+    let outcome = quick("chain", &[]);
+    figures_are_sound(&outcome);
 }

@@ -4,6 +4,7 @@ pub(crate) mod breakdown;
 pub(crate) mod chain;
 mod figures;
 mod head;
+pub(crate) mod neighbour;
 mod pages;
 mod table4;
 mod table5;
@@ -21,4 +22,5 @@ pub(crate) const ALL: &[&Experiment] = &[
     &table5::EXPERIMENT,
     &breakdown::EXPERIMENT,
     &chain::EXPERIMENT,
+    &neighbour::EXPERIMENT,
 ];

@@ -1,0 +1,273 @@
+//! What others notice of our messages: a neighbour that needs the memory, and the
+//! sender's own threads.
+
+mod reader;
+mod siblings;
+
+use std::time::{Duration, Instant};
+
+use portolan_measure::case::{Case, Mode, Pattern, Payload, Placement, Protection, System};
+use portolan_measure::cpus::Cpus;
+use portolan_measure::run::{self, Run};
+
+use crate::clock::Timed;
+use crate::error::Result;
+use crate::experiment::{Context, DASH, Experiment, Need, Source};
+use crate::lanes::{Beside, Track, criterion};
+use crate::outcome::{Cell, Outcome, Table, Verdict};
+use crate::unit::Unit;
+use reader::Neighbour;
+pub(crate) use reader::{Brief, serve};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "neighbour",
+    title: "What a neighbour, and the sender's own threads, notice",
+    source: Source {
+        paper: DASH,
+        section: "Introduction; completing the transfer; evaluation",
+    },
+    hypothesis: "Copies take memory and caches away from everybody else; moved memory is not \
+        touched. But ending a sender's access means interrupting the processors that run its \
+        other threads, which a copy does not.",
+    method: "The neighbour is a process with a processor of its own that reads 256 MiB over and \
+        over. Meanwhile two others pass 1 MiB messages that nobody looks at, as many a second \
+        by each system (1 GiB a second; the table says what was reached), or nothing happens, \
+        or a loop runs that needs no memory. Rows in turn, slice by slice; the slowdown is the \
+        processor time that a byte takes the neighbour, to that beside nothing. Then messages whose \
+        pages are touched by both sides, sent by a thread beside which 0, 1 and 7 others of its \
+        process are busy on other processors.",
+    needs: &[Need::Cpus(2), Need::Memory(1 << 30)],
+    run,
+};
+
+/// Bytes of a message, and how many bytes a second are passed.
+const MESSAGE: u64 = 1 << 20;
+const GOODPUT: f64 = (1_u64 << 30) as f64;
+/// Memory that the neighbour reads; in a quick run, too little to say much.
+const READS: usize = 256 << 20;
+const READS_QUICK: usize = 8 << 20;
+/// How long to rest when as much was passed as should have been by now.
+const REST: Duration = Duration::from_micros(200);
+
+const NOTHING: &str = "nothing";
+const LOOP: &str = "a busy loop without memory";
+const MOVED: &str = "moved, guarded";
+const COPIED: &str = "copied, pipe";
+
+/// What happens beside the neighbour; a system, if messages are passed.
+const ROWS: [(&str, Option<(System, Protection)>); 6] = [
+    (NOTHING, None),
+    (LOOP, None),
+    (MOVED, Some((System::Portolan, Protection::Guarded))),
+    (
+        "moved, trusted",
+        Some((System::Portolan, Protection::Trusted)),
+    ),
+    (COPIED, Some((System::Pipe, Protection::None))),
+    (
+        "copied, unix socket",
+        Some((System::UnixStream, Protection::None)),
+    ),
+];
+
+/// One row under way.
+struct Row {
+    /// What a byte takes the neighbour, in seconds.
+    track: Track,
+    /// Bytes a second that were passed.
+    passed: Vec<f64>,
+    run: Option<Box<dyn Run>>,
+}
+
+fn run(context: &Context<'_>) -> Result<Outcome> {
+    let (slices, time) = context.pick(
+        (3, Duration::from_millis(4)),
+        (20, Duration::from_millis(100)),
+    );
+    context.progress.begin(ROWS.len() + siblings::STEPS);
+    let mut outcome = Outcome::default();
+    let (placement, seat) = place(context.cpus);
+    let mut rows = Vec::new();
+    for (name, system) in ROWS {
+        context.progress.step(name);
+        let guarded = matches!(system, Some((_, Protection::Guarded)));
+        if let Some(why) = context.lacks(Need::Guarded).filter(|_| guarded) {
+            outcome.leave_out(name, why);
+            continue;
+        }
+        let run = system.map(|(system, protection)| {
+            let case = Case {
+                mode: Mode::Block,
+                protection,
+                payload: Payload::Untouched,
+                pattern: Pattern::RoundTrip { one_way: true },
+                placement,
+                ..Case::new(system, MESSAGE)
+            };
+            run::start(&case, context.cpus)
+        });
+        rows.push(Row {
+            track: Track {
+                name: name.to_owned(),
+                times: Vec::new(),
+            },
+            passed: Vec::new(),
+            run: run.transpose()?,
+        });
+    }
+    let bytes = context.pick(READS_QUICK, READS);
+    let mut neighbour = Neighbour::start(bytes, context.cpus.peer(seat))?;
+    // It reads all of it once before anything counts.
+    neighbour.reads(time, || Ok(()))?;
+    for _ in 0..slices {
+        for row in &mut rows {
+            context.progress.note(row.track.name.clone());
+            row.slice(&mut neighbour, time)?;
+        }
+    }
+    neighbour.finish()?;
+    for row in &mut rows {
+        if let Some(run) = row.run.take() {
+            run.finish()?;
+        }
+    }
+    outcome.tables.push(table(&rows, placement));
+    outcome.verdicts.push(verdict(&rows));
+    siblings::measure(context, &mut outcome)?;
+    Ok(outcome)
+}
+
+/// Where the two run that pass messages, and the neighbour's seat.
+fn place(cpus: &Cpus) -> (Placement, u32) {
+    if cpus.count() > 2 {
+        (Placement::TwoCpus, 1)
+    } else {
+        (Placement::OneCpu, 0)
+    }
+}
+
+impl Row {
+    fn slice(&mut self, neighbour: &mut Neighbour, time: Duration) -> Result<()> {
+        let (name, run, passed) = (&self.track.name, &mut self.run, &mut self.passed);
+        let byte = neighbour.reads(time, || {
+            match run {
+                Some(run) => passed.push(pass(run.as_mut(), time)?),
+                None if name == LOOP => {
+                    let start = Instant::now();
+                    while start.elapsed() < time {
+                        std::hint::spin_loop();
+                    }
+                }
+                None => std::thread::sleep(time),
+            }
+            Ok(())
+        })?;
+        self.track.times.push(byte);
+        Ok(())
+    }
+}
+
+/// Passes messages there and back, as many as are due; bytes a second that were passed.
+fn pass(run: &mut dyn Run, time: Duration) -> Result<f64> {
+    let start = Instant::now();
+    let mut bytes = 0.0;
+    loop {
+        let elapsed = start.elapsed();
+        // At least one round, however short the time.
+        if elapsed >= time && bytes > 0.0 {
+            return Ok(bytes / elapsed.as_secs_f64());
+        }
+        if bytes <= GOODPUT * elapsed.as_secs_f64() {
+            run.rounds(1)?;
+            bytes += 2.0 * MESSAGE as f64;
+        } else {
+            std::thread::sleep(REST);
+        }
+    }
+}
+
+/// The row's time by byte to that beside nothing.
+fn slowdown(rows: &[Row], name: &str) -> Option<Beside> {
+    let track = |name: &str| rows.iter().find(|row| row.track.name == name);
+    let (row, nothing) = (track(name)?, track(NOTHING)?);
+    Beside::ratio(&row.track.times, &nothing.track.times)
+}
+
+fn table(rows: &[Row], placement: Placement) -> Table {
+    let columns = [
+        ("neighbour reads", Unit::BytesPerSecond),
+        ("slowdown", Unit::Times),
+        ("messages carry", Unit::BytesPerSecond),
+    ];
+    let mut table = Table::new(
+        "neighbour",
+        "A neighbour that reads memory",
+        "beside it",
+        &columns,
+    );
+    for row in rows {
+        let reads = Timed::of(row.track.times.iter().map(|byte| 1.0 / byte).collect());
+        let slowdown = slowdown(rows, &row.track.name).filter(|_| row.track.name != NOTHING);
+        let mut cells = vec![
+            reads.cell(),
+            slowdown.map_or_else(Cell::default, Beside::cell),
+        ];
+        if !row.passed.is_empty() {
+            cells.push(Timed::of(row.passed.clone()).cell());
+        }
+        table.row(row.track.name.clone(), cells);
+    }
+    let others = match placement {
+        Placement::OneCpu => {
+            "There are two processors: the neighbour has one, and both sides of the messages \
+             take turns on the other."
+        }
+        Placement::TwoCpus => "The neighbour and both sides of the messages have a processor each.",
+    };
+    table.note(format!(
+        "{others} Processors that are two threads of one core share more than memory; the loop's \
+         row says how much that alone slows the neighbour."
+    ))
+}
+
+fn verdict(rows: &[Row]) -> Verdict {
+    let claim = "The load imposed by copying can have second-order effects as well. For example, \
+        the added bus traffic slows down DMA devices and the computations of other CPUs";
+    let track = |name: &str| rows.iter().find(|row| row.track.name == name);
+    let against = track(MOVED).zip(track(COPIED)).and_then(|(moved, copied)| {
+        // What a byte takes the neighbour beside moving, to beside copying.
+        Beside::ratio(&moved.track.times, &copied.track.times)
+    });
+    let (moved, copied) = (slowdown(rows, MOVED), slowdown(rows, COPIED));
+    let show = |ratio: Option<Beside>| ratio.map_or_else(|| "not measured".into(), Beside::show);
+    let carried = |name: &str| {
+        let carried = track(name).map(|row| Timed::of(row.passed.clone()).median());
+        Unit::BytesPerSecond.show(carried.unwrap_or(f64::NAN))
+    };
+    let paragraph = format!(
+        "Beside {} that go through a pipe the neighbour takes {} as long as beside nothing; \
+         beside {} that change owner in a guarded domain, {}; beside a loop without memory, {}. \
+         Moving to copying, that is {}. It holds if the neighbour takes less beside moving. {}",
+        carried(COPIED),
+        show(copied),
+        carried(MOVED),
+        show(moved),
+        show(slowdown(rows, LOOP)),
+        show(against),
+        criterion(1.0),
+    );
+    let figure = |ratio: Option<Beside>| ratio.map_or_else(Cell::default, Beside::cell);
+    Verdict::new(
+        "copying-slows-neighbours",
+        claim,
+        against.and_then(Beside::less),
+    )
+    .because(paragraph)
+    .figure("slowdown beside copying", Unit::Times, figure(copied))
+    .figure("slowdown beside moving", Unit::Times, figure(moved))
+    .figure(
+        "beside moving to beside copying",
+        Unit::Times,
+        figure(against),
+    )
+}

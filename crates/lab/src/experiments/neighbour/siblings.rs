@@ -1,0 +1,272 @@
+//! Busy threads beside the one that sends: ending access to a page then means telling
+//! the processors that they run on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use portolan_measure::case::{Case, Mode, Pattern, Placement, Protection, Shape, System};
+use portolan_measure::cpus::{self, Cpus};
+use portolan_measure::run::{self, Run};
+use portolan_measure::sampler::{Sampler, clock_cost};
+
+use crate::error::Result;
+use crate::experiment::{Context, Need};
+use crate::lanes::{Beside, Effort, Track, criterion};
+use crate::outcome::{Axis, Cell, Origin, Outcome, Plot, Table, Verdict};
+use crate::unit::Unit;
+
+/// How many, and the row's name.
+const SIBLINGS: [(u32, &str); 3] = [
+    (0, "no sibling"),
+    (1, "1 busy sibling"),
+    (7, "7 busy siblings"),
+];
+
+/// A column: protection, bytes, name.
+const COLUMNS: [(Protection, u64, &str); 6] = [
+    (Protection::Guarded, 8 << 10, "guarded, 8 KiB"),
+    (Protection::Guarded, 64 << 10, "guarded, 64 KiB"),
+    (Protection::Guarded, 2 << 20, "guarded, 2 MiB"),
+    (Protection::Trusted, 8 << 10, "trusted, 8 KiB"),
+    (Protection::Trusted, 64 << 10, "trusted, 64 KiB"),
+    (Protection::Trusted, 2 << 20, "trusted, 2 MiB"),
+];
+
+/// Threads of this process that keep other processors busy, until dropped.
+struct Busy {
+    over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Busy {
+    /// Returns when all of them run. They share what processors there are beside ours.
+    fn start(count: u32, cpus: &Cpus) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let running = Arc::new(AtomicU32::new(0));
+        let threads = (0..count).map(|seat| {
+            let (over, running, cpu) = (Arc::clone(&over), Arc::clone(&running), cpus.peer(seat));
+            std::thread::spawn(move || {
+                // Where it may not be pinned it is busy all the same, somewhere.
+                let _ = cpus::pin(cpu);
+                running.fetch_add(1, Ordering::Relaxed);
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        while running.load(Ordering::Relaxed) < count {
+            std::thread::yield_now();
+        }
+        Self { over, threads }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // It cannot have panicked: it only looks at a flag.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Steps of progress.
+pub(super) const STEPS: usize = COLUMNS.len();
+
+/// A message under way, and its times by number of siblings.
+struct Lane {
+    name: &'static str,
+    run: Box<dyn Run>,
+    sampler: Sampler,
+    tracks: Vec<Track>,
+}
+
+impl Lane {
+    fn start(
+        (protection, bytes, name): (Protection, u64, &'static str),
+        context: &Context<'_>,
+    ) -> Result<Self> {
+        let case = Case {
+            mode: Mode::Block,
+            protection,
+            shape: Shape::Accessed,
+            pattern: Pattern::RoundTrip { one_way: true },
+            placement: Placement::OneCpu,
+            ..Case::new(System::Portolan, bytes)
+        };
+        context.progress.step(name);
+        let track = |&(_, name): &(u32, &str)| Track {
+            name: name.to_owned(),
+            times: Vec::new(),
+        };
+        Ok(Self {
+            name,
+            run: run::start(&case, context.cpus)?,
+            sampler: Sampler::new(clock_cost()),
+            tracks: SIBLINGS.iter().map(track).collect(),
+        })
+    }
+}
+
+pub(super) fn measure(context: &Context<'_>, outcome: &mut Outcome) -> Result<()> {
+    let effort = context.pick(
+        Effort {
+            slices: 3,
+            slice: Duration::from_millis(1),
+        },
+        Effort {
+            slices: 30,
+            slice: Duration::from_millis(15),
+        },
+    );
+    let unguarded = context.lacks(Need::Guarded);
+    let wanted = |protection| protection != Protection::Guarded || unguarded.is_none();
+    let mut lanes = Vec::new();
+    for column in COLUMNS
+        .into_iter()
+        .filter(|&(protection, ..)| wanted(protection))
+    {
+        lanes.push(Lane::start(column, context)?);
+    }
+    for _ in 0..effort.slices {
+        for (row, (count, name)) in SIBLINGS.into_iter().enumerate() {
+            context.progress.note(name);
+            let busy = Busy::start(count, context.cpus);
+            for lane in &mut lanes {
+                lane.run.slice(effort.slice, &mut lane.sampler)?;
+                // A slice has at least one round, thus a sample.
+                let median = lane.sampler.close_slice().unwrap_or(f64::NAN);
+                lane.tracks[row].times.push(median / 1e12);
+            }
+            drop(busy);
+        }
+    }
+    let mut columns = Vec::new();
+    for lane in lanes {
+        lane.run.finish()?;
+        columns.push((lane.name, lane.tracks));
+    }
+    if let Some(why) = unguarded {
+        outcome.leave_out("guarded messages beside busy siblings", why);
+    }
+    outcome.tables.push(table(&columns, context.cpus));
+    outcome.plots.push(plot(&columns));
+    outcome.verdicts.push(verdict(&columns));
+    Ok(())
+}
+
+type Columns = [(&'static str, Vec<Track>)];
+
+fn table(columns: &Columns, cpus: &Cpus) -> Table {
+    let heading: Vec<(&str, Unit)> = columns
+        .iter()
+        .map(|&(name, _)| (name, Unit::Seconds))
+        .collect();
+    let mut table = Table::new(
+        "siblings",
+        "A message, by busy threads of the sender's process",
+        "beside the sender",
+        &heading,
+    );
+    for (row, (_, name)) in SIBLINGS.into_iter().enumerate() {
+        let cells = columns.iter().map(|(_, tracks)| tracks[row].timed().cell());
+        table.row(name, cells.collect::<Vec<Cell>>());
+    }
+    let others = cpus.count() - 1;
+    table.note(format!(
+        "Sender and receiver take turns on one processor; the siblings keep {} busy. As many \
+         processors have to be told when access ends, and no more, however many threads there \
+         are.",
+        match others {
+            1 => "the one other".to_owned(),
+            more => format!("up to {more} others"),
+        }
+    ))
+}
+
+fn plot(columns: &Columns) -> Plot {
+    let mut plot = Plot::new(
+        "siblings",
+        "A message, by busy threads of the sender's process",
+        Axis::linear("busy siblings", Unit::Count),
+        Axis::log("time", Unit::Seconds),
+    );
+    for (colour, (name, tracks)) in (0..).zip(columns) {
+        let points = SIBLINGS
+            .iter()
+            .zip(tracks)
+            .map(|(&(count, _), track)| (f64::from(count), track.timed().median()));
+        plot.series(*name, Origin::Here, colour, points.collect::<Vec<_>>());
+    }
+    plot
+}
+
+fn verdict(columns: &Columns) -> Verdict {
+    let claim = "This mechanism is designed for shared-memory multiprocessors in which \
+        synchronous unmapping is expensive because of the inconsistency problem of translation \
+        lookaside buffers";
+    let tracks = |column: &str| {
+        let found = columns.iter().find(|(name, _)| *name == column);
+        found.map(|(_, tracks)| tracks.as_slice())
+    };
+    // Row 0 has no sibling, row 2 the most.
+    let ratio = |column| {
+        let tracks = tracks(column)?;
+        Beside::ratio(&tracks[2].times, &tracks[0].times)
+    };
+    let show = |ratio: Option<Beside>| ratio.map_or_else(|| "not measured".into(), Beside::show);
+    let cell = |row: usize| {
+        tracks("guarded, 8 KiB").map_or_else(Cell::default, |tracks| tracks[row].timed().cell())
+    };
+    let page = ratio("guarded, 8 KiB");
+    // More, where the comparison asks for less.
+    let answer = page.and_then(Beside::less).map(|less| !less);
+    let paragraph = format!(
+        "Beside 7 busy siblings a guarded message of 8 KiB takes {} as long as beside none; one \
+         of 2 MiB {}, and a trusted one of 8 KiB, for which nothing is unmapped, {}. Here the \
+         sender itself ends the access, and waits for the other processors, before its message \
+         is there to be taken. It holds if the guarded message of 8 KiB takes longer. {}",
+        show(page),
+        show(ratio("guarded, 2 MiB")),
+        show(ratio("trusted, 8 KiB")),
+        criterion(1.0),
+    );
+    let figure = |ratio: Option<Beside>| ratio.map_or_else(Cell::default, Beside::cell);
+    Verdict::new("unmapping-beside-siblings", claim, answer)
+        .because(paragraph)
+        .figure("guarded, 8 KiB, no sibling", Unit::Seconds, cell(0))
+        .figure("guarded, 8 KiB, 7 busy siblings", Unit::Seconds, cell(2))
+        .figure(
+            "guarded, 8 KiB, 7 siblings to none",
+            Unit::Times,
+            figure(page),
+        )
+        .figure(
+            "guarded, 2 MiB, 7 siblings to none",
+            Unit::Times,
+            figure(ratio("guarded, 2 MiB")),
+        )
+        .figure(
+            "trusted, 8 KiB, 7 siblings to none",
+            Unit::Times,
+            figure(ratio("trusted, 8 KiB")),
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn siblings_run_until_they_are_dropped() {
+        let busy = Busy::start(3, &Cpus::choose());
+        assert!(busy.threads.iter().all(|thread| !thread.is_finished()));
+        let over = Arc::clone(&busy.over);
+        drop(busy);
+        assert!(over.load(Ordering::Relaxed) && Arc::strong_count(&over) == 1);
+    }
+}
