@@ -23,6 +23,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     Ls(LsArgs),
     Top(TopArgs),
+    Trace(TraceArgs),
     Port(PortArgs),
     Doctor(DoctorArgs),
     /// A further process of a running command. Not for users.
@@ -335,6 +336,77 @@ fn interval(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err("say how many seconds, from 0.05 to 3600".to_owned()),
+    }
+}
+
+/// Record what a running domain does, event by event, into a file for Perfetto.
+///
+/// Joins the domain, switches recording on in every process of it, and off again at the
+/// end: after --seconds, at Ctrl-C, or when the domain ends. Nothing has to be restarted,
+/// and nothing stays on if this command is killed. The file is in the Chrome trace event
+/// format: a process for each space, a track for each thread, an arrow from each message's
+/// send to its receive. What the rings could not keep is counted as lost.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  portolan trace frames --seconds 2\n  portolan trace frames --events send,receive,wake --output frames.json"
+)]
+pub(crate) struct TraceArgs {
+    /// The domain; may be left out if there is only one
+    pub(crate) domain: Option<String>,
+    /// The user whose domain it is
+    #[arg(long, value_name = "UID")]
+    pub(crate) user: Option<u32>,
+    /// End after so long (default: at Ctrl-C)
+    #[arg(long, value_name = "SECONDS", value_parser = timeout)]
+    pub(crate) seconds: Option<f64>,
+    /// Write this file (default: trace-DOMAIN.json)
+    #[arg(long, short, alias = "out", value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Only these kinds of events (default: all)
+    #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) events: Vec<EventName>,
+    /// Events that each process keeps until they are read, 64 bytes each; rounded up to a
+    /// power of two
+    #[arg(long, default_value_t = 8192, value_name = "EVENTS", value_parser = clap::value_parser!(u32).range(16..=65_536))]
+    pub(crate) ring: u32,
+    /// Print a summary as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A kind of event, as `--events` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EventName {
+    /// A message was sent
+    Send,
+    /// A message was taken
+    Receive,
+    /// A message's pages were mapped or opened at once
+    Map,
+    /// A first touch opened pages (guarded domains), or was refused
+    Fault,
+    /// A sender woke a receiver
+    Wake,
+    /// A receiver, or a sender without room, slept
+    Sleep,
+    /// A process died
+    Death,
+    /// What a process had held was returned
+    Reclaim,
+}
+
+impl From<EventName> for portolan::EventKind {
+    fn from(name: EventName) -> Self {
+        match name {
+            EventName::Send => Self::Send,
+            EventName::Receive => Self::Receive,
+            EventName::Map => Self::Map,
+            EventName::Fault => Self::Fault,
+            EventName::Wake => Self::Wake,
+            EventName::Sleep => Self::Sleep,
+            EventName::Death => Self::Death,
+            EventName::Reclaim => Self::Reclaim,
+        }
     }
 }
 

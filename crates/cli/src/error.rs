@@ -40,6 +40,9 @@ pub(crate) enum CliError {
     /// Caller's: the domain that was named does not run.
     #[error("no domain named {name:?} runs on this machine")]
     NotRunning { name: String },
+    /// A peer's: somebody else traces the domain; the library's reason says who.
+    #[error("{0}")]
+    Traced(String),
     /// A peer's: the domain ended while it was looked at.
     #[error("the domain {name:?} has ended: every process that was in it has left or died")]
     Ended { name: String },
@@ -116,6 +119,7 @@ impl CliError {
             Self::Measure(error) => error.blame(),
             Self::NeighbourLost { .. }
             | Self::Ended { .. }
+            | Self::Traced(_)
             | Self::NoPort { .. }
             | Self::NothingCame { .. }
             | Self::NoAnswer { .. }
@@ -147,6 +151,7 @@ impl CliError {
             Self::NoDomain => "start a program that joins one (`portolan port receive` does)",
             Self::WhichDomain { .. } => "name one of them (and --user UID, if names are alike)",
             Self::NotRunning { .. } => "`portolan ls` lists the domains that run",
+            Self::Traced(_) => "a domain has one tracer at a time: wait, or end that process",
             Self::Ended { .. } => "start a program that joins it, and look again",
             Self::Measure(MeasureError::NoCoordinator) => {
                 "run `portolan bench` or `portolan demo`, which start it themselves"

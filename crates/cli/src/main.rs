@@ -15,6 +15,7 @@ mod error;
 mod ls;
 mod port;
 mod top;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Ls(args) => ls::run(&args).map_err(CliError::from),
         Command::Port(args) => port::run(&args.command),
         Command::Top(args) => top::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args).map_err(CliError::from),
         Command::Peer => child::main(demo::stage_main),
     };

@@ -10,7 +10,7 @@ use support::{portolan, succeeds};
 
 #[test]
 fn every_help_has_an_example() {
-    for command in ["demo", "bench", "ls", "doctor"] {
+    for command in ["demo", "bench", "ls", "trace", "doctor"] {
         let help = succeeds(&[command, "--help"]);
         assert!(
             help.contains(&format!("Example:\n  portolan {command}")),

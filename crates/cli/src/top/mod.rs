@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use portolan::{Domain, JoinError, Observer, Survey};
+use portolan::{Builder, Domain, JoinError, Observer, Survey};
 use portolan_measure::out;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -39,7 +39,9 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
     if !args.json && !terminal {
         return Err(CliError::NoTerminal);
     }
-    let observer = observe(args)?;
+    let (name, user) = which(args.domain.as_deref(), args.user)?;
+    let builder = Domain::builder(&name).of_user(user).deadline(PATIENCE);
+    let observer = observe(builder, &name)?;
     let interval = Duration::from_secs_f64(args.interval);
     if args.json {
         return once(&observer, interval);
@@ -47,33 +49,38 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
     watch(&observer, interval)
 }
 
-/// Looks into the domain that was named, or the only one there is.
-fn observe(args: &TopArgs) -> Result<Observer> {
+/// Name and user of the domain that was named, or of the only one there is.
+pub(crate) fn which(domain: Option<&str>, user: Option<u32>) -> Result<(String, u32)> {
     let us = portolan_sys::process::user();
     let mut there: Vec<_> = ls::running()?.into_iter().collect();
-    if let Some(wanted) = &args.domain {
+    if let Some(wanted) = domain {
         there.retain(|found| found.name == *wanted);
     }
-    if let Some(user) = args.user {
+    if let Some(user) = user {
         there.retain(|found| found.user == user);
     } else if there.len() > 1 && there.iter().any(|found| found.user == us) {
         there.retain(|found| found.user == us);
     }
-    let (name, user) = match (&there[..], &args.domain) {
-        ([only], _) => (only.name.clone(), only.user),
-        ([], Some(wanted)) => (wanted.clone(), args.user.unwrap_or(us)),
-        ([], None) => return Err(CliError::NoDomain),
+    match (&there[..], domain) {
+        ([only], _) => Ok((only.name.clone(), only.user)),
+        ([], Some(wanted)) => Ok((wanted.to_owned(), user.unwrap_or(us))),
+        ([], None) => Err(CliError::NoDomain),
         (several, _) => {
             let names = several
                 .iter()
                 .map(|f| format!("{} (user {})", f.name, f.user));
             let names = names.collect::<Vec<_>>().join(", ");
-            return Err(CliError::WhichDomain { names });
+            Err(CliError::WhichDomain { names })
         }
-    };
-    let builder = Domain::builder(&name).of_user(user).deadline(PATIENCE);
+    }
+}
+
+/// Looks into a domain that runs.
+pub(crate) fn observe(builder: Builder, name: &str) -> Result<Observer> {
     builder.observe().map_err(|error| match error {
-        JoinError::NotRunning { .. } => CliError::NotRunning { name },
+        JoinError::NotRunning { .. } => CliError::NotRunning {
+            name: name.to_owned(),
+        },
         other => CliError::library("looking into the domain")(other),
     })
 }

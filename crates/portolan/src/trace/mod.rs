@@ -207,10 +207,13 @@ impl Domain {
         Ok(trace)
     }
 
-    /// Who traces this domain, if anybody.
+    /// The space that traces this process, if one does: from when its events are recorded
+    /// until they are not.
     pub fn tracer(&self) -> Option<u8> {
-        self.member().present().ok()?;
-        switch::tracer(self.member()).map(|switch| switch.tracer)
+        let member = self.member();
+        member.present().ok()?;
+        let entry = member.tables().spaces.get(usize::from(member.space))?;
+        TraceSwitch::unpack(entry.trace.switch.load(Ordering::Acquire)).map(|on| on.tracer)
     }
 
     fn taken(&self, by: TraceSwitch) -> TraceError {
@@ -247,7 +250,7 @@ impl Trace {
         let _ = self.meet();
         let member = self.domain.member();
         let mut drained = Drained {
-            company: switch::spaces(member).any(|(id, ..)| id != member.space),
+            company: switch::company(member),
             ..Drained::default()
         };
         for (space, reader) in &mut self.readers {
@@ -266,12 +269,15 @@ impl Trace {
         Ok(drained)
     }
 
-    /// Ends the trace, and reads what is left.
+    /// Ends the trace, and reads what is left. What is unfinished now counts as lost.
     ///
     /// # Errors
     ///
     /// [`Disowned`].
-    pub fn finish(mut self, each: impl FnMut(Event)) -> Result<Drained, Disowned> {
+    pub fn finish(&mut self, each: impl FnMut(Event)) -> Result<Drained, Disowned> {
+        self.domain.member().present()?;
+        // Whose switch is off has no ring that we knew of.
+        let _ = self.meet();
         switch::end(self.domain.member(), self.switch);
         let mut drained = self.drain(each)?;
         // Their writers are dead, or in no hurry.
@@ -316,7 +322,7 @@ impl Trace {
                 self.readers.entry(id).or_insert_with(|| Reader::new(since));
             }
             let process = number(entry.pid.load(Ordering::Relaxed));
-            if process != 0 {
+            if process != 0 && phase != SpacePhase::Free {
                 let name = || read_text(&entry.name);
                 let key = (id, lower(incarnation));
                 self.known.entry(key).or_insert_with(|| TracedSpace {

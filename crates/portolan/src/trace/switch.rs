@@ -138,11 +138,17 @@ pub(crate) fn give_back(member: &Member, space: u8) {
     }
 }
 
-/// The spaces that there are, with their incarnations and phases.
+/// Every place for a space, with what is there. One may be free and yet have a ring to be
+/// read: its space came and went.
 pub(super) fn spaces(member: &Member) -> impl Iterator<Item = (u8, SpaceStatus, &SpaceEntry)> {
     let all = (1..=u8::MAX).filter_map(|id| Some((id, entry(member, id)?)));
-    all.filter_map(|(id, entry)| {
+    all.map(|(id, entry)| {
         let status = SpaceStatus::unpack(entry.status.load(Ordering::SeqCst));
-        (status.phase != SpacePhase::Free).then_some((id, status, entry))
+        (id, status, entry)
     })
+}
+
+/// Whether anybody but us is there.
+pub(super) fn company(member: &Member) -> bool {
+    spaces(member).any(|(id, status, _)| id != member.space && status.phase != SpacePhase::Free)
 }

@@ -147,6 +147,30 @@ fn a_newcomer_is_traced_from_its_first_message_on() {
 }
 
 #[test]
+fn who_comes_and_goes_between_two_looks_is_heard_of() {
+    let name = unique("trace-visitor");
+    let domain = host(&name);
+    let mut port = domain.bind(PortOptions::named("frames")).unwrap();
+    let mut trace = domain.trace().unwrap();
+    for bytes in [1, 2] {
+        let mut visitor = Child::joined(&name);
+        visitor.ask("connect frames");
+        visitor.ask(&format!("send {bytes}"));
+        let deadline = Deadline::after(PATIENCE);
+        assert_eq!(port.receive(Access::Later, deadline).unwrap().len(), bytes);
+        visitor.ask("leave");
+    }
+    let mut events = Vec::new();
+    let drained = trace.finish(|event| events.push(event)).unwrap();
+    assert!(!drained.company && drained.lost == 0);
+    let sent: Vec<u64> = of(&events, EventKind::Send)
+        .iter()
+        .map(|e| e.bytes)
+        .collect();
+    assert_eq!(sent, [1, 2]);
+}
+
+#[test]
 fn a_death_is_seen_with_what_was_returned() {
     let name = unique("trace-death");
     let domain = host(&name);
@@ -188,7 +212,7 @@ fn the_dead_are_heard_to_the_end() {
     let _port = domain.bind(PortOptions::named("frames").queue(16)).unwrap();
     let mut victim = Child::joined(&name);
     victim.ask("connect frames");
-    let trace = domain.trace().unwrap();
+    let mut trace = domain.trace().unwrap();
     for bytes in 1..=5 {
         victim.ask(&format!("send {bytes}"));
     }
@@ -283,7 +307,7 @@ fn a_tracer_that_is_killed_leaves_nothing_on() {
     sender.ask("send 1");
     let received = port.receive(Access::Later, Deadline::after(PATIENCE));
     assert_eq!(received.unwrap().len(), 1);
-    let trace = domain.trace().unwrap();
+    let mut trace = domain.trace().unwrap();
     let mut events = Vec::new();
     trace.finish(|event| events.push(event)).unwrap();
     assert_eq!(events, []);

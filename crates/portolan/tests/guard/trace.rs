@@ -56,7 +56,7 @@ fn a_stray_access_is_the_last_that_is_heard_of_a_process() {
     sender.ask("connect frames");
     let builder = Domain::builder(&name).protection(Protection::Guarded);
     let domain = builder.join().unwrap();
-    let trace = domain.trace().unwrap();
+    let mut trace = domain.trace().unwrap();
     let address = sender.number("allocate 4096 7");
     sender.ask("send 0");
     receiver.ask("receive now");
