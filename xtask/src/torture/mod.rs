@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `coordinator` | spawns, kills, stops, pauses, and counts |
 //! | `kills` | which mark is to be died at next, and by whom |
-//! | `worker` | one process's random mix of operations |
+//! | `worker` | one process's random mix of operations; `sharing`: on segments and signals |
 //! | `payload` | what stands in every extent, so that a page with two owners shows |
 //! | `board` | memory outside the region: orders, and the workers' journals |
 //! | [`crate::audit`] | the auditor |
@@ -44,10 +44,11 @@ pub(crate) enum Doing {
     Closing,
     Connecting,
     Pausing,
+    Sharing,
 }
 
 impl Doing {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Starting,
         Self::Joining,
         Self::Leaving,
@@ -63,6 +64,7 @@ impl Doing {
         Self::Closing,
         Self::Connecting,
         Self::Pausing,
+        Self::Sharing,
     ];
 
     pub(crate) fn of(word: u64) -> Self {

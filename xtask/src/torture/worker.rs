@@ -1,5 +1,7 @@
 //! A worker: one process that does a random mix of everything, until it is killed.
 
+mod sharing;
+
 use super::board::{Board, Entry, MAX_HELD, Word, enlist};
 use super::payload;
 use super::random::Random;
@@ -308,7 +310,8 @@ impl Worker {
             83..86 => self.wait_in_set(),
             86..90 => self.bind(),
             90..92 => self.close(),
-            92..97 => self.connect(),
+            92..95 => self.connect(),
+            95..97 => self.share(),
             97 if self.random.once_in(2) => self.give_port(),
             97 => self.park(),
             98 => self.watch(),
