@@ -121,6 +121,8 @@ pub(crate) enum BenchKind {
     Watched,
     /// What stays resident in a process that has joined a domain and does nothing
     Memory,
+    /// A map of a million keys from one process to another, beside serialisers
+    Structures,
 }
 
 /// List domains, their spaces and ports, queues, and who owns how much.

@@ -25,6 +25,15 @@ use portolan_measure::{MeasureError, child};
 use crate::args::{Args, Command};
 use crate::error::CliError;
 
+/// What a further process of this program may be for.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+enum Own {
+    /// A stage of the demo.
+    Stage(demo::StageBrief),
+    /// The receiver of `bench structures`.
+    Structures(bench::structures::Brief),
+}
+
 fn main() -> ExitCode {
     let outcome = match Args::parse().command {
         Command::Demo(args) => demo::run(&args),
@@ -34,7 +43,10 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args).map_err(CliError::from),
-        Command::Peer => child::main(demo::stage_main),
+        Command::Peer => child::main(|own, control, descriptors| match own {
+            Own::Stage(brief) => demo::stage_main(brief, control, descriptors),
+            Own::Structures(brief) => bench::structures::peer_main(&brief, control, descriptors),
+        }),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

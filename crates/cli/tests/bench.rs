@@ -233,3 +233,47 @@ fn peers_have_rows() {
         &["iceoryx2"],
     );
 }
+
+#[test]
+fn structures_have_every_step_and_their_budgets() {
+    let text = succeeds(&["bench", "structures", "--quick", "--json"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let systems: Vec<&str> = rows.iter().map(|r| r["system"].as_str().unwrap()).collect();
+    assert_eq!(systems[0], "portolan");
+    if cfg!(feature = "serialisers") {
+        for system in ["postcard", "bincode 2", "rkyv"] {
+            // Over a port and over a socket.
+            let times = systems.iter().filter(|s| **s == system).count();
+            assert_eq!(times, 2, "{system}");
+        }
+    }
+    for row in rows {
+        for step in ["transfer", "first_lookup", "lookups", "total"] {
+            assert!(row[step].as_f64().unwrap() > 0.0, "{step} in {row}");
+        }
+        for step in ["build", "encode", "decode"] {
+            assert!(row[step].as_f64().unwrap() >= 0.0, "{step} in {row}");
+        }
+        assert!(row["bytes"].as_u64().unwrap() > 100_000 * 30, "{row}");
+    }
+    let hand_over = &report["hand_over"];
+    assert_eq!(hand_over["extents"], 1);
+    assert!(hand_over["ratio"].as_f64().unwrap() > 0.0);
+    let budgets = report["budgets"].as_array().unwrap();
+    assert_eq!(budgets.len(), 3);
+
+    let text = succeeds(&["bench", "structures", "--quick", "--filter", "portolan"]);
+    assert!(
+        text.contains("portolan, again") && text.contains("hand-over, one way"),
+        "{text}"
+    );
+    assert!(
+        text.contains("a structure handed over, to null message"),
+        "{text}"
+    );
+    assert!(
+        text.lines().skip(6).all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+}

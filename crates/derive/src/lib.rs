@@ -55,7 +55,6 @@ fn expand(input: &DeriveInput) -> Result<TokenStream, Error> {
             // - no `Drop`, or the two implementations of `NoDrop` would be in conflict;
             // - name, size, alignment and each field's name, place and type are described.
             #[automatically_derived]
-            #[allow(unsafe_code)]
             unsafe impl #with_arena #krate::Handover<#arena> for #name #ours #bounds {
                 fn describe(to: &mut #krate::Describe) {
                     to.record::<Self>(#text, |to| { let _ = &to; #parts });

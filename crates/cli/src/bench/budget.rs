@@ -114,6 +114,14 @@ pub(crate) fn judge(rows: &[Measured]) -> Vec<Verdict> {
 }
 
 impl Budget {
+    /// What `measured` over so many rows comes to.
+    pub(crate) fn verdict_of(&self, measured: f64, rows: usize) -> Verdict {
+        Verdict {
+            rows,
+            ..self.verdict(measured)
+        }
+    }
+
     fn verdict(&self, measured: f64) -> Verdict {
         let stretched = self
             .stretch

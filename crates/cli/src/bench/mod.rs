@@ -6,6 +6,7 @@
 //! | `plan` | which rows there are |
 //! | `resident` | `bench memory`: idle processes |
 //! | `report` | table and JSON |
+//! | `structures` | `bench structures`, which has steps of its own |
 //!
 //! The mechanisms, and how they are measured, are in the crate `portolan-measure`.
 
@@ -13,6 +14,7 @@ mod budget;
 mod plan;
 mod report;
 mod resident;
+pub(crate) mod structures;
 mod watched;
 
 use std::time::Duration;
@@ -32,6 +34,9 @@ type Entry = harness::Entry<Option<Budget>>;
 type Measured = harness::Measured<Option<Budget>>;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    if args.kind == BenchKind::Structures {
+        return structures::run(args);
+    }
     let cpus = Cpus::choose();
     let machine = Machine::look(&cpus);
     let mut groups = plan::plan(args.kind, args.quick, &cpus);
@@ -59,7 +64,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
 fn effort(args: &BenchArgs) -> Effort {
     // A sleeper's round takes longer, and 64 senders must all be at it.
     let scale = match args.kind {
-        BenchKind::Latency | BenchKind::Throughput | BenchKind::Memory | BenchKind::Watched => 1,
+        BenchKind::Latency
+        | BenchKind::Throughput
+        | BenchKind::Memory
+        | BenchKind::Watched
+        | BenchKind::Structures => 1,
         BenchKind::Wake => 2,
         BenchKind::Fanin => 10,
     };

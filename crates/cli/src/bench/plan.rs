@@ -131,6 +131,8 @@ pub(crate) fn plan(kind: BenchKind, quick: bool, cpus: &Cpus) -> Vec<Group> {
         BenchKind::Wake => wake(cpus),
         BenchKind::Watched => watched(),
         BenchKind::Memory => resident(),
+        // It has steps of its own.
+        BenchKind::Structures => Vec::new(),
     };
     if cpus.single() {
         for group in &mut groups {

@@ -213,7 +213,7 @@ fn legend(measured: &[Measured]) -> String {
     format!("\nxyard: the ratio to another row of this run, the yardstick\n{lines}")
 }
 
-fn verdicts(budgets: &[Verdict]) -> String {
+pub(super) fn verdicts(budgets: &[Verdict]) -> String {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("budget", Left),
@@ -236,6 +236,11 @@ fn verdicts(budgets: &[Verdict]) -> String {
         ]);
     }
     table.render()
+}
+
+/// A time for people.
+pub(super) fn nanos(time: f64) -> String {
+    figure(Unit::OneWay, time)
 }
 
 /// A ratio in few characters.

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::files::{Input, Output};
 use super::stages::{Done, Ready, Role, StageBrief, Start};
+use crate::Own;
 use crate::args::CarrierName;
 use crate::error::{CliError, Result};
 
@@ -149,7 +150,7 @@ fn start(carrier: CarrierName, input: &Input, result: &File, block_kib: u32) -> 
             domain: format!("portolan-demo-{}", std::process::id()),
         };
         let ends: Vec<_> = ends.into_iter().flatten().collect();
-        let child = Child::start(role.name(), &brief, &ends)?;
+        let child = Child::start(role.name(), &Own::Stage(brief), &ends)?;
         Ok(Stage {
             child,
             ready: None,

@@ -32,7 +32,7 @@ use std::io::IsTerminal as _;
 
 use clap::ValueEnum as _;
 
-pub(crate) use stages::stage_main;
+pub(crate) use stages::{StageBrief, stage_main};
 
 use self::files::{Input, Output};
 use self::report::Outcome;
