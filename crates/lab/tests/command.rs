@@ -169,3 +169,35 @@ fn the_breakdown_needs_a_build_with_probes() {
     let why = report["records"][0]["result"]["left_out"]["why"].as_str();
     assert!(why.unwrap().contains("--features probes"), "{why:?}");
 }
+
+#[test]
+fn ablations_have_each_thing_with_and_without() {
+    let report = report(&lab(&["run", "ablations", "--quick", "--json"]));
+    let outcome = outcome(&report, "ablations");
+    let table = &outcome["tables"][0];
+    let time = |label: &str, column: usize| {
+        let rows = table["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["label"] == label).unwrap();
+        row["cells"][column]["here"].as_f64()
+    };
+    let columns = table["columns"].as_array().unwrap().len();
+    // A domain that this machine cannot have leaves its column empty, and says so.
+    let guarded = outcome["left_out"].as_array().unwrap().is_empty();
+    for column in 0..columns {
+        for label in [
+            "64 KiB in eight extents",
+            "64 KiB in one extent",
+            "header of 4 KiB by way of a buffer",
+            "header of 4 KiB in place",
+            "64 KiB into a buffer allocated for it",
+            "64 KiB moved",
+            "saved: allocating and freeing 64 KiB",
+        ] {
+            let found = time(label, column).is_some_and(|time| time > 0.0);
+            assert_eq!(found, column == 0 || guarded, "{label}");
+        }
+    }
+    let verdicts = outcome["verdicts"].as_array().unwrap();
+    assert_eq!(verdicts.len(), if guarded { 2 } else { 1 });
+    assert_eq!(verdicts[0]["id"], "structure-pays-trusted");
+}

@@ -1,5 +1,6 @@
 //! The experiments. [`experiment`](crate::experiment) says how to add one.
 
+mod ablations;
 pub(crate) mod breakdown;
 pub(crate) mod chain;
 mod figures;
@@ -21,6 +22,7 @@ pub(crate) const ALL: &[&Experiment] = &[
     &table4::EXPERIMENT,
     &table5::EXPERIMENT,
     &breakdown::EXPERIMENT,
+    &ablations::EXPERIMENT,
     &chain::EXPERIMENT,
     &neighbour::EXPERIMENT,
 ];

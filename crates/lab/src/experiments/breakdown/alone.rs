@@ -6,7 +6,8 @@ use portolan::{
 };
 
 use super::load::Load;
-use super::tally::{Tally, Trace};
+use super::tally::Tally;
+use super::trace::Trace;
 use crate::error::{LabError, Result};
 
 pub(super) struct Alone {

@@ -5,7 +5,8 @@
 //! | `load` | what a message carries, and how it is touched |
 //! | `alone` | a process that sends to itself |
 //! | `pair` | two processes, to and fro |
-//! | `tally` | what they passed: means, deviations, the sum against the whole |
+//! | `trace` | what one of them passed in a round |
+//! | `tally` | all rounds: means, deviations, the sum against the whole |
 //! | `tree` | the paper's Figure 6, with our segments in its places |
 //! | `run` | all of it, repetition by repetition |
 //! | `figures`, `verdicts` | the tables, plots and verdicts made of that |
@@ -22,6 +23,8 @@ pub(crate) mod pair;
 mod run;
 #[cfg(feature = "probes")]
 mod tally;
+#[cfg(feature = "probes")]
+mod trace;
 #[cfg(feature = "probes")]
 mod tree;
 #[cfg(feature = "probes")]

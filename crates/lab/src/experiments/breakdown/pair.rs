@@ -26,7 +26,8 @@ use portolan_sys::ticks;
 use serde::{Deserialize, Serialize};
 
 use super::load::Load;
-use super::tally::{Passage, Tally, Trace};
+use super::tally::Tally;
+use super::trace::{Passage, Trace};
 use crate::error::{LabError, Result};
 use crate::experiment::Context;
 

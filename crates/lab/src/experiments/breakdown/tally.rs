@@ -12,88 +12,12 @@
 //! interrupted them fell into one segment or another. So the trimmed means of the segments
 //! add up to the trimmed mean of the whole, as the raw ones do.
 
-use portolan::probes::{Collected, Letter, Point};
+use portolan::probes::{Letter, Point};
+
+use super::trace::{POINTS, Passage, Trace};
 
 /// Of a batch, how many ways the trimmed mean keeps: in the slowest, something else ran.
 const KEPT: f64 = 0.95;
-
-/// What one process passed in one round.
-#[derive(Clone, Debug)]
-pub(super) struct Trace {
-    pub(super) begun: u64,
-    ticks: [u64; POINTS],
-    at: [u64; POINTS],
-    passes: [u64; POINTS],
-}
-
-const POINTS: usize = Point::ALL.len();
-
-impl Trace {
-    /// As words: when it began, then three for each point.
-    pub(super) const WORDS: usize = 1 + 3 * POINTS;
-
-    pub(super) fn of(collected: &Collected) -> Self {
-        Self {
-            begun: collected.begun,
-            ticks: std::array::from_fn(|i| collected.ticks(Point::ALL[i])),
-            at: std::array::from_fn(|i| collected.at(Point::ALL[i])),
-            passes: std::array::from_fn(|i| collected.passes(Point::ALL[i]).into()),
-        }
-    }
-
-    pub(super) fn words(&self) -> impl Iterator<Item = u64> {
-        let points = (0..POINTS).flat_map(|i| [self.ticks[i], self.at[i], self.passes[i]]);
-        std::iter::once(self.begun).chain(points)
-    }
-
-    pub(super) fn from_words(word: impl Fn(usize) -> u64) -> Self {
-        Self {
-            begun: word(0),
-            ticks: std::array::from_fn(|i| word(1 + 3 * i)),
-            at: std::array::from_fn(|i| word(2 + 3 * i)),
-            passes: std::array::from_fn(|i| word(3 + 3 * i)),
-        }
-    }
-
-    pub(super) fn at(&self, point: Point) -> u64 {
-        self.at[point as usize]
-    }
-
-    fn passes(&self, point: Point) -> u64 {
-        self.passes[point as usize]
-    }
-
-    /// Ticks of the segments that end at a point, and how often it was passed.
-    fn segment(&self, point: Point) -> (i64, u64) {
-        (self.ticks[point as usize].cast_signed(), self.passes(point))
-    }
-}
-
-/// How a message gets from one process to the other: what one passes last before it, and
-/// the other first after it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Passage {
-    notice: Point,
-    noticed: Point,
-}
-
-impl Passage {
-    /// To one that sleeps: the system calls that wake and sleep are part of it.
-    pub(super) const WAKE: Self = Self {
-        notice: Point::WakeFound,
-        noticed: Point::SleepWoken,
-    };
-    /// To one that polls: a line of cache.
-    pub(super) const LINE: Self = Self {
-        notice: Point::SendPublished,
-        noticed: Point::ReceiveSeen,
-    };
-
-    /// Whether the segment lies on a message's way, and not beside it.
-    fn is_on_way(self, point: Point) -> bool {
-        point <= self.notice || (point > self.noticed && point <= Point::AccessDone)
-    }
-}
 
 /// A segment of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -496,33 +420,8 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
+    use super::super::trace::tests::trace;
     use super::*;
-
-    fn trace(begun: u64, points: &[(Point, u64)]) -> Trace {
-        let mut words = vec![0; Trace::WORDS];
-        words[0] = begun;
-        let mut last = begun;
-        for (point, at) in points {
-            let first = 1 + 3 * *point as usize;
-            words[first] += at - last;
-            words[first + 1] = *at;
-            words[first + 2] += 1;
-            last = *at;
-        }
-        Trace::from_words(|at| words[at])
-    }
-
-    #[test]
-    fn traces_survive_as_words() {
-        let before = trace(5, &[(Point::SendCalled, 7), (Point::AccessDone, 19)]);
-        let words: Vec<u64> = before.words().collect();
-        assert_eq!(words.len(), Trace::WORDS);
-        let after = Trace::from_words(|at| words[at]);
-        assert_eq!(after.begun, 5);
-        assert_eq!(after.at(Point::AccessDone), 19);
-        assert_eq!(after.ticks[Point::AccessDone as usize], 12);
-        assert_eq!(after.passes(Point::SendCalled), 1);
-    }
 
     #[test]
     fn a_way_between_two_adds_up() {
