@@ -37,6 +37,7 @@
 //! | wait for many ports, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
 //! | see who holds what | [`Domain::survey`] |
+//! | export counters (feature `metrics`) | `Survey::record_metrics` |
 //! | see what everybody does, event by event | [`Domain::trace`], [`Trace`] |
 //!
 //! # What to expect of it

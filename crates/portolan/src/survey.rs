@@ -6,6 +6,8 @@
 //! domain that is hardly used takes microseconds and allocates nothing in it.
 
 mod extents;
+#[cfg(feature = "metrics")]
+mod metrics;
 
 pub use extents::{AGES, Holder, HoldingSurvey};
 
