@@ -15,6 +15,8 @@
 //! | [`space`] | a space's status word and the host word |
 //! | [`trace`] | the switch of a trace, and the words of an event |
 //! | [`channel`] | a channel's memory: stamps, metas, readers |
+//! | [`rpc`] | the packets of calls and answers |
+//! | [`sum`] | the checksum of units and packets |
 //! | [`hello`] | what a newcomer and the host say to one another |
 //!
 //! ```
@@ -30,9 +32,11 @@ pub mod limits;
 pub mod owner;
 pub mod port;
 pub mod region;
+pub mod rpc;
 pub mod signal;
 pub mod slot;
 pub mod space;
+pub mod sum;
 pub mod thread;
 pub mod trace;
 

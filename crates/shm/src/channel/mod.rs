@@ -56,6 +56,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use portolan_abi::channel::{MAGIC, ReaderState, Shape, Stamp, UNIT_HEAD_WORDS, UnitPhase};
 
 pub use portolan_abi::channel::{Lagging, Meta};
+pub use portolan_abi::sum::Sum;
 
 /// The head of a channel.
 #[repr(C, align(64))]
@@ -388,38 +389,5 @@ impl<'a> Unit<'a> {
             sum.word(word.load(Ordering::Relaxed));
         }
         sum.finish()
-    }
-}
-
-/// A checksum seeded with the position, so that a unit of another lap does not pass.
-///
-/// Two running sums over words: an order of words or a shift shows, as plain sums would
-/// not. Fast rather than strong: it stands against accidents, not against forgers.
-#[derive(Clone, Copy)]
-pub struct Sum {
-    a: u64,
-    b: u64,
-}
-
-impl Sum {
-    /// The sum of nothing at `position`.
-    pub fn seeded(position: u64) -> Self {
-        Self {
-            a: position ^ 0x9e37_79b9_7f4a_7c15,
-            b: !position,
-        }
-    }
-
-    /// Adds a word.
-    pub fn word(&mut self, word: u64) {
-        self.a = self.a.wrapping_add(word);
-        self.b = self.b.wrapping_add(self.a);
-    }
-
-    /// The sum in 32 bits.
-    pub fn finish(self) -> u32 {
-        let mixed = (self.a ^ self.b.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let [.., a, b, c, d] = mixed.to_le_bytes();
-        u32::from_le_bytes([a, b, c, d])
     }
 }

@@ -1,0 +1,715 @@
+//! The client's half.
+
+use crate::assembly::{Assembly, Progress, first_burst, pieces};
+use crate::packet::{Seal, open, seal, word, words};
+use crate::{Closed, Link, Misbehaved, NotCalled, Settings, Time};
+use core::time::Duration;
+use portolan_abi::rpc::{
+    Flags, Header, Kind, NOT_COMING, NOT_WANTED, PLACES, Status, WINDOW, expand, low_24,
+    pack_deadline,
+};
+
+/// One call, without its arguments.
+///
+/// ```
+/// use portolan_proto::{Call, Flags, Time};
+/// let call = Call { flags: Flags::ONE_WAY, ..Call::new(0xfeed) };
+/// assert_eq!((call.method, call.deadline), (0xfeed, None));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Which method.
+    pub method: u32,
+    /// How.
+    pub flags: Flags,
+    /// When it ends as [`Outcome::Deadline`].
+    pub deadline: Option<Time>,
+}
+
+impl Call {
+    /// A call of `method`: reliable, checked, with an answer, without a deadline.
+    pub const fn new(method: u32) -> Self {
+        Self {
+            method,
+            flags: Flags(0),
+            deadline: None,
+        }
+    }
+}
+
+/// Which call of a [`Client`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallId {
+    place: usize,
+    serial: u64,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The server answered.
+    Answered(Status),
+    /// No answer came in time. It may have run.
+    Deadline,
+    /// The server that it was sent to is gone. It may have run.
+    ServerDied,
+    /// The connection was closed. It may have run.
+    Closed(Closed),
+}
+
+/// What a client has seen, for people and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientCounts {
+    /// Packets that were dropped because they were damaged, or of another time.
+    pub damaged: u64,
+    /// Answers to calls that were no longer open.
+    pub late: u64,
+    /// Questions that were asked.
+    pub asked: u64,
+    /// Packets that were sent again because the server asked.
+    pub sent_again: u64,
+    /// One-way calls of which it is not known whether they arrived.
+    pub unconfirmed: u64,
+}
+
+/// The client's half of a connection; see the [crate].
+#[derive(Debug)]
+pub struct Client {
+    settings: Settings,
+    session: u64,
+    /// The server's, once it has presented itself.
+    incarnation: Option<u64>,
+    key: Seal,
+    places: Box<[Place]>,
+    next: u64,
+    /// No number below it is waited for by the server.
+    floor: u64,
+    serial: u64,
+    open: usize,
+    bad: u32,
+    closed: Option<Closed>,
+    counts: ClientCounts,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    serial: u64,
+    number: u64,
+    phase: Phase,
+    method: u32,
+    flags: Flags,
+    deadline: Option<Time>,
+    /// The arguments; once it has ended, the answer.
+    body: Vec<u8>,
+    /// The server has it.
+    arrived: bool,
+    review: Time,
+    period: Duration,
+    answer: Assembly,
+    status: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Free,
+    Open,
+    Ended(Outcome),
+}
+
+impl Place {
+    fn is_open(&self, number: u64) -> bool {
+        self.number == number && self.phase == Phase::Open
+    }
+
+    fn may_be_lost(&self) -> bool {
+        self.flags.has(Flags::BEST_EFFORT)
+    }
+}
+
+impl Client {
+    /// A client whose session is `session`: a number that no other client of the server has.
+    pub fn new(settings: Settings, session: u64) -> Self {
+        Self {
+            settings,
+            session,
+            incarnation: None,
+            key: Seal::new(session, 0),
+            places: (0..PLACES).map(|_| Place::default()).collect(),
+            next: 1,
+            floor: 1,
+            serial: 0,
+            open: 0,
+            bad: 0,
+            closed: None,
+            counts: ClientCounts::default(),
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Its session.
+    pub fn session(&self) -> u64 {
+        self.session
+    }
+
+    /// The server's incarnation, once it has presented itself.
+    pub fn incarnation(&self) -> Option<u64> {
+        self.incarnation
+    }
+
+    /// Why it takes no more calls, if so.
+    pub fn closed(&self) -> Option<Closed> {
+        self.closed
+    }
+
+    /// What it has seen.
+    pub fn counts(&self) -> ClientCounts {
+        self.counts
+    }
+
+    /// Calls that are open.
+    pub fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Presents itself. Calls made before the server has answered go out when it does.
+    pub fn greet<L: Link + ?Sized>(&mut self, link: &mut L) {
+        self.send(link, Kind::Hello, 0, &[]);
+    }
+
+    /// Takes for granted that the server of `incarnation` is there and knows this session,
+    /// as when both met elsewhere: no greeting is needed.
+    pub fn met(&mut self, incarnation: u64) {
+        self.incarnation = Some(incarnation);
+        self.key = Seal::new(self.session, incarnation);
+    }
+
+    /// Makes a call. `arguments` is empty afterwards, with capacity of an earlier use.
+    ///
+    /// # Errors
+    ///
+    /// [`NotCalled`]; the arguments are untouched.
+    #[inline]
+    pub fn call<L: Link + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+        call: Call,
+        arguments: &mut Vec<u8>,
+    ) -> Result<CallId, NotCalled> {
+        if let Some(closed) = self.closed {
+            return Err(closed.into());
+        }
+        let (len, most) = (arguments.len(), self.settings.longest());
+        if len > most {
+            return Err(NotCalled::TooLong { len, most });
+        }
+        let (number, at) = self.vacant()?;
+        let period = self.settings.period;
+        let place = &mut self.places[at];
+        self.serial += 1;
+        std::mem::swap(&mut place.body, arguments);
+        arguments.clear();
+        place.serial = self.serial;
+        place.number = number;
+        place.phase = Phase::Open;
+        place.method = call.method;
+        place.flags = call.flags.without(Flags::PIECE);
+        place.deadline = call.deadline;
+        place.arrived = false;
+        place.period = period;
+        place.review = now.after(period);
+        place.answer.clear();
+        let id = CallId {
+            place: at,
+            serial: self.serial,
+        };
+        self.next = number + 1;
+        self.open += 1;
+        if self.incarnation.is_some() {
+            self.transmit(now, link, at, 0, first_burst(&self.settings));
+            let place = &self.places[at];
+            if place.may_be_lost() && place.flags.has(Flags::ONE_WAY) {
+                self.free(at);
+            }
+        }
+        Ok(id)
+    }
+
+    /// The next number whose place is free.
+    #[inline]
+    fn vacant(&mut self) -> Result<(u64, usize), NotCalled> {
+        let floor = self.floor();
+        let mut number = self.next;
+        while number < floor.min(self.next) + WINDOW {
+            let at = index(number);
+            if self.places[at].phase == Phase::Free {
+                return Ok((number, at));
+            }
+            number += 1;
+        }
+        Err(NotCalled::WindowFull { open: self.open })
+    }
+
+    /// The lowest number that may still come (T2).
+    #[inline]
+    fn floor(&mut self) -> u64 {
+        while self.floor < self.next {
+            let place = &self.places[index(self.floor)];
+            if place.is_open(self.floor) && !place.arrived && !place.may_be_lost() {
+                break;
+            }
+            self.floor += 1;
+        }
+        self.floor
+    }
+
+    /// Gives a call up: the server is told, and no outcome will come. `false` if it has ended;
+    /// its outcome is thrown away.
+    pub fn cancel<L: Link + ?Sized>(&mut self, link: &mut L, id: CallId) -> bool {
+        let Some(place) = self.place(id) else {
+            return false;
+        };
+        let (number, was_open) = (place.number, place.phase == Phase::Open);
+        self.free(id.place);
+        if was_open {
+            self.withdraw(link, number, NOT_WANTED);
+        }
+        was_open
+    }
+
+    /// How a call ended, and its answer in place of what `body` holds; `None` while it is
+    /// open. Told once.
+    #[inline]
+    pub fn take(&mut self, id: CallId, body: &mut Vec<u8>) -> Option<Outcome> {
+        let place = self.place(id)?;
+        let Phase::Ended(outcome) = place.phase else {
+            return None;
+        };
+        std::mem::swap(&mut place.body, body);
+        self.free(id.place);
+        Some(outcome)
+    }
+
+    /// Whether a call is open: neither ended, nor a one-way call of which it is known that it
+    /// has arrived.
+    pub fn is_open(&self, id: CallId) -> bool {
+        self.places
+            .get(id.place)
+            .is_some_and(|p| p.serial == id.serial && p.phase == Phase::Open)
+    }
+
+    fn place(&mut self, id: CallId) -> Option<&mut Place> {
+        self.places
+            .get_mut(id.place)
+            .filter(|p| p.serial == id.serial && p.phase != Phase::Free)
+    }
+
+    #[inline]
+    fn free(&mut self, at: usize) {
+        let place = &mut self.places[at];
+        if place.phase == Phase::Open {
+            self.open -= 1;
+        }
+        place.phase = Phase::Free;
+        place.body.clear();
+        place.answer.clear();
+    }
+
+    #[inline]
+    fn end(&mut self, at: usize, outcome: Outcome) {
+        let place = &mut self.places[at];
+        if place.phase != Phase::Open {
+            return;
+        }
+        if place.flags.has(Flags::ONE_WAY) {
+            self.counts.unconfirmed += 1;
+            self.free(at);
+            return;
+        }
+        self.open -= 1;
+        place.phase = Phase::Ended(outcome);
+        if !matches!(outcome, Outcome::Answered(_)) {
+            place.body.clear();
+        }
+    }
+
+    /// Leaves: open calls end as [`Outcome::Closed`], and the server is told.
+    pub fn close<L: Link + ?Sized>(&mut self, link: &mut L) {
+        if self.closed.is_none() {
+            self.send(link, Kind::Bye, self.next, &[]);
+            self.shut(Closed::Here);
+        }
+    }
+
+    /// The server is known to be dead: open calls end as [`Outcome::ServerDied`].
+    pub fn server_died(&mut self) {
+        for at in 0..self.places.len() {
+            self.end(at, Outcome::ServerDied);
+        }
+    }
+
+    fn shut(&mut self, why: Closed) {
+        self.closed = Some(why);
+        let outcome = match why {
+            Closed::Left => Outcome::ServerDied,
+            other => Outcome::Closed(other),
+        };
+        for at in 0..self.places.len() {
+            self.end(at, outcome);
+        }
+    }
+
+    /// When [`Client::review`] is due; `None` while nothing is open (T4).
+    pub fn next_timeout(&self) -> Option<Time> {
+        let due = |p: &Place| {
+            let review = (!p.may_be_lost()).then_some(p.review);
+            review.into_iter().chain(p.deadline).min()
+        };
+        let open = self.places.iter().filter(|p| p.phase == Phase::Open);
+        open.filter_map(due).min()
+    }
+
+    /// Ends what is past its deadline, and asks about what has been open for a period.
+    pub fn review<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) {
+        let patience = self.settings.patience;
+        let (mut numbers, mut by_place) = (0, 0);
+        // Only a question tells whether the server is still the same.
+        let mut ask = false;
+        for at in 0..self.places.len() {
+            let place = &mut self.places[at];
+            if place.phase != Phase::Open {
+                continue;
+            }
+            let number = place.number;
+            if place.deadline.is_some_and(|d| d <= now) {
+                ask = true;
+                self.end(at, Outcome::Deadline);
+                self.withdraw(link, number, NOT_WANTED);
+                continue;
+            }
+            if place.review > now || place.may_be_lost() {
+                continue;
+            }
+            ask = true;
+            place.review = now.after(place.period);
+            if place.arrived {
+                place.period = (place.period * 2).min(patience);
+            }
+            if !place.answer.is_empty() {
+                let (first, bits) = place.answer.wanted(&self.settings);
+                let body = words::<2, 16>([u64::from(first), bits]);
+                self.send(link, Kind::Missing, number, &body);
+            } else if place.arrived {
+                by_place |= 1 << at;
+            } else {
+                let floor = self.floor();
+                // Below WINDOW: a number that has not arrived is not below the floor.
+                numbers |= 1_u64.checked_shl(span(floor, number)).unwrap_or(0);
+            }
+        }
+        if ask {
+            self.counts.asked += 1;
+            match self.incarnation {
+                Some(incarnation) => {
+                    let floor = self.floor();
+                    let body = words::<4, 32>([incarnation, floor, numbers, by_place]);
+                    self.send(link, Kind::Ask, 0, &body);
+                }
+                None => self.greet(link),
+            }
+        }
+    }
+
+    /// Reads one packet from the link; whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`], once the connection is; its calls have ended.
+    #[inline]
+    pub fn poll<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) -> Result<bool, Closed> {
+        if let Some(closed) = self.closed {
+            return Err(closed);
+        }
+        let mut packet = std::mem::take(&mut self.inbox);
+        let position = link.receive(&mut packet);
+        let handled = match position {
+            Some(position) => self.handle(now, link, position, &packet),
+            None => Ok(()),
+        };
+        self.inbox = packet;
+        if let Err(why) = handled {
+            self.send(link, Kind::Bye, self.next, &[]);
+            self.shut(why.into());
+            return Err(why.into());
+        }
+        self.closed.map_or(Ok(position.is_some()), Err)
+    }
+
+    fn handle<L: Link + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+        position: u64,
+        packet: &[u8],
+    ) -> Result<(), Misbehaved> {
+        let Ok((header, number, body)) = open(&self.key, position, self.next, packet) else {
+            self.counts.damaged += 1;
+            self.bad += 1;
+            if self.bad >= self.settings.most_damaged {
+                return Err(Misbehaved::Garbage { packets: self.bad });
+            }
+            return Ok(());
+        };
+        self.bad = 0;
+        let kind = header.kind;
+        let len = body.len();
+        match kind {
+            Kind::Answer => return self.answered(now, link, header, number, body),
+            Kind::Arrived => {
+                let bits = exactly::<1>(body).ok_or(Misbehaved::Body { kind, len })?;
+                self.arrived(header.when, number, bits[0])?;
+            }
+            Kind::Welcome => {
+                let [incarnation] = exactly::<1>(body).ok_or(Misbehaved::Body { kind, len })?;
+                self.welcomed(now, link, incarnation);
+            }
+            Kind::Missing => {
+                let [first, bits] = exactly::<2>(body).ok_or(Misbehaved::Body { kind, len })?;
+                let first = u32::try_from(first).map_err(|_| Misbehaved::Body { kind, len })?;
+                let at = index(number);
+                let place = &self.places[at];
+                if place.is_open(number) && !place.may_be_lost() {
+                    self.counts.sent_again += 1;
+                    self.transmit(now, link, at, first, bits);
+                } else {
+                    self.withdraw(link, number, NOT_COMING);
+                }
+            }
+            Kind::Bye => self.shut(Closed::Left),
+            Kind::Hello | Kind::Call | Kind::Ask | Kind::Withdraw | Kind::Done => {
+                return Err(Misbehaved::WrongSide { kind });
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn answered<L: Link + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+        header: Header,
+        number: u64,
+        body: &[u8],
+    ) -> Result<(), Misbehaved> {
+        let what = header.what;
+        let status = Status::unpack(what).ok_or(Misbehaved::Status { what })?;
+        self.arrived(header.when, number, 0)?;
+        let at = index(number);
+        let place = &mut self.places[at];
+        if !place.is_open(number) {
+            self.counts.late += 1;
+            return Ok(());
+        }
+        place.arrived = true;
+        if !header.flags.has(Flags::PIECE) {
+            place.body.clear();
+            place.body.extend_from_slice(body);
+            self.end(at, Outcome::Answered(status));
+            return Ok(());
+        }
+        let Some((where_, piece)) = body.split_first_chunk::<8>() else {
+            let (kind, len) = (header.kind, body.len());
+            return Err(Misbehaved::Body { kind, len });
+        };
+        if !place.answer.is_empty() && place.status != what {
+            return Err(Misbehaved::Status { what });
+        }
+        place.status = what;
+        // More of it is on its way: no hurry to ask.
+        place.review = now.after(place.period);
+        let where_ = u64::from_le_bytes(*where_);
+        match place.answer.add(&self.settings, where_, piece)? {
+            Progress::Complete => {
+                place.body = place.answer.take();
+                self.end(at, Outcome::Answered(status));
+                self.send(link, Kind::Done, number, &[]);
+            }
+            Progress::Ask => {
+                let (first, bits) = place.answer.wanted(&self.settings);
+                let body = words::<2, 16>([u64::from(first), bits]);
+                self.send(link, Kind::Missing, number, &body);
+            }
+            Progress::Known | Progress::Waiting => {}
+        }
+        Ok(())
+    }
+
+    /// Everything before `before` has arrived, and what the bits say from `number` on.
+    #[inline]
+    fn arrived(&mut self, before: u32, number: u64, bits: u64) -> Result<(), Misbehaved> {
+        let expected = self.next;
+        let before = expand(before, expected);
+        if before > expected {
+            let number = before;
+            return Err(Misbehaved::Number { number, expected });
+        }
+        while self.floor() < before {
+            let at = index(self.floor);
+            self.has_arrived(at);
+        }
+        let mut bits = bits;
+        while bits != 0 {
+            let there = number + u64::from(bits.trailing_zeros());
+            bits &= bits - 1;
+            let at = index(there);
+            let place = &self.places[at];
+            // It may be held up by a number before it, about which only a question from us
+            // will tell: we go on asking about one-way calls until that is settled.
+            if place.is_open(there) && !place.flags.has(Flags::ONE_WAY) {
+                self.has_arrived(at);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn has_arrived(&mut self, at: usize) {
+        let place = &mut self.places[at];
+        place.arrived = true;
+        if place.flags.has(Flags::ONE_WAY) {
+            self.free(at);
+        }
+    }
+
+    /// The server presents itself (T6).
+    fn welcomed<L: Link + ?Sized>(&mut self, now: Time, link: &mut L, incarnation: u64) {
+        match self.incarnation {
+            Some(known) if incarnation <= known => return,
+            Some(_) => {
+                self.server_died();
+                self.next = 1;
+                self.floor = 1;
+                for place in &mut self.places {
+                    // Ended, and not taken yet: of no number of this epoch.
+                    place.number = 0;
+                }
+                self.met(incarnation);
+                return;
+            }
+            None => self.met(incarnation),
+        }
+        for number in 1..self.next {
+            let at = index(number);
+            if !self.places[at].is_open(number) {
+                continue;
+            }
+            self.transmit(now, link, at, 0, first_burst(&self.settings));
+            let place = &self.places[at];
+            if place.may_be_lost() && place.flags.has(Flags::ONE_WAY) {
+                self.free(at);
+            }
+        }
+    }
+
+    /// Sends a call, or the pieces of it that are named.
+    #[inline]
+    fn transmit<L: Link + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+        at: usize,
+        first: u32,
+        bits: u64,
+    ) {
+        let floor = self.floor();
+        let place = &self.places[at];
+        let deadline = place.deadline.map(|d| d.0);
+        let behind = place.number.saturating_sub(floor);
+        let header = Header {
+            kind: Kind::Call,
+            flags: place.flags,
+            what: place.method,
+            number: 0,
+            behind: u8::try_from(behind).unwrap_or(u8::MAX),
+            when: pack_deadline(deadline, now.0),
+        };
+        let (number, out) = (place.number, &mut self.outbox);
+        if place.body.len() <= self.settings.whole() {
+            let parts = &[&place.body[..], &[]];
+            seal(&self.key, link.position(), header, number, parts, out);
+            link.send(out);
+            return;
+        }
+        let flags = place.flags.with(Flags::PIECE);
+        let header = Header { flags, ..header };
+        for (place, bytes) in pieces(&self.settings, &place.body, first, bits) {
+            let parts = &[&place.to_le_bytes()[..], bytes];
+            seal(&self.key, link.position(), header, number, parts, out);
+            link.send(out);
+        }
+    }
+
+    fn withdraw<L: Link + ?Sized>(&mut self, link: &mut L, number: u64, why: u32) {
+        self.send_what(link, Kind::Withdraw, why, number, &[]);
+    }
+
+    fn send<L: Link + ?Sized>(&mut self, link: &mut L, kind: Kind, number: u64, body: &[u8]) {
+        self.send_what(link, kind, 0, number, body);
+    }
+
+    fn send_what<L: Link + ?Sized>(
+        &mut self,
+        link: &mut L,
+        kind: Kind,
+        what: u32,
+        number: u64,
+        body: &[u8],
+    ) {
+        let behind = if kind == Kind::Withdraw {
+            number.saturating_sub(self.floor())
+        } else {
+            0
+        };
+        let header = Header {
+            kind,
+            flags: Flags(0),
+            what,
+            number: 0,
+            behind: u8::try_from(behind).unwrap_or(u8::MAX),
+            when: 0,
+        };
+        let (parts, out) = (&[body, &[]], &mut self.outbox);
+        seal(&self.key, link.position(), header, number, parts, out);
+        link.send(out);
+    }
+}
+
+/// The place of a number.
+#[inline]
+pub(crate) fn index(number: u64) -> usize {
+    low_24(number) as usize % PLACES
+}
+
+/// How far `number` is above `floor`.
+pub(crate) fn span(floor: u64, number: u64) -> u32 {
+    u32::try_from(number.saturating_sub(floor)).unwrap_or(u32::MAX)
+}
+
+/// A body of exactly `N` words.
+pub(crate) fn exactly<const N: usize>(body: &[u8]) -> Option<[u64; N]> {
+    if body.len() != N * 8 {
+        return None;
+    }
+    let mut words = [0; N];
+    for (i, place) in words.iter_mut().enumerate() {
+        *place = word(body, i * 8)?;
+    }
+    Some(words)
+}

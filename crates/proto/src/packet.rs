@@ -1,0 +1,168 @@
+//! Packets are sealed with a checksum, and opened (T1).
+
+use portolan_abi::rpc::{HEADER_BYTES, Header, expand, low_24};
+use portolan_abi::sum::Sum;
+
+/// What goes into the checksums of one connection beside position and content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    greeting: u64,
+    epoch: u64,
+}
+
+impl Seal {
+    /// For packets between the client of `session` and the server of `incarnation`.
+    pub fn new(session: u64, incarnation: u64) -> Self {
+        let greeting = mix(session);
+        Self {
+            greeting,
+            epoch: mix(greeting ^ incarnation),
+        }
+    }
+
+    fn of(&self, header: &Header, number: u64) -> u32 {
+        let key = if header.kind.is_greeting() {
+            self.greeting
+        } else {
+            mix(self.epoch ^ (number >> 24))
+        };
+        let [a, b, c, d, ..] = key.to_le_bytes();
+        u32::from_le_bytes([a, b, c, d])
+    }
+}
+
+/// The finaliser of splitmix64: every bit of the input moves every bit of the output.
+fn mix(word: u64) -> u64 {
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+/// Why a packet is dropped: the way's fault, or that of a peer of another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Damaged {
+    /// Not even a header.
+    #[error("{len} bytes are too few for a header")]
+    Short {
+        /// Its bytes.
+        len: usize,
+    },
+    /// No such kind.
+    #[error("there is no such kind of packet")]
+    Kind,
+    /// The checksum is not right.
+    #[error("the checksum is {found:#x} and should be {expected:#x}")]
+    Checksum {
+        /// What it says.
+        found: u32,
+        /// What it should say.
+        expected: u32,
+    },
+}
+
+/// Writes a packet to `out`, in place of what was there: checksum and copy in one pass.
+///
+/// ```
+/// use portolan_proto::{open, seal, Flags, Header, Kind, Seal};
+/// let header = Header { kind: Kind::Call, flags: Flags(0), what: 5, number: 0, behind: 0, when: 0 };
+/// let (key, position, number) = (Seal::new(1, 1), 17, 3);
+/// let mut packet = Vec::new();
+/// seal(&key, position, header, number, &[b"argu", b"ments"], &mut packet);
+/// let opened = open(&key, position, number, &packet).unwrap();
+/// assert_eq!((opened.1, opened.2), (number, &b"arguments"[..]));
+/// assert!(open(&key, position + 1, number, &packet).is_err());
+/// assert!(open(&Seal::new(1, 2), position, number, &packet).is_err());
+/// ```
+#[inline]
+pub fn seal(
+    key: &Seal,
+    position: u64,
+    mut header: Header,
+    number: u64,
+    parts: &[&[u8]; 2],
+    out: &mut Vec<u8>,
+) {
+    header.number = low_24(number);
+    let len = parts[0].len() + parts[1].len();
+    out.clear();
+    out.resize(HEADER_BYTES + len, 0);
+    let (head, body) = out.split_at_mut(HEADER_BYTES);
+    let mut sum = begun(position, header, len);
+    let (first, second) = body.split_at_mut(parts[0].len());
+    if header.flags.has(portolan_abi::rpc::Flags::UNCHECKED) {
+        first.copy_from_slice(parts[0]);
+        second.copy_from_slice(parts[1]);
+    } else if parts[0].len().is_multiple_of(8) {
+        sum.copy(parts[0], first);
+        sum.copy(parts[1], second);
+    } else {
+        // Parts of odd lengths, which nobody in a hurry sends: the sum is that of the whole.
+        first.copy_from_slice(parts[0]);
+        second.copy_from_slice(parts[1]);
+        sum.bytes(body);
+    }
+    let [w0, w1] = header.pack(sum.finish() ^ key.of(&header, number));
+    head[..8].copy_from_slice(&w0.to_le_bytes());
+    head[8..].copy_from_slice(&w1.to_le_bytes());
+}
+
+fn begun(position: u64, header: Header, len: usize) -> Sum {
+    let [w0, w1] = header.pack(0);
+    let mut sum = Sum::seeded(position);
+    sum.word(w0);
+    sum.word(w1);
+    sum.word(len as u64);
+    sum
+}
+
+/// Checks a packet: its header, its whole number (near `near`), its body.
+///
+/// # Errors
+///
+/// [`Damaged`]: whoever receives it drops it.
+#[inline]
+pub fn open<'p>(
+    key: &Seal,
+    position: u64,
+    near: u64,
+    packet: &'p [u8],
+) -> Result<(Header, u64, &'p [u8]), Damaged> {
+    let Some((words, body)) = packet.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(Damaged::Short { len: packet.len() });
+    };
+    let (Some(w0), Some(w1)) = (word(words, 0), word(words, 8)) else {
+        return Err(Damaged::Short { len: packet.len() });
+    };
+    let (header, found) = Header::unpack([w0, w1]).ok_or(Damaged::Kind)?;
+    let number = if header.kind.is_greeting() {
+        u64::from(header.number)
+    } else {
+        expand(header.number, near)
+    };
+    let mut sum = begun(position, header, body.len());
+    if !header.flags.has(portolan_abi::rpc::Flags::UNCHECKED) {
+        sum.bytes(body);
+    }
+    let expected = sum.finish() ^ key.of(&header, number);
+    if found != expected {
+        return Err(Damaged::Checksum { found, expected });
+    }
+    Ok((header, number, body))
+}
+
+/// The word at byte `at`, if there is one.
+#[inline]
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..)?.first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*bytes))
+}
+
+/// Two words as a body.
+pub(crate) fn words<const N: usize, const B: usize>(words: [u64; N]) -> [u8; B] {
+    let mut bytes = [0; B];
+    for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
+    }
+    bytes
+}
