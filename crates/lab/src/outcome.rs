@@ -56,6 +56,9 @@ pub(crate) struct Table {
     pub(crate) corner: String,
     pub(crate) columns: Vec<Column>,
     pub(crate) rows: Vec<Row>,
+    /// The page shows it when asked: its figures are in a plot, too.
+    #[serde(default)]
+    pub(crate) folded: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -107,7 +110,14 @@ impl Table {
             corner: corner.to_owned(),
             columns: columns.iter().map(column).collect(),
             rows: Vec::new(),
+            folded: false,
         }
+    }
+
+    /// With its rows folded away until the page's reader asks.
+    pub(crate) fn fold(mut self) -> Self {
+        self.folded = true;
+        self
     }
 
     pub(crate) fn note(mut self, note: impl Into<String>) -> Self {

@@ -50,6 +50,7 @@ impl Unit {
             Self::Bytes => size(value),
             Self::Times => format!("{} ×", digits(value)),
             Self::Share => format!("{:.1} %", value * 100.0),
+            Self::Count if value.fract() == 0.0 => format!("{value:.0}"),
             Self::Count => digits(value),
         }
     }
@@ -114,5 +115,6 @@ mod tests {
         assert_eq!(Unit::Bytes.show(10_000.0), "9.77 KiB");
         assert_eq!(Unit::Share.show(0.435), "43.5 %");
         assert_eq!(Unit::Times.show(2.4), "2.40 ×");
+        assert_eq!(Unit::Count.show(14.0), "14");
     }
 }

@@ -245,7 +245,7 @@ impl View<'_> {
             }));
             table.row(size(bytes), cells);
         }
-        table
+        table.fold()
     }
 
     /// Where a guarded curve gets below a copy's, with a null message added to the copy or
@@ -361,8 +361,8 @@ impl View<'_> {
             for (temper, name) in TEMPERS {
                 let crossing = self.crossing(layout, temper, true, true, 1, false);
                 let cell = crossing.map_or_else(Cell::default, Crossing::cell);
-                if let Some(size) = cell.show(Unit::Bytes) {
-                    found.push(format!("{size} on {pages}, {name}"));
+                if let Some(crossing) = crossing {
+                    found.push(format!("{} on {pages}, {name}", crossing.words()));
                 }
                 verdict = verdict.figure(format!("{pages}, {name}"), Unit::Bytes, cell);
             }
@@ -390,7 +390,7 @@ impl View<'_> {
         let paragraph = if let Some((small, huge)) = small.zip(huge) {
             format!(
                 "Guarded, mapped by receive and all accessed, a message overtakes one bare copy \
-                 at {}. At {}, hot, one copy takes {} as long as moving on 4 KiB pages and {} as \
+                 {}. At {}, hot, one copy takes {} as long as moving on 4 KiB pages and {} as \
                  long on 2 MiB pages. It holds if both are at least {}.",
                 found.join(", "),
                 size(largest),
@@ -530,6 +530,14 @@ impl Crossing {
         let (above, under) = ((moved0 / copied0).ln(), (copied1 / moved1).ln());
         let share = above / (above + under);
         Some(Self::At(x0 * (x1 / x0).powf(share)))
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self::Before(size) => format!("at every size from {} on", Unit::Bytes.show(size)),
+            Self::At(size) => format!("at {}", Unit::Bytes.show(size)),
+            Self::After(size) => format!("at no size up to {}", Unit::Bytes.show(size)),
+        }
     }
 
     fn cell(self) -> Cell {

@@ -250,7 +250,13 @@ fn table(table: &Table, earlier: Earlier<'_>) -> String {
     } else {
         stacked(table, earlier)
     };
-    page + &format!("<div class=\"scroll\"><table>\n{body}</table></div>\n")
+    let body = format!("<div class=\"scroll\"><table>\n{body}</table></div>\n");
+    page + &if table.folded {
+        let rows = table.rows.len();
+        format!("<details><summary>{rows} rows</summary>{body}</details>\n")
+    } else {
+        body
+    }
 }
 
 /// Who says a figure, in the order of columns.
