@@ -117,6 +117,8 @@ fn checked<T: Root>(message: &Message) -> Result<&'static Header, RootError> {
 /// nothing out for longer than they borrow the message.
 fn head(message: &Message) -> Option<&'static Header> {
     let first = message.extents.first().filter(|_| message.structure)?;
+    // A forked child has no part of the region.
+    first.member().present().ok()?;
     // SAFETY:
     // - readable, aligned, initialised: a whole extent, which is file memory;
     // - written by nobody else: the message holds it, and lends it to no one to write
