@@ -2,10 +2,10 @@
 
 use portolan::{
     Access, ConnectError, Deadline, Domain, Message, PortKind, PortOptions, Protection, Right,
-    Segment, WhenFull,
+    WhenFull,
 };
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
