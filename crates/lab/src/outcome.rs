@@ -200,6 +200,10 @@ pub(crate) struct Plot {
     pub(crate) series: Vec<Series>,
     /// Places on the x axis worth a line of their own.
     pub(crate) marks: Vec<Mark>,
+    /// Names of stacked bars. If there are any, points are not on lines but parts of bars:
+    /// the bar's number, from 0, and the part's share.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) bars: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -243,7 +247,18 @@ impl Plot {
             y,
             series: Vec::new(),
             marks: Vec::new(),
+            bars: Vec::new(),
         }
+    }
+
+    /// Of stacked bars of these names.
+    #[cfg_attr(
+        not(any(test, feature = "probes")),
+        expect(dead_code, reason = "only the breakdown has bars")
+    )]
+    pub(crate) fn of_bars<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.bars = names.into_iter().map(Into::into).collect();
+        self
     }
 
     /// Adds a line; points that are no numbers are left out.

@@ -123,6 +123,13 @@ fn every_segment_is_there_and_they_add_up() {
         labels(table(&outcome, "data-movement")),
         ["8 KiB", "32 KiB", "64 KiB"]
     );
+    let plots = outcome["plots"].as_array().unwrap();
+    let bars = plots.iter().find(|plot| plot["id"] == "figure-7").unwrap();
+    assert_eq!(
+        bars["bars"].as_array().unwrap().len(),
+        labels(closure).len() + 1
+    );
+    assert_eq!(bars["series"].as_array().unwrap().len(), 4);
     let verdicts = outcome["verdicts"].as_array().unwrap();
     let ids: Vec<_> = verdicts.iter().map(|v| v["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["closure", "steady", "sums", "data-dominates", "lazy"]);

@@ -5,6 +5,7 @@
 //! dark as the reader has it.
 
 mod axis;
+mod bars;
 mod markup;
 mod svg;
 

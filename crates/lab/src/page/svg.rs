@@ -9,19 +9,20 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::axis::Scale;
+use super::bars;
 use super::markup::escape;
 use crate::outcome::{Origin, Plot, Series};
 
-const WIDTH: u32 = 860;
+pub(super) const WIDTH: u32 = 860;
 const HEIGHT: u32 = 440;
 /// Room for the legend, at the right.
-const LEGEND: u32 = 250;
+pub(super) const LEGEND: u32 = 250;
 
 /// Stands for text and axes, lines of the grid, and the page.
-const INK: RGBColor = RGBColor(1, 0, 0);
-const GRID: RGBColor = RGBColor(2, 0, 0);
+pub(super) const INK: RGBColor = RGBColor(1, 0, 0);
+pub(super) const GRID: RGBColor = RGBColor(2, 0, 0);
 /// Stands for the colours of series.
-const SERIES: [RGBColor; 6] = [
+pub(super) const SERIES: [RGBColor; 6] = [
     RGBColor(0, 1, 0),
     RGBColor(0, 2, 0),
     RGBColor(0, 3, 0),
@@ -77,18 +78,28 @@ pub(crate) fn file(plot: &Plot) -> Option<String> {
 
 /// A plot for the page; `None` if there is nothing to draw.
 pub(super) fn draw(plot: &Plot) -> Option<String> {
+    let mut svg = String::new();
+    if !plot.bars.is_empty() {
+        return bars::paint(plot, &mut svg)
+            .is_ok_and(|drawn| drawn)
+            .then(|| labelled(&svg, plot));
+    }
     let points = || plot.series.iter().flat_map(|series| &series.points);
     let x = Scale::over(&plot.x, points().map(|[x, _]| *x))?;
     let y = Scale::over(&plot.y, points().map(|[_, y]| *y))?;
-    let mut svg = String::new();
     // Drawing into a string has nothing to fail at.
     paint(plot, x, y, &mut svg).ok()?;
+    Some(labelled(&svg, plot))
+}
+
+/// With a name for those who do not see it.
+fn labelled(svg: &str, plot: &Plot) -> String {
     let label = escape(&plot.title);
-    Some(svg.replacen(
+    svg.replacen(
         "<svg ",
         &format!("<svg role=\"img\" aria-label=\"{label}\" class=\"plot\" "),
         1,
-    ))
+    )
 }
 
 type Painted = Result<(), Box<dyn std::error::Error>>;
@@ -184,7 +195,7 @@ fn explain(
 }
 
 /// A legend's text in lines that fit.
-fn broken(name: &str) -> Vec<String> {
+pub(super) fn broken(name: &str) -> Vec<String> {
     const LINE: usize = 31;
     let mut lines: Vec<String> = Vec::new();
     for word in name.split_whitespace() {

@@ -85,6 +85,7 @@ pub(super) fn fill(findings: &Findings, outcome: &mut Outcome) {
         outcome.tables.push(segments(at, name, figures, findings));
     }
     outcome.plots.push(variation_plot(findings));
+    outcome.plots.push(function_plot(findings));
     outcome.verdicts.extend(verdicts::all(findings));
 }
 
@@ -537,6 +538,32 @@ fn variation_plot(findings: &Findings) -> Plot {
             (share, variation)
         });
         plot.series(name, Origin::Here, colour, points.collect::<Vec<_>>());
+    }
+    plot
+}
+
+/// Figure 7 as bars: the paper's, then ours.
+fn function_plot(findings: &Findings) -> Plot {
+    let runs = runs(findings);
+    let names = std::iter::once("the paper's").chain(runs.iter().map(|(name, _)| *name));
+    let mut plot = Plot::new(
+        "figure-7",
+        "Figure 7: the time by function",
+        Axis::linear("run", Unit::Count),
+        Axis::linear("share of the time", Unit::Share),
+    )
+    .of_bars(names);
+    for (colour, kind) in (0..).zip(tree::Kind::ALL) {
+        let share =
+            |figures: &Figures| figures.sum(|part| tree::kind(part) == kind) / figures.total();
+        let shares = std::iter::once(kind.paper()).chain(runs.iter().map(|(_, f)| share(f)));
+        let points = shares.enumerate().map(|(bar, share)| (bar as f64, share));
+        plot.series(
+            kind.name(),
+            Origin::Here,
+            colour,
+            points.collect::<Vec<_>>(),
+        );
     }
     plot
 }
