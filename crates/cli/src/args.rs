@@ -117,7 +117,7 @@ pub(crate) enum BenchKind {
     Fanin,
     /// Waking a process that sleeps, on one CPU and on two
     Wake,
-    /// What messages cost while `portolan top` looks at their domain
+    /// What messages cost while `portolan top` looks at their domain, and while it is traced
     Watched,
     /// What stays resident in a process that has joined a domain and does nothing
     Memory,

@@ -159,6 +159,10 @@ fn watched_rows_are_held_against_themselves() {
             .iter()
             .all(|row| row["ratio_to_yardstick"].is_number())
     );
+    let traced = rows
+        .iter()
+        .find(|row| row["case"].as_str().unwrap().contains("traced"));
+    assert!(traced.unwrap()["ratio_to_yardstick"].is_number());
     let budgets = budgets("watched", "");
     assert_eq!((budgets.len(), &budgets[0]["must"]), (1, &1.02.into()));
     assert_eq!(budgets[0]["rows"], 2);

@@ -116,6 +116,8 @@ pub enum Shape {
     IdlePorts,
     /// While `portolan top` looks at the domain.
     Watched,
+    /// Every event of whose domain is recorded, and nobody reads them.
+    Traced,
     /// No message: a process that does nothing, or one that has joined a domain and
     /// does nothing.
     Idle,
@@ -279,6 +281,7 @@ impl Case {
                     Shape::Accessed => "word/page, on demand",
                     Shape::IdlePorts => "10,000 idle ports",
                     Shape::Watched => "watched by top",
+                    Shape::Traced => "traced",
                 }
                 .to_owned(),
             ),

@@ -541,14 +541,12 @@ fn wake(cpus: &Cpus) -> Vec<Group> {
 
 /// Two groups, each with one row alone and the same row watched.
 fn watched() -> Vec<Group> {
-    let pair = |limit: Case, alone: Case| {
+    let pair = |limit: Case, alone: Case, shape: Shape, budget: Option<Budget>| {
         let beside = Case {
-            shape: Shape::Watched,
+            shape,
             ..alone.clone()
         };
-        let beside = Entry::new(beside)
-            .against(&alone)
-            .tagged(Some(budgets::WATCHED));
+        let beside = Entry::new(beside).against(&alone).tagged(budget);
         Group {
             limit: Case {
                 limit: true,
@@ -562,13 +560,21 @@ fn watched() -> Vec<Group> {
         ..case
     };
     vec![
-        pair(Case::new(System::Line, 8), moved(0)),
+        pair(
+            Case::new(System::Line, 8),
+            moved(0),
+            Shape::Watched,
+            Some(budgets::WATCHED),
+        ),
+        pair(Case::new(System::Line, 8), moved(0), Shape::Traced, None),
         pair(
             stream(Case::new(System::Ring, SMALL)),
             stream(protected(
                 &Case::new(System::Portolan, SMALL),
                 Protection::Trusted,
             )),
+            Shape::Watched,
+            Some(budgets::WATCHED),
         ),
     ]
 }

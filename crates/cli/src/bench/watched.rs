@@ -1,4 +1,5 @@
-//! `bench watched`: what messages cost while `portolan top` looks at their domain.
+//! `bench watched`: what messages cost while `portolan top` looks at their domain, and while
+//! a trace of it is recorded.
 //!
 //! One pair of processes exchanges messages; a `top` comes and goes, on a terminal of its
 //! own and at its default interval. A look is rare beside a message, so medians would not
@@ -12,7 +13,8 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use portolan_measure::case::{Case, Pattern};
+use portolan::{Domain, Trace};
+use portolan_measure::case::{Case, Pattern, Shape};
 use portolan_measure::cpus::{self, Cpus};
 use portolan_measure::run::{self, Run};
 use portolan_measure::sampler::{Sampler, median};
@@ -125,11 +127,11 @@ fn measure_group(
             if (pair % 2 == 0) == second {
                 without.push(lane.slice()?);
             } else {
-                let top = Top::start(&domain, allowed, cpus)?;
+                let watcher = Watcher::start(watched.case.shape, &domain, allowed, cpus)?;
                 let own = std::mem::replace(&mut lane.sampler, beside);
                 with.push(lane.slice()?);
                 beside = std::mem::replace(&mut lane.sampler, own);
-                top.finish()?;
+                watcher.finish()?;
             }
         }
     }
@@ -158,6 +160,36 @@ fn measure_group(
     limit.run.finish()?;
     lane.run.finish()?;
     Ok(rows.into_iter().flatten().collect())
+}
+
+/// Who looks at a domain during a slice.
+enum Watcher {
+    Top(Top),
+    /// A trace of ours. The rings are not read, so this is what recording costs.
+    Trace(Trace),
+}
+
+impl Watcher {
+    fn start(shape: Shape, domain: &str, allowed: &[usize], cpus: &Cpus) -> Result<Self> {
+        if shape != Shape::Traced {
+            return Ok(Self::Top(Top::start(domain, allowed, cpus)?));
+        }
+        let joined = Domain::join(domain).map_err(CliError::library("joining a domain"))?;
+        let trace = joined.trace();
+        Ok(Self::Trace(
+            trace.map_err(CliError::library("tracing a domain"))?,
+        ))
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Self::Top(top) => top.finish(),
+            Self::Trace(trace) => {
+                drop(trace);
+                Ok(())
+            }
+        }
+    }
 }
 
 /// A `portolan top` on a terminal that nobody looks at.
