@@ -163,6 +163,7 @@ mod deaths {
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Child, Command, Stdio};
     use std::sync::OnceLock;
+    use std::time::Instant;
 
     const ROLE: &str = "PORTOLAN_SEGMENT_VICTIM";
     static DEADLY: OnceLock<String> = OnceLock::new();
