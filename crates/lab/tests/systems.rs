@@ -92,6 +92,8 @@ fn table_5_has_the_papers_systems_and_todays() {
     );
     let large = verdict(&outcome, "large-against-copying");
     follows_from(large, "64 KiB, guarded to fastest", 1.0);
+    let used = verdict(&outcome, "used-against-copying");
+    follows_from(used, "64 KiB used, guarded to fastest", 1.0);
     if cfg!(feature = "peers") {
         assert!(cell(asleep, "iceoryx2", "64 KiB, used")["here"].is_f64());
     } else {
@@ -123,7 +125,11 @@ fn without_guarded_domains_the_rest_of_table_5_is_measured() {
     assert!(why.contains("--without guarded"), "{why}");
     let asleep = table(&outcome, "table-5-asleep").unwrap();
     assert!(!rows(asleep).contains(&"portolan, guarded"));
-    for id in ["null-comparable", "large-against-copying"] {
+    for id in [
+        "null-comparable",
+        "large-against-copying",
+        "used-against-copying",
+    ] {
         assert_eq!(verdict(&outcome, id)["holds"], "cannot tell");
     }
 }

@@ -28,7 +28,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         is written in full by the sender and read in full by the receiver; otherwise nobody \
         looks at the bytes. Every row of a column in turn, slice by slice; medians. All systems \
         sleep on one CPU, each message a context switch as on the paper's machines, and then \
-        again poll on two. Pipes and Unix sockets have buffers of 1 MiB for messages of 64 KiB.",
+        again poll on two. Pipes and Unix sockets have buffers of 1 MiB for messages of 64 KiB. (A \
+        run that is killed leaves its System V queues behind; the next one removes them.)",
     needs: &[],
     run,
 };
@@ -73,6 +74,7 @@ struct Row {
 }
 
 const GUARDED: &str = "portolan, guarded";
+const TRUSTED: &str = "portolan, trusted";
 const NULL: &str = "null";
 const PAGE: &str = "8 KiB";
 const LARGE: &str = "64 KiB";
@@ -125,7 +127,7 @@ fn rows() -> Vec<Row> {
         Row {
             protection: Protected::Trusted,
             copies: false,
-            ..row("portolan, trusted", System::Portolan)
+            ..row(TRUSTED, System::Portolan)
         },
         Row {
             least: 8,
@@ -198,6 +200,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
             outcome.plots.push(plot(&rows, &columns));
             outcome.verdicts.push(null(&rows, &columns));
             outcome.verdicts.push(large(&rows, &columns));
+            outcome.verdicts.push(used(&rows, &columns));
         }
     }
     Ok(outcome)
@@ -408,24 +411,50 @@ fn null(rows: &[Row], columns: &Columns) -> Verdict {
 fn large(rows: &[Row], columns: &Columns) -> Verdict {
     let claim = "VM remapping can be significantly faster than software copying in moving large \
         data between VASs";
-    let used = Fastest::of(rows, columns, LARGE_USED);
-    let page = Fastest::of(rows, columns, PAGE);
-    let large = Fastest::of(rows, columns, LARGE);
+    let (page, large) = (
+        Fastest::of(rows, columns, PAGE),
+        Fastest::of(rows, columns, LARGE),
+    );
     let answer = large.ratio.and_then(Beside::less);
     let paragraph = format!(
-        "A message of 64 KiB that nobody looks at {}. One that is written and read {}. One of \
-         8 KiB that nobody looks at {}. It holds if the first takes less than by every system \
-         that copies. {}",
+        "A message of 64 KiB that nobody looks at {}. One of 8 KiB {}. It holds if the first \
+         takes less than by every system that copies. {}",
         large.sentence(),
-        used.sentence(),
         page.sentence(),
-        criterion(1.0),
+        criterion(1.0)
     );
     Verdict::new("large-against-copying", claim, answer)
         .because(paragraph)
         .figure("64 KiB, guarded", Unit::Seconds, large.guarded)
         .figure("64 KiB, fastest that copies", Unit::Seconds, large.fastest)
         .figure("64 KiB, guarded to fastest", Unit::Times, large.cell())
-        .figure("64 KiB used, guarded to fastest", Unit::Times, used.cell())
         .figure("8 KiB, guarded to fastest", Unit::Times, page.cell())
+}
+
+fn used(rows: &[Row], columns: &Columns) -> Verdict {
+    let claim = "DASH can move data between VASs at a rate of more than 24.8 MB/s if the receiver \
+        accesses the data [...]. In contrast, software copying can achieve only 3.9 MB/s";
+    let used = Fastest::of(rows, columns, LARGE_USED);
+    let answer = used.ratio.and_then(Beside::less);
+    let trusted = times(columns, LARGE_USED, TRUSTED);
+    let paragraph = format!(
+        "A message of 64 KiB that is written and read {}. (In a trusted domain, which protects \
+         nobody, {}.) It holds if the first takes less than by every system that copies. \
+         Below 2 MiB access is ended and begun page by page. {}",
+        used.sentence(),
+        trusted.map_or_else(
+            || "it was not measured".into(),
+            |track| Unit::Seconds.show(track.timed().median())
+        ),
+        criterion(1.0)
+    );
+    Verdict::new("used-against-copying", claim, answer)
+        .because(paragraph)
+        .figure("64 KiB used, guarded", Unit::Seconds, used.guarded)
+        .figure(
+            "64 KiB used, fastest that copies",
+            Unit::Seconds,
+            used.fastest,
+        )
+        .figure("64 KiB used, guarded to fastest", Unit::Times, used.cell())
 }
