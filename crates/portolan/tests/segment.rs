@@ -160,6 +160,7 @@ fn a_guarded_domain_opens_it_to_all_who_have_a_right() {
 #[cfg(feature = "marks")]
 mod deaths {
     use super::*;
+    use portolan::Segment;
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Child, Command, Stdio};
     use std::sync::OnceLock;
