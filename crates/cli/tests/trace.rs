@@ -250,6 +250,176 @@ fn messages_between_processes_are_arrows_between_named_tracks() {
     for sender in senders {
         assert!(processes[&sender].contains(" (space "), "{processes:?}");
     }
+    // Our receives, in the order of their positions, follow one another in time.
+    let receives = of(&all, "receive", "X");
+    let by = |key: fn(&Value) -> f64| {
+        let mut sorted = receives.clone();
+        sorted.sort_by(|a, b| key(a).total_cmp(&key(b)));
+        sorted
+            .iter()
+            .map(|e| e["args"]["position"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        by(|e| e["ts"].as_f64().unwrap()),
+        by(|e| e["args"]["position"].as_f64().unwrap())
+    );
+}
+
+#[test]
+fn a_trace_ends_by_itself_when_its_time_is_up() {
+    let mut scene = Scene::new("time");
+    let trace = scene.trace(&["--seconds", "0.3", "--events", "receive"]);
+    scene.work(5);
+    let (summary, _) = ended(trace);
+    assert_eq!(summary["ended_by"], "time");
+    let all = events(&scene.file());
+    assert_eq!(of(&all, "receive", "X").len(), 5);
+    assert!(of(&all, "send", "X").is_empty() && of(&all, "map", "X").is_empty());
+}
+
+#[test]
+fn the_file_is_whole_when_the_domain_ends_meanwhile() {
+    let mut scene = Scene::new("ends");
+    let mut sleeper = Command::new(env!("CARGO_BIN_EXE_portolan"))
+        .args(["port", "receive", "other", "--domain", &scene.name])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    scene.domain.connect("other", PATIENCE).unwrap();
+    let trace = scene.trace(&[]);
+    scene.work(10);
+    // One process is killed, then the host leaves: the tracer is alone.
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    let (name, file) = (scene.name.clone(), scene.directory.join("kept.json"));
+    until("the death is dealt with", || {
+        scene.domain.survey().unwrap().spaces.len() == 2
+    });
+    let from = scene.file();
+    leave(scene, || {
+        let (summary, said) = ended(trace);
+        assert_eq!(summary["ended_by"], "domain");
+        assert!(
+            said.contains(&format!("the domain {name:?} has ended")),
+            "{said}"
+        );
+        let all = events(&from);
+        assert_eq!(check_arrows(&all), 10);
+        let deaths = of(&all, "death", "i");
+        assert_eq!(deaths.len(), 1);
+        assert_eq!(deaths[0]["args"]["process"], sleeper.id());
+        assert_eq!(deaths[0]["pid"], std::process::id(), "on the host's track");
+        // The dead one's, and ours, which the tracer or we ourselves returned.
+        assert!(of(&all, "reclaim", "X").len() >= 2);
+    });
+    assert!(!file.exists());
+    // With its last process the domain is gone.
+    assert_eq!(portolan(&["trace", &name]).status.code(), Some(2));
+}
+
+/// Leaves the scene's domain, but keeps its directory until `then` is done.
+fn leave(scene: Scene, then: impl FnOnce()) {
+    let mut scene = std::mem::ManuallyDrop::new(scene);
+    let directory = scene.directory.clone();
+    let elsewhere = Domain::private().unwrap();
+    let port = elsewhere.bind(PortOptions::unnamed()).unwrap();
+    drop(std::mem::replace(&mut scene.right, port.make_send()));
+    drop(std::mem::replace(&mut scene.port, port));
+    std::mem::replace(&mut scene.domain, elsewhere)
+        .leave()
+        .unwrap();
+    then();
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn what_a_small_ring_cannot_keep_is_counted_and_the_newest_is_there() {
+    let mut scene = Scene::new("overflow");
+    let trace = scene.trace(&["--ring", "16", "--events", "send"]);
+    // It does not look meanwhile.
+    signal(&trace, Signal::STOP);
+    let stat = format!("/proc/{}/stat", trace.id());
+    until("the tracer has stopped", || {
+        std::fs::read_to_string(&stat).unwrap().contains(") T ")
+    });
+    scene.work(1000);
+    signal(&trace, Signal::CONT);
+    signal(&trace, Signal::TERM);
+    let (summary, said) = ended(trace);
+    assert_eq!(
+        (&summary["events"], &summary["lost"]),
+        (&16.into(), &984.into())
+    );
+    assert!(said.contains("984 events were lost"), "{said}");
+    let all = events(&scene.file());
+    let mut bytes: Vec<u64> = of(&all, "send", "X")
+        .iter()
+        .map(|e| e["args"]["bytes"].as_u64().unwrap())
+        .collect();
+    bytes.sort_unstable();
+    assert_eq!(bytes, (985..=1000).collect::<Vec<u64>>());
+}
+
+#[test]
+fn a_tracer_that_is_killed_leaves_nothing_on_and_a_file_that_loads() {
+    let mut scene = Scene::new("killed");
+    let mut trace = scene.trace(&[]);
+    scene.work(10);
+    let file = scene.file();
+    until("the events are in the file", || {
+        let text = std::fs::read_to_string(&file).unwrap();
+        text.matches("\"receive frames\"").count() == 10
+    });
+    trace.kill().unwrap();
+    trace.wait().unwrap();
+    until("the trace is off", || scene.domain.tracer().is_none());
+    // Readers of the format take an array without its end.
+    let text = std::fs::read_to_string(&file).unwrap();
+    let whole = text.rfind("},\n").map_or(&*text, |at| &text[..=at]);
+    let all: Vec<Value> = serde_json::from_str(&format!("{whole}]"))
+        .or_else(|_| serde_json::from_str(&format!("{text}]")))
+        .unwrap();
+    assert!(all.len() >= 19, "{}", all.len());
+    // And there can be another.
+    let path = file.to_str().unwrap();
+    succeeds(&["trace", &scene.name, "--seconds", "0", "--output", path]);
+    let names = events(&file);
+    assert!(
+        names.iter().all(|e| e["name"] != "send frames"),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn a_second_tracer_is_told_who_the_first_is() {
+    let scene = Scene::new("second");
+    let trace = scene.domain.trace().unwrap();
+    let file = scene.file();
+    let second = portolan(&["trace", &scene.name, "--output", file.to_str().unwrap()]);
+    assert_eq!(second.status.code(), Some(1));
+    let complaint = String::from_utf8(second.stderr).unwrap();
+    let us = format!("space 1 (process {}, \"the scene\")", std::process::id());
+    assert!(
+        complaint.contains(&us) && complaint.contains("to do:"),
+        "{complaint}"
+    );
+    assert_eq!(scene.domain.tracer(), Some(1), "ours goes on");
+    drop(trace);
+}
+
+#[test]
+fn a_domain_that_is_not_there_is_not_made() {
+    for _ in 0..2 {
+        let output = portolan(&["trace", "cli-trace-nowhere", "--seconds", "1"]);
+        assert_eq!(output.status.code(), Some(2));
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            complaint.contains("no domain named \"cli-trace-nowhere\""),
+            "{complaint}"
+        );
+    }
     let scene = Scene::new("unwritable");
     let output = portolan(&["trace", &scene.name, "--output", "/no/such/directory/file"]);
     assert_eq!(output.status.code(), Some(2));
