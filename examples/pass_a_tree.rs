@@ -1,7 +1,7 @@
 //! Pass a tree: a B-tree and a hash map go through three processes; each changes them where
 //! they lie. Nothing is serialised.
 //!
-//! Run it with `cargo run -p portolan --example pass-a-tree`.
+//! Run it with `cargo run -p portolan --example pass_a_tree`.
 
 use portolan::structure::{Arena, List, Map, NoRoom, Structure, Text, Tree};
 use portolan::{Access, Deadline, Domain, Handover, Message, PortOptions};

@@ -138,7 +138,7 @@ fn pass_a_tree() {
         "cloth: 25 tons, sealed by [\"customs\"]",
         "wine: 12 tons, sealed by [\"customs\"]",
     ];
-    assert_eq!(run("pass-a-tree"), lines.join("\n") + "\n");
+    assert_eq!(run("pass_a_tree"), lines.join("\n") + "\n");
 }
 
 #[cfg(feature = "tokio")]
