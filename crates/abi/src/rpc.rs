@@ -46,17 +46,19 @@ const LOW_24: u32 = (1 << 24) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Client: who it is. Body: session, service.
+    /// Client: it is there, and what is the server's incarnation? No body: its session is in
+    /// the checksum.
     Hello = 1,
-    /// Server: who it is. Body: session, incarnation.
+    /// Server: who it is. Body: its incarnation.
     Welcome = 2,
     /// Client: a call, or a piece of one.
     Call = 3,
     /// Server: an answer, or a piece of one.
     Answer = 4,
-    /// Client: what of these? Body: session, incarnation, a bit for each number.
+    /// Client: what of these? Body: the incarnation, the lowest number that may still come,
+    /// a bit for each number from there on, a bit for each place whose call has arrived.
     Ask = 5,
-    /// Server: these have arrived. Body: a bit for each number.
+    /// Server: these have arrived. Body: a bit for each number from the packet's on.
     Arrived = 6,
     /// Either: pieces of a message are missing. Body: the first, a bit for each.
     Missing = 7,

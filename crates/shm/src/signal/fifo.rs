@@ -31,7 +31,7 @@ const _: () = assert!(size_of::<FifoEntry>() as u64 == FIFO_BYTES);
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct FifoControl {
-    /// The space that reads it plus one in the upper half while open; 0 while free.
+    /// The space that reads it; 0 while free.
     pub owner: AtomicU64,
     /// Slots, a power of two.
     pub depth: AtomicU64,
