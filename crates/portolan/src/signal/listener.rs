@@ -4,10 +4,9 @@ use super::{SignalError, lock, offset, push, shared};
 use crate::member::Member;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Domain};
-use portolan_abi::limits::MAX_FIFOS;
 use portolan_abi::signal::DEFAULT_DEPTH;
 use portolan_shm::mark;
-use portolan_shm::signal::{Fifo, Head};
+use portolan_shm::signal::{Fifo, FifoEntry, Head};
 use portolan_sys::futex;
 use std::collections::VecDeque;
 use std::fmt;
@@ -139,8 +138,14 @@ impl Domain {
         member.present()?;
         let tables = member.tables();
         let ours = u64::from(member.space);
-        let free = |entry: &&portolan_shm::signal::FifoEntry| {
+        let used = &tables.header.fifos.value;
+        let claimed = |(index, entry): &(usize, &FifoEntry)| {
             let owner = &entry.control.owner;
+            if owner.load(Ordering::Relaxed) != 0 {
+                return false;
+            }
+            // Before it is ours: the host frees, and wakes, those that were ever used.
+            used.fetch_max(*index as u64 + 1, Ordering::SeqCst);
             owner
                 .compare_exchange(0, ours, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
@@ -149,12 +154,8 @@ impl Domain {
             .fifos
             .iter()
             .enumerate()
-            .find(|(_, entry)| free(entry))
+            .find(claimed)
             .ok_or(SignalError::NoFifo)?;
-        debug_assert!(index < MAX_FIFOS);
-        // Before anybody can sleep on it: the host wakes all that were ever used.
-        let used = &tables.header.fifos.value;
-        used.fetch_max(index as u64 + 1, Ordering::SeqCst);
         mark!("signal.fifo_taken");
         let (_, head) = Fifo::open(entry, options.depth);
         let (sender, inbox) = mpsc::channel();
@@ -174,12 +175,10 @@ impl Domain {
 }
 
 impl Listener {
-    fn fifo(&self) -> Fifo<'_> {
-        // Opened when the listener was made, and ours.
-        self.member
-            .tables()
-            .fifo(self.index)
-            .expect("an open FIFO keeps its depth")
+    /// Our FIFO. Opened when the listener was made, so it is there, unless another member
+    /// wrote where it may not: then no signal comes any more.
+    fn fifo(&self) -> Option<Fifo<'_>> {
+        self.member.tables().fifo(self.index)
     }
 
     /// Calls `run` with every address of `range` that is signalled from now on.
@@ -370,12 +369,12 @@ impl Listener {
 
     /// Signals that the FIFO holds.
     pub fn depth(&self) -> usize {
-        self.fifo().depth()
+        self.fifo().map_or(0, |fifo| fifo.depth())
     }
 
     /// Signals that found the FIFO full, and were dropped.
     pub fn dropped(&self) -> u64 {
-        self.fifo().dropped()
+        self.fifo().map_or(0, |fifo| fifo.dropped())
     }
 
     /// Signals that came for no handler of ours: for one that was taken away, most likely.
@@ -405,9 +404,10 @@ impl Drop for Listener {
             ranges.remove(handling.id, self.member.space);
         }
         drop(locked);
-        let owner = &self.fifo().entry().control.owner;
-        // Release: nothing of ours comes after it.
-        owner.store(0, Ordering::Release);
+        if let Some(entry) = self.member.tables().fifos.get(self.index as usize) {
+            // Release: nothing of ours comes after it.
+            entry.control.owner.store(0, Ordering::Release);
+        }
     }
 }
 
