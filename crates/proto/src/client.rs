@@ -1,78 +1,12 @@
 //! The client's half.
 
-use crate::assembly::{Assembly, Progress, first_burst, pieces};
-use crate::packet::{Seal, open, seal, word, words};
+use crate::assembly::{Progress, first_burst, pieces};
+use crate::call::{Call, CallId, ClientCounts, Outcome, Phase, Place, index, span};
+use crate::packet::{Seal, exactly, open, seal, words};
 use crate::{Closed, Link, Misbehaved, NotCalled, Settings, Time};
-use core::time::Duration;
 use portolan_abi::rpc::{
-    Flags, Header, Kind, NOT_COMING, NOT_WANTED, PLACES, Status, WINDOW, expand, low_24,
-    pack_deadline,
+    Flags, Header, Kind, NOT_COMING, NOT_WANTED, PLACES, Status, WINDOW, expand, pack_deadline,
 };
-
-/// One call, without its arguments.
-///
-/// ```
-/// use portolan_proto::{Call, Flags, Time};
-/// let call = Call { flags: Flags::ONE_WAY, ..Call::new(0xfeed) };
-/// assert_eq!((call.method, call.deadline), (0xfeed, None));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
-    /// Which method.
-    pub method: u32,
-    /// How.
-    pub flags: Flags,
-    /// When it ends as [`Outcome::Deadline`].
-    pub deadline: Option<Time>,
-}
-
-impl Call {
-    /// A call of `method`: reliable, checked, with an answer, without a deadline.
-    pub const fn new(method: u32) -> Self {
-        Self {
-            method,
-            flags: Flags(0),
-            deadline: None,
-        }
-    }
-}
-
-/// Which call of a [`Client`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallId {
-    place: usize,
-    serial: u64,
-}
-
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// The server answered.
-    Answered(Status),
-    /// No answer came in time. It may have run.
-    Deadline,
-    /// The server that it was sent to is gone. It may have run.
-    ServerDied,
-    /// The connection was closed. It may have run.
-    Closed(Closed),
-}
-
-/// What a client has seen, for people and tests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClientCounts {
-    /// Packets that were dropped because they were damaged, or of another time.
-    pub damaged: u64,
-    /// Answers to calls that were no longer open.
-    pub late: u64,
-    /// Questions that were asked.
-    pub asked: u64,
-    /// Packets that were sent again because the server asked.
-    pub sent_again: u64,
-    /// One-way calls of which it is not known whether they arrived.
-    pub unconfirmed: u64,
-}
 
 /// The client's half of a connection; see the [crate].
 #[derive(Debug)]
@@ -93,42 +27,6 @@ pub struct Client {
     counts: ClientCounts,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
-}
-
-#[derive(Debug, Default)]
-struct Place {
-    serial: u64,
-    number: u64,
-    phase: Phase,
-    method: u32,
-    flags: Flags,
-    deadline: Option<Time>,
-    /// The arguments; once it has ended, the answer.
-    body: Vec<u8>,
-    /// The server has it.
-    arrived: bool,
-    review: Time,
-    period: Duration,
-    answer: Assembly,
-    status: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
-    #[default]
-    Free,
-    Open,
-    Ended(Outcome),
-}
-
-impl Place {
-    fn is_open(&self, number: u64) -> bool {
-        self.number == number && self.phase == Phase::Open
-    }
-
-    fn may_be_lost(&self) -> bool {
-        self.flags.has(Flags::BEST_EFFORT)
-    }
 }
 
 impl Client {
@@ -689,27 +587,4 @@ impl Client {
         seal(&self.key, link.position(), header, number, parts, out);
         link.send(out);
     }
-}
-
-/// The place of a number.
-#[inline]
-pub(crate) fn index(number: u64) -> usize {
-    low_24(number) as usize % PLACES
-}
-
-/// How far `number` is above `floor`.
-pub(crate) fn span(floor: u64, number: u64) -> u32 {
-    u32::try_from(number.saturating_sub(floor)).unwrap_or(u32::MAX)
-}
-
-/// A body of exactly `N` words.
-pub(crate) fn exactly<const N: usize>(body: &[u8]) -> Option<[u64; N]> {
-    if body.len() != N * 8 {
-        return None;
-    }
-    let mut words = [0; N];
-    for (i, place) in words.iter_mut().enumerate() {
-        *place = word(body, i * 8)?;
-    }
-    Some(words)
 }

@@ -1,8 +1,9 @@
 //! A server's state as bytes, so that another process goes on where it stopped.
 
-use crate::client::index;
+use crate::call::index;
+use crate::entry::{Entry, Stage};
 use crate::packet::word;
-use crate::server::{Entry, Server, Stage};
+use crate::server::Server;
 use crate::{NotFrozen, Settings, Time};
 use portolan_abi::rpc::{Flags, WINDOW};
 

@@ -69,7 +69,9 @@
 #![forbid(unsafe_code)]
 
 mod assembly;
+mod call;
 mod client;
+mod entry;
 mod error;
 mod frozen;
 mod link;
@@ -77,12 +79,14 @@ mod packet;
 mod server;
 mod time;
 
-pub use client::{Call, CallId, Client, ClientCounts, Outcome};
+pub use call::{Call, CallId, ClientCounts, Outcome};
+pub use client::Client;
+pub use entry::Incoming;
 pub use error::{Closed, Misbehaved, NotCalled, NotFrozen, Stale};
 pub use link::{Link, Pipe};
 pub use packet::{Damaged, Seal, open, seal};
 pub use portolan_abi::rpc::{Flags, Header, Kind, Status, WINDOW};
-pub use server::{Incoming, Server, ServerCounts};
+pub use server::{Server, ServerCounts};
 pub use time::Time;
 
 use core::time::Duration;

@@ -166,3 +166,15 @@ pub(crate) fn words<const N: usize, const B: usize>(words: [u64; N]) -> [u8; B] 
     }
     bytes
 }
+
+/// A body of exactly `N` words.
+pub(crate) fn exactly<const N: usize>(body: &[u8]) -> Option<[u64; N]> {
+    if body.len() != N * 8 {
+        return None;
+    }
+    let mut words = [0; N];
+    for (i, place) in words.iter_mut().enumerate() {
+        *place = word(body, i * 8)?;
+    }
+    Some(words)
+}

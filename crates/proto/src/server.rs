@@ -1,27 +1,14 @@
 //! The server's half.
 
-use crate::assembly::{Assembly, Progress, first_burst, pieces};
-use crate::client::{exactly, index, span};
-use crate::packet::{Seal, open, seal, words};
+use crate::assembly::{Progress, first_burst, pieces};
+use crate::call::{index, span};
+use crate::entry::{Entry, Incoming, Stage};
+use crate::packet::{Seal, exactly, open, seal, words};
 use crate::{Closed, Link, Misbehaved, Settings, Stale, Time};
 use portolan_abi::rpc::{
     Flags, Header, Kind, NOT_WANTED, PLACES, Status, WINDOW, low_24, unpack_deadline,
 };
 use std::collections::VecDeque;
-
-/// A call that came in, without its arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Incoming {
-    /// Which call; for [`Server::answer`].
-    pub number: u64,
-    /// Which method.
-    pub method: u32,
-    /// How it was made.
-    pub flags: Flags,
-    /// Until when its client waits, rounded up to a millisecond.
-    pub deadline: Option<Time>,
-}
 
 /// What a server has seen, for people and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,36 +53,6 @@ pub struct Server {
     counts: ServerCounts,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Entry {
-    pub(crate) number: u64,
-    pub(crate) stage: Stage,
-    pub(crate) method: u32,
-    pub(crate) flags: Flags,
-    pub(crate) deadline: Option<Time>,
-    pub(crate) status: u32,
-    /// The arguments, then the answer.
-    pub(crate) body: Vec<u8>,
-    pub(crate) assembly: Assembly,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// Nothing of this number has come.
-    #[default]
-    Vacant,
-    /// Pieces have come.
-    Partial,
-    /// It has come, and waits for its turn, or to be taken.
-    Ready,
-    /// It was handed out.
-    Running,
-    /// Its answer is kept.
-    Answered,
-    /// Its answer is not needed any more, or there is none, or it was given up.
-    Over,
 }
 
 impl Server {

@@ -1,0 +1,49 @@
+//! A call as its server has it: as it is handed out, and its entry meanwhile.
+
+use crate::Time;
+use crate::assembly::Assembly;
+use portolan_abi::rpc::Flags;
+
+/// A call that came in, without its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Incoming {
+    /// Which call; for [`Server::answer`].
+    pub number: u64,
+    /// Which method.
+    pub method: u32,
+    /// How it was made.
+    pub flags: Flags,
+    /// Until when its client waits, rounded up to a millisecond.
+    pub deadline: Option<Time>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) number: u64,
+    pub(crate) stage: Stage,
+    pub(crate) method: u32,
+    pub(crate) flags: Flags,
+    pub(crate) deadline: Option<Time>,
+    pub(crate) status: u32,
+    /// The arguments, then the answer.
+    pub(crate) body: Vec<u8>,
+    pub(crate) assembly: Assembly,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Nothing of this number has come.
+    #[default]
+    Vacant,
+    /// Pieces have come.
+    Partial,
+    /// It has come, and waits for its turn, or to be taken.
+    Ready,
+    /// It was handed out.
+    Running,
+    /// Its answer is kept.
+    Answered,
+    /// Its answer is not needed any more, or there is none, or it was given up.
+    Over,
+}
