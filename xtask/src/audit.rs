@@ -17,16 +17,19 @@
 //! - **A6** Who waits is owed something: an answer has somebody to give it, a port without
 //!   senders has been told, so has whoever watches a dead port.
 
+mod contents;
 mod image;
+mod rights;
 
+use contents::Contents;
 pub(crate) use image::Image;
-use image::{Port, Slot, Space};
+use image::{Port, Space};
 
 use crate::torture::board::Journal;
 use portolan_abi::limits::{CHUNK, CHUNK_PAGES};
-use portolan_abi::owner::{Alloc, ChunkUse, ChunkWord, Descriptor, Hold, Size};
-use portolan_abi::port::{PortName, PortPhase, RightCount, RightKind, RightWord, event};
-use portolan_abi::slot::{Kind, Meta, Phase, SlotState};
+use portolan_abi::owner::{Alloc, ChunkUse, ChunkWord, Hold, Size};
+use portolan_abi::port::{PortName, PortPhase, RightKind, RightWord};
+use portolan_abi::slot::{Kind, Phase, SlotState};
 use portolan_abi::space::SpacePhase;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -500,172 +503,6 @@ impl Audit<'_> {
             }
         }
     }
-
-    /// A4, A5, A6: send rights and answers.
-    fn rights(&mut self) -> io::Result<()> {
-        let mut senders: BTreeMap<PortName, u64> = BTreeMap::new();
-        for right in self.travelling.iter().filter(|r| r.kind == RightKind::Send) {
-            *senders.entry(right.port).or_default() += 1;
-        }
-        let mut owed = self.owed.clone();
-        for space in self.spaces.clone() {
-            let live = self.is_live(space.id);
-            let mut sends = 0;
-            for (index, counts) in self.image.rights(space.id)? {
-                let (send, once) = (
-                    RightCount::unpack(counts.send),
-                    RightCount::unpack(counts.once),
-                );
-                // The upper bits of a send-once count are a tag.
-                let onces = once.count & 0xfff;
-                if !live {
-                    if send.count + onces > 0 {
-                        self.found.unreleased.push(format!(
-                            "space {} is {:?} and has {} rights on port {index}",
-                            space.id,
-                            space.status.phase,
-                            send.count + onces
-                        ));
-                    }
-                    continue;
-                }
-                let name = PortName {
-                    index,
-                    generation: send.generation,
-                };
-                if send.count > 0 && self.port(name).is_some() {
-                    sends += u64::from(send.count);
-                    *senders.entry(name).or_default() += u64::from(send.count);
-                }
-                if onces > 0 {
-                    owed.insert(PortName {
-                        index,
-                        generation: once.generation,
-                    });
-                }
-            }
-            if let Some(journal) = self.journals.get(&space.id)
-                && journal.sends != sends
-            {
-                self.found.unreleased.push(format!(
-                    "space {} has {sends} live send rights by its row, and worker {} has {}",
-                    space.id, journal.worker, journal.sends
-                ));
-            }
-        }
-        let waits = |p: &&Port| is_open(p) && p.wanted & !p.events & event::NO_MORE_SENDERS != 0;
-        for port in self.ports.iter().filter(waits) {
-            let name = PortName {
-                index: port.index,
-                generation: port.status.generation,
-            };
-            if senders.get(&name).copied().unwrap_or(0) == 0 {
-                let of = port.status;
-                self.found.hung.push(format!(
-                    "port {} of space {} ({:?}, use {}) has no senders left, and was not told",
-                    port.index, of.owner, of.phase, of.generation
-                ));
-            }
-        }
-        let shared = |p: &&Port| p.status.phase == PortPhase::Open && p.status.shared;
-        for port in self.ports.iter().filter(shared) {
-            let name = PortName {
-                index: port.index,
-                generation: port.status.generation,
-            };
-            if senders.get(&name).copied().unwrap_or(0) == 0 {
-                let index = port.index;
-                let unused = format!("nobody has a right on the segment of port {index}");
-                self.found.unreleased.push(unused);
-            }
-        }
-        self.owed = owed;
-        self.answers();
-        Ok(())
-    }
-
-    /// A6: who waits for an answer.
-    fn answers(&mut self) {
-        for (space, journal) in &self.journals {
-            let replies = self.ports.iter().filter(|p| {
-                p.status.phase == PortPhase::Open && p.status.replies && p.status.owner == *space
-            });
-            let is_owed = |p: &&Port| {
-                self.owed.contains(&PortName {
-                    index: p.index,
-                    generation: p.status.generation,
-                })
-            };
-            let (owed, idle): (Vec<_>, Vec<_>) = replies.partition(is_owed);
-            if (owed.len() as u64) < journal.pending {
-                let (worker, pending, owed) = (journal.worker, journal.pending, owed.len());
-                let states = |p: &&Port| {
-                    (
-                        p.index,
-                        p.status.generation,
-                        p.head,
-                        p.slots.iter().map(|s| s.state).collect::<Vec<_>>(),
-                    )
-                };
-                let idle: Vec<_> = idle.iter().map(states).collect();
-                self.found.hung.push(format!("worker {worker} waits for {pending} answers, and only {owed} can come; its other ports: {idle:?}"));
-            }
-        }
-    }
-
-    /// A4: who listens, and the lock on ranges.
-    fn signals(&mut self) -> io::Result<()> {
-        let mut listed = Vec::new();
-        for space in self.image.fifo_owners()? {
-            listed.push((space, "a signal FIFO"));
-        }
-        for space in self.image.handler_owners()? {
-            listed.push((space, "a signal handler"));
-        }
-        listed.extend(
-            self.image
-                .signal_lock()?
-                .map(|s| (s, "the lock on signal ranges")),
-        );
-        for (space, what) in listed {
-            if !self.is_live(space) {
-                let has = format!("space {space}, which does not live, has {what}");
-                self.found.unreleased.push(has);
-            }
-        }
-        Ok(())
-    }
-
-    /// A4, A6: the watches.
-    fn watches(&mut self) -> io::Result<()> {
-        for watch in self.image.watches()? {
-            let live = self.is_live(watch.space);
-            let told = watch.notify.is_some_and(|r| self.port(r.port).is_some());
-            let dead = watch.target.is_some_and(|r| self.port(r.port).is_none());
-            let of = format!(
-                "a watch of space {} on {:?}",
-                watch.space,
-                watch.target.map(|r| r.port)
-            );
-            match watch.state {
-                _ if !live => self
-                    .found
-                    .unreleased
-                    .push(format!("{of}: the space does not live")),
-                1 => self.found.unreleased.push(format!("{of} is half written")),
-                _ if !told => self
-                    .found
-                    .unreleased
-                    .push(format!("{of}: its port is closed")),
-                2 if dead => self
-                    .found
-                    .hung
-                    .push(format!("{of}: the port is dead, and nobody says so")),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
 }
 
 fn is_open(port: &Port) -> bool {
@@ -685,71 +522,4 @@ fn pages(chunk: usize, size: Size) -> impl Iterator<Item = u32> {
     (first..first + CHUNK_PAGES)
         .step_by(size.pages().min(CHUNK_PAGES))
         .map(|p| u32::try_from(p).unwrap_or(u32::MAX))
-}
-
-/// What a message holds.
-struct Contents {
-    kind: Kind,
-    reply: Option<RightWord>,
-    rights: Vec<RightWord>,
-    extents: Vec<Descriptor>,
-    garbled: bool,
-}
-
-impl Contents {
-    /// Inline: reply, urgency, then rights and extents; or a header extent, which holds
-    /// the header, padded, and after it the rights and extents.
-    fn read(image: &Image, slot: &Slot) -> io::Result<Self> {
-        let meta = Meta::unpack(slot.words.first().copied().unwrap_or(0));
-        let mut words = slot.words[1..].iter().copied();
-        let mut contents = Self {
-            kind: meta.kind,
-            reply: None,
-            rights: Vec::new(),
-            extents: Vec::new(),
-            garbled: false,
-        };
-        if meta.reply {
-            contents.reply = words.next().and_then(RightWord::unpack);
-            contents.garbled |= contents.reply.is_none();
-        }
-        if meta.urgent {
-            words.next();
-        }
-        if !meta.spilled {
-            contents.read_lists(&meta, words);
-            return Ok(contents);
-        }
-        let page = words
-            .next()
-            .zip(words.next())
-            .and_then(|(a, b)| Descriptor::unpack([a, b]));
-        let Some(page) = page else {
-            contents.garbled = true;
-            return Ok(contents);
-        };
-        contents.extents.push(page);
-        let inner = image.extent(page.page, page.len)?;
-        contents.read_lists(
-            &meta,
-            inner.into_iter().skip(usize::from(meta.header).div_ceil(8)),
-        );
-        Ok(contents)
-    }
-
-    fn read_lists(&mut self, meta: &Meta, mut words: impl Iterator<Item = u64>) {
-        for _ in 0..meta.rights {
-            let right = words.next().and_then(RightWord::unpack);
-            self.garbled |= right.is_none();
-            self.rights.extend(right);
-        }
-        for _ in 0..meta.extents {
-            let extent = words
-                .next()
-                .zip(words.next())
-                .and_then(|(a, b)| Descriptor::unpack([a, b]));
-            self.garbled |= extent.is_none();
-            self.extents.extend(extent);
-        }
-    }
 }

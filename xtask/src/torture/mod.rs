@@ -3,9 +3,9 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `coordinator` | spawns, kills, stops, pauses, and counts |
+//! | `coordinator` | spawns, and counts; `disturb`: kills and stops; `quiet`: all hold still, and the audit |
 //! | `kills` | which mark is to be died at next, and by whom |
-//! | `worker` | one process's random mix of operations; `sharing`: on segments and signals |
+//! | `worker` | one process's random mix of operations; `messages`: on ports; `sharing`: on segments and signals |
 //! | `payload` | what stands in every extent, so that a page with two owners shows |
 //! | `board` | memory outside the region: orders, and the workers' journals |
 //! | [`crate::audit`] | the auditor |

@@ -1,0 +1,272 @@
+//! What the coordinator does to its workers: kills, stops and dismissals, at marks and at random.
+
+use super::super::Doing;
+use super::super::board::Entry;
+use super::{CREATORS, Coordinator, LONG_BOUND, SPARE, STOPS, bait};
+use crate::marks::{MARKS, Passer, passer};
+use rustix::process::Signal;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+impl Coordinator {
+    fn is_at_work(&self, worker: usize) -> bool {
+        let place = &self.places[worker];
+        place.child.is_some()
+            && !place.killed
+            && place.stopped.is_none()
+            && self.board.get(worker, Entry::Space) != 0
+    }
+
+    fn is_free(&self, worker: usize) -> bool {
+        self.is_at_work(worker)
+            && !self.board.is_armed(worker)
+            && self.board.get(worker, Entry::StoppedAt) == 0
+    }
+
+    fn free(&self) -> Vec<usize> {
+        (0..self.places.len())
+            .filter(|w| self.is_free(*w))
+            .collect()
+    }
+
+    fn someone(&mut self, but: Option<usize>) -> Option<usize> {
+        let free: Vec<usize> = self
+            .free()
+            .into_iter()
+            .filter(|w| Some(*w) != but)
+            .collect();
+        free.get(self.random.below(free.len())).copied()
+    }
+
+    pub(super) fn kill(&mut self, worker: usize) {
+        let Some(child) = &mut self.places[worker].child else {
+            return;
+        };
+        // Cannot fail: the child was not waited for.
+        let _ = child.kill();
+        if !self.places[worker].killed {
+            self.places[worker].killed = true;
+            let doing = Doing::of(self.board.get(worker, Entry::Doing));
+            if self.died_at(worker).is_none() {
+                self.count_kill(worker, doing);
+            }
+        }
+    }
+
+    pub(super) fn arm(&mut self, worker: usize, mark: usize, action: u64) {
+        let passes: u64 = (0..self.places.len())
+            .map(|w| self.board.hits(w, mark).load(Ordering::Relaxed))
+            .sum();
+        let most = match passes {
+            0..1000 => 1,
+            1000..100_000 => 8,
+            _ => 60,
+        };
+        let countdown = 1 + u64::try_from(self.random.below(most)).unwrap_or(0);
+        self.board.arm(worker, mark, countdown, action);
+        self.places[worker].armed = Some(Instant::now());
+    }
+
+    pub(super) fn disturb(&mut self) -> std::io::Result<()> {
+        if self.free().len() <= SPARE || !self.random.once_in(8) {
+            return Ok(());
+        }
+        if !self.plan.marks.is_empty() {
+            return self.die_at_a_mark();
+        }
+        match self.random.below(20) {
+            0 => {
+                if let Some(worker) = self.someone(None) {
+                    self.kill(worker);
+                }
+            }
+            1 => {
+                let both = [self.someone(None), self.host];
+                let second = self.someone(both[0]);
+                let second = if self.random.once_in(2) {
+                    both[1]
+                } else {
+                    second
+                };
+                if let (Some(first), Some(second)) = (both[0], second)
+                    && first != second
+                    && self.free().len() > SPARE + 1
+                {
+                    self.kill(first);
+                    self.kill(second);
+                    self.report.double_kills += 1;
+                }
+            }
+            2 => {
+                if let Some(host) = self.host.filter(|h| self.is_free(*h)) {
+                    self.kill(host);
+                }
+            }
+            3 => {
+                if let Some(worker) = self.someone(None) {
+                    let mark = STOPS[self.random.below(STOPS.len())];
+                    if let Some(mark) = crate::marks::index(mark) {
+                        self.arm(worker, mark, 2);
+                    }
+                    self.expect_a_passing();
+                }
+            }
+            4 => {
+                if let Some(worker) = self.someone(None) {
+                    self.signal(worker, Signal::STOP);
+                    self.board.set(worker, Entry::StoppedAt, 1);
+                }
+            }
+            _ => self.die_at_a_mark()?,
+        }
+        Ok(())
+    }
+
+    fn die_at_a_mark(&mut self) -> std::io::Result<()> {
+        let host_is_free = self.host.is_some_and(|h| self.is_free(h));
+        let newcomer_is_free = self.newcomer.is_none();
+        // Much is asked of the host, and there is one.
+        let host_first = host_is_free && !self.random.once_in(3);
+        let wanted = |passer| match passer {
+            Passer::Host | Passer::LeavingHost => host_is_free,
+            Passer::Any | Passer::Leaver | Passer::Creator if host_first => false,
+            Passer::Newcomer => newcomer_is_free,
+            _ => true,
+        };
+        let Some(mark) = self.marked.next(&mut self.random, wanted) else {
+            return Ok(());
+        };
+        match passer(MARKS[mark]) {
+            Passer::Any => {
+                if let Some(worker) = self.someone(None) {
+                    self.arm(worker, mark, 1);
+                }
+                if MARKS[mark] == "receive.passed" {
+                    self.arrange_a_passing(mark);
+                }
+            }
+            Passer::Host => {
+                if let Some(host) = self.host {
+                    self.arm(host, mark, 1);
+                    if let Some(worker) = self.someone(Some(host)) {
+                        match bait(MARKS[mark]).and_then(crate::marks::index) {
+                            Some(bait) => self.arm(worker, bait, 1),
+                            None => self.kill_or_dismiss(worker),
+                        }
+                    }
+                }
+            }
+            Passer::Successor => {
+                let host = self.host;
+                for _ in 0..3 {
+                    if let Some(worker) = self.someone(host)
+                        && self.free().len() > SPARE + 1
+                    {
+                        self.arm(worker, mark, 1);
+                    }
+                }
+                if let Some(host) = host {
+                    self.kill(host);
+                }
+            }
+            Passer::Leaver => {
+                if let Some(worker) = self.someone(self.host) {
+                    self.arm(worker, mark, 1);
+                    self.board.set(worker, Entry::Order, 1);
+                }
+            }
+            Passer::LeavingHost => {
+                if let Some(host) = self.host {
+                    self.arm(host, mark, 1);
+                    self.board.set(host, Entry::Order, 1);
+                }
+            }
+            Passer::Newcomer => {
+                self.newcomer = Some(mark);
+                if let Some(worker) = self.someone(None) {
+                    self.kill(worker);
+                }
+            }
+            Passer::Creator => self.create(mark)?,
+        }
+        Ok(())
+    }
+
+    /// Receivers pass only senders that have stopped in the middle. So one stops, as soon
+    /// as it sends; and whoever passes it dies.
+    fn arrange_a_passing(&mut self, passed: usize) {
+        if let (Some(worker), Some(claimed)) =
+            (self.someone(None), crate::marks::index("send.claimed"))
+        {
+            self.arm(worker, claimed, 2);
+            self.board.set(worker, Entry::Countdown, 1);
+        }
+        while self.free().len() > SPARE
+            && let Some(worker) = self.someone(None)
+        {
+            self.board.arm(worker, passed, 1, 1);
+            self.places[worker].armed = Some(Instant::now());
+        }
+    }
+
+    /// While somebody is stopped: the others may pass it, which is rare otherwise.
+    fn expect_a_passing(&mut self) {
+        let Some(passed) = crate::marks::index("receive.passed") else {
+            return;
+        };
+        while self.marked.is_behind(passed)
+            && self.free().len() > SPARE
+            && let Some(worker) = self.someone(None)
+        {
+            self.board.arm(worker, passed, 1, 1);
+            self.places[worker].armed = Some(Instant::now());
+        }
+    }
+
+    /// Gives the host something to do.
+    fn kill_or_dismiss(&mut self, worker: usize) {
+        match self.random.below(3) {
+            0 => self.board.set(worker, Entry::Order, 1),
+            1 => self.board.set(worker, Entry::Order, 2),
+            _ => self.kill(worker),
+        }
+    }
+
+    /// The creator of another domain dies at `mark`; a second process must get in.
+    pub(super) fn create(&mut self, mark: usize) -> std::io::Result<()> {
+        let domain = format!("{}-{}", self.domain, self.random.next());
+        let [creator, second] = CREATORS;
+        self.board.renew(creator);
+        self.board.renew(second);
+        self.board.arm(creator, mark, 1, 1);
+        let mut children = [
+            self.command(creator, &domain).spawn()?,
+            self.command(second, &domain).spawn()?,
+        ];
+        let end = Instant::now() + LONG_BOUND;
+        let mut joined = false;
+        while !joined && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
+            joined = self.board.get(second, Entry::Space) != 0;
+            if children[1].try_wait()?.is_some() {
+                break;
+            }
+        }
+        for child in &mut children {
+            // Cannot fail: the child was not waited for, or is dead.
+            let _ = child.kill();
+            child.wait()?;
+        }
+        if self.died_at(creator).is_some() {
+            self.marked.kills[mark] += 1;
+            self.count_kill(creator, Doing::Joining);
+        }
+        if !joined {
+            self.found_failed_takeover(&format!(
+                "a second process could not join after the creator died at {}",
+                MARKS[mark]
+            ));
+        }
+        Ok(())
+    }
+}

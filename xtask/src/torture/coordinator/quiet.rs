@@ -1,0 +1,181 @@
+//! Moments in which everybody holds still, and the auditor looks.
+
+use super::super::Doing;
+use super::super::board::{Entry, Journal, Word};
+use super::{BOUND, Coordinator, LASTING, LASTING_SABOTAGED, LONG_BOUND};
+use crate::audit::{self, Findings};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+impl Coordinator {
+    /// Lets everybody hold still, and looks at what they hold.
+    pub(super) fn pause_and_audit(&mut self) -> std::io::Result<()> {
+        for worker in 0..self.places.len() {
+            self.board.disarm(worker);
+            self.places[worker].armed = None;
+        }
+        self.newcomer = None;
+        self.pauses += 1;
+        let pause = self.pauses;
+        self.board.word(Word::Pause).store(pause, Ordering::SeqCst);
+        let asleep = |c: &Self, w: usize| Doing::of(c.board.get(w, Entry::Doing)) == Doing::Waiting;
+        self.wait(LONG_BOUND, |c, w| {
+            c.board.get(w, Entry::Paused) == pause || asleep(c, w)
+        })?;
+        self.settle()?;
+        self.find_sleepers()?;
+        let awake = (0..self.places.len()).find(|w| self.board.get(*w, Entry::Paused) == pause);
+        self.board
+            .word(Word::Pinger)
+            .store(awake.map_or(0, |w| w as u64 + 1), Ordering::SeqCst);
+        self.wait(BOUND, |c, w| c.board.get(w, Entry::Paused) == pause)?;
+        // Who was killed for not answering is buried first.
+        self.settle()?;
+        self.board.word(Word::Count).store(pause, Ordering::SeqCst);
+        self.wait(BOUND, |c, w| c.board.get(w, Entry::Counted) == pause)?;
+        self.conclude()?;
+        for worker in 0..self.places.len() {
+            self.take_corrupt(worker);
+            self.places[worker].beat = None;
+        }
+        for word in [Word::Count, Word::Pinger, Word::Pause] {
+            self.board.word(word).store(0, Ordering::SeqCst);
+        }
+        self.report.audits += 1;
+        Ok(())
+    }
+
+    /// Waits until all living workers are `ready`; who is not in time hangs.
+    pub(super) fn wait(
+        &mut self,
+        bound: Duration,
+        ready: impl Fn(&Self, usize) -> bool,
+    ) -> std::io::Result<()> {
+        let end = Instant::now() + bound;
+        loop {
+            self.look_around()?;
+            for worker in 0..self.places.len() {
+                self.resume(worker, true);
+            }
+            let late: Vec<usize> = (0..self.places.len())
+                .filter(|w| self.places[*w].child.is_none() || !ready(self, *w))
+                .collect();
+            if late.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                for worker in late {
+                    let doing = Doing::of(self.board.get(worker, Entry::Doing));
+                    self.hang(
+                        worker,
+                        &format!("worker {worker} is {doing:?} and does not answer"),
+                    );
+                }
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// How long a finding must last to count.
+    fn lasting(&self) -> Duration {
+        if self.plan.sabotage.is_none() {
+            LASTING
+        } else {
+            LASTING_SABOTAGED
+        }
+    }
+
+    /// Waits until the dead are buried and somebody hosts.
+    fn settle(&mut self) -> std::io::Result<()> {
+        // With a rule off, nobody may ever be buried; the auditor will say so.
+        let bound = if self.plan.sabotage.is_none() {
+            BOUND
+        } else {
+            LASTING_SABOTAGED
+        };
+        let end = Instant::now() + bound;
+        loop {
+            self.look_around()?;
+            let Some(image) = &self.image else {
+                return Ok(());
+            };
+            let before = image.reclaims()?;
+            if audit::is_settled(image)? && image.reclaims()? == before {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                // The auditor will say what is wrong.
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn journals(&self) -> Vec<(u32, Journal)> {
+        let of = |worker: usize| {
+            Some((
+                self.places[worker].child.as_ref()?.id(),
+                self.board.journal(worker),
+            ))
+        };
+        (0..self.places.len()).filter_map(of).collect()
+    }
+
+    /// Nobody sleeps although a message waits for it.
+    fn find_sleepers(&mut self) -> std::io::Result<()> {
+        let end = Instant::now() + self.lasting();
+        let mut first: Option<BTreeSet<u16>> = None;
+        while let Some(image) = &self.image {
+            let now = audit::audit(image, &[])?.sleeping;
+            let still: BTreeSet<u16> = first
+                .take()
+                .map_or(now.clone(), |f| f.intersection(&now).copied().collect());
+            if still.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                self.report.hung_waiters += still.len() as u64;
+                self.note(format!("hung: {}", audit::sleepers(&still)));
+                return Ok(());
+            }
+            first = Some(still);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// The audit proper: what it finds must last to count.
+    fn conclude(&mut self) -> std::io::Result<()> {
+        let end = Instant::now() + self.lasting();
+        let journals = self.journals();
+        while let Some(image) = &self.image {
+            let found = audit::audit(image, &journals)?;
+            let news = found.all().any(|f| !self.seen.contains(&f));
+            if found.is_clean() || !news {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                self.count(&found);
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, found: &Findings) {
+        let r = &mut self.report;
+        r.leaked_extents += found.leaked.len() as u64;
+        r.double_owned += found.double_owned.len() as u64;
+        r.unreleased_rights += found.unreleased.len() as u64;
+        r.hung_waiters += found.hung.len() as u64;
+        r.failed_takeovers += found.leaderless.len() as u64;
+        for finding in found.all() {
+            if self.seen.insert(finding.clone()) {
+                self.note(finding);
+            }
+        }
+    }
+}
