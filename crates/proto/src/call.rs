@@ -33,7 +33,7 @@ impl Call {
     }
 }
 
-/// Which call of a [`Client`].
+/// Which call of a [`crate::Client`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallId {
     pub(crate) place: usize,

@@ -8,7 +8,7 @@ use portolan_abi::rpc::Flags;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incoming {
-    /// Which call; for [`Server::answer`].
+    /// Which call; for [`crate::Server::answer`].
     pub number: u64,
     /// Which method.
     pub method: u32,
