@@ -148,6 +148,9 @@ pub(crate) fn lint() -> ExitCode {
             "clippy",
             "--workspace",
             "--all-targets",
+            // Those that the tests are run with.
+            "--features",
+            "portolan/tokio,portolan/marks,portolan/metrics",
             "--",
             "-D",
             "warnings",
