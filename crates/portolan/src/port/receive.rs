@@ -465,20 +465,32 @@ impl ReceiveRight {
     /// Spins, then sleeps, until something comes.
     #[cold]
     fn wait(&mut self, message: &mut Message, deadline: Deadline) -> Result<Origin, ReceiveError> {
-        let port = At::Port(self.at.port.index);
-        tally::waits(&self.at.member, Wait::Spinning(port));
-        let outcome = self.wait_for(message, deadline);
-        tally::waits(&self.at.member, Wait::Nothing);
+        let mut told = false;
+        let outcome = self.wait_for(message, deadline, &mut told);
+        if told {
+            tally::waits(&self.at.member, Wait::Nothing);
+        }
         outcome
+    }
+
+    /// Tells people that this thread spins. Not before it has for a while: whoever is about
+    /// to find something has no time for this.
+    fn tell_spinning(&self, told: &mut bool) {
+        if !*told {
+            let port = At::Port(self.at.port.index);
+            tally::waits(&self.at.member, Wait::Spinning(port));
+            *told = true;
+        }
     }
 
     fn wait_for(
         &mut self,
         message: &mut Message,
         deadline: Deadline,
+        told: &mut bool,
     ) -> Result<Origin, ReceiveError> {
         if self.waiting == Waiting::Poll {
-            return self.poll(message, deadline);
+            return self.poll(message, deadline, told);
         }
         loop {
             let looks = if self.waiting == Waiting::Sleep {
@@ -493,8 +505,11 @@ impl ReceiveRight {
                     self.patience.paid(look);
                     return Ok(origin);
                 }
-                if look % 256 == 255 && deadline.has_passed() {
-                    return Err(ReceiveError::TimedOut);
+                if look % 256 == 255 {
+                    self.tell_spinning(told);
+                    if deadline.has_passed() {
+                        return Err(ReceiveError::TimedOut);
+                    }
                 }
                 pause(look);
             }
@@ -502,6 +517,8 @@ impl ReceiveRight {
                 self.patience.in_vain();
             }
             self.sleep(deadline);
+            // Asleep it said so, and awake again that it spins.
+            *told = true;
             if let Some(origin) = self.look(message)? {
                 return Ok(origin);
             }
@@ -511,7 +528,12 @@ impl ReceiveRight {
         }
     }
 
-    fn poll(&mut self, message: &mut Message, deadline: Deadline) -> Result<Origin, ReceiveError> {
+    fn poll(
+        &mut self,
+        message: &mut Message,
+        deadline: Deadline,
+        told: &mut bool,
+    ) -> Result<Origin, ReceiveError> {
         loop {
             for _ in 0..16 {
                 let queue = self.at.queue();
@@ -525,6 +547,7 @@ impl ReceiveRight {
                 if let Some(origin) = self.look(message)? {
                     return Ok(origin);
                 }
+                self.tell_spinning(told);
             }
             self.settle();
             if deadline.has_passed() {
