@@ -27,7 +27,8 @@ struct Shown {
 
 impl Shown {
     fn start(args: &[&str]) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
@@ -223,6 +224,40 @@ fn a_domain_that_ends_closes_the_screen_and_says_so() {
     top.ends_well();
     let text = top.until("has ended");
     assert!(text.contains(&name), "{text}");
+}
+
+#[test]
+fn a_terminal_that_hangs_up_ends_it() {
+    let busy = Busy::start("hang-up");
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let slave = File::options().read(true).write(true).open(path).unwrap();
+    let end = || slave.try_clone().unwrap();
+    let mut process = Command::new(env!("CARGO_BIN_EXE_portolan"))
+        .args(["top", &busy.name])
+        .stdin(end())
+        .stdout(end())
+        .stderr(end())
+        .spawn()
+        .unwrap();
+    // Drawn once: it waits for keys by now, or is about to.
+    let mut output = File::from(master);
+    assert!(output.read(&mut [0; 100]).unwrap() > 0);
+    drop((output, slave));
+    let end = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = process.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > end {
+            let _ = process.kill();
+            panic!("it goes on without a terminal");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(status.success(), "{status}");
 }
 
 #[test]

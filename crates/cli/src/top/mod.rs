@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use portolan::{Builder, Domain, JoinError, Observer, Survey};
 use portolan_measure::out;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::TopArgs;
@@ -108,9 +109,14 @@ fn watch(observer: &Observer, interval: Duration) -> Result<()> {
     // Puts the terminal back if anything panics, too.
     let mut terminal = ratatui::try_init().map_err(CliError::system("using the terminal"))?;
     let outcome = show(observer, interval, &mut terminal, &told);
+    if matches!(outcome, Ok(End::Gone)) {
+        // Nothing to put back, and nobody to complain to when that fails.
+        std::mem::forget(terminal);
+        return Ok(());
+    }
     ratatui::restore();
     match outcome {
-        Ok(End::Quit) => Ok(()),
+        Ok(End::Quit | End::Gone) => Ok(()),
         Ok(End::Over) => Ok(out::print(&format!(
             "the domain {:?} has ended: every process that was in it has left or died\n",
             observer.name()
@@ -123,6 +129,8 @@ fn watch(observer: &Observer, interval: Duration) -> Result<()> {
 enum End {
     Quit,
     Over,
+    /// The terminal has hung up.
+    Gone,
 }
 
 /// The last survey, and when it was taken.
@@ -148,8 +156,16 @@ fn show(
         at: Instant::now(),
     };
     loop {
-        terminal.draw(|frame| screen.draw(frame))?;
-        let wish = await_wish(&mut screen, last.at, told)?;
+        if let Err(error) = terminal.draw(|frame| screen.draw(frame)) {
+            return if terminal_stirs(Duration::ZERO)? {
+                Err(error)
+            } else {
+                Ok(End::Gone)
+            };
+        }
+        let Some(wish) = await_wish(&mut screen, last.at, told)? else {
+            return Ok(End::Gone);
+        };
         match wish {
             Wish::Quit => return Ok(End::Quit),
             Wish::Stay => continue,
@@ -168,23 +184,44 @@ fn show(
     }
 }
 
-/// Waits for a key, a new size, a signal, or the time to look again.
-fn await_wish(screen: &mut Screen, since: Instant, told: &AtomicBool) -> io::Result<Wish> {
+/// Waits for a key, a new size, a signal, or the time to look again; `None` if the
+/// terminal is gone.
+fn await_wish(screen: &mut Screen, since: Instant, told: &AtomicBool) -> io::Result<Option<Wish>> {
     loop {
         if told.load(Ordering::Relaxed) {
-            return Ok(Wish::Quit);
+            return Ok(Some(Wish::Quit));
         }
         let left = (since + screen.interval).saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Ok(Wish::Look);
+            return Ok(Some(Wish::Look));
         }
-        if !event::poll(left.min(LOOK_UP))? {
+        if !terminal_stirs(left.min(LOOK_UP))? {
+            return Ok(None);
+        }
+        if !event::poll(Duration::ZERO)? {
             continue;
         }
         match event::read()? {
-            Event::Key(key) if key.kind != KeyEventKind::Release => return Ok(screen.key(key)),
-            Event::Resize(..) => return Ok(Wish::Stay),
+            Event::Key(key) if key.kind != KeyEventKind::Release => {
+                return Ok(Some(screen.key(key)));
+            }
+            Event::Resize(..) => return Ok(Some(Wish::Stay)),
             _ => {}
         }
     }
+}
+
+/// Waits for the terminal; `false` once it is gone. Not left to the library of events,
+/// which reads from a terminal that has hung up for ever.
+fn terminal_stirs(most: Duration) -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
+    let most = Timespec::try_from(most).map_err(io::Error::other)?;
+    match rustix::event::poll(&mut terminal, Some(&most)) {
+        // A signal: a new size, perhaps, or one that tells us to end.
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    Ok(!terminal[0].revents().intersects(gone))
 }
