@@ -195,6 +195,7 @@ pub(crate) enum PortCommand {
 #[derive(Debug, clap::Args)]
 pub(crate) struct WhereArgs {
     /// The port's name
+    #[arg(value_parser = port_name)]
     pub(crate) name: String,
     /// The domain, which is made if it is not there
     #[arg(
@@ -285,7 +286,7 @@ pub(crate) struct ReceiveArgs {
     /// Wait this long for each message (default: for ever)
     #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     pub(crate) timeout: Option<f64>,
-    /// Messages that the queue holds (default: 63)
+    /// Messages that the queue holds at least (default: 63)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) queue: Option<u16>,
 }
@@ -325,6 +326,14 @@ pub(crate) struct ServeArgs {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
+}
+
+/// A name that no port can have would be waited for in vain.
+fn port_name(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=63 => Ok(text.to_owned()),
+        _ => Err("a port's name has 1 to 63 bytes".to_owned()),
+    }
 }
 
 fn timeout(text: &str) -> Result<f64, String> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use portolan::JoinError;
 use portolan_measure::MeasureError;
 use portolan_measure::error::{Blame, FOLLOWED};
 
@@ -49,6 +50,9 @@ pub(crate) enum CliError {
     /// Caller's: the library's reason says what is wrong with what was asked for.
     #[error("{0}")]
     Refused(String),
+    /// A peer's: the domain's host did not answer; the library's reason names it.
+    #[error("{0}")]
+    Mute(String),
     /// The state's: there was no such port in time.
     #[error("no port named {name:?} in the domain {domain:?} in time")]
     NoPort { name: String, domain: String },
@@ -105,6 +109,17 @@ impl CliError {
         move |source| MeasureError::library(doing)(source).into()
     }
 
+    /// For `map_err`: why a domain could not be joined, or looked into.
+    pub(crate) fn join(doing: &'static str) -> impl FnOnce(JoinError) -> Self {
+        move |error| match error {
+            JoinError::BadName { .. }
+            | JoinError::NotPermitted { .. }
+            | JoinError::Absent { .. } => Self::Refused(error.to_string()),
+            JoinError::TimedOut { .. } => Self::Mute(error.to_string()),
+            other => Self::library(doing)(other),
+        }
+    }
+
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Input { .. }
@@ -120,6 +135,7 @@ impl CliError {
             Self::NeighbourLost { .. }
             | Self::Ended { .. }
             | Self::Traced(_)
+            | Self::Mute(_)
             | Self::NoPort { .. }
             | Self::NothingCame { .. }
             | Self::NoAnswer { .. }
@@ -135,7 +151,7 @@ impl CliError {
             Self::Input { .. } => "name a file that exists and that you may read",
             Self::NotAFile { .. } => "name a regular file, or none for generated data",
             Self::Output { .. } => {
-                "choose a directory that you may write and that has room (--output FILE)"
+                "choose a directory that you may write and that has room (-o FILE)"
             }
             Self::NothingMatches { .. } => "run without --filter to see the columns to choose from",
             Self::Refused(_) => "see `--help` of the command",
@@ -152,6 +168,7 @@ impl CliError {
             Self::WhichDomain { .. } => "name one of them (and --user UID, if names are alike)",
             Self::NotRunning { .. } => "`portolan ls` lists the domains that run",
             Self::Traced(_) => "a domain has one tracer at a time: wait, or end that process",
+            Self::Mute(_) => "continue or end the process that it names (`kill -CONT`, `kill`)",
             Self::Ended { .. } => "start a program that joins it, and look again",
             Self::Measure(MeasureError::NoCoordinator) => {
                 "run `portolan bench` or `portolan demo`, which start it themselves"

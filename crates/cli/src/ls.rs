@@ -229,7 +229,8 @@ impl Port {
 
 /// One domain for people.
 fn describe(entry: &Entry) -> String {
-    let Entry { name, user, .. } = entry;
+    let Entry { user, .. } = entry;
+    let name = harmless(&entry.name);
     let Some(contents) = &entry.contents else {
         let reason = entry.unreachable.as_deref().unwrap_or("unknown");
         return format!("{name} (user {user})\n  cannot look into it: {reason}\n");
@@ -343,11 +344,17 @@ fn ports(ports: &[Port]) -> String {
 
 /// A name that fits its column.
 fn shortened(name: &str) -> String {
+    let name = harmless(name);
     if name.chars().count() <= NAME {
-        return name.to_owned();
+        return name;
     }
     let kept: String = name.chars().take(NAME - 1).collect();
     kept + "~"
+}
+
+/// A name, which another process chose, without what a terminal would obey.
+fn harmless(name: &str) -> String {
+    name.replace(char::is_control, "?")
 }
 
 #[cfg(test)]
@@ -372,5 +379,17 @@ mod tests {
     fn long_names_are_cut() {
         assert_eq!(shortened("short"), "short");
         assert_eq!(shortened(&"x".repeat(30)).len(), NAME);
+    }
+
+    #[test]
+    fn names_do_not_reach_the_terminal_as_orders() {
+        assert_eq!(shortened("a\u{1b}[31m\nb"), "a?[31m?b");
+        let entry = Entry {
+            name: "a\u{1b}c".to_owned(),
+            user: 0,
+            unreachable: None,
+            contents: None,
+        };
+        assert!(describe(&entry).starts_with("a?c (user 0)"));
     }
 }

@@ -249,6 +249,46 @@ fn what_is_wrong_with_the_command_line_is_said() {
 }
 
 #[test]
+fn what_can_be_known_at_once_is_not_waited_for() {
+    let domain = unique("at-once");
+    // There is no port; the patience of a `send` that waited for it is 30 seconds.
+    let long = "x".repeat(64);
+    for name in ["", &long] {
+        for command in ["send", "receive", "call"] {
+            let complaint = fails(&domain, 2, &[command, name]);
+            assert!(complaint.contains("1 to 63 bytes"), "{complaint}");
+        }
+    }
+    for (file, reason) in [("/no/such/file", "No such file"), ("/", "directory")] {
+        for command in ["send", "call"] {
+            let complaint = fails(&domain, 2, &[command, "inbox", file]);
+            assert!(complaint.contains(reason), "{complaint}");
+        }
+    }
+    for wrong in ["", "a/b", &"x".repeat(81)] {
+        let complaint = fails(&domain, 2, &["receive", "inbox", "--domain", wrong]);
+        assert!(complaint.contains("no domain name"), "{complaint}");
+        assert!(complaint.contains("the command line's"), "{complaint}");
+    }
+}
+
+#[test]
+fn a_request_whose_answer_has_no_place_is_not_served() {
+    let domain = unique("no-place");
+    let served = Scratch::new("served");
+    let script = format!("cat >> '{}'", served.path());
+    let server = Running::start(
+        &domain,
+        &["serve", "log", "-n", "1", "--", "sh", "-c", &script],
+    );
+    let nowhere = ["call", "log", "--data", "lost", "--out", "/no/such/place"];
+    fails(&domain, 2, &nowhere);
+    succeeds(&domain, &["call", "log", "--data", "kept"]);
+    server.finished(0);
+    assert_eq!(std::fs::read(&served.0).unwrap(), b"kept");
+}
+
+#[test]
 fn a_full_queue_fails_drops_or_waits() {
     let domain = unique("full");
     let here = Domain::join(&domain).unwrap();
@@ -339,6 +379,23 @@ fn a_header_reaches_the_command_and_a_failure_the_client() {
     let stderr = server.child().stderr.take().unwrap();
     let told = BufReader::new(stderr).lines().next().unwrap().unwrap();
     assert!(told.contains("the request is dropped"), "{told}");
+}
+
+#[test]
+fn a_header_that_is_no_text_is_not_replaced_by_the_servers_own() {
+    let domain = unique("own-header");
+    let script = "printf '[%s]' \"$PORTOLAN_HEADER\"";
+    let server = command(
+        &domain,
+        &["serve", "shell", "-n", "1", "--", "sh", "-c", script],
+    )
+    .env("PORTOLAN_HEADER", "of the server")
+    .spawn();
+    let server = Running(Some(server.unwrap()));
+    let header = Scratch::holding("header", b"a\0b");
+    let call = ["call", "shell", "--header-file", header.path()];
+    assert_eq!(succeeds(&domain, &call), b"[]");
+    server.finished(0);
 }
 
 #[test]

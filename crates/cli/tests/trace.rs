@@ -397,6 +397,7 @@ fn a_second_tracer_is_told_who_the_first_is() {
     let scene = Scene::new("second");
     let trace = scene.domain.trace().unwrap();
     let file = scene.file();
+    std::fs::write(&file, "the first tracer's").unwrap();
     let second = portolan(&["trace", &scene.name, "--output", file.to_str().unwrap()]);
     assert_eq!(second.status.code(), Some(1));
     let complaint = String::from_utf8(second.stderr).unwrap();
@@ -406,6 +407,8 @@ fn a_second_tracer_is_told_who_the_first_is() {
         "{complaint}"
     );
     assert_eq!(scene.domain.tracer(), Some(1), "ours goes on");
+    let kept = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(kept, "the first tracer's");
     drop(trace);
 }
 

@@ -42,9 +42,7 @@ fn join(place: &WhereArgs, what: &str) -> Result<Domain> {
     if let Some(user) = place.user {
         builder = builder.of_user(user);
     }
-    builder
-        .join()
-        .map_err(CliError::library("joining the domain"))
+    builder.join().map_err(CliError::join("joining the domain"))
 }
 
 /// `--timeout`, from now on.
@@ -75,24 +73,39 @@ fn bind(domain: &Domain, options: PortOptions) -> Result<ReceiveRight> {
     })
 }
 
+/// The files that a command line names, opened before anything is waited for.
+struct Sources<'a> {
+    args: &'a MessageArgs,
+    header: Vec<u8>,
+    file: Option<File>,
+}
+
+impl<'a> Sources<'a> {
+    fn open(args: &'a MessageArgs) -> Result<Self> {
+        let header = match (&args.header, &args.header_file) {
+            (Some(text), _) => text.clone().into_bytes(),
+            (None, Some(path)) => std::fs::read(path).map_err(|source| CliError::Input {
+                path: path.clone(),
+                source,
+            })?,
+            (None, None) => Vec::new(),
+        };
+        let named = args.file.as_ref().filter(|path| path.as_os_str() != "-");
+        let file = named.map(|path| payload::open(path)).transpose()?;
+        Ok(Self { args, header, file })
+    }
+}
+
 /// The message that a command line describes.
-fn compose(domain: &Domain, args: &MessageArgs) -> Result<Message> {
-    let header = match (&args.header, &args.header_file) {
-        (Some(text), _) => text.clone().into_bytes(),
-        (None, Some(path)) => std::fs::read(path).map_err(|source| CliError::Input {
-            path: path.clone(),
-            source,
-        })?,
-        (None, None) => Vec::new(),
-    };
+fn compose(domain: &Domain, sources: Sources<'_>) -> Result<Message> {
     let mut message = domain
-        .message(&header)
+        .message(&sources.header)
         .map_err(|error| CliError::Refused(error.to_string()))?;
-    let extents = match (&args.data, &args.file) {
-        (Some(text), _) => payload::load(domain, &mut text.as_bytes(), Some(text.len() as u64))?,
-        (None, Some(path)) if path.as_os_str() != "-" => payload::load_file(domain, path)?,
-        (None, Some(_)) => payload::load(domain, &mut io::stdin().lock(), None)?,
-        (None, None) => Vec::new(),
+    let extents = match (&sources.args.data, sources.file, &sources.args.file) {
+        (Some(text), ..) => payload::load(domain, &mut text.as_bytes(), Some(text.len() as u64))?,
+        (None, Some(file), _) => payload::load_file(domain, file)?,
+        (None, None, Some(_)) => payload::load(domain, &mut io::stdin().lock(), None)?,
+        (None, None, None) => Vec::new(),
     };
     for extent in extents {
         message
@@ -103,10 +116,11 @@ fn compose(domain: &Domain, args: &MessageArgs) -> Result<Message> {
 }
 
 fn send(args: &SendArgs) -> Result<()> {
+    let sources = Sources::open(&args.message)?;
     let domain = join(&args.place, "send")?;
     let until = deadline(Some(args.timeout));
     let right = connect(&domain, &args.place, until)?;
-    let message = compose(&domain, &args.message)?;
+    let message = compose(&domain, sources)?;
     // Anew: what was read may have come slowly.
     let until = deadline(Some(args.timeout));
     let when_full = if args.fail {
@@ -138,10 +152,13 @@ fn unsent(reason: Unsent, place: &WhereArgs) -> CliError {
 }
 
 fn call(args: &CallArgs) -> Result<()> {
+    let sources = Sources::open(&args.message)?;
     let domain = join(&args.place, "call")?;
     let until = deadline(Some(args.timeout));
     let right = connect(&domain, &args.place, until)?;
-    let message = compose(&domain, &args.message)?;
+    let message = compose(&domain, sources)?;
+    // A request is served once: not if there is nowhere to put its answer.
+    let mut output = Output::open(args.output.out.as_ref())?;
     // As in `send`.
     let until = deadline(Some(args.timeout));
     let name = args.place.name.clone();
@@ -154,7 +171,6 @@ fn call(args: &CallArgs) -> Result<()> {
             RequestError::ServerDead => CliError::PortDied { name },
             other => CliError::library("calling")(other),
         })?;
-    let mut output = Output::open(args.output.out.as_ref())?;
     output.message(&answer, args.output.header_only, args.output.json)
 }
 

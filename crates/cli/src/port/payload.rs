@@ -17,14 +17,24 @@ const FIRST: u64 = 64 << 10;
 /// Bytes that are read or written between two looks at the progress bar.
 const STEP: usize = 4 << 20;
 
-/// Reads a file, or whatever can be opened, into extents.
-pub(super) fn load_file(domain: &Domain, path: &Path) -> Result<Vec<Extent>> {
-    let failed = |source| CliError::Input {
+/// Opens a file, or whatever can be opened and read.
+pub(super) fn open(path: &Path) -> Result<File> {
+    let open = || {
+        let file = File::open(path)?;
+        match file.metadata()?.is_dir() {
+            true => Err(io::ErrorKind::IsADirectory.into()),
+            false => Ok(file),
+        }
+    };
+    open().map_err(|source| CliError::Input {
         path: path.to_owned(),
         source,
-    };
-    let mut file = File::open(path).map_err(failed)?;
-    let about = file.metadata().map_err(failed)?;
+    })
+}
+
+/// Reads an open file into extents.
+pub(super) fn load_file(domain: &Domain, mut file: File) -> Result<Vec<Extent>> {
+    let about = file.metadata().map_err(CliError::system("reading"))?;
     // Files that the kernel makes up say that they are empty.
     let known = Some(about.len()).filter(|len| about.is_file() && *len > 0);
     load(domain, &mut file, known)

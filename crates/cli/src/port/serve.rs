@@ -45,6 +45,8 @@ fn answer(domain: &Domain, request: Request, command: &[String]) -> Result<()> {
     run.args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
+    // Else ours would pass for this request's.
+    run.env_remove("PORTOLAN_HEADER");
     let header = request.message.header();
     if !header.contains(&0) {
         run.env("PORTOLAN_HEADER", OsStr::from_bytes(header));

@@ -82,7 +82,7 @@ pub(crate) fn observe(builder: Builder, name: &str) -> Result<Observer> {
         JoinError::NotRunning { .. } => CliError::NotRunning {
             name: name.to_owned(),
         },
-        other => CliError::library("looking into the domain")(other),
+        other => CliError::join("looking into the domain")(other),
     })
 }
 

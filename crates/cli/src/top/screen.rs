@@ -29,7 +29,7 @@ const HELP: &[(&str, &str)] = &[
     ("Tab 1 2 3", "spaces, ports, extents"),
     ("s  S", "sort by the next column, or the one before"),
     ("r", "the other way round"),
-    ("/", "only rows with this text (Enter keeps it, Esc drops)"),
+    ("/", "only rows with this (Enter keeps, Esc drops)"),
     ("Up Down PgUp PgDn Home End", "scroll"),
     ("p", "pause, and go on"),
     ("+  -", "look less often, or more often"),

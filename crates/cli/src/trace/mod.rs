@@ -62,14 +62,15 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
         path: path.clone(),
         source,
     };
-    let file = File::create(&path).map_err(failed)?;
-    let mut out = Chrome::new(BufWriter::new(file), now()).map_err(failed)?;
     let trace = domain
         .trace_with(options(args))
         .map_err(|error| match error {
             TraceError::Taken { .. } => CliError::Traced(error.to_string()),
             other => CliError::library("tracing the domain")(other),
         })?;
+    // Not before the domain is ours: the file may be the one that another tracer writes.
+    let file = File::create(&path).map_err(failed)?;
+    let mut out = Chrome::new(BufWriter::new(file), now()).map_err(failed)?;
     let summary = Recording {
         trace,
         until: args.seconds.map(Duration::from_secs_f64),
@@ -103,7 +104,7 @@ fn join(name: &str, user: u32) -> Result<Domain> {
     let domain = builder()
         .space_name("portolan trace")
         .join()
-        .map_err(CliError::library("joining the domain"))?;
+        .map_err(CliError::join("joining the domain"))?;
     let survey = domain
         .survey()
         .map_err(CliError::library("looking into the domain"))?;
