@@ -32,6 +32,9 @@ pub const MAX_UNITS: u64 = 1 << 24;
 /// Readers of a channel that have an entry, at most: one for each space.
 pub const MAX_READERS: u64 = 255;
 
+/// Positions are below this.
+pub const POSITIONS: u64 = 1 << (64 - POSITION_SHIFT);
+
 const POSITION_SHIFT: u32 = 16;
 
 /// What a unit is doing.
@@ -297,6 +300,37 @@ impl ReaderState {
             },
             2 => Self::Dropped { space },
             _ => Self::Free,
+        }
+    }
+}
+
+/// Who writes to a channel of one writer.
+///
+/// ```
+/// use portolan_abi::channel::WriterWord;
+/// let word = WriterWord { space: 3, left: 9 };
+/// assert_eq!(WriterWord::unpack(word.pack()), word);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterWord {
+    /// The space, 0 for none.
+    pub space: u8,
+    /// How many writers have left, or died.
+    pub left: u32,
+}
+
+impl WriterWord {
+    /// As a word.
+    pub const fn pack(self) -> u64 {
+        self.space as u64 | (self.left as u64) << 32
+    }
+
+    /// From a word.
+    pub const fn unpack(word: u64) -> Self {
+        let [space, _, _, _, a, b, c, d] = word.to_le_bytes();
+        Self {
+            space,
+            left: u32::from_le_bytes([a, b, c, d]),
         }
     }
 }

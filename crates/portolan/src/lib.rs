@@ -34,6 +34,7 @@
 //! | pass rights on, hear of deaths | [`Right`], [`Notice`], [`SendRight::watch`] |
 //! | share memory | [`Domain::make_segment`], [`Segment`] |
 //! | be told of an address | [`Domain::signal`], [`Listener`] |
+//! | stream messages to any number of readers | [`Domain::make_channel`], [`channel`] |
 //! | wait for many ports, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
 //! | see who holds what | [`Domain::survey`] |
@@ -55,6 +56,7 @@
 #[macro_use]
 pub mod probes;
 
+pub mod channel;
 mod deadline;
 mod domain;
 mod extent;

@@ -9,9 +9,12 @@
 
 use crate::domain::Descriptor;
 use crate::member::Member;
+use crate::segment::Segment;
+use portolan_abi::channel::{HEAD_BYTES, MAX_READERS, READER_BYTES};
 use portolan_abi::limits::PAGE;
 use portolan_abi::port::{PortName, PortStatus};
 use portolan_abi::region::Geometry;
+use portolan_shm::channel::{Channel, Head, NotAChannel, ReaderEntry};
 use portolan_shm::queue::Queue;
 use portolan_shm::region::Tables;
 use portolan_sys::fault::{self, Fault, Verdict, Watch, WatchError};
@@ -347,4 +350,83 @@ impl Clone for Attached {
             prepares: self.prepares,
         }
     }
+}
+
+/// A segment's memory as a channel, together with the right that keeps it.
+pub(crate) struct Ring {
+    // Declared before the segment that it points into.
+    channel: Channel<'static>,
+    segment: Segment,
+}
+
+impl Ring {
+    /// Takes a segment for a channel, if its head says so.
+    pub(crate) fn open(segment: Segment) -> Result<Self, Box<(Segment, NotAChannel)>> {
+        let memory: *const [AtomicU64] = segment.words();
+        // SAFETY:
+        // - live: the segment, whose right keeps the memory, and its member, whose region
+        //   keeps it mapped, go into the same struct, and `channel()` lends the reference
+        //   out for no longer than a borrow of it;
+        // - in place: the memory lies in the region and never moves.
+        let memory: &'static [AtomicU64] = unsafe { &*memory };
+        match channel_over(memory) {
+            Ok(channel) => Ok(Self { channel, segment }),
+            Err(error) => Err(Box::new((segment, error))),
+        }
+    }
+
+    /// The channel.
+    #[inline]
+    pub(crate) fn channel(&self) -> &Channel<'_> {
+        &self.channel
+    }
+
+    /// Its memory.
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    /// The right alone.
+    pub(crate) fn into_segment(self) -> Segment {
+        self.segment
+    }
+}
+
+impl Clone for Ring {
+    fn clone(&self) -> Self {
+        Self {
+            channel: self.channel,
+            segment: self.segment.clone(),
+        }
+    }
+}
+
+/// The parts of a channel in `memory`, as far as its head can be believed.
+pub(crate) fn channel_over(memory: &[AtomicU64]) -> Result<Channel<'_>, NotAChannel> {
+    let short = |says| NotAChannel::Short {
+        says,
+        has: 8 * memory.len() as u64,
+    };
+    let head_words = size_of::<Head>() / 8;
+    let (head, rest) = memory
+        .split_at_checked(head_words)
+        .ok_or_else(|| short(HEAD_BYTES))?;
+    // SAFETY:
+    // - in bounds: `head` has as many bytes as a `Head`, which is asserted beside it;
+    // - aligned: a segment begins at a page;
+    // - initialised, shared: both consist of atomics alone.
+    let head: &Head = unsafe { &*head.as_ptr().cast() };
+    // An allegation: whether it is true is asked by `Channel::open`, of what we cut off here.
+    let count = head.config.readers.load(Ordering::Relaxed).min(MAX_READERS);
+    let count = usize::try_from(count).unwrap_or(0);
+    let (entries, words) = rest
+        .split_at_checked(count * (size_of::<ReaderEntry>() / 8))
+        .ok_or_else(|| short(HEAD_BYTES + count as u64 * READER_BYTES))?;
+    // SAFETY:
+    // - in bounds: `entries` has as many bytes as `count` of them;
+    // - aligned: a head is a whole number of lines, as is an entry;
+    // - initialised, shared: both consist of atomics alone.
+    let entries =
+        unsafe { core::slice::from_raw_parts(entries.as_ptr().cast::<ReaderEntry>(), count) };
+    Channel::open(head, entries, words)
 }

@@ -60,8 +60,19 @@ impl Domain {
     ///
     /// [`SegmentError`]; nothing is left behind.
     pub fn make_segment(&self, name: Option<&str>, bytes: usize) -> Result<Segment, SegmentError> {
+        self.make_segment_with(name, bytes, |_| {})
+    }
+
+    /// As [`Self::make_segment`], with something in it before anybody finds it.
+    pub(crate) fn make_segment_with(
+        &self,
+        name: Option<&str>,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Segment, SegmentError> {
         let mut extent = self.allocate(bytes.next_multiple_of(PAGE).max(PAGE))?;
         extent.fill(0);
+        fill(&mut extent);
         let right = commons::make(self.member(), name, extent).map_err(|e| match e {
             MakeError::Bind(e) => SegmentError::Bind(e),
             MakeError::Unsent(e) => SegmentError::Unsent(e),
@@ -152,16 +163,7 @@ impl Segment {
         if fits == 0 {
             return 0;
         }
-        let (words, end) = (self.words(), offset + fits);
-        // Whole words in the middle; what remains at the edges goes into words that stay.
-        let first = offset.next_multiple_of(8).min(end);
-        let last = (end / 8 * 8).max(first);
-        merge(words, offset, &bytes[..first - offset]);
-        bulk::store(
-            &words[first.div_ceil(8)..],
-            &bytes[first - offset..last - offset],
-        );
-        merge(words, last, &bytes[last - offset..fits]);
+        copy_to(self.words(), offset, &bytes[..fits]);
         fits
     }
 
@@ -193,6 +195,20 @@ impl Drop for Segment {
             self.close(&right);
         }
     }
+}
+
+/// Copies `bytes` to `offset`; the bytes before and after them stay.
+pub(crate) fn copy_to(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
+    let end = offset + bytes.len();
+    // Whole words in the middle; what remains at the edges goes into words that stay.
+    let first = offset.next_multiple_of(8).min(end);
+    let last = (end / 8 * 8).max(first);
+    merge(words, offset, &bytes[..first - offset]);
+    bulk::store(
+        &words[first.div_ceil(8)..],
+        &bytes[first - offset..last - offset],
+    );
+    merge(words, last, &bytes[last - offset..]);
 }
 
 /// Puts bytes into the one word that they lie in.

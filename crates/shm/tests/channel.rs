@@ -3,8 +3,8 @@
 
 use portolan_abi::channel::Shape;
 use portolan_shm::channel::{
-    Channel, Finished, Head, Lagging, Look, Meta, Mode, ReaderEntry, Reading, Signalling, Since,
-    WriteError,
+    Channel, Finished, Garbled, Head, Lagging, Look, Meta, Mode, ReaderEntry, Reading, Signalling,
+    Since, WriteError,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,6 +60,7 @@ enum Got {
     Missed(u64, u64),
     Nothing,
     Dropped,
+    Garbled(Garbled),
 }
 
 /// Reads a message, or finds out what was missed.
@@ -68,6 +69,7 @@ fn read(channel: &Channel<'_>, reading: &mut Reading, message: &mut Vec<u8>) -> 
         match channel.look(reading) {
             Look::Nothing => return Got::Nothing,
             Look::Dropped => return Got::Dropped,
+            Look::Garbled(why) => return Got::Garbled(why),
             Look::Missed(range) => {
                 message.clear();
                 return Got::Missed(range.start, range.end);
@@ -128,7 +130,7 @@ proptest! {
                     *expected = to;
                 }
                 Got::Nothing => prop_assert_eq!(*expected, end),
-                Got::Dropped => prop_assert!(false),
+                Got::Dropped | Got::Garbled(_) => prop_assert!(false),
             }
             Ok(())
         };
@@ -263,6 +265,51 @@ fn laggards_are_waited_for_dropped_or_left_behind() {
 }
 
 #[test]
+fn a_unit_that_was_growing_when_its_writer_died_grows_no_more() {
+    let memory = Memory::new(64, 16, RELIABLE);
+    let channel = memory.channel();
+    let mut reading = channel.join(2, Lagging::Wait, Since::Now).unwrap();
+    let mut part = vec![];
+    let mut dead = channel.resume_writing(1);
+    let _ = channel.append(&mut dead, &[1; 20]).unwrap();
+    let _ = channel.show(&mut dead);
+    let got = read(&channel, &mut reading, &mut part);
+    assert_eq!((got, part.len()), (Got::Nothing, 20));
+    channel.bury(1);
+    let mut pen = channel.resume_writing(3);
+    let _ = channel.write(&mut pen, &[&[2; 30]]).unwrap();
+    let got = read(&channel, &mut reading, &mut part);
+    assert_eq!(got, Got::Message(vec![2; 30]));
+}
+
+#[test]
+fn a_claimed_message_is_seen_when_it_is_committed() {
+    let memory = Memory::new(64, 8, RELIABLE);
+    let channel = memory.channel();
+    let mut pen = channel.resume_writing(1);
+    let mut reading = channel.join(2, Lagging::Wait, Since::Now).unwrap();
+    for round in 0..20 {
+        channel.claim(&mut pen, 100).unwrap();
+        for unit in 0..3 {
+            for word in channel.claimed(&pen, unit) {
+                word.store(round, Ordering::Relaxed);
+            }
+        }
+        let mut part = vec![];
+        assert_eq!(read(&channel, &mut reading, &mut part), Got::Nothing);
+        if round % 3 != 0 {
+            let _ = channel.commit(&mut pen, 100);
+            let words = [round.to_le_bytes(); 13].concat();
+            let got = read(&channel, &mut reading, &mut part);
+            assert_eq!(got, Got::Message(words[..100].to_vec()));
+        }
+    }
+    let error = channel.claim(&mut pen, 8 * 48 + 1);
+    let (len, most) = (8 * 48 + 1, 8 * 48);
+    assert_eq!(error, Err(WriteError::TooLong { len, most }));
+}
+
+#[test]
 fn a_message_without_an_end_is_thrown_away() {
     let memory = Memory::new(64, 16, LOSSY);
     let channel = memory.channel();
@@ -336,7 +383,7 @@ fn garbage_is_survived() {
         let memory = Memory::new(128, 8, mode);
         let channel = memory.channel();
         let mut reading = channel.start_reading(Since::Last(8));
-        let mut out = vec![];
+        let (mut out, mut garbled) = (vec![], 0);
         for _ in 0..if cfg!(miri) { 50 } else { 5000 } {
             for _ in 0..3 {
                 let word = &memory.words[usize::try_from(random() % 128).unwrap()];
@@ -348,8 +395,16 @@ fn garbage_is_survived() {
             }
             out.truncate(1 << 16);
             for _ in 0..20 {
-                if read(&channel, &mut reading, &mut out) == Got::Nothing {
-                    break;
+                match read(&channel, &mut reading, &mut out) {
+                    Got::Nothing => break,
+                    Got::Garbled(_) => {
+                        garbled += 1;
+                        memory
+                            .words
+                            .iter()
+                            .for_each(|w| w.store(0, Ordering::Relaxed));
+                    }
+                    _ => {}
                 }
             }
             let _ = channel.step_over(&mut reading);
@@ -362,6 +417,7 @@ fn garbage_is_survived() {
                     .store(random() % 100, Ordering::Relaxed);
             }
         }
+        assert!(garbled > 0);
     }
 }
 
@@ -396,7 +452,7 @@ fn racing_readers_get_whole_messages() {
                         }
                         Got::Nothing if last => break,
                         Got::Nothing => std::hint::spin_loop(),
-                        Got::Dropped => panic!("dropped"),
+                        Got::Dropped | Got::Garbled(_) => panic!("dropped"),
                     }
                     if part.is_empty() {
                         begun = reading.position();
@@ -457,7 +513,7 @@ fn many_writers_never_mix() {
                 Got::Missed(..) => {}
                 Got::Nothing if done => break,
                 Got::Nothing => std::hint::spin_loop(),
-                Got::Dropped => panic!("dropped"),
+                Got::Dropped | Got::Garbled(_) => panic!("dropped"),
             }
         }
         assert!(got > 0);

@@ -86,6 +86,7 @@ impl World {
                 Look::Nothing => return None,
                 Look::Missed(_) => {}
                 Look::Dropped => panic!("dropped"),
+                Look::Garbled(why) => panic!("{why}"),
                 Look::Unit { len, flags } => {
                     assert_eq!((len, flags), (16, Meta::FIRST | Meta::LAST | Meta::CLOSED));
                     let mut out = [0; 16];

@@ -28,4 +28,4 @@ pub use shared::SharedReceiver;
 pub(crate) use names::wake_waiters;
 pub(crate) use request::answer_for_dead;
 pub(crate) use rights::check_senders;
-pub(crate) use send::{wake, wake_senders};
+pub(crate) use send::{raise_link, wake, wake_senders};

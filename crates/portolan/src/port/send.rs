@@ -515,19 +515,26 @@ pub(crate) fn wake(member: &Member, queue: &Queue<'_>, port: u16) {
     mark!("send.before_wake");
     // SeqCst: pairs with the receiver, which changes the link before it reads the doorbell
     // and arms (W2 of wait sets).
-    let link = sleep.wait_set.load(Ordering::SeqCst).to_le_bytes();
+    if !raise_link(member, sleep.wait_set.load(Ordering::SeqCst), port) {
+        probe!(WakeFound);
+        member.during(EventKind::Wake, About::port(port), || {
+            futex::wake(&sleep.doorbell, 1)
+        });
+        probe!(WakeCalled);
+    }
+}
+
+/// Raises the place of a wait set that `link` names, because of something at `port`; `false`
+/// if it names none.
+pub(crate) fn raise_link(member: &Member, link: u64, port: u16) -> bool {
+    let link = link.to_le_bytes();
     let set = u32::from_le_bytes([link[0], link[1], link[2], link[3]]);
     let index = u32::from_le_bytes([link[4], link[5], link[6], link[7]]);
     let Some(entry) = set
         .checked_sub(1)
         .and_then(|s| member.tables().wait_sets.get(s as usize))
     else {
-        probe!(WakeFound);
-        member.during(EventKind::Wake, About::port(port), || {
-            futex::wake(&sleep.doorbell, 1)
-        });
-        probe!(WakeCalled);
-        return;
+        return false;
     };
     let asleep = entry.raise(index as usize);
     mark!("send.raised");
@@ -537,6 +544,7 @@ pub(crate) fn wake(member: &Member, queue: &Queue<'_>, port: u16) {
             futex::wake(&entry.doorbell, u32::MAX)
         });
     }
+    true
 }
 
 /// Wakes all senders that wait for room.

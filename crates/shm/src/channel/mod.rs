@@ -49,11 +49,14 @@
 mod reader;
 mod writer;
 
-pub use reader::{Look, NoEntry, Reading, Since};
+pub use reader::{Garbled, Look, NoEntry, Reading, Since};
 pub use writer::{Finished, Pen, WriteError};
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
-use portolan_abi::channel::{MAGIC, ReaderState, Shape, Stamp, UNIT_HEAD_WORDS, UnitPhase};
+use crate::mark;
+use portolan_abi::channel::{
+    MAGIC, ReaderState, Shape, Stamp, UNIT_HEAD_WORDS, UnitPhase, WriterWord,
+};
 
 pub use portolan_abi::channel::{Lagging, Meta};
 pub use portolan_abi::sum::Sum;
@@ -62,7 +65,7 @@ pub use portolan_abi::sum::Sum;
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct Head {
-    /// Written once.
+    /// Written once; but for who writes.
     pub config: Config,
     /// Written by the writer.
     pub writer: WriterLine,
@@ -89,7 +92,9 @@ pub struct Config {
     pub readers: AtomicU64,
     /// [`Mode`], packed.
     pub mode: AtomicU64,
-    spare: [AtomicU64; 3],
+    /// [`WriterWord`]. Here, where readers that find nothing may look at it all the time.
+    owner: AtomicU64,
+    spare: [AtomicU64; 2],
 }
 
 /// See [`Head::writer`].
@@ -98,8 +103,6 @@ pub struct Config {
 pub struct WriterLine {
     /// The position that is written next: about, with several writers.
     pub next: AtomicU64,
-    /// The space that writes, 0 for none.
-    pub owner: AtomicU64,
 }
 
 /// See [`Head::sleep`].
@@ -130,7 +133,9 @@ pub struct ReaderEntry {
     state: AtomicU64,
     /// The position that it reads next.
     cursor: AtomicU64,
-    spare: [AtomicU64; 6],
+    /// What is raised when the reader must be woken: a place of a wait set, 0 for none.
+    link: AtomicU64,
+    spare: [AtomicU64; 5],
 }
 
 impl ReaderEntry {
@@ -143,7 +148,16 @@ impl ReaderEntry {
     pub fn cursor(&self) -> u64 {
         self.cursor.load(Ordering::Acquire)
     }
+
+    /// The place of a wait set that its reader waits at, 0 for none.
+    pub fn link(&self) -> u64 {
+        // SeqCst: pairs with `Channel::link`.
+        self.link.load(Ordering::SeqCst)
+    }
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<ReaderEntry>() as u64 == portolan_abi::channel::READER_BYTES);
 
 /// How a channel is used; set when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +245,17 @@ pub struct Channel<'a> {
 }
 
 impl<'a> Channel<'a> {
+    /// The first words of a channel; the rest of its memory holds zeros.
+    pub fn image(shape: Shape, mode: Mode) -> [u64; 5] {
+        [
+            MAGIC,
+            shape.unit as u64,
+            shape.units,
+            shape.readers,
+            mode.pack(),
+        ]
+    }
+
     /// Makes the parts a channel. They hold zeros, or an older channel that nobody uses.
     pub fn make(
         head: &'a Head,
@@ -240,12 +265,13 @@ impl<'a> Channel<'a> {
         mode: Mode,
     ) -> Result<Self, NotAChannel> {
         let config = &head.config;
-        config.unit.store(shape.unit as u64, Ordering::Relaxed);
-        config.units.store(shape.units, Ordering::Relaxed);
-        config.readers.store(shape.readers, Ordering::Relaxed);
-        config.mode.store(mode.pack(), Ordering::Relaxed);
+        let [magic, unit, units, entries, mode] = Self::image(shape, mode);
+        config.unit.store(unit, Ordering::Relaxed);
+        config.units.store(units, Ordering::Relaxed);
+        config.readers.store(entries, Ordering::Relaxed);
+        config.mode.store(mode, Ordering::Relaxed);
         // Release: pairs with `open`.
-        config.magic.store(MAGIC, Ordering::Release);
+        config.magic.store(magic, Ordering::Release);
         Self::open(head, readers, words)
     }
 
@@ -312,13 +338,78 @@ impl<'a> Channel<'a> {
         }
     }
 
+    /// Who writes, and how many have left.
+    pub fn writer(&self) -> WriterWord {
+        // Acquire: what the last writer wrote before it left is seen.
+        WriterWord::unpack(self.head.config.owner.load(Ordering::Acquire))
+    }
+
+    /// Makes `space` the one writer; who is, if somebody is.
+    pub fn bind_writer(&self, space: u8) -> Result<(), u8> {
+        let owner = &self.head.config.owner;
+        let mut word = owner.load(Ordering::Acquire);
+        loop {
+            let was = WriterWord::unpack(word);
+            if was.space != 0 {
+                return Err(was.space);
+            }
+            let ours = WriterWord { space, ..was }.pack();
+            // Acquire: pairs with the last one's leaving.
+            match owner.compare_exchange(word, ours, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    mark!("channel.bound");
+                    return Ok(());
+                }
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// `space` writes no more, if it did. Readers are to be woken ([`Self::ring`]).
+    pub fn unbind_writer(&self, space: u8) -> bool {
+        let owner = &self.head.config.owner;
+        let mut word = owner.load(Ordering::Acquire);
+        loop {
+            let was = WriterWord::unpack(word);
+            if was.space != space {
+                return false;
+            }
+            let none = WriterWord {
+                space: 0,
+                left: was.left.wrapping_add(1),
+            };
+            // Release: pairs with the next one's binding, and with readers' looks.
+            match owner.compare_exchange(word, none.pack(), Ordering::SeqCst, Ordering::Acquire) {
+                Ok(_) => {
+                    mark!("channel.unbound");
+                    return true;
+                }
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Whether the writer waits: it is to be woken, and has been told so.
+    pub fn ring_writer(&self) -> Finished {
+        self.room_made()
+    }
+
+    /// Changes the doorbell of readers that sleep, so that their wake is not slept over.
+    pub fn ring(&self) {
+        self.head.sleep.sleepers.swap(0, Ordering::AcqRel);
+        self.head.sleep.doorbell.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Returns what a dead space held: its readers' entries, its place as the writer.
+    ///
+    /// Whoever could be owed a wake by it is to be woken afterwards.
     pub fn bury(&self, space: u8) {
         for entry in self.readers {
             match entry.state() {
                 ReaderState::Live { space: owner, .. } | ReaderState::Dropped { space: owner }
                     if owner == space =>
                 {
+                    entry.link.store(0, Ordering::Relaxed);
                     entry
                         .state
                         .store(ReaderState::Free.pack(), Ordering::Release);
@@ -329,8 +420,7 @@ impl<'a> Channel<'a> {
         if self.mode.many_writers {
             self.void_units_of(space);
         }
-        let owner = &self.head.writer.owner;
-        let _ = owner.compare_exchange(u64::from(space), 0, Ordering::AcqRel, Ordering::Relaxed);
+        self.unbind_writer(space);
     }
 }
 

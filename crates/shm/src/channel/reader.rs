@@ -5,7 +5,7 @@ use crate::atomic::{Ordering, fence, store_load_barrier};
 use crate::bulk;
 use crate::mark;
 use core::ops::Range;
-use portolan_abi::channel::UnitPhase;
+use portolan_abi::channel::{POSITIONS, UnitPhase};
 
 /// Where a reader stands.
 #[derive(Debug)]
@@ -26,6 +26,11 @@ impl Reading {
     /// The position that it reads next.
     pub fn position(&self) -> u64 {
         self.next
+    }
+
+    /// Payload bytes of the unit there that it has had.
+    pub fn taken(&self) -> usize {
+        self.taken
     }
 }
 
@@ -63,6 +68,32 @@ pub enum Look {
     Missed(Range<u64>),
     /// It lagged, and was dropped.
     Dropped,
+    /// The writer's: what stands there no writer writes.
+    Garbled(Garbled),
+}
+
+/// What no writer writes, and stands in a channel: somebody scribbles there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Garbled {
+    /// A unit is longer than it can be.
+    #[error("the unit at {position} says that it has {len} bytes, and has room for {most}")]
+    Length {
+        /// Where.
+        position: u64,
+        /// Bytes that it says it has.
+        len: usize,
+        /// Bytes that it can have.
+        most: usize,
+    },
+    /// A unit holds a position that lies elsewhere.
+    #[error("where position {expected} lies stands {found}, which has its place elsewhere")]
+    Position {
+        /// What should be there, now or a whole number of laps later.
+        expected: u64,
+        /// What is.
+        found: u64,
+    },
 }
 
 impl Channel<'_> {
@@ -79,6 +110,8 @@ impl Channel<'_> {
     }
 
     fn begin_at(&self, next: u64, since: Since) -> u64 {
+        // No writer is beyond; what somebody scribbled there is not added to.
+        let next = next.min(POSITIONS - 1);
         match since {
             Since::Now => next,
             Since::Last(units) => next.saturating_sub(units.min(self.keeps())),
@@ -129,9 +162,23 @@ impl Channel<'_> {
         })
     }
 
+    /// Whether it has an entry, and so can be linked.
+    pub fn has_entry(&self, reading: &Reading) -> bool {
+        reading.entry.is_some()
+    }
+
+    /// Says what to raise when the reader must be woken, 0 for nothing. Before it arms.
+    pub fn link(&self, reading: &Reading, link: u64) {
+        if let Some(entry) = reading.entry.and_then(|i| self.readers.get(i)) {
+            // SeqCst: pairs with the waker's look, after it has found a sleeper.
+            entry.link.store(link, Ordering::SeqCst);
+        }
+    }
+
     /// Gives the entry back. [`Finished::Wake`]: the writer waits, and may go on.
     pub fn leave(&self, reading: Reading) -> Finished {
         if let Some(entry) = reading.entry.and_then(|i| self.readers.get(i)) {
+            entry.link.store(0, Ordering::Relaxed);
             entry.state.swap(ReaderState::Free.pack(), Ordering::AcqRel);
             return self.room_made();
         }
@@ -144,10 +191,14 @@ impl Channel<'_> {
         loop {
             let unit = self.unit(reading.next);
             let stamp = unit.look();
-            if stamp.phase() == UnitPhase::Empty || stamp.position() < reading.next {
+            let (found, expected) = (stamp.position(), reading.next);
+            if stamp.phase() == UnitPhase::Empty || found < expected {
                 break;
             }
-            if stamp.position() > reading.next {
+            if !(found - expected).is_multiple_of(self.shape.units) {
+                return Look::Garbled(Garbled::Position { expected, found });
+            }
+            if found > expected {
                 return self.overtaken(reading, begin, stamp.position());
             }
             if stamp.phase() == UnitPhase::Busy {
@@ -165,8 +216,20 @@ impl Channel<'_> {
             if begin < reading.next {
                 break;
             }
-            // A length that no writer of ours writes is cut to what there is.
-            let len = meta.len().min(self.shape.payload());
+            let (len, most) = (meta.len(), self.shape.payload());
+            if len > most {
+                fence(Ordering::Acquire);
+                if unit.stamp().load(Ordering::Relaxed) != stamp.0 {
+                    // Overwritten while we looked.
+                    continue;
+                }
+                let position = reading.next;
+                return Look::Garbled(Garbled::Length {
+                    position,
+                    len,
+                    most,
+                });
+            }
             if len <= reading.taken && !meta.has(Meta::CLOSED) {
                 return Look::Nothing;
             }
@@ -190,7 +253,8 @@ impl Channel<'_> {
             return Look::Dropped;
         }
         // The stamp may be ahead of the writer's word, which it stores afterwards.
-        let newest = self.head.writer.next.load(Ordering::Acquire).max(seen + 1);
+        let newest = self.head.writer.next.load(Ordering::Acquire);
+        let newest = newest.clamp(seen + 1, seen + self.shape.units);
         let kept = newest.saturating_sub(self.keeps());
         reading.next = kept.max(reading.next + 1);
         reading.taken = 0;
@@ -285,7 +349,7 @@ impl Channel<'_> {
     }
 
     /// Whether the writer waits; whoever is told so must wake it.
-    fn room_made(&self) -> Finished {
+    pub(super) fn room_made(&self) -> Finished {
         let room = &self.head.room;
         store_load_barrier();
         if room.waiting.load(Ordering::Relaxed) == 0 {
@@ -310,14 +374,18 @@ impl Channel<'_> {
             Finished::Done
         };
         store_load_barrier();
+        ((!self.has_more(reading)).then_some(bell), owed)
+    }
+
+    /// Whether a look would find something.
+    pub fn has_more(&self, reading: &Reading) -> bool {
         let unit = self.unit(reading.next);
         let stamp = unit.look();
-        let there = stamp.phase() != UnitPhase::Empty
+        stamp.phase() != UnitPhase::Empty
             && (stamp.position() > reading.next
                 || stamp.position() == reading.next && stamp.phase() == UnitPhase::Done && {
                     let meta = Meta(unit.meta().load(Ordering::Acquire));
                     meta.has(Meta::CLOSED) || meta.len() > reading.taken
-                });
-        ((!there).then_some(bell), owed)
+                })
     }
 }

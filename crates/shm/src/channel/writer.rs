@@ -1,10 +1,10 @@
 //! Writing to a channel (M1, M3, M4, M5).
 
 use super::{Channel, Lagging, Meta, ReaderState, Signalling, Unit};
-use crate::atomic::{Ordering, fence, pause, store_load_barrier};
+use crate::atomic::{AtomicU64, Ordering, fence, pause, store_load_barrier};
 use crate::bulk;
 use crate::mark;
-use portolan_abi::channel::{Stamp, UnitPhase};
+use portolan_abi::channel::{POSITIONS, Stamp, UnitPhase};
 
 /// Where a writer stands; one for each writer.
 #[derive(Debug)]
@@ -27,6 +27,12 @@ impl Pen {
     /// The position that is written next.
     pub fn position(&self) -> u64 {
         self.next
+    }
+
+    /// Whether a message was begun and not ended.
+    #[inline]
+    pub fn is_within_message(&self) -> bool {
+        self.open.is_some() || !self.first
     }
 }
 
@@ -77,9 +83,17 @@ impl<'a> Channel<'a> {
     /// A channel of one writer has one pen: the caller sees to it that nobody else writes.
     pub fn resume_writing(&self, space: u8) -> Pen {
         // Acquire: pairs with the last writer's release.
-        let mut next = self.head.writer.next.load(Ordering::Acquire);
+        let next = self.head.writer.next.load(Ordering::Acquire);
+        let mut next = next.min(POSITIONS - 1);
         // It may have died between publishing and saying so.
-        while Stamp::done(next, 0).is_same_use(self.unit(next).look()) {
+        while next < POSITIONS - 1 && Stamp::done(next, 0).is_same_use(self.unit(next).look()) {
+            let meta = self.unit(next).meta();
+            let was = Meta(meta.load(Ordering::Relaxed));
+            if !was.has(Meta::CLOSED) {
+                // It was growing; readers would wait for more of it.
+                let closed = Meta::new(was.len(), was.flags() | Meta::CLOSED, was.checksum());
+                meta.store(closed.0, Ordering::Release);
+            }
             next += 1;
         }
         Pen {
@@ -118,7 +132,8 @@ impl<'a> Channel<'a> {
             let ReaderState::Live { space, lagging } = entry.state() else {
                 continue;
             };
-            let cursor = entry.cursor();
+            // None of ours is ahead of what was written.
+            let cursor = entry.cursor().min(pen.next);
             let lags = pen.next + units > cursor + self.shape.units;
             match lagging {
                 Lagging::Wait => slowest = slowest.min(cursor),
@@ -215,6 +230,57 @@ impl<'a> Channel<'a> {
         Ok(finished)
     }
 
+    /// Leaves the message that is being written without an end: readers throw it away.
+    pub fn abandon(&self, pen: &mut Pen) -> Finished {
+        let finished = match pen.open {
+            Some(_) => self.close(pen, 0),
+            None => Finished::Done,
+        };
+        pen.first = true;
+        finished
+    }
+
+    /// Begins all units of a message of `len` bytes, to be filled in place, in any order, and
+    /// published by [`Self::commit`]. Given up by writing something else instead.
+    pub fn claim(&self, pen: &mut Pen, len: usize) -> Result<(), WriteError> {
+        let most = self.longest();
+        if len > most {
+            return Err(WriteError::TooLong { len, most });
+        }
+        let units = len.div_ceil(self.shape.payload()).max(1) as u64;
+        self.has_room(pen, units)?;
+        for position in pen.next..pen.next + units {
+            let busy = Stamp::busy(position, pen.space);
+            self.unit(position).stamp().store(busy.0, Ordering::Relaxed);
+        }
+        // As in `begin`.
+        fence(Ordering::Release);
+        mark!("channel.claimed");
+        Ok(())
+    }
+
+    /// The words of the `index`-th unit of what was claimed.
+    pub fn claimed(&self, pen: &Pen, index: u64) -> &'a [AtomicU64] {
+        self.unit(pen.next + index).payload()
+    }
+
+    /// Publishes a claimed message of `len` bytes.
+    pub fn commit(&self, pen: &mut Pen, len: usize) -> Finished {
+        let payload = self.shape.payload();
+        let (mut left, mut finished) = (len, Finished::Done);
+        loop {
+            let now = left.min(payload);
+            left -= now;
+            pen.open = Some(now);
+            let last = if left == 0 { Meta::LAST } else { 0 };
+            finished = finished.or(self.close(pen, last));
+            if left == 0 {
+                pen.first = true;
+                return finished;
+            }
+        }
+    }
+
     fn first_flag(&self, pen: &Pen) -> u8 {
         if pen.first { Meta::FIRST } else { 0 }
     }
@@ -282,6 +348,25 @@ impl<'a> Channel<'a> {
         Finished::Wake
     }
 
+    /// Looks whether `units` more may be begun; if not, how many may.
+    pub fn room_for(&self, pen: &mut Pen, units: u64) -> Option<u64> {
+        match self.has_room(pen, units) {
+            Err(WriteError::Full { room, .. }) => Some(room),
+            _ => None,
+        }
+    }
+
+    /// Before the writer waits: readers that sleep over what is not signalled yet must make
+    /// room.
+    pub fn signal_now(&self, pen: &mut Pen) -> Finished {
+        if self.mode.signalling == Signalling::Never {
+            return Finished::Done;
+        }
+        pen.unsignalled = 0;
+        fence(Ordering::SeqCst);
+        self.owed()
+    }
+
     /// Announces that the writer waits for `units` units; the value of its futex to sleep
     /// on, or `None` if there is room.
     pub fn wait_for_room(&self, pen: &mut Pen, units: u64) -> Option<u32> {
@@ -307,6 +392,7 @@ impl<'a> Channel<'a> {
     /// Writes a message of one unit where others write too (M2).
     fn call(&self, pen: &mut Pen, parts: &[&[u8]], len: usize) -> Result<Finished, WriteError> {
         let from = self.head.writer.next.load(Ordering::Relaxed).max(pen.next);
+        let from = from.min(POSITIONS - 1 - Self::TRIES);
         for position in from..from + Self::TRIES {
             if !self.take(position, pen.space) {
                 pause();

@@ -1,0 +1,324 @@
+//! Channels: streams of messages in memory that a writer and its readers share.
+//!
+//! A [`Channel`] is a right to a segment that holds a ring of units. One space writes
+//! ([`Channel::bind_writer`]), any number read ([`Channel::bind_reader`]), each at its own
+//! pace; a message is written once, whoever reads it, and copied out by each reader.
+//!
+//! ```
+//! use portolan::channel::{ChannelOptions, ReaderOptions};
+//! use portolan::{Deadline, Domain};
+//!
+//! let domain = Domain::private()?;
+//! let channel = domain.make_channel(&ChannelOptions::named("temperature"))?;
+//! let found = domain.find_channel("temperature", Deadline::NOW)?;
+//! let mut reader = found.bind_reader(ReaderOptions::default())?;
+//! let mut writer = channel.bind_writer()?;
+//!
+//! writer.write(b"21.5", Deadline::NOW)?;
+//! assert_eq!(*reader.receive(Deadline::NEVER)?, *b"21.5");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Two kinds
+//!
+//! | | message-consistent | reliable |
+//! |---|---|---|
+//! | the writer waits | never | for the slowest reader that asks for it ([`Lagging`]) |
+//! | a reader that is overtaken | is told which units it missed | as it chose: is waited for, dropped, or told |
+//! | readers | any number | as many as it was made for |
+//! | for | what is new: prices, positions, pictures | what must not get lost |
+//!
+//! # Setting up, in the paper's steps
+//!
+//! | *Optimized Memory-Based Messaging*, Table 3 | here |
+//! |---|---|
+//! | create segment | [`Domain::make_channel`] |
+//! | bind | [`Channel::bind_writer`], [`Channel::bind_reader`] |
+//! | enable | `WaitSet::add_reader`: from now on a signal reaches the set's thread |
+//! | disable | `WaitSet::remove_reader`: the reader is used by hand again |
+//! | unbind | [`Reader::unbind`], [`Writer::unbind`], or their drop |
+//! | release | the drop of the [`Channel`]: the last right frees the memory |
+//!
+//! # Deaths
+//!
+//! The host frees the entries and the writer's place of a space that died; a writer that
+//! waited for it goes on, readers are told ([`ReadError::WriterGone`]), and the next writer
+//! goes on at the position where the dead one stopped. A message that it had begun and not
+//! ended is never handed out as whole.
+
+mod options;
+mod reader;
+mod writer;
+
+pub use options::{ChannelOptions, OptionsError};
+pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
+pub use reader::{Missed, ReadError, Reader, ReaderOptions, Received};
+pub use writer::{Claim, WriteError, Writer};
+
+use crate::member::Member;
+use crate::port::{ConnectError, Right, raise_link};
+use crate::region::Ring;
+use crate::segment::{Segment, SegmentError};
+use crate::{Deadline, Disowned, Domain};
+use portolan_shm::channel::Channel as Units;
+use portolan_shm::mark;
+use portolan_sys::futex;
+
+/// A right to a channel. A clone is another right; it travels in messages as the
+/// [`Segment`] that it is.
+///
+/// ```
+/// use portolan::channel::{Channel, ChannelOptions};
+/// use portolan::{Deadline, Domain, Message, PortOptions, Right, WhenFull};
+///
+/// let domain = Domain::private()?;
+/// let mut port = domain.bind(PortOptions::unnamed())?;
+/// let channel = domain.make_channel(&ChannelOptions::unnamed())?;
+/// let mut message = Message::default();
+/// message.attach(channel)?;
+/// port.make_send().send(message, WhenFull::Fail)?;
+///
+/// let mut message = port.receive(Default::default(), Deadline::NOW)?;
+/// let Some(Right::Segment(segment)) = message.take_rights().pop() else { panic!() };
+/// let channel = Channel::try_from(segment)?;
+/// assert_eq!(channel.unit(), 64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Channel {
+    ring: Ring,
+}
+
+/// Why no channel was made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MakeChannelError {
+    /// The caller's: what was asked for cannot be.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// See [`SegmentError`].
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    /// Somebody scribbled over it at once.
+    #[error(transparent)]
+    NotAChannel(#[from] NotAChannel),
+}
+
+/// Why no channel was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FindChannelError {
+    /// There is none.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The segment of this name is none.
+    #[error("{name:?} is a segment, and no channel: {why}")]
+    NotAChannel {
+        /// The name.
+        name: String,
+        /// Why not.
+        why: NotAChannel,
+    },
+}
+
+/// Why a segment is no channel; it is the caller's again.
+#[derive(Debug, thiserror::Error)]
+#[error("the segment is no channel: {why}")]
+pub struct NotThisSegment {
+    /// The segment.
+    pub segment: Segment,
+    /// Why not.
+    #[source]
+    pub why: NotAChannel,
+}
+
+/// Why nobody was bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindChannelError {
+    /// The state's: the channel has one writer, and another space is it.
+    #[error(
+        "space {space} writes to the channel: wait until it has gone, or make a channel of many writers"
+    )]
+    Written {
+        /// Who writes.
+        space: u8,
+    },
+    /// The state's: a reliable channel has so many readers already.
+    #[error("the channel was made for {entries} readers, and has them: make it for more")]
+    NoEntry {
+        /// How many there are.
+        entries: u64,
+    },
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
+}
+
+impl Domain {
+    /// Makes a channel.
+    ///
+    /// # Errors
+    ///
+    /// [`MakeChannelError`]; nothing is left behind.
+    pub fn make_channel(&self, options: &ChannelOptions) -> Result<Channel, MakeChannelError> {
+        let (shape, mode) = options.check()?;
+        let bytes = usize::try_from(shape.len()).unwrap_or(usize::MAX);
+        let image = Units::image(shape, mode);
+        let segment = self.make_segment_with(options.name(), bytes, |memory| {
+            for (word, at) in image.iter().zip(memory.chunks_exact_mut(8)) {
+                at.copy_from_slice(&word.to_le_bytes());
+            }
+        })?;
+        let ring = Ring::open(segment).map_err(|refused| refused.1)?;
+        Ok(Channel { ring })
+    }
+
+    /// A right on the channel of this name, waiting until there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`FindChannelError`].
+    pub fn find_channel(
+        &self,
+        name: &str,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Channel, FindChannelError> {
+        let segment = self.find_segment(name, deadline)?;
+        let ring = Ring::open(segment).map_err(|refused| FindChannelError::NotAChannel {
+            name: name.to_owned(),
+            why: refused.1,
+        })?;
+        Ok(Channel { ring })
+    }
+}
+
+impl Channel {
+    /// Makes this space the one that writes; on a channel of many writers, one of them.
+    ///
+    /// It goes on where the last writer stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`BindChannelError::Written`] names the space that writes. One that has died is in
+    /// the way only until the host has noticed.
+    pub fn bind_writer(&self) -> Result<Writer, BindChannelError> {
+        Writer::bind(self.ring.clone())
+    }
+
+    /// A reader of its own pace.
+    ///
+    /// # Errors
+    ///
+    /// [`BindChannelError::NoEntry`] on a reliable channel that has as many readers as it
+    /// was made for.
+    pub fn bind_reader(&self, options: ReaderOptions) -> Result<Reader, BindChannelError> {
+        Reader::bind(self.ring.clone(), options)
+    }
+
+    /// The space that writes, if one does. Of many writers, nobody knows.
+    pub fn writer(&self) -> Option<u8> {
+        Some(self.ring.channel().writer().space).filter(|space| *space != 0)
+    }
+
+    /// Bytes of a unit, its 16 bytes of head included.
+    pub fn unit(&self) -> usize {
+        self.ring.channel().shape().unit
+    }
+
+    /// Units of the ring.
+    pub fn units(&self) -> u64 {
+        self.ring.channel().shape().units
+    }
+
+    /// Payload bytes of a unit.
+    pub fn unit_payload(&self) -> usize {
+        self.ring.channel().shape().payload()
+    }
+
+    /// Bytes that one message may have.
+    pub fn longest(&self) -> usize {
+        self.ring.channel().longest()
+    }
+
+    /// Whether the writer waits for readers.
+    pub fn is_reliable(&self) -> bool {
+        self.ring.channel().mode().reliable
+    }
+
+    /// Whether several may write.
+    pub fn has_many_writers(&self) -> bool {
+        self.ring.channel().mode().many_writers
+    }
+
+    /// When a sleeping reader is woken.
+    pub fn signalling(&self) -> Signalling {
+        self.ring.channel().mode().signalling
+    }
+
+    /// The memory, as which the right travels.
+    pub fn segment(&self) -> &Segment {
+        self.ring.segment()
+    }
+}
+
+impl TryFrom<Segment> for Channel {
+    type Error = NotThisSegment;
+
+    fn try_from(segment: Segment) -> Result<Self, NotThisSegment> {
+        match Ring::open(segment) {
+            Ok(ring) => Ok(Self { ring }),
+            Err(refused) => {
+                let (segment, why) = *refused;
+                Err(NotThisSegment { segment, why })
+            }
+        }
+    }
+}
+
+impl From<Channel> for Segment {
+    fn from(channel: Channel) -> Self {
+        channel.ring.into_segment()
+    }
+}
+
+impl From<Channel> for Right {
+    fn from(channel: Channel) -> Self {
+        Self::Segment(channel.into())
+    }
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Channel")
+            .field("unit", &self.unit())
+            .field("units", &self.units())
+            .field("mode", &self.ring.channel().mode())
+            .finish()
+    }
+}
+
+impl Ring {
+    /// Wakes readers that sleep or wait in sets.
+    #[cold]
+    fn wake_readers(&self) {
+        let right = self.segment().right();
+        wake_readers(&right.to.member, self.channel(), right.to.port.index);
+    }
+}
+
+/// Wakes the readers of the channel in the segment `port`.
+pub(crate) fn wake_readers(member: &Member, channel: &Units<'_>, port: u16) {
+    for reader in channel.readers() {
+        raise_link(member, reader.link(), port);
+    }
+    mark!("channel.raised");
+    futex::wake(&channel.head().sleep.doorbell, u32::MAX);
+}
+
+/// Wakes the writer that waits for room.
+#[cold]
+pub(crate) fn wake_writer(channel: &Units<'_>) {
+    mark!("channel.room_made");
+    futex::wake(&channel.head().room.room, u32::MAX);
+}

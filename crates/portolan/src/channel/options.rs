@@ -1,0 +1,134 @@
+//! How a channel is to be.
+
+use portolan_abi::channel::{Shape, ShapeError};
+use portolan_abi::limits::LINE;
+use portolan_shm::channel::{Mode, Signalling};
+
+/// How a channel is to be; message-consistent, of 1,024 units of a cache line, if nothing
+/// else is said.
+///
+/// ```
+/// use portolan::channel::{ChannelOptions, Signalling};
+/// let pictures = ChannelOptions::named("pictures").unit(4096).units(512);
+/// let log = ChannelOptions::named("log").reliable().readers(2);
+/// let polled = ChannelOptions::unnamed().signal(Signalling::Never);
+/// let calls = ChannelOptions::named("who is there?").many_writers();
+/// # let domain = portolan::Domain::private()?;
+/// # for options in [pictures, log, polled, calls] { domain.make_channel(&options)?; }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ChannelOptions {
+    name: Option<String>,
+    unit: usize,
+    units: u64,
+    readers: u64,
+    mode: Mode,
+}
+
+/// The caller's: a channel cannot be like this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// Its shape.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// Its signalling unit.
+    #[error("a signal at every {bytes} bytes is at no multiple of a cache line, {LINE}")]
+    Signal {
+        /// What was asked for.
+        bytes: u32,
+    },
+    /// A reliable channel has one writer.
+    #[error("a reliable channel has one writer: make one for each, or leave out `reliable`")]
+    ManyReliable,
+}
+
+impl ChannelOptions {
+    /// A channel that is found by its name.
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: Some(name.to_owned()),
+            ..Self::unnamed()
+        }
+    }
+
+    /// A channel that is passed on as a right.
+    pub fn unnamed() -> Self {
+        Self {
+            name: None,
+            unit: LINE,
+            units: 1024,
+            readers: 8,
+            mode: Mode {
+                reliable: false,
+                many_writers: false,
+                signalling: Signalling::Message,
+            },
+        }
+    }
+
+    /// Newest data wins: the writer never waits, and readers learn what they missed.
+    pub fn message_consistent(mut self) -> Self {
+        self.mode.reliable = false;
+        self
+    }
+
+    /// The writer waits for the slowest reader, but for those that choose otherwise
+    /// ([`Lagging`](super::Lagging)).
+    pub fn reliable(mut self) -> Self {
+        self.mode.reliable = true;
+        self
+    }
+
+    /// Bytes of a unit: a multiple of a cache line; 16 of them are its head. A message takes
+    /// whole units, so one of most messages' size is best.
+    pub fn unit(mut self, bytes: usize) -> Self {
+        self.unit = bytes;
+        self
+    }
+
+    /// Units of the ring, a power of two: what a reader may lag behind, or, in a reliable
+    /// channel, the flow-control window.
+    pub fn units(mut self, units: u64) -> Self {
+        self.units = units;
+        self
+    }
+
+    /// When sleeping readers are woken. The writer does not see it, and writes the same.
+    pub fn signal(mut self, signalling: Signalling) -> Self {
+        self.mode.signalling = signalling;
+        self
+    }
+
+    /// How many readers can have an entry: all there can be of a reliable channel; of a
+    /// message-consistent one those that can be in wait sets.
+    pub fn readers(mut self, readers: u64) -> Self {
+        self.readers = readers;
+        self
+    }
+
+    /// Any number of spaces write, each message in a unit of its own, whole or rejected.
+    /// For channels with a well-known name, on which one calls.
+    pub fn many_writers(mut self) -> Self {
+        self.mode.many_writers = true;
+        self
+    }
+
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    pub(super) fn check(&self) -> Result<(Shape, Mode), OptionsError> {
+        let shape = Shape::new(self.unit, self.units, self.readers)?;
+        if let Signalling::Bytes(bytes) = self.mode.signalling
+            && (bytes == 0 || !(bytes as usize).is_multiple_of(LINE))
+        {
+            return Err(OptionsError::Signal { bytes });
+        }
+        if self.mode.reliable && self.mode.many_writers {
+            return Err(OptionsError::ManyReliable);
+        }
+        Ok((shape, self.mode))
+    }
+}

@@ -1,0 +1,450 @@
+//! Writing.
+
+use super::{BindChannelError, Channel};
+use crate::region::Ring;
+use crate::segment::copy_to;
+use crate::wait::Backoff;
+use crate::{Deadline, Disowned};
+use portolan_shm::channel::{self as shm, Finished, Pen};
+use portolan_shm::mark;
+use portolan_sys::futex;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// The one who writes to a channel, or, on a channel of many writers, one of them.
+///
+/// A message is written whole ([`write`](Self::write)), in place ([`claim`](Self::claim)),
+/// or piece by piece while readers read its beginning ([`append`](Self::append),
+/// [`show`](Self::show), [`end`](Self::end)).
+///
+/// ```
+/// use portolan::channel::{ChannelOptions, ReaderOptions};
+/// use portolan::{Deadline, Domain};
+/// let domain = Domain::private()?;
+/// let channel = domain.make_channel(&ChannelOptions::unnamed())?;
+/// let mut reader = channel.bind_reader(ReaderOptions::default())?;
+/// let mut writer = channel.bind_writer()?;
+///
+/// writer.write_parts(&[b"key", b"=", b"value"], Deadline::NOW)?;
+/// assert_eq!(*reader.receive(Deadline::NOW)?, *b"key=value");
+///
+/// let claim = writer.claim(200, Deadline::NOW)?;
+/// claim.fill(100, b"in the middle");
+/// claim.commit();
+/// assert_eq!(reader.receive(Deadline::NOW)?[100..113], *b"in the middle");
+///
+/// writer.append(b"to be ", Deadline::NOW)?;
+/// writer.show();
+/// assert_eq!(*reader.receive_some(Deadline::NOW)?, *b"to be ");
+/// writer.append(b"continued", Deadline::NOW)?;
+/// writer.end(Deadline::NOW)?;
+/// assert_eq!(*reader.receive(Deadline::NOW)?, *b"to be continued");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Writer {
+    ring: Ring,
+    pen: Pen,
+}
+
+/// Why nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The readers': the slowest one that is waited for made no room before the deadline.
+    #[error("there is room for {room} of {wanted} units: a reader has not caught up")]
+    Full {
+        /// Units that are free.
+        room: u64,
+        /// Units wanted.
+        wanted: u64,
+    },
+    /// The caller's: the message can never fit.
+    #[error("a message of {len} bytes is longer than this channel takes, {most}")]
+    TooLong {
+        /// Bytes of the message.
+        len: usize,
+        /// Bytes that fit.
+        most: usize,
+    },
+    /// The other writers': they took every place that was tried before the deadline.
+    #[error(
+        "other writers took every place that was tried: write less often, or into a channel of one's own"
+    )]
+    Contended,
+    /// The caller's: where many write, a message is written whole.
+    #[error("a channel of many writers takes whole messages: use `write`")]
+    ManyWriters,
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
+}
+
+impl From<shm::WriteError> for WriteError {
+    fn from(error: shm::WriteError) -> Self {
+        match error {
+            shm::WriteError::Full { room, wanted } => Self::Full { room, wanted },
+            shm::WriteError::TooLong { len, most } => Self::TooLong { len, most },
+            _ => Self::Contended,
+        }
+    }
+}
+
+impl Writer {
+    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+        let member = &ring.segment().right().to.member;
+        member.present()?;
+        let space = member.space;
+        let channel = ring.channel();
+        if !channel.mode().many_writers {
+            channel
+                .bind_writer(space)
+                .map_err(|space| BindChannelError::Written { space })?;
+        }
+        let pen = channel.resume_writing(space);
+        Ok(Self { ring, pen })
+    }
+
+    /// Writes a message; its position.
+    ///
+    /// On a reliable channel waits for room, until the deadline.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; readers see nothing of it.
+    #[inline]
+    pub fn write(
+        &mut self,
+        message: &[u8],
+        deadline: impl Into<Deadline>,
+    ) -> Result<u64, WriteError> {
+        self.write_parts(&[message], deadline)
+    }
+
+    /// As [`Self::write`], for a message whose parts lie apart.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    #[inline]
+    pub fn write_parts(
+        &mut self,
+        parts: &[&[u8]],
+        deadline: impl Into<Deadline>,
+    ) -> Result<u64, WriteError> {
+        self.present()?;
+        self.finish_begun();
+        let position = self.pen.position();
+        match self.ring.channel().write(&mut self.pen, parts) {
+            Ok(Finished::Done) => {}
+            Ok(Finished::Wake) => self.wake(),
+            Err(error) => return self.retry(error, parts, deadline.into()),
+        }
+        Ok(self.written(position))
+    }
+
+    /// Where the message that was just written begins.
+    #[inline]
+    fn written(&self, before: u64) -> u64 {
+        if self.ring.channel().mode().many_writers {
+            self.pen.position() - 1
+        } else {
+            before
+        }
+    }
+
+    #[cold]
+    fn retry(
+        &mut self,
+        mut error: shm::WriteError,
+        parts: &[&[u8]],
+        deadline: Deadline,
+    ) -> Result<u64, WriteError> {
+        let mut pause = Duration::from_micros(1);
+        loop {
+            match error {
+                shm::WriteError::Full { wanted, .. } => self.wait_for_room(wanted, deadline)?,
+                shm::WriteError::Contended if !deadline.has_passed() => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(1));
+                }
+                other => return Err(other.into()),
+            }
+            let position = self.pen.position();
+            match self.ring.channel().write(&mut self.pen, parts) {
+                Ok(finished) => {
+                    self.owe(finished);
+                    return Ok(self.written(position));
+                }
+                Err(again) => error = again,
+            }
+        }
+    }
+
+    /// Claims room for a message of `len` bytes, which is filled in place and then committed.
+    /// If the claim is dropped instead, nothing was written.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`].
+    pub fn claim(
+        &mut self,
+        len: usize,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Claim<'_>, WriteError> {
+        self.whole_only()?;
+        self.finish_begun();
+        let deadline = deadline.into();
+        loop {
+            match self.ring.channel().claim(&mut self.pen, len) {
+                Ok(()) => return Ok(Claim { writer: self, len }),
+                Err(shm::WriteError::Full { wanted, .. }) => {
+                    self.wait_for_room(wanted, deadline)?;
+                }
+                Err(other) => return Err(other.into()),
+            }
+        }
+    }
+
+    /// Adds bytes to the message that is being written, or begins one. Readers see them
+    /// when their unit is full, and at [`Self::show`] and [`Self::end`].
+    ///
+    /// Such a message may be longer than [`Channel::longest`], if its readers take it piece
+    /// by piece as well ([`super::Reader::receive_some`], or a stream).
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; what was added before the deadline has been written.
+    pub fn append(
+        &mut self,
+        bytes: &[u8],
+        deadline: impl Into<Deadline>,
+    ) -> Result<(), WriteError> {
+        let deadline = deadline.into();
+        let mut done = 0;
+        while done < bytes.len() {
+            done += self.append_some(&bytes[done..], deadline)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::append`], of as many bytes as there is room for; how many.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; nothing was added.
+    pub fn append_some(
+        &mut self,
+        bytes: &[u8],
+        deadline: impl Into<Deadline>,
+    ) -> Result<usize, WriteError> {
+        self.whole_only()?;
+        let deadline = deadline.into();
+        loop {
+            match self.ring.channel().append(&mut self.pen, bytes) {
+                Ok((done, finished)) => {
+                    self.owe(finished);
+                    return Ok(done);
+                }
+                Err(shm::WriteError::Full { wanted, .. }) => {
+                    self.wait_for_room(wanted, deadline)?;
+                }
+                Err(other) => return Err(other.into()),
+            }
+        }
+    }
+
+    /// Lets readers see what was appended.
+    pub fn show(&mut self) {
+        if self.present().is_ok() {
+            let finished = self.ring.channel().show(&mut self.pen);
+            self.owe(finished);
+        }
+    }
+
+    /// Ends the message that is being written; one that was never begun is empty.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; it is not ended.
+    pub fn end(&mut self, deadline: impl Into<Deadline>) -> Result<(), WriteError> {
+        self.whole_only()?;
+        let deadline = deadline.into();
+        loop {
+            match self.ring.channel().end(&mut self.pen) {
+                Ok(finished) => {
+                    self.owe(finished);
+                    return Ok(());
+                }
+                Err(shm::WriteError::Full { wanted, .. }) => {
+                    self.wait_for_room(wanted, deadline)?;
+                }
+                Err(other) => return Err(other.into()),
+            }
+        }
+    }
+
+    /// The position that is written next; of many writers, about.
+    pub fn position(&self) -> u64 {
+        self.pen.position()
+    }
+
+    /// Writes no more; the channel again.
+    pub fn unbind(self) -> Channel {
+        let ring = self.ring.clone();
+        drop(self);
+        Channel { ring }
+    }
+
+    /// A message that was begun and not ended ends here, unseen or cut off.
+    #[inline]
+    fn finish_begun(&mut self) {
+        if self.pen.is_within_message() {
+            self.abandon();
+        }
+    }
+
+    #[cold]
+    fn abandon(&mut self) {
+        let finished = self.ring.channel().abandon(&mut self.pen);
+        self.owe(finished);
+    }
+
+    #[inline]
+    fn present(&self) -> Result<(), Disowned> {
+        self.ring.segment().right().to.member.present()
+    }
+
+    fn whole_only(&self) -> Result<(), WriteError> {
+        self.present()?;
+        if self.ring.channel().mode().many_writers {
+            return Err(WriteError::ManyWriters);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn owe(&self, finished: Finished) {
+        if finished == Finished::Wake {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.ring.wake_readers();
+    }
+
+    /// Waits until there may be room for `units` units.
+    #[cold]
+    fn wait_for_room(&mut self, units: u64, deadline: Deadline) -> Result<(), WriteError> {
+        let channel = self.ring.channel();
+        let mut backoff = Backoff::for_room();
+        loop {
+            let Some(room) = channel.room_for(&mut self.pen, units) else {
+                return Ok(());
+            };
+            if deadline.has_passed() {
+                let wanted = units;
+                return Err(WriteError::Full { room, wanted });
+            }
+            if !deadline.is_now() && backoff.spin() {
+                continue;
+            }
+            if let Some(bell) = channel.wait_for_room(&mut self.pen, units) {
+                if channel.signal_now(&mut self.pen) == Finished::Wake {
+                    self.ring.wake_readers();
+                }
+                mark!("channel.before_futex");
+                let _ = futex::wait(&channel.head().room.room, bell, deadline.instant());
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.present().is_err() {
+            return;
+        }
+        self.finish_begun();
+        let member = &self.ring.segment().right().to.member;
+        let channel = self.ring.channel();
+        if !channel.mode().many_writers && channel.unbind_writer(member.space) {
+            channel.ring();
+            self.ring.wake_readers();
+        }
+    }
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer")
+            .field("position", &self.position())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Room for one message, to be filled in place and committed. See [`Writer::claim`].
+///
+/// Readers that lag may copy from it meanwhile, and throw away what they got. So it is
+/// seen as atomic words, as all of a channel is.
+#[must_use = "a claim that is not committed writes nothing"]
+pub struct Claim<'w> {
+    writer: &'w mut Writer,
+    len: usize,
+}
+
+impl Claim<'_> {
+    /// Copies `bytes` to `offset` of the message; cut to what was claimed. How many were
+    /// copied.
+    ///
+    /// What was never filled holds what was there before.
+    pub fn fill(&self, offset: usize, bytes: &[u8]) -> usize {
+        let fits = bytes.len().min(self.len.saturating_sub(offset));
+        let payload = self.writer.ring.channel().shape().payload();
+        let mut done = 0;
+        while done < fits {
+            let (unit, within) = ((offset + done) / payload, (offset + done) % payload);
+            let now = (payload - within).min(fits - done);
+            copy_to(self.words(unit), within, &bytes[done..done + now]);
+            done += now;
+        }
+        fits
+    }
+
+    /// The words of the message's `unit`-th unit, in which [`Channel::unit_payload`] bytes of
+    /// it lie; none beyond the last.
+    pub fn words(&self, unit: usize) -> &[AtomicU64] {
+        let channel = self.writer.ring.channel();
+        if unit * channel.shape().payload() < self.len.max(1) {
+            channel.claimed(&self.writer.pen, unit as u64)
+        } else {
+            &[]
+        }
+    }
+
+    /// Bytes of the message.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Makes the message visible; its position.
+    pub fn commit(self) -> u64 {
+        let writer = self.writer;
+        let position = writer.pen.position();
+        let finished = writer.ring.channel().commit(&mut writer.pen, self.len);
+        writer.owe(finished);
+        position
+    }
+}
+
+impl std::fmt::Debug for Claim<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Claim").field("len", &self.len).finish()
+    }
+}
