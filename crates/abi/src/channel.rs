@@ -262,7 +262,12 @@ pub enum Lagging {
 pub enum ReaderState {
     /// For nothing.
     Free,
-    /// A space reads, or is about to.
+    /// A space is about to read, and has not said from where.
+    Joining {
+        /// The space.
+        space: u8,
+    },
+    /// A space reads.
     Live {
         /// The space.
         space: u8,
@@ -283,6 +288,7 @@ impl ReaderState {
             Self::Free => 0,
             Self::Live { space, lagging } => 1 | (space as u64) << 8 | (lagging as u64) << 16,
             Self::Dropped { space } => 2 | (space as u64) << 8,
+            Self::Joining { space } => 3 | (space as u64) << 8,
         }
     }
 
@@ -299,6 +305,7 @@ impl ReaderState {
                 },
             },
             2 => Self::Dropped { space },
+            3 => Self::Joining { space },
             _ => Self::Free,
         }
     }
@@ -369,8 +376,13 @@ mod tests {
             let state = ReaderState::Live { space: 9, lagging };
             assert_eq!(ReaderState::unpack(state.pack()), state);
         }
-        let dropped = ReaderState::Dropped { space: 255 };
-        assert_eq!(ReaderState::unpack(dropped.pack()), dropped);
+        let space = 255;
+        for state in [
+            ReaderState::Dropped { space },
+            ReaderState::Joining { space },
+        ] {
+            assert_eq!(ReaderState::unpack(state.pack()), state);
+        }
         assert_eq!(ReaderState::unpack(77), ReaderState::Free);
     }
 }

@@ -210,7 +210,9 @@ pub use survey::{
 };
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
 pub use wait::Waiting;
-pub use wait_set::{AddError, Ready, Token, WaitError, WaitSet, WaitSetError};
+pub use wait_set::{
+    AddError, AddReaderError, Ready, Token, WaitError, WaitSet, WaitSetError, WhyNoReader,
+};
 
 /// What happens to the sender's access to an extent that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

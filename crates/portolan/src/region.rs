@@ -10,7 +10,7 @@
 use crate::domain::Descriptor;
 use crate::member::Member;
 use crate::segment::Segment;
-use portolan_abi::channel::{HEAD_BYTES, MAX_READERS, READER_BYTES};
+use portolan_abi::channel::{HEAD_BYTES, MAGIC as CHANNEL_MAGIC, MAX_READERS, READER_BYTES};
 use portolan_abi::limits::PAGE;
 use portolan_abi::port::{PortName, PortStatus};
 use portolan_abi::region::Geometry;
@@ -191,6 +191,42 @@ impl Region {
         // - written meanwhile: by atomics only, as every member reaches it through this
         //   function (or through copies that the compiler cannot look into).
         unsafe { core::slice::from_raw_parts(self.address(page) as *const AtomicU64, len / 8) }
+    }
+
+    /// Does something with the channel in the extent at `page`, if one is there. The caller
+    /// has counted a right on its segment. `closed`: the page may be closed to us.
+    pub(crate) fn with_channel(
+        &self,
+        page: u32,
+        len: usize,
+        closed: bool,
+        act: impl FnOnce(&Channel<'_>),
+    ) {
+        let mut magic = [0; 8];
+        if self.peek(page, &mut magic) < 8 || u64::from_le_bytes(magic) != CHANNEL_MAGIC {
+            return;
+        }
+        if !closed {
+            if let Ok(channel) = channel_over(self.words(page, len)) {
+                act(&channel);
+            }
+            return;
+        }
+        self.check(page, len);
+        // Another door to the same memory. Fails where there are too many mappings.
+        let Ok(mapping) = Mapping::shared_part(&self.fd, self.offset(page), len) else {
+            return;
+        };
+        let words = mapping.base().cast_const().cast::<AtomicU64>();
+        // SAFETY:
+        // - in bounds, aligned: the mapping has `len` bytes, and begins at a page;
+        // - live: it is dropped after its last use, below;
+        // - written meanwhile: as in `words`.
+        let words = unsafe { core::slice::from_raw_parts(words, len / 8) };
+        if let Ok(channel) = channel_over(words) {
+            act(&channel);
+        }
+        drop(mapping);
     }
 
     #[inline]

@@ -27,12 +27,13 @@
 //!   another member, another set, or another space's set. Bits are hints, and the port
 //!   itself is looked at before it is reported.
 
+use crate::channel::Reader;
 use crate::member::Member;
 use crate::tally;
 use crate::trace::About;
 use crate::wait::{Patience, Waiting, pause};
 use crate::{Deadline, Disowned, Domain, EventKind, NoDescriptor, ReceiveRight};
-use portolan_abi::limits::MAX_WAIT_SETS;
+use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
 use portolan_abi::thread::{At, Wait};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::mark;
@@ -108,13 +109,64 @@ pub struct WaitSet {
     async_bell: Option<crate::tokio::Bell>,
 }
 
-/// Room for one port.
+/// Room for one port, or one reader of a channel.
 #[derive(Default)]
 struct Place {
     /// Goes up when a port leaves, so that its token names nothing.
     generation: u32,
-    port: Option<ReceiveRight>,
+    guest: Option<Guest>,
     armed: bool,
+}
+
+/// What is waited for.
+enum Guest {
+    Port(ReceiveRight),
+    Reader(Box<Reader>),
+}
+
+impl Guest {
+    fn may_have(&mut self) -> bool {
+        match self {
+            Self::Port(port) => port.may_have(),
+            Self::Reader(reader) => reader.may_have(),
+        }
+    }
+
+    /// Arms it, also if it is armed; `false` if something is there.
+    fn arm(&mut self, link: u64) -> bool {
+        match self {
+            Self::Port(port) => {
+                port.disarm();
+                port.settle();
+                // W2. SeqCst: pairs with the look at the link in `wake`.
+                let sleep = &port.at().queue().port.sleep;
+                sleep.wait_set.store(link, Ordering::SeqCst);
+                port.arm()
+            }
+            Self::Reader(reader) => reader.arm_for(link),
+        }
+    }
+
+    fn disarm(&mut self) {
+        match self {
+            Self::Port(port) => {
+                port.disarm();
+                // W2. SeqCst: as above, and before the port's receiver reads its doorbell.
+                let sleep = &port.at().queue().port.sleep;
+                sleep.wait_set.store(0, Ordering::SeqCst);
+            }
+            Self::Reader(reader) => {
+                reader.arm_for(0);
+            }
+        }
+    }
+
+    fn member(&self) -> &Arc<Member> {
+        match self {
+            Self::Port(port) => &port.at().member,
+            Self::Reader(reader) => reader.member(),
+        }
+    }
 }
 
 /// Names one port of one [`WaitSet`].
@@ -164,6 +216,35 @@ pub enum WaitSetError {
 pub struct AddError {
     /// The port.
     pub port: Box<ReceiveRight>,
+}
+
+/// Why a reader was not added. It is the caller's again.
+#[derive(Debug, thiserror::Error)]
+#[error("the reader was not added: {why}")]
+pub struct AddReaderError {
+    /// The reader.
+    pub reader: Box<Reader>,
+    /// Why not.
+    #[source]
+    pub why: WhyNoReader,
+}
+
+/// See [`AddReaderError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WhyNoReader {
+    /// The caller's.
+    #[error("it belongs to another domain than the wait set: make a wait set there")]
+    OtherDomain,
+    /// The state's: when it was bound, all entries for readers were taken.
+    #[error("its channel has too few entries: make it for more readers")]
+    NoEntry,
+    /// The caller's.
+    #[error("its channel does not signal, so nobody would raise it: make one that does, or poll")]
+    NotSignalled,
+    /// The state's.
+    #[error("the wait set has no place left: make another one")]
+    Full,
 }
 
 /// Why a wait failed. Nothing is lost: the next one names what there is.
@@ -221,38 +302,115 @@ impl WaitSet {
             let port = Box::new(port);
             return Err(AddError { port });
         }
+        Ok(self.seat(Guest::Port(port)))
+    }
+
+    /// Adds a reader of a channel. If something is there already, the next wait names it: a
+    /// message, a piece of one, units that were missed, or that the writer has gone.
+    ///
+    /// Its channel must signal: with [`Signalling::Never`](crate::channel::Signalling::Never)
+    /// nobody would raise it.
+    ///
+    /// # Errors
+    ///
+    /// The reader comes back.
+    ///
+    /// ```
+    /// use portolan::channel::{ChannelOptions, ReaderOptions};
+    /// use portolan::{Deadline, Domain, WaitSet};
+    /// let domain = Domain::private()?;
+    /// let channel = domain.make_channel(&ChannelOptions::unnamed())?;
+    /// let mut writer = channel.bind_writer()?;
+    /// let mut set = WaitSet::new(&domain)?;
+    /// let token = set.add_reader(channel.bind_reader(ReaderOptions::default())?)?;
+    ///
+    /// writer.write(b"news", Deadline::NOW)?;
+    /// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token));
+    /// let reader = set.reader_mut(token).ok_or("not in the set")?;
+    /// assert_eq!(*reader.receive(Deadline::NOW)?, *b"news");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn add_reader(&mut self, reader: Reader) -> Result<Token, AddReaderError> {
+        let why = if !Arc::ptr_eq(reader.member(), &self.member) {
+            WhyNoReader::OtherDomain
+        } else if !reader.can_be_linked() {
+            WhyNoReader::NoEntry
+        } else if !reader.is_signalled() {
+            WhyNoReader::NotSignalled
+        } else if self.vacant.is_empty() && self.places.len() >= MAX_PORTS {
+            WhyNoReader::Full
+        } else {
+            return Ok(self.seat(Guest::Reader(Box::new(reader))));
+        };
+        let reader = Box::new(reader);
+        Err(AddReaderError { reader, why })
+    }
+
+    fn seat(&mut self, guest: Guest) -> Token {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
-            // Every place once had an open port of its own, and there are fewer than that.
+            // There are no more ports than that, and readers are counted.
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
         });
         let place = &mut self.places[index as usize];
-        place.port = Some(port);
+        place.guest = Some(guest);
         let token = Token {
             index,
             generation: place.generation,
         };
         self.loose.push(index);
         self.stir();
-        Ok(token)
+        token
     }
 
     /// Gives a port back; `None` if it is not in the set.
     pub fn remove(&mut self, token: Token) -> Option<ReceiveRight> {
+        self.port(token)?;
+        match self.unseat(token) {
+            Some(Guest::Port(port)) => Some(port),
+            _ => None,
+        }
+    }
+
+    /// Gives a reader back; `None` if it is not in the set.
+    pub fn remove_reader(&mut self, token: Token) -> Option<Reader> {
+        self.reader(token)?;
+        match self.unseat(token) {
+            Some(Guest::Reader(reader)) => Some(*reader),
+            _ => None,
+        }
+    }
+
+    fn unseat(&mut self, token: Token) -> Option<Guest> {
         let place = self.place(token)?;
         place.loosen();
-        let port = place.port.take();
+        let guest = place.guest.take();
         place.generation = place.generation.wrapping_add(1);
         self.loose.retain(|i| *i != token.index);
         self.vacant.push(token.index);
-        port
+        guest
     }
 
     /// A port of the set, for what needs no receiving; `None` if it is not in the set.
     pub fn port(&self, token: Token) -> Option<&ReceiveRight> {
+        match self.guest(token)? {
+            Guest::Port(port) => Some(port),
+            Guest::Reader(_) => None,
+        }
+    }
+
+    /// A reader of the set, for what needs no reading; `None` if it is not in the set.
+    pub fn reader(&self, token: Token) -> Option<&Reader> {
+        match self.guest(token)? {
+            Guest::Reader(reader) => Some(reader),
+            Guest::Port(_) => None,
+        }
+    }
+
+    fn guest(&self, token: Token) -> Option<&Guest> {
         let place = self.places.get(token.index as usize)?;
         place
-            .port
+            .guest
             .as_ref()
             .filter(|_| place.generation == token.generation)
     }
@@ -261,11 +419,28 @@ impl WaitSet {
     ///
     /// Any receiving call is fine, also one that waits.
     pub fn port_mut(&mut self, token: Token) -> Option<&mut ReceiveRight> {
+        match self.guest_mut(token)? {
+            Guest::Port(port) => Some(port),
+            Guest::Reader(_) => None,
+        }
+    }
+
+    /// A reader of the set, to read; `None` if it is not in the set.
+    ///
+    /// Any reading call is fine, also one that waits.
+    pub fn reader_mut(&mut self, token: Token) -> Option<&mut Reader> {
+        match self.guest_mut(token)? {
+            Guest::Reader(reader) => Some(reader),
+            Guest::Port(_) => None,
+        }
+    }
+
+    fn guest_mut(&mut self, token: Token) -> Option<&mut Guest> {
         if self.place(token)?.loosen() {
             self.loose.push(token.index);
             self.stir();
         }
-        self.place(token)?.port.as_mut()
+        self.place(token)?.guest.as_mut()
     }
 
     /// How many ports are in the set.
@@ -503,7 +678,7 @@ impl WaitSet {
 
     fn place(&mut self, token: Token) -> Option<&mut Place> {
         let place = self.places.get_mut(token.index as usize)?;
-        (place.generation == token.generation && place.port.is_some()).then_some(place)
+        (place.generation == token.generation && place.guest.is_some()).then_some(place)
     }
 
     /// Refuses a forked child.
@@ -533,47 +708,31 @@ impl WaitSet {
 
 impl Place {
     fn may_have(&mut self) -> bool {
-        self.port.as_mut().is_some_and(ReceiveRight::may_have)
+        self.guest.as_mut().is_some_and(Guest::may_have)
     }
 
-    /// Arms the port, also if it is armed; `false` if something is there, and it is loose.
+    /// Arms the guest, also if it is armed; `false` if something is there, and it is loose.
     fn arm(&mut self, link: u64) -> bool {
-        let Some(port) = &mut self.port else {
+        let Some(guest) = &mut self.guest else {
             return true;
         };
-        port.disarm();
-        port.settle();
-        // W2. SeqCst: pairs with the look at the link in `wake`.
-        port.at()
-            .queue()
-            .port
-            .sleep
-            .wait_set
-            .store(link, Ordering::SeqCst);
         self.armed = true;
-        if port.arm() {
+        if guest.arm(link) {
             return true;
         }
         self.loosen();
         false
     }
 
-    /// Disarms the port; `false` if it was not armed.
+    /// Disarms the guest; `false` if it was not armed.
     fn loosen(&mut self) -> bool {
         let was = std::mem::take(&mut self.armed);
-        if let Some(port) = self
-            .port
+        if let Some(guest) = self
+            .guest
             .as_mut()
-            .filter(|p| was && p.at().member.present().is_ok())
+            .filter(|g| was && g.member().present().is_ok())
         {
-            port.disarm();
-            // W2. SeqCst: as above, and before the port's receiver reads its doorbell.
-            port.at()
-                .queue()
-                .port
-                .sleep
-                .wait_set
-                .store(0, Ordering::SeqCst);
+            guest.disarm();
         }
         was
     }

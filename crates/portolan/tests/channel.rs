@@ -1,11 +1,16 @@
 //! Channels between spaces: streams with and without flow control, and who is told of what.
 
 use portolan::channel::{
-    BindChannelError, Channel, ChannelOptions, Lagging, Missed, ReadError, Reader, ReaderOptions,
-    Signalling, Since, WriteError,
+    BindChannelError, Channel, ChannelOptions, Garbled, Lagging, Missed, ReadError, Reader,
+    ReaderOptions, Signalling, Since, WriteError,
 };
-use portolan::{Deadline, Domain, Waiting};
+use portolan::{
+    Access, Deadline, Domain, Message, PortOptions, Segment, WaitSet, Waiting, WhenFull,
+    WhyNoReader,
+};
+use portolan_abi::channel::{Meta, Stamp};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -314,9 +319,9 @@ fn other() {
     };
     let domain = Domain::join(domain).unwrap();
     let channel = domain.find_channel(name, PATIENCE).unwrap();
-    let mut writer = channel.bind_writer().unwrap();
     match what {
         "write" => {
+            let mut writer = channel.bind_writer().unwrap();
             for i in 0..20_000 {
                 writer.write(&message(i), PATIENCE).unwrap();
                 if i % 1000 == 0 {
@@ -324,8 +329,259 @@ fn other() {
                 }
             }
         }
+        // Until the last one; all in order, and what was missed is known.
+        "follow" => {
+            let mut reader = bound(&channel);
+            let mut board = domain
+                .find_channel("board", PATIENCE)
+                .unwrap()
+                .bind_writer()
+                .unwrap();
+            board.write(b"ready", PATIENCE).unwrap();
+            let (mut next, mut missed) = (reader.position(), 0);
+            loop {
+                match reader.receive(PATIENCE) {
+                    Ok(received) => {
+                        assert_eq!(received.position(), next);
+                        next += 1;
+                        if *received == *b"last" {
+                            break;
+                        }
+                    }
+                    Err(ReadError::Missed(range)) => {
+                        assert_eq!(range.from, next);
+                        missed += range.units();
+                        next = range.to;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            board.write(&missed.to_le_bytes(), PATIENCE).unwrap();
+        }
         other => panic!("{other}"),
     }
+}
+
+#[test]
+fn a_reader_that_stops_misses_and_nobody_else_does() {
+    let name = format!("channel-stopped-{}", std::process::id());
+    let domain = Domain::join(&name).unwrap();
+    let board = domain
+        .make_channel(&ChannelOptions::named("board").reliable())
+        .unwrap();
+    let mut board = bound(&board);
+    let channel = domain
+        .make_channel(&ChannelOptions::named("news").units(64))
+        .unwrap();
+    let (mut writer, mut reader) = (channel.bind_writer().unwrap(), bound(&channel));
+    let mut child = spawn("other", &format!("follow {name} news"));
+    assert_eq!(*board.receive(PATIENCE).unwrap(), *b"ready");
+    let pid = i32::try_from(child.id()).unwrap();
+    // SAFETY:
+    // - signals a child of ours that has not been waited for.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
+    let mut status = 0;
+    // SAFETY:
+    // - `status` is ours to write to; the child stays to be waited for.
+    let stopped = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
+    assert!(stopped == pid && libc::WIFSTOPPED(status));
+    for i in 0..10_000u64 {
+        writer.write(&i.to_le_bytes(), Deadline::NOW).unwrap();
+        assert_eq!(*reader.receive(Deadline::NOW).unwrap(), i.to_le_bytes());
+    }
+    // SAFETY:
+    // - as above.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGCONT) }, 0);
+    writer.write(b"last", Deadline::NOW).unwrap();
+    let missed = board.receive(PATIENCE).unwrap();
+    assert!(u64::from_le_bytes((*missed).try_into().unwrap()) > 9_000);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn readers_and_ports_are_waited_for_together() {
+    let domain = Domain::private().unwrap();
+    let mut set = WaitSet::new(&domain).unwrap();
+    let options = ChannelOptions::unnamed().readers(2);
+    let channels = [(); 3].map(|()| domain.make_channel(&options).unwrap());
+    let mut writers = [0, 1, 2].map(|i: usize| channels[i].bind_writer().unwrap());
+    let tokens = [0, 1, 2].map(|i: usize| set.add_reader(bound(&channels[i])).unwrap());
+    let port = domain.bind(PortOptions::unnamed()).unwrap();
+    let right = port.make_send();
+    let port = set.add(port).unwrap();
+    assert!(set.wait(Deadline::NOW).unwrap().is_empty());
+    assert!(set.port(tokens[0]).is_none() && set.reader(port).is_none());
+    assert!(set.remove(tokens[0]).is_none() && set.remove_reader(port).is_none());
+    for waiting in [Waiting::Sleep, Waiting::Adaptive] {
+        set.set_waiting(waiting);
+        for round in 0..200 {
+            let which = round % 4;
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    if round % 3 == 0 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    match writers.get_mut(which) {
+                        Some(writer) => drop(writer.write(b"x", Deadline::NOW).unwrap()),
+                        None => right.send(Message::default(), WhenFull::Fail).unwrap(),
+                    }
+                });
+                let ready: Vec<_> = set.wait(PATIENCE).unwrap().collect();
+                assert_eq!(ready, [*tokens.get(which).unwrap_or(&port)]);
+            });
+            match tokens.get(which) {
+                Some(token) => {
+                    let reader = set.reader_mut(*token).unwrap();
+                    assert_eq!(*reader.receive(Deadline::NOW).unwrap(), *b"x");
+                }
+                None => drop(
+                    set.port_mut(port)
+                        .unwrap()
+                        .try_receive(Access::Later)
+                        .unwrap(),
+                ),
+            }
+            assert!(set.wait(Deadline::NOW).unwrap().is_empty());
+        }
+    }
+    // A writer that leaves is something too.
+    let [first, ..] = writers;
+    drop(first);
+    let ready: Vec<_> = set.wait(PATIENCE).unwrap().collect();
+    assert_eq!(ready, [tokens[0]]);
+    let mut reader = set.remove_reader(tokens[0]).unwrap();
+    assert_eq!(reader.receive(Deadline::NOW), Err(ReadError::WriterGone));
+    // Readers without an entry, without signals, of another domain.
+    let _second = bound(&channels[0]);
+    let refused = set.add_reader(bound(&channels[0])).unwrap_err();
+    assert_eq!(refused.why, WhyNoReader::NoEntry);
+    let silent = ChannelOptions::unnamed().signal(Signalling::Never);
+    let silent = domain.make_channel(&silent).unwrap();
+    let refused = set.add_reader(bound(&silent)).unwrap_err();
+    assert_eq!(refused.why, WhyNoReader::NotSignalled);
+    let other = Domain::private().unwrap();
+    let other = other.make_channel(&options).unwrap();
+    let refused = set.add_reader(bound(&other)).unwrap_err();
+    assert_eq!(refused.why, WhyNoReader::OtherDomain);
+}
+
+/// A writer and a reader of ours among words that somebody scribbles at.
+#[test]
+fn a_hostile_peer_is_found_out_and_does_no_harm() {
+    let mut state = 88_172_645_463_325_252u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let domain = Domain::private().unwrap();
+    let mut found_out = [0; 3];
+    for (mode, options) in [
+        ChannelOptions::unnamed().reliable(),
+        ChannelOptions::unnamed(),
+        ChannelOptions::unnamed().many_writers(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for _ in 0..300 {
+            let channel = domain.make_channel(&options.clone().units(8)).unwrap();
+            let (mut writer, mut reader) = (channel.bind_writer().unwrap(), bound(&channel));
+            let words = channel.segment().words();
+            for _ in 0..60 {
+                let at = usize::try_from(random()).unwrap() % (words.len() / 2);
+                // Garbage; lengths beyond all bounds; positions that go back, or far ahead.
+                let word = match random() % 5 {
+                    0 => random(),
+                    1 => u64::MAX,
+                    2 => Meta::new(0xff_ffff, 0xff, 0).0,
+                    3 => Stamp::done(random() % 64, 1).0,
+                    _ => reader.position().wrapping_sub(random() % 3),
+                };
+                words[at].store(word, Ordering::Relaxed);
+                if random() % 3 == 0 {
+                    let _ = writer.write(&[7; 100], Deadline::NOW);
+                    let _ = writer.append(&[7; 20], Deadline::NOW);
+                }
+                let late = ReaderOptions::default().since(Since::Last(random()));
+                drop(channel.bind_reader(late));
+                for _ in 0..20 {
+                    match reader.receive(Deadline::NOW) {
+                        Ok(_) | Err(ReadError::Missed(_)) => {}
+                        Err(why @ ReadError::Garbled(_)) => {
+                            found_out[mode] += 1;
+                            // For good.
+                            assert_eq!(reader.receive(Deadline::NOW), Err(why));
+                            break;
+                        }
+                        Err(_) => break,
+                    }
+                }
+            }
+            assert!(
+                Channel::try_from(channel.segment().clone()).is_ok_and(|c| c.units() <= 16)
+                    || Channel::try_from(channel.segment().clone()).is_err()
+            );
+            drop(writer);
+            drop(channel.bind_writer());
+        }
+    }
+    assert!(found_out.iter().all(|found| *found > 0), "{found_out:?}");
+}
+
+#[test]
+fn what_a_hostile_peer_does_is_named() {
+    let domain = Domain::private().unwrap();
+    let options = ChannelOptions::unnamed().units(8).readers(0);
+    let unit = |segment: &Segment, position: usize, stamp: Stamp, meta: Meta| {
+        let at = 32 + position % 8 * 8;
+        segment.words()[at + 1].store(meta.0, Ordering::Relaxed);
+        segment.words()[at].store(stamp.0, Ordering::Release);
+    };
+    let whole = Meta::FIRST | Meta::LAST | Meta::CLOSED;
+    let hostile = |stamp, meta| {
+        let channel = domain.make_channel(&options).unwrap();
+        let mut reader = bound(&channel);
+        unit(channel.segment(), 0, stamp, meta);
+        reader.receive(Deadline::NOW).map(|_| ())
+    };
+    let (position, len, most) = (0, 1 << 20, 48);
+    let (expected, found) = (0, 3);
+    assert_eq!(
+        hostile(Stamp::done(0, 1), Meta::new(1 << 20, whole, 0)),
+        Err(ReadError::Garbled(Garbled::Length {
+            position,
+            len,
+            most
+        }))
+    );
+    assert_eq!(
+        hostile(Stamp::done(3, 1), Meta::new(1, whole, 0)),
+        Err(ReadError::Garbled(Garbled::Position { expected, found }))
+    );
+    // A unit of an older lap, put back: where many write, its sum is of that lap.
+    let called = options.clone().many_writers();
+    let channel = domain.make_channel(&called).unwrap();
+    let (mut writer, mut reader) = (channel.bind_writer().unwrap(), bound(&channel));
+    let words = &channel.segment().words()[32..40];
+    writer.write(b"pay him", Deadline::NOW).unwrap();
+    let old: Vec<u64> = words.iter().map(|w| w.load(Ordering::Relaxed)).collect();
+    for _ in 0..7 {
+        writer.write(b"other", Deadline::NOW).unwrap();
+    }
+    while reader.receive(Deadline::NOW).is_ok() {}
+    words
+        .iter()
+        .zip(&old)
+        .for_each(|(w, old)| w.store(*old, Ordering::Relaxed));
+    assert_eq!(reader.receive(Deadline::NOW), Err(ReadError::TimedOut));
+    words[0].store(Stamp::done(8, 1).0, Ordering::Relaxed);
+    let (from, to) = (8, 9);
+    assert_eq!(
+        reader.receive(Deadline::NOW),
+        Err(ReadError::Missed(Missed { from, to }))
+    );
 }
 
 #[test]
@@ -387,4 +643,234 @@ fn rustix_time() -> libc::timespec {
     // - `time` is a timespec of ours to write to.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time
+}
+
+#[cfg(feature = "marks")]
+mod deaths {
+    use super::*;
+    use portolan::{PortKind, Protection};
+    use std::os::unix::process::ExitStatusExt;
+    use std::sync::OnceLock;
+
+    static DEADLY: OnceLock<String> = OnceLock::new();
+
+    fn reached(mark: &str) {
+        if DEADLY.get().is_some_and(|deadly| deadly == mark) {
+            // SAFETY:
+            // - Sends a signal to ourselves; nothing is touched.
+            unsafe { libc::raise(libc::SIGKILL) };
+        }
+    }
+
+    /// The other process; nothing, when it is run as a test.
+    #[test]
+    fn victim() {
+        let Ok(role) = std::env::var(ROLE) else {
+            return;
+        };
+        let [what, domain, mark] = role.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{role}")
+        };
+        let domain = Domain::join(domain).unwrap();
+        let channel = domain.find_channel("channel", PATIENCE).unwrap();
+        DEADLY.set(mark.to_owned()).unwrap();
+        portolan_shm::mark::install(reached);
+        match what {
+            "writes" => writes(&channel),
+            _ => reads(&channel),
+        }
+    }
+
+    fn writes(channel: &Channel) {
+        let mut i = 0;
+        loop {
+            let mut writer = channel.bind_writer().unwrap();
+            for _ in 0..20 {
+                match i % 3 {
+                    0 => drop(writer.write(&message(i), PATIENCE).unwrap()),
+                    1 => {
+                        let bytes = message(i);
+                        let claim = writer.claim(bytes.len(), PATIENCE).unwrap();
+                        claim.fill(0, &bytes);
+                        claim.commit();
+                    }
+                    _ => {
+                        for piece in message(i).chunks(30) {
+                            writer.append(piece, PATIENCE).unwrap();
+                            writer.show();
+                        }
+                        writer.end(PATIENCE).unwrap();
+                    }
+                }
+                i += 1;
+            }
+        }
+    }
+
+    fn reads(channel: &Channel) {
+        loop {
+            let mut reader = bound(channel);
+            reader.set_waiting(Waiting::Sleep);
+            for _ in 0..50 {
+                if let Ok(message) = reader.receive(PATIENCE) {
+                    number(&message);
+                }
+            }
+        }
+    }
+
+    fn used(domain: &Domain) -> (u64, usize) {
+        let survey = domain.survey().unwrap();
+        let segments = survey.ports.iter().filter(|p| p.kind == PortKind::Segment);
+        (survey.memory.used, segments.count())
+    }
+
+    fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+        let end = std::time::Instant::now() + PATIENCE;
+        while !done() {
+            assert!(std::time::Instant::now() < end, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn is_killed(child: &mut Child, mark: &str) -> bool {
+        let Some(status) = child.try_wait().unwrap() else {
+            return false;
+        };
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "{mark}");
+        true
+    }
+
+    /// Reads what a victim writes, until it is dead and its place is free.
+    fn outlive_a_writer(protection: Protection, mark: &str, kill: impl Fn(&mut Child, u64)) {
+        let name = format!("channel-w-{}-{mark}-{protection:?}", std::process::id());
+        let builder = Domain::builder(&name).protection(protection);
+        let domain = builder.join().unwrap();
+        let options = ChannelOptions::named("channel").units(16).reliable();
+        let channel = domain.make_channel(&options).unwrap();
+        let mut reader = bound(&channel);
+        reader.set_waiting(Waiting::Sleep);
+        let mut child = spawn("deaths::victim", &format!("writes {name} {mark}"));
+        let (mut next, mut dead) = (0, false);
+        loop {
+            match reader.receive(PATIENCE) {
+                Ok(received) => {
+                    assert_eq!(number(&received), next, "{mark}");
+                    next += 1;
+                    kill(&mut child, next);
+                }
+                // The victim also leaves, and comes back.
+                Err(ReadError::WriterGone) if dead => break,
+                Err(ReadError::WriterGone) => {
+                    wait_for(mark, || {
+                        dead = is_killed(&mut child, mark);
+                        dead || reader.has_writer()
+                    });
+                    if dead && !reader.has_writer() {
+                        break;
+                    }
+                }
+                Err(error) => panic!("{mark}: {error}"),
+            }
+        }
+        let mut writer = channel.bind_writer().unwrap();
+        writer.write(&message(41), Deadline::NOW).unwrap();
+        let mut last = 0;
+        while let Ok(received) = reader.receive(Deadline::NOW) {
+            last = number(&received);
+        }
+        assert_eq!(last, 41, "{mark}");
+        drop((writer, reader, channel));
+        wait_for(mark, || used(&domain) == (0, 0));
+    }
+
+    #[test]
+    fn a_writer_dies_at_whatever_step() {
+        for mark in [
+            "channel.bound",
+            "channel.begun",
+            "channel.claimed",
+            "channel.filled",
+            "channel.published",
+            "channel.advanced",
+            "channel.before_wake",
+            "channel.raised",
+            "channel.before_futex",
+            "channel.unbound",
+        ] {
+            outlive_a_writer(Protection::Trusted, mark, |_, _| {});
+        }
+        outlive_a_writer(Protection::Guarded, "channel.filled", |_, _| {});
+    }
+
+    #[test]
+    fn a_writer_is_killed_at_random() {
+        for round in 0..8 {
+            outlive_a_writer(Protection::Trusted, "none", |child, next| {
+                if next == 10 + round * 37 {
+                    child.kill().unwrap();
+                }
+            });
+        }
+    }
+
+    fn outlive_a_reader(protection: Protection, mark: &str, kill: impl Fn(&mut Child, u64)) {
+        let name = format!("channel-r-{}-{mark}-{protection:?}", std::process::id());
+        let builder = Domain::builder(&name).protection(protection);
+        let domain = builder.join().unwrap();
+        let options = ChannelOptions::named("channel")
+            .units(8)
+            .unit(576)
+            .reliable();
+        let channel = domain.make_channel(&options.readers(2)).unwrap();
+        let mut writer = channel.bind_writer().unwrap();
+        let mut child = spawn("deaths::victim", &format!("reads {name} {mark}"));
+        let (mut i, mut after) = (0, 0);
+        while after < 100 {
+            // Never longer than until the host has noticed.
+            writer.write(&message(i), PATIENCE).unwrap();
+            i += 1;
+            kill(&mut child, i);
+            if i % 16 == 0 {
+                // So that it sleeps now and then.
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            after += u64::from(after > 0 || is_killed(&mut child, mark));
+        }
+        child.wait().unwrap();
+        // Its entry is free.
+        wait_for(mark, || {
+            let readers = [(); 2].map(|()| channel.bind_reader(ReaderOptions::default()));
+            readers.iter().all(Result::is_ok)
+        });
+        drop((writer, channel));
+        wait_for(mark, || used(&domain) == (0, 0));
+    }
+
+    #[test]
+    fn a_reader_dies_at_whatever_step() {
+        for mark in [
+            "channel.joining",
+            "channel.joined",
+            "channel.copied",
+            "channel.quarter_read",
+            "channel.room_made",
+            "channel.armed",
+            "channel.before_sleep",
+        ] {
+            outlive_a_reader(Protection::Trusted, mark, |_, _| {});
+        }
+        outlive_a_reader(Protection::Guarded, "channel.copied", |_, _| {});
+    }
+
+    #[test]
+    fn a_reader_is_killed_at_random() {
+        for round in 0..5 {
+            outlive_a_reader(Protection::Trusted, "none", |child, i| {
+                if i == 500 + round * 3333 {
+                    child.kill().unwrap();
+                }
+            });
+        }
+    }
 }

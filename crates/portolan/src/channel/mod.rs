@@ -34,8 +34,8 @@
 //! |---|---|
 //! | create segment | [`Domain::make_channel`] |
 //! | bind | [`Channel::bind_writer`], [`Channel::bind_reader`] |
-//! | enable | `WaitSet::add_reader`: from now on a signal reaches the set's thread |
-//! | disable | `WaitSet::remove_reader`: the reader is used by hand again |
+//! | enable | [`WaitSet::add_reader`](crate::WaitSet::add_reader): from now on a signal reaches the set's thread |
+//! | disable | [`WaitSet::remove_reader`](crate::WaitSet::remove_reader): the reader is used by hand again |
 //! | unbind | [`Reader::unbind`], [`Writer::unbind`], or their drop |
 //! | release | the drop of the [`Channel`]: the last right frees the memory |
 //!
@@ -56,7 +56,7 @@ pub use reader::{Missed, ReadError, Reader, ReaderOptions, Received};
 pub use writer::{Claim, WriteError, Writer};
 
 use crate::member::Member;
-use crate::port::{ConnectError, Right, raise_link};
+use crate::port::{ConnectError, Right, commons, raise_link};
 use crate::region::Ring;
 use crate::segment::{Segment, SegmentError};
 use crate::{Deadline, Disowned, Domain};
@@ -321,4 +321,19 @@ pub(crate) fn wake_readers(member: &Member, channel: &Units<'_>, port: u16) {
 pub(crate) fn wake_writer(channel: &Units<'_>) {
     mark!("channel.room_made");
     futex::wake(&channel.head().room.room, u32::MAX);
+}
+
+/// Takes a dead space out of every channel, and wakes whoever it could have owed a wake. For
+/// the host.
+pub(crate) fn bury(member: &Member, space: u8) {
+    commons::for_each_channel(member, |port, channel| {
+        channel.bury(space);
+        mark!("host.reclaim.channel");
+        // It may have been about to wake them, of any channel that it had a right on.
+        channel.ring();
+        wake_readers(member, channel, port);
+        channel.ring_writer();
+        wake_writer(channel);
+    });
+    mark!("host.reclaim.channels");
 }

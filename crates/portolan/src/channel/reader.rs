@@ -4,13 +4,16 @@ use super::{BindChannelError, Channel, Garbled, Lagging, Since, wake_writer};
 use crate::region::Ring;
 use crate::wait::{Patience, Waiting, pause};
 use crate::{Deadline, Disowned};
-use portolan_shm::channel::{Finished, Look, Meta, Reading};
+use portolan_shm::channel::{Finished, Look, Meta, Reading, Signalling};
 use portolan_shm::mark;
 use portolan_sys::futex;
 use std::ops::{Deref, Range};
 
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 256;
+
+/// Looks at one of many writers that is in the way, before it is stepped over.
+const STUCK: u32 = 16;
 
 /// How a reader is to be.
 ///
@@ -63,6 +66,8 @@ pub struct Reader {
     draft: Draft,
     /// Writers that had left when we last looked.
     left: u32,
+    /// Where one of many writers is in the way, and how often we looked.
+    stuck: (u64, u32),
     /// Nothing will come any more.
     over: Option<ReadError>,
     patience: Patience,
@@ -207,7 +212,13 @@ impl Reader {
             Lagging::Skip
         };
         let reading = match channel.join(member.space, lagging, options.since) {
-            Ok(reading) => reading,
+            Ok(reading) => {
+                // It may have waited for us while we did not yet say where we are.
+                if channel.room_made() == Finished::Wake {
+                    wake_writer(channel);
+                }
+                reading
+            }
             Err(full) if reliable => {
                 let entries = full.entries;
                 return Err(BindChannelError::NoEntry { entries });
@@ -222,6 +233,7 @@ impl Reader {
             ring,
             reading,
             left,
+            stuck: (0, 0),
             over: None,
             patience: Patience::default(),
             waiting: Waiting::default(),
@@ -301,6 +313,9 @@ impl Reader {
     /// The first look of a call; whether it found what is wanted.
     #[inline]
     fn begin_look(&mut self, whole: bool) -> Result<bool, ReadError> {
+        if let Some(over) = self.over {
+            return Err(over);
+        }
         if self.draft.complete && self.draft.given == self.draft.filled {
             self.draft.forget();
         }
@@ -378,24 +393,20 @@ impl Reader {
 
     #[inline]
     fn nothing(&mut self) -> Result<Took, ReadError> {
-        if let Some(over) = self.over {
-            return Err(over);
-        }
         // A line that changes only when writers come and go.
-        let writer = self.ring.channel().writer();
-        if writer.left == self.left || writer.space != 0 {
-            return Ok(Took::Nothing);
+        if self.has_lost_writer() {
+            return self.gone();
         }
-        self.gone(writer.left)
+        Ok(Took::Nothing)
     }
 
     /// The writer has gone; but what it wrote last may have come since the look.
     #[cold]
-    fn gone(&mut self, left: u32) -> Result<Took, ReadError> {
+    fn gone(&mut self) -> Result<Took, ReadError> {
         if self.ring.channel().has_more(&self.reading) {
             return Ok(Took::Nothing);
         }
-        self.left = left;
+        self.left = self.ring.channel().writer().left;
         // Of a message that it did not end, nothing more will come.
         self.draft.forget();
         Err(ReadError::WriterGone)
@@ -466,8 +477,9 @@ impl Reader {
             if looks > 0 {
                 self.patience.in_vain();
             }
-            self.step_over()?;
-            self.sleep(deadline)?;
+            if !self.step_over()? {
+                self.sleep(deadline)?;
+            }
             if self.take(whole)? != Took::Nothing {
                 return Ok(());
             }
@@ -477,14 +489,27 @@ impl Reader {
         }
     }
 
-    /// Where many write, one that stopped in the middle does not hold up the rest.
-    fn step_over(&mut self) -> Result<(), ReadError> {
+    /// Where many write, one that stopped in the middle does not hold up the rest for long;
+    /// whether one does.
+    fn step_over(&mut self) -> Result<bool, ReadError> {
+        if !self.ring.channel().is_stuck(&self.reading) {
+            return Ok(false);
+        }
+        let at = self.reading.position();
+        if self.stuck.0 != at {
+            self.stuck = (at, 0);
+        }
+        self.stuck.1 += 1;
+        if self.stuck.1 < STUCK {
+            std::thread::yield_now();
+            return Ok(true);
+        }
         match self.ring.channel().step_over(&mut self.reading) {
             Some(range) => {
                 self.draft.forget();
                 Err(ReadError::Missed(range.into()))
             }
-            None => Ok(()),
+            None => Ok(false),
         }
     }
 
@@ -500,6 +525,37 @@ impl Reader {
             let _ = futex::wait(doorbell, bell, deadline.instant());
         }
         Ok(())
+    }
+
+    /// Whether a look may find something, or say something.
+    pub(crate) fn may_have(&self) -> bool {
+        let channel = self.ring.channel();
+        self.over.is_some() || channel.has_more(&self.reading) || self.has_lost_writer()
+    }
+
+    fn has_lost_writer(&self) -> bool {
+        let writer = self.ring.channel().writer();
+        writer.space == 0 && writer.left != self.left
+    }
+
+    /// Arms it for a wait set, whose place `link` names, or for nobody (0); `false` if
+    /// something is there.
+    pub(crate) fn arm_for(&mut self, link: u64) -> bool {
+        self.ring.channel().link(&self.reading, link);
+        link == 0 || self.arm().is_some() && !self.may_have()
+    }
+
+    /// Whether it can be woken in a wait set.
+    pub(crate) fn can_be_linked(&self) -> bool {
+        self.ring.channel().has_entry(&self.reading)
+    }
+
+    pub(crate) fn is_signalled(&self) -> bool {
+        self.ring.channel().mode().signalling != Signalling::Never
+    }
+
+    pub(crate) fn member(&self) -> &std::sync::Arc<crate::member::Member> {
+        &self.ring.segment().right().to.member
     }
 
     /// Says that it sleeps: the value of the doorbell to sleep on, unless something is there.

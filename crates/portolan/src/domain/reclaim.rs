@@ -43,9 +43,9 @@ pub mod sabotage {
     static OFF: OnceLock<String> = OnceLock::new();
 
     /// The rules, as [`switch_off`] takes them.
-    pub const RULES: [&str; 10] = [
+    pub const RULES: [&str; 11] = [
         "names", "extents", "moving", "claims", "ports", "rights", "chunks", "waits", "signals",
-        "wakes",
+        "channels", "wakes",
     ];
 
     /// Switches a rule off in this process, for good; the first call wins.
@@ -197,6 +197,9 @@ impl<'m> Estate<'m> {
         self.keep("waits", Self::free_waits);
         self.keep("signals", |estate| {
             crate::signal::bury(estate.member, estate.space)
+        });
+        self.keep("channels", |estate| {
+            crate::channel::bury(estate.member, estate.space)
         });
         self.keep("wakes", Self::wake_everybody);
     }

@@ -16,7 +16,7 @@
 //! before, fails to.
 
 use super::bind::bind;
-use super::rights::{SendRight, is_live, senders};
+use super::rights::{SendRight, check_senders, is_live, senders, touch_epoch};
 use super::wire::Contents;
 use super::{BindError, ConnectError, PortOptions, Unsent, close, names, send};
 use crate::member::Member;
@@ -25,8 +25,9 @@ use crate::{Deadline, Extent, Message};
 use portolan_abi::owner::Descriptor;
 use portolan_abi::port::{GENERATION_MASK, JOINS, PortName, PortPhase, PortStatus};
 use portolan_abi::slot::Kind;
+use portolan_shm::channel::Channel;
 use portolan_shm::mark;
-use portolan_shm::queue::{PortEntry, Spot};
+use portolan_shm::queue::{PortEntry, Queue, Spot};
 use portolan_shm::region::write_text;
 use portolan_sys::futex;
 use std::sync::Arc;
@@ -113,13 +114,19 @@ pub(crate) fn connect(
 /// A right out of nothing, unless the segment is being closed.
 fn join(to: Attached) -> Option<SendRight> {
     let right = SendRight::make_counted(to);
+    is_joined(right.to.queue().port, right.to.port).then_some(right)
+}
+
+/// Tells who is about to close a segment that somebody came, who has counted a right
+/// before; `false` if it is too late.
+fn is_joined(entry: &PortEntry, port: PortName) -> bool {
     mark!("segment.joining");
-    let status = &right.to.queue().port.control.status;
+    let status = &entry.control.status;
     let mut word = status.load(Ordering::Acquire);
     loop {
         let was = PortStatus::unpack(word);
-        if !(was.shared && is_live(was, right.to.port)) {
-            return None;
+        if !(was.shared && is_live(was, port)) {
+            return false;
         }
         let joined = PortStatus {
             joins: (was.joins + 1) % JOINS,
@@ -127,8 +134,36 @@ fn join(to: Attached) -> Option<SendRight> {
         };
         // SeqCst: counted before, and whoever closes it reads this word before it counts.
         match status.compare_exchange(word, joined.pack(), Ordering::SeqCst, Ordering::Acquire) {
-            Ok(_) => return Some(right),
+            Ok(_) => return true,
             Err(now) => word = now,
+        }
+    }
+}
+
+/// Does something with every channel that there is. For the host, which keeps each by a
+/// right of its own meanwhile.
+pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, &Channel<'_>)) {
+    let tables = member.tables();
+    for (index, entry) in tables.used_ports() {
+        let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+        let generation = status.generation;
+        let port = PortName { index, generation };
+        if !is_segment(entry, port) {
+            continue;
+        }
+        touch_epoch(member);
+        member.rights().add_send(port, 1);
+        if is_joined(entry, port)
+            && let Some(memory) = tables.queue(index).and_then(|q| memory_of(member, &q))
+            && let Ok(len) = usize::try_from(memory.len)
+        {
+            let closed = member.guard.is_some();
+            let region = &member.region;
+            region.with_channel(memory.page, len, closed, |channel| act(index, channel));
+        }
+        touch_epoch(member);
+        if member.rights().drop_send(port) == 0 {
+            check_senders(member, port);
         }
     }
 }
@@ -167,9 +202,12 @@ pub(super) fn close_unused(member: &Member, port: PortName) {
 
 /// The memory of a segment.
 pub(crate) fn memory(right: &SendRight) -> Option<Descriptor> {
-    let queue = right.to.queue();
+    memory_of(&right.to.member, right.to.queue())
+}
+
+fn memory_of(member: &Member, queue: &Queue<'_>) -> Option<Descriptor> {
     // Nobody takes it, so it lies where the queue begins.
     let head = queue.port.receiver.head.load(Ordering::Acquire);
-    let contents = Contents::read(&right.to.member, &queue.slot(head));
+    let contents = Contents::read(member, &queue.slot(head));
     contents.extents.first().copied()
 }

@@ -389,9 +389,10 @@ impl<'a> Channel<'a> {
         }
     }
 
-    /// Whether the writer waits: it is to be woken, and has been told so.
-    pub fn ring_writer(&self) -> Finished {
-        self.room_made()
+    /// Changes the word that a writer sleeps on, so that its wake is not slept over.
+    pub fn ring_writer(&self) {
+        self.head.room.waiting.swap(0, Ordering::AcqRel);
+        self.head.room.room.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Changes the doorbell of readers that sleep, so that their wake is not slept over.
@@ -406,7 +407,9 @@ impl<'a> Channel<'a> {
     pub fn bury(&self, space: u8) {
         for entry in self.readers {
             match entry.state() {
-                ReaderState::Live { space: owner, .. } | ReaderState::Dropped { space: owner }
+                ReaderState::Joining { space: owner }
+                | ReaderState::Live { space: owner, .. }
+                | ReaderState::Dropped { space: owner }
                     if owner == space =>
                 {
                     entry.link.store(0, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Reading from a channel (M2, M4, M5).
 
-use super::{Channel, Finished, Lagging, Meta, ReaderState};
+use super::{Channel, Finished, Lagging, Meta, ReaderEntry, ReaderState};
 use crate::atomic::{Ordering, fence, store_load_barrier};
 use crate::bulk;
 use crate::mark;
@@ -125,41 +125,57 @@ impl Channel<'_> {
 
     /// A reader with an entry, for `space`.
     pub fn join(&self, space: u8, lagging: Lagging, since: Since) -> Result<Reading, NoEntry> {
-        let live = ReaderState::Live { space, lagging }.pack();
-        let free = ReaderState::Free.pack();
-        // Relaxed: a hint.
-        let wanted = |i: &usize| self.readers[*i].state() == ReaderState::Free;
-        let (entry, index) = loop {
-            let Some(index) = (0..self.readers.len()).find(wanted) else {
-                let entries = self.readers.len() as u64;
-                return Err(NoEntry { entries });
-            };
-            let entry = &self.readers[index];
+        loop {
+            let (entry, index) = self.take_entry(space)?;
             // What the writer reads when it sees us: it may wait, and loses nothing.
             let now = self.head.writer.next.load(Ordering::Acquire);
             entry.cursor.store(now, Ordering::Release);
             mark!("channel.joining");
-            let taken =
+            let live = ReaderState::Live { space, lagging };
+            entry.state.swap(live.pack(), Ordering::AcqRel);
+            // M4: pairs with the barrier in `has_room`: we are live, then its position.
+            store_load_barrier();
+            fence(Ordering::SeqCst);
+            let next = self.head.writer.next.load(Ordering::Acquire);
+            entry.cursor.store(next, Ordering::Release);
+            mark!("channel.joined");
+            if entry.state() != live {
+                // It was far ahead already, and took us for one that lags.
                 entry
                     .state
-                    .compare_exchange(free, live, Ordering::AcqRel, Ordering::Relaxed);
-            if taken.is_ok() {
-                break (entry, index);
+                    .store(ReaderState::Free.pack(), Ordering::Release);
+                continue;
             }
-        };
-        // M4: pairs with the barrier in `has_room`: we are live, then its position.
-        store_load_barrier();
-        fence(Ordering::SeqCst);
-        let next = self.head.writer.next.load(Ordering::Acquire);
-        entry.cursor.store(next, Ordering::Release);
-        mark!("channel.joined");
-        Ok(Reading {
-            next: self.begin_at(next, since),
-            taken: 0,
-            seeks: true,
-            entry: Some(index),
-            owed: false,
-        })
+            return Ok(Reading {
+                next: self.begin_at(next, since),
+                taken: 0,
+                seeks: true,
+                entry: Some(index),
+                owed: false,
+            });
+        }
+    }
+
+    /// Takes a free entry, which nobody else writes from then on.
+    fn take_entry(&self, space: u8) -> Result<(&ReaderEntry, usize), NoEntry> {
+        for (index, entry) in self.readers.iter().enumerate() {
+            let word = entry.state.load(Ordering::Relaxed);
+            // A word that no member writes is free too.
+            if ReaderState::unpack(word) != ReaderState::Free {
+                continue;
+            }
+            let joining = ReaderState::Joining { space }.pack();
+            // Acquire: ours comes after what its last reader did.
+            if entry
+                .state
+                .compare_exchange(word, joining, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Ok((entry, index));
+            }
+        }
+        let entries = self.readers.len() as u64;
+        Err(NoEntry { entries })
     }
 
     /// Whether it has an entry, and so can be linked.
@@ -317,14 +333,19 @@ impl Channel<'_> {
         reading.seeks = true;
     }
 
-    /// Several writers: steps over a unit that is being written although later ones are done.
-    /// Its writer may be stopped; how long to wait for it is the caller's to say.
-    pub fn step_over(&self, reading: &mut Reading) -> Option<Range<u64>> {
+    /// Several writers: whether the next unit is being written although the one after it is
+    /// done. Its writer may be stopped; how long to wait for it is the caller's to say.
+    pub fn is_stuck(&self, reading: &Reading) -> bool {
         let unit = self.unit(reading.next).look();
         let busy = unit.phase() == UnitPhase::Busy && unit.position() == reading.next;
         let next = self.unit(reading.next + 1).look();
         let later = next.phase() == UnitPhase::Done && next.position() > reading.next;
-        if !(self.mode.many_writers && busy && later) {
+        self.mode.many_writers && busy && later
+    }
+
+    /// Steps over a unit that is stuck.
+    pub fn step_over(&self, reading: &mut Reading) -> Option<Range<u64>> {
+        if !self.is_stuck(reading) {
             return None;
         }
         let missed = reading.next..reading.next + 1;
@@ -349,7 +370,7 @@ impl Channel<'_> {
     }
 
     /// Whether the writer waits; whoever is told so must wake it.
-    pub(super) fn room_made(&self) -> Finished {
+    pub fn room_made(&self) -> Finished {
         let room = &self.head.room;
         store_load_barrier();
         if room.waiting.load(Ordering::Relaxed) == 0 {
@@ -377,7 +398,7 @@ impl Channel<'_> {
         ((!self.has_more(reading)).then_some(bell), owed)
     }
 
-    /// Whether a look would find something.
+    /// Whether a look would find something, or a step over what is stuck.
     pub fn has_more(&self, reading: &Reading) -> bool {
         let unit = self.unit(reading.next);
         let stamp = unit.look();
@@ -387,5 +408,6 @@ impl Channel<'_> {
                     let meta = Meta(unit.meta().load(Ordering::Acquire));
                     meta.has(Meta::CLOSED) || meta.len() > reading.taken
                 })
+            || self.mode.many_writers && self.is_stuck(reading)
     }
 }

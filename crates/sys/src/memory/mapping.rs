@@ -91,6 +91,15 @@ impl Mapping {
     ///
     /// [`MapError`], never `Taken`.
     pub fn shared_anywhere(fd: &OwnedFd, len: usize) -> Result<Self, MapError> {
+        Self::shared_part(fd, 0, len)
+    }
+
+    /// As [`Self::shared_anywhere`], from `offset` of the file on, a whole number of pages.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`], never `Taken`.
+    pub fn shared_part(fd: &OwnedFd, offset: u64, len: usize) -> Result<Self, MapError> {
         let Some(len) = len.checked_next_multiple_of(PAGE).filter(|&len| len > 0) else {
             return Err(MapError::Misaligned { base: 0, len });
         };
@@ -116,7 +125,7 @@ impl Mapping {
         // SAFETY:
         // - In bounds: `base` is at most `align - PAGE` past the start of the reservation.
         // - The range it replaces is the reservation made above, which nobody else knows.
-        let mapped = unsafe { mmap(base.cast(), len, access, flags, fd.as_fd(), 0) };
+        let mapped = unsafe { mmap(base.cast(), len, access, flags, fd.as_fd(), offset) };
         mapped.map_err(refused)?;
         Ok(reserved.trim(skip, len))
     }
