@@ -12,11 +12,12 @@
 //! - **A2** Every other page and chunk is free, and nobody's row names it.
 //! - **A3** What living spaces hold by their rows is what they hold by their journals.
 //! - **A4** A place that nobody has holds nothing: no row, no port, no watch, no lock, no
-//!   claimed slot, no chunk.
+//!   claimed slot, no chunk; it reads and writes no channel.
 //! - **A5** A right in a row, or a receive right on its way, is somebody's.
 //! - **A6** Who waits is owed something: an answer has somebody to give it, a port without
 //!   senders has been told, so has whoever watches a dead port.
 
+mod channels;
 mod contents;
 mod image;
 mod rights;
@@ -140,6 +141,7 @@ pub(crate) fn audit(image: &Image, journals: &[(u32, Journal)]) -> io::Result<Fi
     audit.rights()?;
     audit.watches()?;
     audit.signals()?;
+    audit.channels()?;
     Ok(audit.found)
 }
 

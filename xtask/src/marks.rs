@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 130] = [
+pub(crate) static MARKS: [&str; 140] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -13,13 +13,21 @@ pub(crate) static MARKS: [&str; 130] = [
     "bind.queue_open",
     "channel.advanced",
     "channel.armed",
+    "channel.before_futex",
+    "channel.before_sleep",
     "channel.before_wake",
     "channel.begun",
+    "channel.bound",
+    "channel.claimed",
+    "channel.copied",
     "channel.filled",
     "channel.joined",
     "channel.joining",
     "channel.published",
     "channel.quarter_read",
+    "channel.raised",
+    "channel.room_made",
+    "channel.unbound",
     "chunk.bodies",
     "chunk.claimed",
     "chunk.emptied",
@@ -40,6 +48,8 @@ pub(crate) static MARKS: [&str; 130] = [
     "host.look",
     "host.ready",
     "host.reclaim.answered",
+    "host.reclaim.channel",
+    "host.reclaim.channels",
     "host.reclaim.chunk",
     "host.reclaim.chunks",
     "host.reclaim.claims",

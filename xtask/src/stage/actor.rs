@@ -1,7 +1,8 @@
 //! One process of a scene.
 //!
-//! It says `ready PORTS PENDING` once it stands where the scene wants it: the receive
-//! rights and the unanswered requests that it has, which are its journal. A victim waits
+//! It says `ready PORTS PENDING SENDS` once it stands where the scene wants it: the receive
+//! rights, the unanswered requests and the live send rights that it has, which are its
+//! journal. A victim waits
 //! for a line then, its cue; everybody else stays until killed.
 
 use super::{Failure, PATIENCE, Part, Scene};
@@ -67,7 +68,17 @@ fn play(scene: &'static Scene, part: Part, domain: &str, off: bool) -> Result<()
 impl Actor {
     /// Says that it stands, with so many receive rights and unanswered requests.
     pub(crate) fn ready(&self, ports: usize, pending: usize) -> Result<(), Failure> {
-        println!("ready {ports} {pending}");
+        self.ready_with(ports, pending, 0)
+    }
+
+    /// As [`Self::ready`], with so many live send rights and rights on segments as well.
+    pub(crate) fn ready_with(
+        &self,
+        ports: usize,
+        pending: usize,
+        sends: usize,
+    ) -> Result<(), Failure> {
+        println!("ready {ports} {pending} {sends}");
         Ok(std::io::stdout().flush()?)
     }
 

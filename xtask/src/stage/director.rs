@@ -103,14 +103,14 @@ impl Cast {
         let line = line.map_err(|e| format!("the {name} is not ready: {e}"))?;
         let mut words = line.strip_prefix("ready").unwrap_or("").split_whitespace();
         let mut number = || words.next().and_then(|w| w.parse().ok());
-        let (Some(ports), Some(pending)) = (number(), number()) else {
+        let (Some(ports), Some(pending), Some(sends)) = (number(), number(), number()) else {
             return Err(format!("the {name} said {line:?}").into());
         };
         let journal = Journal {
             worker: self.part as usize,
             space: 1,
             extents: Vec::new(),
-            sends: 0,
+            sends,
             ports,
             pending,
         };

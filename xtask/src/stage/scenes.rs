@@ -2,6 +2,7 @@
 
 use super::actor::{Actor, stay};
 use super::{Failure, PATIENCE};
+use portolan::channel::{ChannelOptions, ReaderOptions};
 use portolan::{
     Access, Deadline, ListenerOptions, Message, PortOptions, SendRight, WaitSet, Waiting, WhenFull,
 };
@@ -38,7 +39,7 @@ const fn scene(
 }
 
 /// Every scene: one for each rule, and more for the one that wakes in several ways.
-pub(crate) static SCENES: [Scene; 12] = [
+pub(crate) static SCENES: [Scene; 14] = [
     scene("names", "bind.names_locked", bind),
     scene("extents", "send.before_publish", send_extents),
     scene("moving", "right.receive_leaves", send_port),
@@ -50,6 +51,15 @@ pub(crate) static SCENES: [Scene; 12] = [
     },
     scene("chunks", "chunk.claimed", allocate),
     scene("waits", "watch.taken", watch),
+    Scene {
+        survivor: read,
+        ..scene("channels", "channel.begun", write)
+    },
+    Scene {
+        name: "channels-reader",
+        survivor: read,
+        ..scene("channels", "channel.joined", read_too)
+    },
     scene("signals", "signal.block_added", listen),
     Scene {
         sleeps: true,
@@ -77,6 +87,7 @@ impl Scene {
 
 const INBOX: &str = "inbox";
 const SERVER: &str = "server";
+const CHANNEL: &str = "channel";
 
 // Survivors.
 
@@ -113,6 +124,16 @@ fn sleep_in_set(actor: &Actor) -> Result<(), Failure> {
     let _ready = set.wait(Deadline::NEVER)?;
     let inbox = set.port_mut(token).ok_or("the port left its set")?;
     drop(inbox.try_receive(Access::Later)?);
+    stay()
+}
+
+/// Has a channel, and reads it.
+fn read(actor: &Actor) -> Result<(), Failure> {
+    let options = ChannelOptions::named(CHANNEL).reliable();
+    let channel = actor.domain.make_channel(&options)?;
+    let _reader = channel.bind_reader(ReaderOptions::default())?;
+    // The channel's own, and the reader's.
+    actor.ready_with(0, 0, 2)?;
     stay()
 }
 
@@ -191,6 +212,20 @@ fn watch(actor: &Actor) -> Result<(), Failure> {
     let notify = actor.domain.bind(PortOptions::unnamed())?;
     actor.await_cue()?;
     Ok(inbox.watch(&notify, 1)?)
+}
+
+fn write(actor: &Actor) -> Result<(), Failure> {
+    let channel = actor.domain.find_channel(CHANNEL, PATIENCE)?;
+    actor.await_cue()?;
+    channel.bind_writer()?.write(b"news", PATIENCE)?;
+    Ok(())
+}
+
+fn read_too(actor: &Actor) -> Result<(), Failure> {
+    let channel = actor.domain.find_channel(CHANNEL, PATIENCE)?;
+    actor.await_cue()?;
+    drop(channel.bind_reader(ReaderOptions::default())?);
+    Ok(())
 }
 
 fn listen(actor: &Actor) -> Result<(), Failure> {
