@@ -20,6 +20,7 @@ use portolan_sys::bell::FutexFd;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, ready};
 
 /// A descriptor that becomes readable when a word changes, in a runtime's reactor.
 pub(crate) struct Bell {
@@ -29,6 +30,12 @@ pub(crate) struct Bell {
 }
 
 struct Fd(FutexFd);
+
+impl std::fmt::Debug for Bell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Bell").field(&self.fd.as_raw_fd()).finish()
+    }
+}
 
 impl AsRawFd for Fd {
     fn as_raw_fd(&self) -> RawFd {
@@ -49,7 +56,7 @@ impl Bell {
     }
 
     /// The bell that is there, or a new one.
-    fn of(there: &mut Option<Self>) -> io::Result<&mut Self> {
+    pub(crate) fn of(there: &mut Option<Self>) -> io::Result<&mut Self> {
         if there
             .as_ref()
             .is_none_or(|b| b.runtime != Handle::current().id())
@@ -60,12 +67,23 @@ impl Bell {
     }
 
     /// From now on it rings when `word` is not `value`, or its sleepers are woken.
-    fn arm(&mut self, word: &AtomicU32, value: u32) -> io::Result<()> {
+    pub(crate) fn arm(&mut self, word: &AtomicU32, value: u32) -> io::Result<()> {
         self.fd.get_mut().0.arm(word, value)
     }
 
+    /// Whether it rings; if not, `context` is told when it does.
+    pub(crate) fn poll_rung(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut guard = ready!(self.fd.poll_read_ready_mut(context))?;
+            guard.clear_ready();
+            if guard.get_inner_mut().0.drain()? {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
     /// Waits until it rings.
-    async fn rung(&mut self) -> io::Result<()> {
+    pub(crate) async fn rung(&mut self) -> io::Result<()> {
         loop {
             let mut guard = self.fd.readable_mut().await?;
             // Before the look: what comes between the two is told again.

@@ -42,6 +42,7 @@ impl Memory {
 const LOSSY: Mode = Mode {
     reliable: false,
     many_writers: false,
+    raw: false,
     signalling: Signalling::Message,
 };
 const RELIABLE: Mode = Mode {

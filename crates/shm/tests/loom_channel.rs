@@ -23,6 +23,7 @@ use support::{Futex, explore, explore_deaths, with};
 const LOSSY: Mode = Mode {
     reliable: false,
     many_writers: false,
+    raw: false,
     signalling: Signalling::Message,
 };
 const RELIABLE: Mode = Mode {

@@ -46,13 +46,21 @@
 //! goes on at the position where the dead one stopped. A message that it had begun and not
 //! ended is never handed out as whole.
 
+mod frame;
 mod options;
 mod reader;
+mod stream;
+#[cfg(feature = "tokio")]
+mod tokio;
+mod topic;
 mod writer;
 
+pub use frame::{FrameReader, FrameWriter};
 pub use options::{ChannelOptions, OptionsError};
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
 pub use reader::{Missed, ReadError, Reader, ReaderOptions, Received};
+pub use stream::{StreamReader, StreamWriter};
+pub use topic::{Loan, Publisher, Sample, Subscriber, TopicError, TopicOptions};
 pub use writer::{Claim, WriteError, Writer};
 
 use crate::member::Member;
@@ -150,6 +158,9 @@ pub enum BindChannelError {
         /// How many there are.
         entries: u64,
     },
+    /// The caller's: a raw channel takes frames, another one messages.
+    #[error("the channel is {0}: use {1}")]
+    WrongKind(&'static str, &'static str),
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
@@ -164,7 +175,7 @@ impl Domain {
     pub fn make_channel(&self, options: &ChannelOptions) -> Result<Channel, MakeChannelError> {
         let (shape, mode) = options.check()?;
         let bytes = usize::try_from(shape.len()).unwrap_or(usize::MAX);
-        let image = Units::image(shape, mode);
+        let image = Units::image(shape, mode, options.content_word());
         let segment = self.make_segment_with(options.name(), bytes, |memory| {
             for (word, at) in image.iter().zip(memory.chunks_exact_mut(8)) {
                 at.copy_from_slice(&word.to_le_bytes());
@@ -254,6 +265,34 @@ impl Channel {
     /// When a sleeping reader is woken.
     pub fn signalling(&self) -> Signalling {
         self.ring.channel().mode().signalling
+    }
+
+    /// Whether its units have fixed places ([`ChannelOptions::raw`]).
+    pub fn is_raw(&self) -> bool {
+        self.ring.channel().mode().raw
+    }
+
+    /// What its maker says of its content ([`ChannelOptions::content`]).
+    pub fn content(&self) -> u64 {
+        self.ring.channel().content()
+    }
+
+    /// Makes this space the one that puts units to a raw channel.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::bind_writer`], and if the channel is not raw.
+    pub fn bind_frame_writer(&self) -> Result<FrameWriter, BindChannelError> {
+        FrameWriter::bind(self.ring.clone())
+    }
+
+    /// One who looks at a raw channel.
+    ///
+    /// # Errors
+    ///
+    /// [`BindChannelError`], if it is not raw.
+    pub fn bind_frame_reader(&self) -> Result<FrameReader, BindChannelError> {
+        FrameReader::bind(self.ring.clone())
     }
 
     /// The memory, as which the right travels.

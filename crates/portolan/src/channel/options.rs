@@ -24,6 +24,7 @@ pub struct ChannelOptions {
     units: u64,
     readers: u64,
     mode: Mode,
+    content: u64,
 }
 
 /// The caller's: a channel cannot be like this.
@@ -42,6 +43,9 @@ pub enum OptionsError {
     /// A reliable channel has one writer.
     #[error("a reliable channel has one writer: make one for each, or leave out `reliable`")]
     ManyReliable,
+    /// A raw channel has one writer, who waits for nobody.
+    #[error("a raw channel has one writer and no flow control: leave out the rest, or `raw`")]
+    RawReliable,
 }
 
 impl ChannelOptions {
@@ -63,8 +67,10 @@ impl ChannelOptions {
             mode: Mode {
                 reliable: false,
                 many_writers: false,
+                raw: false,
                 signalling: Signalling::Message,
             },
+            content: 0,
         }
     }
 
@@ -115,6 +121,25 @@ impl ChannelOptions {
         self
     }
 
+    /// No messages: units have fixed places, and the reader sees what was last put there, or
+    /// some of it. A unit that is not put leaves the old content: a frame buffer. See
+    /// [`FrameWriter`](super::FrameWriter).
+    pub fn raw(mut self) -> Self {
+        self.mode.raw = true;
+        self
+    }
+
+    /// A number that says what the channel contains, for readers to compare
+    /// ([`Channel::content`](super::Channel::content)).
+    pub fn content(mut self, content: u64) -> Self {
+        self.content = content;
+        self
+    }
+
+    pub(super) fn content_word(&self) -> u64 {
+        self.content
+    }
+
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -128,6 +153,9 @@ impl ChannelOptions {
         }
         if self.mode.reliable && self.mode.many_writers {
             return Err(OptionsError::ManyReliable);
+        }
+        if self.mode.raw && (self.mode.reliable || self.mode.many_writers) {
+            return Err(OptionsError::RawReliable);
         }
         Ok((shape, self.mode))
     }

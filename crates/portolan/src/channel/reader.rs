@@ -203,6 +203,9 @@ impl Reader {
     pub(super) fn bind(ring: Ring, options: ReaderOptions) -> Result<Self, BindChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
+        if ring.channel().mode().raw {
+            return Err(BindChannelError::WrongKind("raw", "`bind_frame_reader`"));
+        }
         let channel = ring.channel();
         let left = channel.writer().left;
         let reliable = channel.mode().reliable;
@@ -251,12 +254,33 @@ impl Reader {
     #[inline]
     pub fn receive(&mut self, deadline: impl Into<Deadline>) -> Result<Received<'_>, ReadError> {
         self.next(true, deadline.into())?;
+        Ok(self.lend_whole())
+    }
+
+    #[inline]
+    pub(super) fn lend_whole(&mut self) -> Received<'_> {
         self.draft.given = self.draft.filled;
-        Ok(Received {
+        Received {
             bytes: &self.draft.buffer[..self.draft.filled],
             position: self.draft.begun,
             complete: true,
-        })
+        }
+    }
+
+    /// Copies what there is to read to `out`, as much as fits; how much, and whether the
+    /// message ends there.
+    pub(super) fn read_into(
+        &mut self,
+        out: &mut [u8],
+        deadline: Deadline,
+    ) -> Result<(usize, bool), ReadError> {
+        self.next(false, deadline)?;
+        let draft = &mut self.draft;
+        let there = &draft.buffer[draft.given..draft.filled];
+        let fits = there.len().min(out.len());
+        out[..fits].copy_from_slice(&there[..fits]);
+        draft.given += fits;
+        Ok((fits, draft.complete && draft.given == draft.filled))
     }
 
     /// What there is to read of a message that may still be being written, from where the
@@ -302,7 +326,7 @@ impl Reader {
 
     /// Waits for a whole message, or for a piece of one.
     #[inline]
-    fn next(&mut self, whole: bool, deadline: Deadline) -> Result<(), ReadError> {
+    pub(super) fn next(&mut self, whole: bool, deadline: Deadline) -> Result<(), ReadError> {
         self.ring.segment().right().to.member.present()?;
         if !self.begin_look(whole)? {
             self.wait(whole, deadline)?;
@@ -550,6 +574,12 @@ impl Reader {
         self.ring.channel().has_entry(&self.reading)
     }
 
+    /// The word that changes when something comes.
+    #[cfg(feature = "tokio")]
+    pub(super) fn doorbell(&self) -> &std::sync::atomic::AtomicU32 {
+        &self.ring.channel().head().sleep.doorbell
+    }
+
     pub(crate) fn is_signalled(&self) -> bool {
         self.ring.channel().mode().signalling != Signalling::Never
     }
@@ -559,7 +589,7 @@ impl Reader {
     }
 
     /// Says that it sleeps: the value of the doorbell to sleep on, unless something is there.
-    fn arm(&mut self) -> Option<u32> {
+    pub(super) fn arm(&mut self) -> Option<u32> {
         let channel = self.ring.channel();
         let (bell, owed) = channel.arm(&mut self.reading);
         if owed == Finished::Wake {

@@ -77,6 +77,9 @@ pub enum WriteError {
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
+    /// See [`NoDescriptor`](crate::NoDescriptor).
+    #[error(transparent)]
+    NoDescriptor(#[from] crate::NoDescriptor),
 }
 
 impl From<shm::WriteError> for WriteError {
@@ -93,6 +96,9 @@ impl Writer {
     pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
+        if ring.channel().mode().raw {
+            return Err(BindChannelError::WrongKind("raw", "`bind_frame_writer`"));
+        }
         let space = member.space;
         let channel = ring.channel();
         if !channel.mode().many_writers {
@@ -334,13 +340,34 @@ impl Writer {
         self.ring.wake_readers();
     }
 
+    /// Says that it waits for `units` units: the value of [`Self::room`] until there may be
+    /// room, unless there is.
+    fn announce(&mut self, units: u64) -> Option<u32> {
+        let channel = self.ring.channel();
+        let bell = channel.wait_for_room(&mut self.pen, units)?;
+        if channel.signal_now(&mut self.pen) == Finished::Wake {
+            self.ring.wake_readers();
+        }
+        Some(bell)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn announce_waiting(&mut self, units: u64) -> Option<u32> {
+        self.announce(units)
+    }
+
+    /// The word that changes when a reader has made room.
+    #[cfg(feature = "tokio")]
+    pub(super) fn room(&self) -> &std::sync::atomic::AtomicU32 {
+        &self.ring.channel().head().room.room
+    }
+
     /// Waits until there may be room for `units` units.
     #[cold]
     fn wait_for_room(&mut self, units: u64, deadline: Deadline) -> Result<(), WriteError> {
-        let channel = self.ring.channel();
         let mut backoff = Backoff::for_room();
         loop {
-            let Some(room) = channel.room_for(&mut self.pen, units) else {
+            let Some(room) = self.ring.channel().room_for(&mut self.pen, units) else {
                 return Ok(());
             };
             if deadline.has_passed() {
@@ -350,12 +377,13 @@ impl Writer {
             if !deadline.is_now() && backoff.spin() {
                 continue;
             }
-            if let Some(bell) = channel.wait_for_room(&mut self.pen, units) {
-                if channel.signal_now(&mut self.pen) == Finished::Wake {
-                    self.ring.wake_readers();
-                }
+            if let Some(bell) = self.announce(units) {
                 mark!("channel.before_futex");
-                let _ = futex::wait(&channel.head().room.room, bell, deadline.instant());
+                let _ = futex::wait(
+                    &self.ring.channel().head().room.room,
+                    bell,
+                    deadline.instant(),
+                );
             }
         }
     }

@@ -52,7 +52,7 @@ mod writer;
 pub use reader::{Garbled, Look, NoEntry, Reading, Since};
 pub use writer::{Finished, Pen, WriteError};
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::mark;
 use portolan_abi::channel::{
     MAGIC, ReaderState, Shape, Stamp, UNIT_HEAD_WORDS, UnitPhase, WriterWord,
@@ -94,7 +94,9 @@ pub struct Config {
     pub mode: AtomicU64,
     /// [`WriterWord`]. Here, where readers that find nothing may look at it all the time.
     owner: AtomicU64,
-    spare: [AtomicU64; 2],
+    /// What the maker says of its content, for readers to compare.
+    pub content: AtomicU64,
+    spare: AtomicU64,
 }
 
 /// See [`Head::writer`].
@@ -166,6 +168,8 @@ pub struct Mode {
     pub reliable: bool,
     /// Several spaces write: each unit is a message, and carries a checksum.
     pub many_writers: bool,
+    /// Units are written at fixed places, without heads and checks: a frame buffer.
+    pub raw: bool,
     /// Bytes between signals; see [`Signalling`].
     pub signalling: Signalling,
 }
@@ -192,6 +196,7 @@ impl Mode {
         };
         u64::from(self.reliable)
             | u64::from(self.many_writers) << 1
+            | u64::from(self.raw) << 2
             | kind << 8
             | u64::from(bytes) << 32
     }
@@ -202,6 +207,7 @@ impl Mode {
         Self {
             reliable: flags & 1 != 0,
             many_writers: flags & 2 != 0,
+            raw: flags & 4 != 0,
             signalling: match kind {
                 1 => Signalling::Message,
                 2 => Signalling::Bytes(u32::from_le_bytes([a, b, c, d])),
@@ -246,13 +252,21 @@ pub struct Channel<'a> {
 
 impl<'a> Channel<'a> {
     /// The first words of a channel; the rest of its memory holds zeros.
-    pub fn image(shape: Shape, mode: Mode) -> [u64; 5] {
+    pub fn image(shape: Shape, mode: Mode, content: u64) -> [u64; 7] {
+        let Shape {
+            unit,
+            units,
+            readers,
+        } = shape;
+        let nobody = 0;
         [
             MAGIC,
-            shape.unit as u64,
-            shape.units,
-            shape.readers,
+            unit as u64,
+            units,
+            readers,
             mode.pack(),
+            nobody,
+            content,
         ]
     }
 
@@ -265,7 +279,7 @@ impl<'a> Channel<'a> {
         mode: Mode,
     ) -> Result<Self, NotAChannel> {
         let config = &head.config;
-        let [magic, unit, units, entries, mode] = Self::image(shape, mode);
+        let [magic, unit, units, entries, mode, ..] = Self::image(shape, mode, 0);
         config.unit.store(unit, Ordering::Relaxed);
         config.units.store(units, Ordering::Relaxed);
         config.readers.store(entries, Ordering::Relaxed);
@@ -317,6 +331,11 @@ impl<'a> Channel<'a> {
     /// How it is used.
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// What its maker says of its content.
+    pub fn content(&self) -> u64 {
+        self.head.config.content.load(Ordering::Relaxed)
     }
 
     /// The entries of its readers.
@@ -399,6 +418,33 @@ impl<'a> Channel<'a> {
     pub fn ring(&self) {
         self.head.sleep.sleepers.swap(0, Ordering::AcqRel);
         self.head.sleep.doorbell.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Raw mode: the words of the unit at `place`, counted modulo the number of units.
+    pub fn place_words(&self, place: u64) -> &'a [AtomicU64] {
+        self.unit(place).words
+    }
+
+    /// Raw mode: how many units were put.
+    pub fn puts(&self) -> u64 {
+        self.head.writer.next.load(Ordering::Acquire)
+    }
+
+    /// Raw mode: says that one more unit was put.
+    pub fn put(&self) {
+        let next = &self.head.writer.next;
+        // One writer. Release: who sees it sees the unit.
+        let puts = next.load(Ordering::Relaxed).wrapping_add(1);
+        next.store(puts, Ordering::Release);
+    }
+
+    /// Raw mode: announces sleep: the doorbell's value, unless more than `seen` were put.
+    pub fn arm_for_puts(&self, seen: u64) -> Option<u32> {
+        let sleep = &self.head.sleep;
+        let bell = sleep.doorbell.load(Ordering::Acquire);
+        sleep.sleepers.swap(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        (self.puts() == seen).then_some(bell)
     }
 
     /// Returns what a dead space held: its readers' entries, its place as the writer.

@@ -363,6 +363,11 @@ impl<'a> Channel<'a> {
             return Finished::Done;
         }
         pen.unsignalled = 0;
+        self.signal()
+    }
+
+    /// Whether a reader sleeps, after something was written that was not signalled.
+    pub fn signal(&self) -> Finished {
         fence(Ordering::SeqCst);
         self.owed()
     }

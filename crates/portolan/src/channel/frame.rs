@@ -1,0 +1,173 @@
+//! Raw channels: units at fixed places, as in a frame buffer.
+
+use super::{BindChannelError, ReadError};
+use crate::region::Ring;
+use crate::segment::copy_to;
+use crate::{Deadline, Disowned};
+use portolan_shm::bulk;
+use portolan_shm::channel::{Finished, Signalling};
+use portolan_sys::futex;
+
+const NOT_RAW: BindChannelError =
+    BindChannelError::WrongKind("not raw", "`bind_writer` and `bind_reader`");
+
+/// The one who puts units to a raw channel.
+///
+/// ```
+/// use portolan::channel::ChannelOptions;
+/// use portolan::{Deadline, Domain};
+/// let domain = Domain::private()?;
+/// let lines = ChannelOptions::unnamed().raw().unit(128).units(4);
+/// let channel = domain.make_channel(&lines)?;
+/// let mut screen = channel.bind_frame_reader()?;
+/// let mut camera = channel.bind_frame_writer()?;
+///
+/// for line in 0..4 {
+///     camera.put(line, &[1; 128]);
+/// }
+/// camera.show();
+/// // Of the next picture a line is lost.
+/// for line in [0, 1, 3] {
+///     camera.put(line, &[2; 128]);
+/// }
+/// camera.show();
+/// assert_eq!(screen.wait(Deadline::NOW)?, 7);
+/// let mut line = [0; 128];
+/// let picture = [0, 1, 2, 3].map(|at| { screen.get(at, &mut line); line[0] });
+/// assert_eq!(picture, [2, 2, 1, 2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct FrameWriter {
+    ring: Ring,
+    unsignalled: u64,
+}
+
+impl FrameWriter {
+    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+        let member = &ring.segment().right().to.member;
+        member.present()?;
+        if !ring.channel().mode().raw {
+            return Err(NOT_RAW);
+        }
+        let bound = ring.channel().bind_writer(member.space);
+        bound.map_err(|space| BindChannelError::Written { space })?;
+        let unsignalled = 0;
+        Ok(Self { ring, unsignalled })
+    }
+
+    /// Puts `bytes` to the beginning of the unit at `place`, counted modulo the number of
+    /// units; cut to a unit. Readers may see a mixture of old and new meanwhile.
+    pub fn put(&mut self, place: u64, bytes: &[u8]) {
+        if self.present().is_err() {
+            return;
+        }
+        let channel = self.ring.channel();
+        let words = channel.place_words(place);
+        copy_to(words, 0, &bytes[..bytes.len().min(words.len() * 8)]);
+        channel.put();
+        self.unsignalled += channel.shape().unit as u64;
+        if let Signalling::Bytes(bytes) = channel.mode().signalling
+            && self.unsignalled >= u64::from(bytes)
+        {
+            self.show();
+        }
+    }
+
+    /// A frame is whole: wakes readers that sleep, where they are signalled at all.
+    pub fn show(&mut self) {
+        self.unsignalled = 0;
+        let channel = self.ring.channel();
+        let signals = channel.mode().signalling != Signalling::Never;
+        if signals && self.present().is_ok() && channel.signal() == Finished::Wake {
+            self.ring.wake_readers();
+        }
+    }
+
+    fn present(&self) -> Result<(), Disowned> {
+        self.ring.segment().right().to.member.present()
+    }
+}
+
+impl Drop for FrameWriter {
+    fn drop(&mut self) {
+        let space = self.ring.segment().right().to.member.space;
+        if self.present().is_ok() && self.ring.channel().unbind_writer(space) {
+            self.ring.channel().ring();
+            self.ring.wake_readers();
+        }
+    }
+}
+
+impl std::fmt::Debug for FrameWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FrameWriter").finish_non_exhaustive()
+    }
+}
+
+/// One who looks at a raw channel. See [`FrameWriter`].
+pub struct FrameReader {
+    ring: Ring,
+    seen: u64,
+    left: u32,
+}
+
+impl FrameReader {
+    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+        ring.segment().right().to.member.present()?;
+        if !ring.channel().mode().raw {
+            return Err(NOT_RAW);
+        }
+        let (seen, left) = (ring.channel().puts(), ring.channel().writer().left);
+        Ok(Self { ring, seen, left })
+    }
+
+    /// Copies the unit at `place`, as much as fits; how many bytes. No check is made: while
+    /// it is being put it is a mixture.
+    pub fn get(&self, place: u64, out: &mut [u8]) -> usize {
+        if self.ring.segment().right().to.member.present().is_err() {
+            return 0;
+        }
+        let words = self.ring.channel().place_words(place);
+        let fits = out.len().min(words.len() * 8);
+        bulk::load(words, &mut out[..fits]);
+        fits
+    }
+
+    /// Waits until something was put since the last wait; how many units.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::TimedOut`], [`ReadError::WriterGone`], [`ReadError::Disowned`].
+    pub fn wait(&mut self, deadline: impl Into<Deadline>) -> Result<u64, ReadError> {
+        self.ring.segment().right().to.member.present()?;
+        let deadline = deadline.into();
+        loop {
+            let channel = self.ring.channel();
+            let puts = channel.puts();
+            if puts != self.seen {
+                return Ok(puts.wrapping_sub(std::mem::replace(&mut self.seen, puts)));
+            }
+            let writer = channel.writer();
+            if writer.space == 0 && writer.left != self.left && channel.puts() == self.seen {
+                self.left = writer.left;
+                return Err(ReadError::WriterGone);
+            }
+            if deadline.has_passed() {
+                return Err(ReadError::TimedOut);
+            }
+            let Some(bell) = channel.arm_for_puts(self.seen) else {
+                continue;
+            };
+            if channel.writer() == writer {
+                let doorbell = &channel.head().sleep.doorbell;
+                let _ = futex::wait(doorbell, bell, deadline.instant());
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for FrameReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FrameReader").finish_non_exhaustive()
+    }
+}
