@@ -164,3 +164,38 @@ fn address_signal() {
         ],
     );
 }
+
+#[test]
+fn video() {
+    let all = |who| format!("{who}: of 200 frames each was seen whole, or is known to be missed");
+    says(
+        "video",
+        &[&all("fast"), &all("slow"), "slow: some were missed"],
+    );
+}
+
+#[test]
+fn topic() {
+    let mut lines = vec![
+        "late: the last readings are of 18 h and 18 h".to_owned(),
+        "the topic is of another type".to_owned(),
+    ];
+    for station in 1..=2 {
+        for hour in [6, 12, 18] {
+            let tenths = 100 * station + hour;
+            let (degrees, rest) = (tenths / 10, tenths % 10);
+            lines.push(format!(
+                "station {station}, {hour} h: {degrees}.{rest} degrees"
+            ));
+        }
+    }
+    says(
+        "topic",
+        &lines.iter().map(String::as_str).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn find_server() {
+    says("find_server", &["the doubler says 42", "the adder says 42"]);
+}
