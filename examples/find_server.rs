@@ -50,7 +50,8 @@ fn clients() -> Outcome {
         let question = Message::new(&[number])?;
         let result = server.request_reply(question, Access::Later, soon())?;
         println!("the {service} says {}", result.header()[0]);
-        server.request_reply(Message::default(), Access::Later, soon())?;
+        // An empty question sends it home.
+        drop(server.request_reply(Message::default(), Access::Later, soon())?);
     }
     for mut server in servers {
         server.wait()?;
@@ -75,7 +76,7 @@ fn server(domain: &str, service: &str) -> Outcome {
 
     loop {
         let request = requests.get_request(Access::Later, soon())?;
-        let Some(number) = request.message().header().first().copied() else {
+        let Some(number) = request.message.header().first().copied() else {
             request.reply(Message::default())?;
             return Ok(());
         };

@@ -121,7 +121,7 @@ struct Place {
 /// What is waited for.
 enum Guest {
     Port(ReceiveRight),
-    Reader(Box<Reader>),
+    Reader(Reader),
 }
 
 impl Guest {
@@ -340,7 +340,7 @@ impl WaitSet {
         } else if self.vacant.is_empty() && self.places.len() >= MAX_PORTS {
             WhyNoReader::Full
         } else {
-            return Ok(self.seat(Guest::Reader(Box::new(reader))));
+            return Ok(self.seat(Guest::Reader(reader)));
         };
         let reader = Box::new(reader);
         Err(AddReaderError { reader, why })
@@ -376,7 +376,7 @@ impl WaitSet {
     pub fn remove_reader(&mut self, token: Token) -> Option<Reader> {
         self.reader(token)?;
         match self.unseat(token) {
-            Some(Guest::Reader(reader)) => Some(*reader),
+            Some(Guest::Reader(reader)) => Some(reader),
             _ => None,
         }
     }

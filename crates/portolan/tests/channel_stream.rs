@@ -140,45 +140,51 @@ fn frames_have_places_and_whoever_looks_is_woken() {
 }
 
 #[cfg(feature = "tokio")]
-#[tokio::test(flavor = "multi_thread")]
-async fn many_streams_and_messages_in_one_runtime() {
+mod with_tokio {
+    use super::{PATIENCE, bytes};
+    use portolan::Domain;
+    use portolan::channel::{ChannelOptions, ReadError, ReaderOptions};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let domain = Domain::private().unwrap();
-    let options = ChannelOptions::unnamed().reliable().units(4);
-    let mut tasks = vec![];
-    for _ in 0..10 {
-        let channel = domain.make_channel(&options).unwrap();
-        let reader = channel.bind_reader(ReaderOptions::default()).unwrap();
-        let mut reader = reader.into_stream(PATIENCE);
-        let mut writer = channel.bind_writer().unwrap().into_stream(PATIENCE);
-        tasks.push(tokio::spawn(async move {
-            for chunk in bytes(20_000).chunks(1234) {
-                writer.write_all(chunk).await.unwrap();
-            }
-            writer.shutdown().await.unwrap();
-            assert!(writer.write_all(b"more").await.is_err());
-        }));
-        tasks.push(tokio::spawn(async move {
-            let mut all = vec![];
-            reader.read_to_end(&mut all).await.unwrap();
-            assert!(all == bytes(20_000));
-        }));
-        let channel = domain.make_channel(&options).unwrap();
-        let mut reader = channel.bind_reader(ReaderOptions::default()).unwrap();
-        let mut writer = channel.bind_writer().unwrap();
-        tasks.push(tokio::spawn(async move {
-            for i in 0..500u32 {
-                writer.write_async(&i.to_le_bytes()).await.unwrap();
-            }
-        }));
-        tasks.push(tokio::spawn(async move {
-            for i in 0..500u32 {
-                assert_eq!(*reader.receive_async().await.unwrap(), i.to_le_bytes());
-            }
-            assert_eq!(reader.receive_async().await, Err(ReadError::WriterGone));
-        }));
-    }
-    for task in tasks {
-        tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn many_streams_and_messages_in_one_runtime() {
+        let domain = Domain::private().unwrap();
+        let options = ChannelOptions::unnamed().reliable().units(4);
+        let mut tasks = vec![];
+        for _ in 0..10 {
+            let channel = domain.make_channel(&options).unwrap();
+            let reader = channel.bind_reader(ReaderOptions::default()).unwrap();
+            let mut reader = reader.into_stream(PATIENCE);
+            let mut writer = channel.bind_writer().unwrap().into_stream(PATIENCE);
+            tasks.push(tokio::spawn(async move {
+                for chunk in bytes(20_000).chunks(1234) {
+                    writer.write_all(chunk).await.unwrap();
+                }
+                writer.shutdown().await.unwrap();
+                assert!(writer.write_all(b"more").await.is_err());
+            }));
+            tasks.push(tokio::spawn(async move {
+                let mut all = vec![];
+                reader.read_to_end(&mut all).await.unwrap();
+                assert!(all == bytes(20_000));
+            }));
+            let channel = domain.make_channel(&options).unwrap();
+            let mut reader = channel.bind_reader(ReaderOptions::default()).unwrap();
+            let mut writer = channel.bind_writer().unwrap();
+            tasks.push(tokio::spawn(async move {
+                for i in 0..500u32 {
+                    writer.write_async(&i.to_le_bytes()).await.unwrap();
+                }
+            }));
+            tasks.push(tokio::spawn(async move {
+                for i in 0..500u32 {
+                    assert_eq!(*reader.receive_async().await.unwrap(), i.to_le_bytes());
+                }
+                assert_eq!(reader.receive_async().await, Err(ReadError::WriterGone));
+            }));
+        }
+        for task in tasks {
+            tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
+        }
     }
 }

@@ -60,7 +60,7 @@ pub use options::{ChannelOptions, OptionsError};
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
 pub use reader::{Missed, ReadError, Reader, ReaderOptions, Received};
 pub use stream::{StreamReader, StreamWriter};
-pub use topic::{Loan, Publisher, Sample, Subscriber, TopicError, TopicOptions};
+pub use topic::{Loan, Publisher, Sample, SubscribeError, Subscriber, TopicError, TopicOptions};
 pub use writer::{Claim, WriteError, Writer};
 
 use crate::member::Member;

@@ -149,7 +149,9 @@ pub enum SubscribeError {
 
 impl Domain {
     /// Publishes samples of `T` under `topic`. Any number of subscribers, before and after,
-    /// now and later, in this process and others, get them.
+    /// now and later, in this process and others, get them. Samples that no subscriber has
+    /// begun to follow are gone when their publisher is dropped; a subscriber that sleeps is
+    /// woken by a new publisher, and follows it in its next [`Subscriber::receive`].
     ///
     /// # Errors
     ///
@@ -434,11 +436,8 @@ impl<T: Pod> Subscriber<T> {
         let Some(lobby) = self.set.reader_mut(self.newcomers) else {
             return Ok(false);
         };
-        loop {
-            match lobby.receive(Deadline::NOW) {
-                Ok(_) | Err(ReadError::Missed(_)) => came = true,
-                Err(_) => break,
-            }
+        while let Ok(_) | Err(ReadError::Missed(_)) = lobby.receive(Deadline::NOW) {
+            came = true;
         }
         if came {
             self.follow()?;
