@@ -232,7 +232,7 @@ impl Domain {
             next: 0,
             of: PhantomData,
         };
-        subscriber.follow()?;
+        subscriber.follow(options.history)?;
         Ok(subscriber)
     }
 }
@@ -440,13 +440,14 @@ impl<T: Pod> Subscriber<T> {
             came = true;
         }
         if came {
-            self.follow()?;
+            // Of somebody who came after us, all that is there.
+            self.follow(u64::MAX)?;
         }
         Ok(came)
     }
 
-    /// Reads the channels of publishers that it does not read yet.
-    fn follow(&mut self) -> Result<(), TopicError> {
+    /// Reads the channels of publishers that it does not read yet, from so many samples ago.
+    fn follow(&mut self, history: u64) -> Result<(), TopicError> {
         for publisher in 0..self.options.publishers {
             if self.sources.iter().any(|s| s.publisher == publisher) {
                 continue;
@@ -456,7 +457,7 @@ impl<T: Pod> Subscriber<T> {
                 continue;
             };
             check::<T>(&self.topic, &channel)?;
-            let since = ReaderOptions::default().since(Since::Last(self.options.history));
+            let since = ReaderOptions::default().since(Since::Last(history));
             let token = self.set.add_reader(channel.bind_reader(since)?)?;
             self.sources.push(Source {
                 publisher,
