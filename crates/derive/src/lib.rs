@@ -1,4 +1,8 @@
-//! The derive of `portolan::Handover`. Use it through `portolan`, which documents it.
+//! The derives of `portolan::Handover` and `portolan::rpc::Schema`, and the attribute
+//! `portolan::service`. Use them through `portolan`, which documents them.
+
+mod schema;
+mod service;
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
@@ -16,6 +20,29 @@ use syn::{
 pub fn handover(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = syn::parse_macro_input!(input as DeriveInput);
     expand(&input)
+        .unwrap_or_else(Error::into_compile_error)
+        .into()
+}
+
+/// Implements `portolan::rpc::Schema` for a struct or enum.
+#[proc_macro_derive(Schema)]
+pub fn schema(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = syn::parse_macro_input!(input as DeriveInput);
+    schema::expand(&input)
+        .unwrap_or_else(Error::into_compile_error)
+        .into()
+}
+
+/// Makes client and server of a trait.
+#[proc_macro_attribute]
+pub fn service(
+    arguments: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    let nothing = syn::parse_macro_input!(arguments as syn::parse::Nothing);
+    let _ = nothing;
+    let item = syn::parse_macro_input!(item as syn::ItemTrait);
+    service::expand(item)
         .unwrap_or_else(Error::into_compile_error)
         .into()
 }

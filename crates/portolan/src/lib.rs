@@ -35,6 +35,7 @@
 //! | share memory | [`Domain::make_segment`], [`Segment`] |
 //! | be told of an address | [`Domain::signal`], [`Listener`] |
 //! | stream messages to any number of readers | [`Domain::make_channel`], [`channel`] |
+//! | call methods of a trait in another process | [`rpc`], [`macro@service`] |
 //! | wait for many ports, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
 //! | see who holds what | [`Domain::survey`] |
@@ -65,6 +66,7 @@ mod member;
 mod message;
 mod port;
 mod region;
+pub mod rpc;
 mod segment;
 mod signal;
 pub mod structure;
@@ -201,6 +203,32 @@ pub use portolan_arena::Handover;
 /// }
 /// ```
 pub use portolan_derive::Handover;
+/// Makes client and server of a trait; see [`rpc`].
+///
+/// For `trait Bank` there are `BankClient`, which has the trait's methods and calls them in
+/// another process, and `BankService`, which makes an implementation something to
+/// [`rpc::serve`]. Arguments are owned, or `&str` and `&[u8]`; types implement `serde`'s
+/// traits and [`rpc::Schema`].
+///
+/// ```
+/// #[portolan::service]
+/// pub trait Clock {
+///     /// An answer that is lost is not asked for.
+///     #[rpc(best_effort, no_checksum)]
+///     fn now(&self) -> u64;
+///     #[rpc(one_way)]
+///     fn set(&self, to: u64);
+/// }
+/// ```
+///
+/// ```compile_fail
+/// #[portolan::service]
+/// pub trait Refused {
+///     #[rpc(one_way)]
+///     fn returns(&self) -> u64;
+/// }
+/// ```
+pub use portolan_derive::service;
 pub use portolan_shm::owner::OwnerError;
 pub use segment::{Segment, SegmentError};
 pub use signal::{Given, HandlerId, Listener, ListenerOptions, Outbox, SignalError};

@@ -116,6 +116,19 @@ fn rights() {
 }
 
 #[test]
+fn rpc_service() {
+    says(
+        "rpc_service",
+        &[
+            "sea: 4096 x 3072, 12582912 bytes of 0x1f",
+            "there is no \"night\", but dusk and sea",
+            "said: [\"very blue\"]",
+            "the gallery has closed",
+        ],
+    );
+}
+
+#[test]
 fn wait_set_epoll() {
     says(
         "wait_set_epoll",

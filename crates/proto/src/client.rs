@@ -21,7 +21,8 @@ pub struct Client {
     /// No number below it is waited for by the server.
     floor: u64,
     serial: u64,
-    open: usize,
+    /// Places whose call is open: a bit each.
+    open: u64,
     bad: u32,
     closed: Option<Closed>,
     counts: ClientCounts,
@@ -72,7 +73,7 @@ impl Client {
 
     /// Calls that are open.
     pub fn open(&self) -> usize {
-        self.open
+        self.open.count_ones() as usize
     }
 
     /// Presents itself. Calls made before the server has answered go out when it does.
@@ -128,7 +129,7 @@ impl Client {
             serial: self.serial,
         };
         self.next = number + 1;
-        self.open += 1;
+        self.open |= 1 << at;
         if self.incarnation.is_some() {
             self.transmit(now, link, at, 0, first_burst(&self.settings));
             let place = &self.places[at];
@@ -151,7 +152,7 @@ impl Client {
             }
             number += 1;
         }
-        Err(NotCalled::WindowFull { open: self.open })
+        Err(NotCalled::WindowFull { open: self.open() })
     }
 
     /// The lowest number that may still come (T2).
@@ -211,9 +212,7 @@ impl Client {
     #[inline]
     fn free(&mut self, at: usize) {
         let place = &mut self.places[at];
-        if place.phase == Phase::Open {
-            self.open -= 1;
-        }
+        self.open &= !(1 << at);
         place.phase = Phase::Free;
         place.body.clear();
         place.answer.clear();
@@ -230,7 +229,7 @@ impl Client {
             self.free(at);
             return;
         }
-        self.open -= 1;
+        self.open &= !(1 << at);
         place.phase = Phase::Ended(outcome);
         if !matches!(outcome, Outcome::Answered(_)) {
             place.body.clear();
@@ -269,8 +268,14 @@ impl Client {
             let review = (!p.may_be_lost()).then_some(p.review);
             review.into_iter().chain(p.deadline).min()
         };
-        let open = self.places.iter().filter(|p| p.phase == Phase::Open);
-        open.filter_map(due).min()
+        let mut open = self.open;
+        let mut soonest = None;
+        while open != 0 {
+            let place = &self.places[open.trailing_zeros() as usize];
+            open &= open - 1;
+            soonest = soonest.into_iter().chain(due(place)).min();
+        }
+        soonest
     }
 
     /// Ends what is past its deadline, and asks about what has been open for a period.

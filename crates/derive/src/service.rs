@@ -1,0 +1,315 @@
+//! The attribute `portolan::service`.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{
+    Error, FnArg, GenericArgument, Ident, ItemTrait, Pat, PathArguments, ReturnType, TraitItem,
+    TraitItemFn, Type,
+};
+
+/// One method of a service.
+struct Method {
+    name: Ident,
+    constant: Ident,
+    docs: Vec<syn::Attribute>,
+    arguments: Vec<(Ident, Type)>,
+    /// What it returns; `()` if it says nothing.
+    result: Type,
+    /// If that is a `Result`: its two types.
+    fallible: Option<(Type, Type)>,
+    one_way: bool,
+    best_effort: bool,
+    unchecked: bool,
+}
+
+pub(crate) fn expand(mut item: ItemTrait) -> Result<TokenStream, Error> {
+    if !item.generics.params.is_empty() {
+        return Err(Error::new_spanned(
+            &item.generics,
+            "a service has no parameters: its clients would not know them",
+        ));
+    }
+    let mut methods = Vec::new();
+    for member in &mut item.items {
+        match member {
+            TraitItem::Fn(function) => methods.push(method(function)?),
+            other => {
+                return Err(Error::new_spanned(
+                    other,
+                    "a service has methods, and nothing else",
+                ));
+            }
+        }
+    }
+    let client = client(&item, &methods);
+    let service = service(&item, &methods);
+    Ok(quote! { #item #service #client })
+}
+
+fn method(function: &mut TraitItemFn) -> Result<Method, Error> {
+    let signature = &function.sig;
+    if let Some(asynchronous) = &signature.asyncness {
+        return Err(Error::new_spanned(
+            asynchronous,
+            "a method of a service is not async: `rpc::serve` says how calls run",
+        ));
+    }
+    if !signature.generics.params.is_empty() {
+        return Err(Error::new_spanned(
+            &signature.generics,
+            "a method of a service has no parameters: its clients would not know them",
+        ));
+    }
+    let mut inputs = signature.inputs.iter();
+    match inputs.next() {
+        Some(FnArg::Receiver(receiver))
+            if matches!(receiver.kind, syn::ReceiverKind::Reference(_, _, None)) => {}
+        _ => {
+            return Err(Error::new_spanned(
+                signature,
+                "a method of a service takes `&self`: several calls may run at once",
+            ));
+        }
+    }
+    let mut arguments = Vec::new();
+    for input in inputs {
+        let FnArg::Typed(typed) = input else { continue };
+        let Pat::Ident(name) = &*typed.pat else {
+            return Err(Error::new_spanned(&typed.pat, "an argument has a name"));
+        };
+        arguments.push((name.ident.clone(), (*typed.ty).clone()));
+    }
+    let result = match &signature.output {
+        ReturnType::Default => syn::parse_quote!(()),
+        ReturnType::Type(_, ty) => (**ty).clone(),
+    };
+    let mut found = Method {
+        name: signature.ident.clone(),
+        constant: format_ident!("{}", signature.ident.to_string().to_uppercase()),
+        docs: Vec::new(),
+        arguments,
+        fallible: fallible(&result),
+        result,
+        one_way: false,
+        best_effort: false,
+        unchecked: false,
+    };
+    let (own, others) = std::mem::take(&mut function.attrs)
+        .into_iter()
+        .partition::<Vec<_>, _>(|a| a.path().is_ident("rpc"));
+    function.attrs = others;
+    for attribute in own {
+        attribute.parse_nested_meta(|meta| {
+            if meta.path.is_ident("one_way") {
+                found.one_way = true;
+            } else if meta.path.is_ident("best_effort") {
+                found.best_effort = true;
+            } else if meta.path.is_ident("no_checksum") {
+                found.unchecked = true;
+            } else {
+                return Err(meta.error("one of `one_way`, `best_effort`, `no_checksum`"));
+            }
+            Ok(())
+        })?;
+    }
+    if found.one_way && !matches!(function.sig.output, ReturnType::Default) {
+        return Err(Error::new_spanned(
+            &function.sig.output,
+            "a one-way method returns nothing: nobody waits for it",
+        ));
+    }
+    let docs = function.attrs.iter().filter(|a| a.path().is_ident("doc"));
+    found.docs = docs.cloned().collect();
+    Ok(found)
+}
+
+/// The two types of a `Result`.
+fn fallible(ty: &Type) -> Option<(Type, Type)> {
+    let Type::Path(path) = ty else { return None };
+    let last = path.path.segments.last()?;
+    if last.ident != "Result" {
+        return None;
+    }
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return None;
+    };
+    let mut types = arguments.args.iter().filter_map(|a| match a {
+        GenericArgument::Type(ty) => Some(ty.clone()),
+        _ => None,
+    });
+    Some((types.next()?, types.next()?))
+}
+
+fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
+    let krate = quote!(::portolan::rpc);
+    let (name, visibility) = (&item.ident, &item.vis);
+    let text = name.to_string();
+    let service = format_ident!("{name}Service");
+    let table = format_ident!("{name}Methods");
+    let constants = methods.iter().map(|m| {
+        let (constant, text, result) = (&m.constant, m.name.to_string(), &m.result);
+        let types = m.arguments.iter().map(|(_, ty)| ty);
+        let types_again = m.arguments.iter().map(|(_, ty)| ty);
+        let (one_way, best_effort, unchecked) = (m.one_way, m.best_effort, m.unchecked);
+        quote! {
+            const #constant: #krate::Method = #krate::Method::new(
+                #text,
+                #krate::Hash::new()
+                    #(.word(<#types as #krate::Schema>::HASH))*
+                    .text("->")
+                    .word(<#result as #krate::Schema>::HASH)
+                    .finish(),
+                false #(|| <#types_again as #krate::Schema>::MOVES)*
+                    || <#result as #krate::Schema>::MOVES,
+            )
+            .one_way(#one_way)
+            .best_effort(#best_effort)
+            .unchecked(#unchecked);
+        }
+    });
+    let all = methods.iter().map(|m| &m.constant);
+    let arms = methods.iter().map(|m| {
+        let (constant, name) = (&m.constant, &m.name);
+        let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
+        let types = m.arguments.iter().map(|(_, t)| t);
+        quote! {
+            if method == #table::#constant.id() {
+                let (#(#names,)*): (#(#types,)*) = call.arguments()?;
+                return call.returns(&self.0.#name(#(#names),*));
+            }
+        }
+    });
+    let about = format!("Serves [`{name}`]: for `portolan::rpc::serve`.");
+    quote! {
+        #[doc(hidden)]
+        #[allow(non_camel_case_types)]
+        #visibility struct #table;
+
+        #[allow(missing_docs)]
+        impl #table {
+            #(#constants)*
+            const ALL: &'static [#krate::Method] = &[#(Self::#all),*];
+        }
+
+        const _: () = assert!(
+            #krate::Method::are_distinct(#table::ALL),
+            "two methods of the service have one hash: rename one of them",
+        );
+
+        #[doc = #about]
+        #[derive(Clone, Debug, Default)]
+        #visibility struct #service<T>(pub T);
+
+        impl<T: #name + Send + Sync + 'static> #krate::Service for #service<T> {
+            const NAME: &'static str = #text;
+            const METHODS: &'static [#krate::Method] = #table::ALL;
+
+            #[allow(clippy::let_unit_value)]
+            fn dispatch(
+                &self,
+                method: u32,
+                call: &mut #krate::Dispatch<'_>,
+            ) -> Result<(), #krate::NotDispatched> {
+                #(#arms)*
+                Err(#krate::NotDispatched::UnknownMethod)
+            }
+        }
+    }
+}
+
+fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
+    let krate = quote!(::portolan::rpc);
+    let (name, visibility) = (&item.ident, &item.vis);
+    let text = name.to_string();
+    let client = format_ident!("{name}Client");
+    let table = format_ident!("{name}Methods");
+    let functions = methods.iter().map(|m| {
+        let (constant, name, docs) = (&m.constant, &m.name, &m.docs);
+        let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
+        let types = m.arguments.iter().map(|(_, t)| t);
+        let result = &m.result;
+        let (returned, body) = if m.one_way {
+            (
+                quote!(Result<(), #krate::RpcError>),
+                quote!(self.stub.post(&#table::#constant, &(#(&#names,)*))),
+            )
+        } else if let Some((fine, failed)) = &m.fallible {
+            (
+                quote!(Result<#fine, #krate::CallError<#failed>>),
+                quote! {
+                    let returned: #result = self.stub.call(&#table::#constant, &(#(&#names,)*))?;
+                    returned.map_err(#krate::CallError::Method)
+                },
+            )
+        } else {
+            (
+                quote!(Result<#result, #krate::RpcError>),
+                quote!(self.stub.call(&#table::#constant, &(#(&#names,)*))),
+            )
+        };
+        let start = format_ident!("start_{name}");
+        let types_again = m.arguments.iter().map(|(_, t)| t);
+        let about = format!("Begins [`Self::{name}`], to wait for its result later.");
+        let begin = (!m.one_way).then(|| {
+            quote! {
+                #[doc = #about]
+                #visibility fn #start(
+                    &self,
+                    #(#names: #types_again),*
+                ) -> Result<#krate::Pending<#result>, #krate::RpcError> {
+                    self.stub.start(&#table::#constant, &(#(&#names,)*))
+                }
+            }
+        });
+        quote! {
+            #(#docs)*
+            #visibility fn #name(&self, #(#names: #types),*) -> #returned { #body }
+            #begin
+        }
+    });
+    let about = format!("Calls a [`{name}`] in another process.");
+    quote! {
+        #[doc = #about]
+        #[derive(Clone)]
+        #visibility struct #client {
+            stub: #krate::Stub,
+        }
+
+        #[allow(missing_docs)]
+        impl #client {
+            /// Connects to the service that is served under `name`, waiting until there is one.
+            #visibility fn connect(
+                domain: &::portolan::Domain,
+                name: &str,
+                deadline: impl Into<::portolan::Deadline>,
+            ) -> Result<Self, #krate::ConnectError> {
+                Self::connect_with(domain, name, &#krate::ClientOptions::default(), deadline)
+            }
+
+            /// As `connect`, with options.
+            #visibility fn connect_with(
+                domain: &::portolan::Domain,
+                name: &str,
+                options: &#krate::ClientOptions,
+                deadline: impl Into<::portolan::Deadline>,
+            ) -> Result<Self, #krate::ConnectError> {
+                let stub =
+                    #krate::Stub::connect(domain, name, #text, #table::ALL, options, deadline.into())?;
+                Ok(Self { stub })
+            }
+
+            /// The same connection, with another time limit for each call.
+            #[must_use]
+            #visibility fn within(&self, limit: ::core::time::Duration) -> Self {
+                Self { stub: self.stub.within(limit) }
+            }
+
+            /// The connection itself.
+            #visibility fn stub(&self) -> &#krate::Stub {
+                &self.stub
+            }
+
+            #(#functions)*
+        }
+    }
+}

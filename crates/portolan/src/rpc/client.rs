@@ -1,0 +1,582 @@
+//! The client's end of a connection.
+
+use super::error::{ConnectError, RpcError};
+use super::hello::{Answer, Hello};
+use super::link::{self, Ends, LinkState, Stash};
+use super::method::{Method, pack};
+use super::parcel::{self, Parcels};
+use crate::channel::{ChannelOptions, Reader, ReaderOptions, Writer};
+use crate::port::SendRight;
+use crate::{Access, Deadline, Domain, Message, PortOptions, Right};
+use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Status, Time};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How a client is to be.
+///
+/// ```
+/// use portolan::rpc::ClientOptions;
+/// use std::time::Duration;
+/// let patient = ClientOptions::default().limit(Duration::from_secs(60));
+/// # let _ = patient;
+/// ```
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    limit: Duration,
+    period: Duration,
+    units: u64,
+    reliable: bool,
+    waiting: crate::Waiting,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            limit: Duration::from_secs(30),
+            period: Duration::from_millis(10),
+            units: link::UNITS,
+            reliable: false,
+            waiting: crate::Waiting::default(),
+        }
+    }
+}
+
+impl ClientOptions {
+    /// How long a call may take: its deadline, which travels with it. 30 s.
+    #[must_use]
+    pub fn limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// How long an answer may take before the server is asked: 10 ms.
+    #[must_use]
+    pub fn period(self, period: Duration) -> Self {
+        Self { period, ..self }
+    }
+
+    /// The channels are reliable ones, to compare: the transport is the same.
+    #[must_use]
+    pub fn reliable(self) -> Self {
+        Self {
+            reliable: true,
+            ..self
+        }
+    }
+
+    /// How callers wait for answers.
+    #[must_use]
+    pub fn waiting(self, waiting: crate::Waiting) -> Self {
+        Self { waiting, ..self }
+    }
+}
+
+/// A connection to a service; what clients made by `#[portolan::service]` call through. A
+/// clone is the same connection. Any number of threads may call at once.
+#[derive(Clone)]
+pub struct Stub {
+    connection: Arc<Connection>,
+    limit: Duration,
+}
+
+struct Connection {
+    inner: Mutex<Inner>,
+    /// Somebody has read something.
+    turn: Condvar,
+    parcels: Option<Arc<Parcels>>,
+    server: SendRight,
+}
+
+struct Inner {
+    client: Client,
+    writer: Writer,
+    /// Gone while a caller waits with it.
+    reader: Option<Reader>,
+    stash: Stash,
+    state: LinkState,
+    spare: Vec<u8>,
+}
+
+/// Looks again so soon whether a server that has left is dead or moving.
+const SOON: Duration = Duration::from_millis(20);
+
+impl Stub {
+    /// Connects: makes both channels, and presents them to the server at its port.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`].
+    pub fn connect(
+        domain: &Domain,
+        name: &str,
+        service: &'static str,
+        methods: &[Method],
+        options: &ClientOptions,
+        deadline: Deadline,
+    ) -> Result<Self, ConnectError> {
+        let server = domain.connect(name, deadline)?;
+        let shape = ChannelOptions::unnamed().units(options.units).readers(1);
+        let shape = if options.reliable {
+            shape.reliable()
+        } else {
+            shape
+        };
+        let (up, down) = (domain.make_channel(&shape)?, domain.make_channel(&shape)?);
+        let writer = up.bind_writer()?;
+        let mut reader = down.bind_reader(ReaderOptions::default())?;
+        reader.set_waiting(options.waiting);
+        let moves = methods.iter().any(Method::moves);
+        let hello = Hello {
+            service: service.to_owned(),
+            session: session(domain),
+            period: options.period,
+            moves,
+        };
+        let refused = |refused: crate::Refused<Right>| refused.error;
+        let mut message = Message::new(&hello.to_bytes())?;
+        message.attach(up).map_err(refused)?;
+        message.attach(down).map_err(refused)?;
+        let inbox = if moves {
+            let port = domain.bind(PortOptions::unnamed())?;
+            message.attach(port.make_send()).map_err(refused)?;
+            Some(port)
+        } else {
+            None
+        };
+        let mut answer = server.request_reply(message, Access::Later, deadline)?;
+        let name = name.to_owned();
+        let incarnation = match Answer::from_bytes(answer.header()) {
+            Some(Answer::Welcome { incarnation }) => incarnation,
+            Some(Answer::OtherService { service: theirs }) => {
+                return Err(ConnectError::OtherService {
+                    name,
+                    ours: service,
+                    theirs,
+                });
+            }
+            None => return Err(ConnectError::NotServed { name }),
+        };
+        let parcels = match (inbox, answer.take_rights().pop()) {
+            (Some(port), Some(Right::Send(to))) => Some(Arc::new(Parcels::new(to, port))),
+            _ => None,
+        };
+        let mut client = Client::new(link::settings(options.period), hello.session);
+        client.met(incarnation);
+        let inner = Inner {
+            client,
+            writer,
+            reader: Some(reader),
+            stash: Stash::default(),
+            state: LinkState::default(),
+            spare: Vec::new(),
+        };
+        Ok(Self {
+            connection: Arc::new(Connection {
+                inner: Mutex::new(inner),
+                turn: Condvar::new(),
+                parcels,
+                server,
+            }),
+            limit: options.limit,
+        })
+    }
+
+    /// The same connection, with another time limit for each call.
+    #[must_use]
+    pub fn within(&self, limit: Duration) -> Self {
+        Self {
+            connection: Arc::clone(&self.connection),
+            limit,
+        }
+    }
+
+    /// Calls a method and waits for its result.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcError`].
+    #[inline]
+    pub fn call<A: Serialize + ?Sized, R: DeserializeOwned>(
+        &self,
+        method: &Method,
+        arguments: &A,
+    ) -> Result<R, RpcError> {
+        let connection = &*self.connection;
+        let (mut body, call) = self.prepare(method, arguments)?;
+        let (inner, begun) = connection.begin(connection.lock(), call, &mut body);
+        let outcome = connection.outcome(inner, begun?, call.deadline, &mut body)?;
+        let result = self.result(method, outcome, &body);
+        connection.lock().spare = body;
+        result
+    }
+
+    /// Calls a method, to wait for its result later.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcError`].
+    pub fn start<A: Serialize + ?Sized, R: DeserializeOwned>(
+        &self,
+        method: &'static Method,
+        arguments: &A,
+    ) -> Result<Pending<R>, RpcError> {
+        let (mut body, call) = self.prepare(method, arguments)?;
+        let connection = &*self.connection;
+        let (inner, begun) = connection.begin(connection.lock(), call, &mut body);
+        drop(inner);
+        Ok(Pending {
+            stub: self.clone(),
+            method,
+            call,
+            id: Some(begun?),
+            result: PhantomData,
+        })
+    }
+
+    /// Calls a one-way method: returns when it is under way.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcError`].
+    pub fn post<A: Serialize + ?Sized>(
+        &self,
+        method: &Method,
+        arguments: &A,
+    ) -> Result<(), RpcError> {
+        let connection = &*self.connection;
+        let (mut body, call) = self.prepare(method, arguments)?;
+        let (mut inner, begun) = connection.begin(connection.lock(), call, &mut body);
+        inner.spare = body;
+        begun?;
+        // Nobody waits, so whoever calls next does what is due.
+        connection.review(&mut inner);
+        Ok(())
+    }
+
+    #[inline]
+    fn prepare<A: Serialize + ?Sized>(
+        &self,
+        method: &Method,
+        arguments: &A,
+    ) -> Result<(Vec<u8>, Call), RpcError> {
+        let mut body = std::mem::take(&mut self.connection.lock().spare);
+        pack(arguments, &mut body, self.connection.parcels.as_ref()).map_err(|why| {
+            RpcError::Unsendable {
+                what: "arguments",
+                why: why.to_string(),
+            }
+        })?;
+        let call = Call {
+            method: method.id(),
+            flags: method.flags(),
+            deadline: Some(link::now().after(self.limit)),
+        };
+        Ok((body, call))
+    }
+
+    #[inline]
+    fn result<R: DeserializeOwned>(
+        &self,
+        method: &Method,
+        outcome: Outcome,
+        body: &[u8],
+    ) -> Result<R, RpcError> {
+        let status = match outcome {
+            Outcome::Answered(status) => status,
+            Outcome::Deadline => return Err(RpcError::Deadline),
+            Outcome::ServerDied => return Err(RpcError::ServerDied),
+            Outcome::Closed(why) => return Err(why.into()),
+            _ => return Err(RpcError::Dropped),
+        };
+        Err(match status {
+            Status::Returned => {
+                let read = || postcard::take_from_bytes::<R>(body);
+                match parcel::unpacking(self.connection.parcels.as_ref(), read) {
+                    Ok((result, [])) => return Ok(result),
+                    _ => RpcError::Unreadable { what: "the result" },
+                }
+            }
+            Status::UnknownMethod => self.what_differs(method),
+            Status::Unreadable => RpcError::Unreadable {
+                what: "the arguments",
+            },
+            Status::Panicked => RpcError::Panicked {
+                message: String::from_utf8_lossy(body).into_owned(),
+            },
+            Status::TooLate => RpcError::Deadline,
+            Status::Busy => RpcError::Backpressure,
+            Status::Dropped => RpcError::Dropped,
+            Status::TooLong => RpcError::Unsendable {
+                what: "the result",
+                why: "it is longer than an answer may be: return a `Large`".to_owned(),
+            },
+        })
+    }
+
+    /// Why the server does not know a method: asks it which ones it has.
+    #[cold]
+    fn what_differs(&self, method: &Method) -> RpcError {
+        let name = method.name();
+        if method.id() == Method::DESCRIBE {
+            return RpcError::UnknownMethod { method: name };
+        }
+        match self.call::<(), Vec<(String, u64)>>(&Method::describe(), &()) {
+            Ok(methods) => match methods.iter().find(|(n, _)| n == name) {
+                Some(&(_, theirs)) => RpcError::OtherVersion {
+                    method: name,
+                    ours: method.layout(),
+                    theirs,
+                },
+                None => RpcError::UnknownMethod { method: name },
+            },
+            Err(error) => error,
+        }
+    }
+
+    /// Waits until every one-way call has arrived: `false` if some have not by the deadline.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcError`].
+    pub fn flush(&self, deadline: impl Into<Deadline>) -> Result<bool, RpcError> {
+        let deadline = deadline.into();
+        let mut inner = self.connection.lock();
+        loop {
+            inner.poll();
+            if inner.client.open() == 0 {
+                return Ok(true);
+            }
+            self.connection.check(&mut inner)?;
+            if deadline.has_passed() {
+                return Ok(false);
+            }
+            inner = self
+                .connection
+                .wait(inner, deadline.instant().map(link::time));
+        }
+    }
+
+    /// What the transport has seen.
+    pub fn counts(&self) -> portolan_proto::ClientCounts {
+        self.connection.lock().client.counts()
+    }
+}
+
+impl Connection {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call; waits for room in the window.
+    #[inline]
+    fn begin<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        call: Call,
+        body: &mut Vec<u8>,
+    ) -> (MutexGuard<'a, Inner>, Result<CallId, RpcError>) {
+        loop {
+            if let Err(error) = self.check(&mut inner) {
+                return (inner, Err(error));
+            }
+            let now = link::now();
+            let error = match inner.with(|client, ends| client.call(now, ends, call, body)) {
+                Ok(id) => return (inner, Ok(id)),
+                Err(NotCalled::WindowFull { .. }) if Some(now) < call.deadline => {
+                    inner.poll();
+                    inner = self.wait(inner, call.deadline);
+                    continue;
+                }
+                Err(NotCalled::WindowFull { .. }) => RpcError::Backpressure,
+                Err(NotCalled::Closed(Closed::Left)) => RpcError::ServerDied,
+                Err(NotCalled::Closed(why)) => why.into(),
+                Err(other) => RpcError::Unsendable {
+                    what: "arguments",
+                    why: other.to_string(),
+                },
+            };
+            return (inner, Err(error));
+        }
+    }
+
+    #[inline]
+    fn outcome<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        id: CallId,
+        until: Option<Time>,
+        body: &mut Vec<u8>,
+    ) -> Result<Outcome, RpcError> {
+        loop {
+            inner.poll();
+            let dead = self.check(&mut inner);
+            if let Some(outcome) = inner.client.take(id, body) {
+                return Ok(outcome);
+            }
+            dead?;
+            inner = self.wait(inner, until);
+        }
+    }
+
+    /// Whether anything can come of waiting.
+    #[inline]
+    fn check(&self, inner: &mut Inner) -> Result<(), RpcError> {
+        if let Some(why) = inner.state.over {
+            return Err(why.into());
+        }
+        if inner.state.broken {
+            let packets = 0;
+            return Err(Closed::Misbehaved(Misbehaved::Garbage { packets }).into());
+        }
+        // A server that moves takes its port along.
+        if inner.state.gone && !self.server.is_live() {
+            inner.client.server_died();
+            return Err(RpcError::ServerDied);
+        }
+        Ok(())
+    }
+
+    /// Waits until something has come, or it is time to review.
+    fn wait<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        until: Option<Time>,
+    ) -> MutexGuard<'a, Inner> {
+        let now = link::now();
+        let timer = inner.client.next_timeout();
+        let soon = inner.state.gone.then(|| now.after(SOON));
+        let due = [until, timer, soon].into_iter().flatten().min();
+        let due = due.map(|at| Instant::now() + at.since(now));
+        if let Some(mut reader) = inner.reader.take() {
+            let mut state = inner.state;
+            let mut stash = std::mem::take(&mut inner.stash);
+            drop(inner);
+            let due = due.map_or(Deadline::NEVER, Deadline::at);
+            link::wait(&mut reader, due, &mut state, &mut stash);
+            inner = self.lock();
+            inner.reader = Some(reader);
+            inner.state = state;
+            inner.stash = stash;
+            self.turn.notify_all();
+        } else {
+            let due = due.unwrap_or_else(|| Instant::now() + SOON);
+            let time = due.saturating_duration_since(Instant::now());
+            let waited = self.turn.wait_timeout(inner, time);
+            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        // The channel tells of a death at once; this is for what it may have told already.
+        inner.state.gone |= !self.server.is_live();
+        self.review(&mut inner);
+        inner
+    }
+
+    fn review(&self, inner: &mut Inner) {
+        let now = link::now();
+        if inner.client.next_timeout().is_some_and(|t| t <= now) {
+            inner.with(|client, ends| client.review(now, ends));
+            self.turn.notify_all();
+        }
+    }
+}
+
+impl Inner {
+    #[inline]
+    fn with<T>(&mut self, act: impl FnOnce(&mut Client, &mut Ends<'_>) -> T) -> T {
+        let mut ends = Ends {
+            writer: &mut self.writer,
+            reader: self.reader.as_mut(),
+            stash: &mut self.stash,
+            state: &mut self.state,
+        };
+        act(&mut self.client, &mut ends)
+    }
+
+    /// Handles what has come.
+    #[inline]
+    fn poll(&mut self) {
+        let now = link::now();
+        self.with(|client, ends| while client.poll(now, ends) == Ok(true) {});
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.with(|client, ends| client.close(ends));
+    }
+}
+
+/// A call that was begun. Dropped, it is cancelled.
+///
+/// ```
+/// # use portolan::{Deadline, Domain, rpc};
+/// #[portolan::service]
+/// trait Slow {
+///     fn square(&self, n: u64) -> u64;
+/// }
+/// # struct Squares;
+/// # impl Slow for Squares { fn square(&self, n: u64) -> u64 { n * n } }
+/// # let domain = Domain::private()?;
+/// # let _server = rpc::serve(&domain, "slow", SlowService(Squares), &Default::default())?;
+/// let client = SlowClient::connect(&domain, "slow", Deadline::NEVER)?;
+/// let (three, four) = (client.start_square(3)?, client.start_square(4)?);
+/// assert_eq!(three.wait()? + four.wait()?, 25);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a call that was begun and dropped is cancelled"]
+pub struct Pending<R> {
+    stub: Stub,
+    method: &'static Method,
+    call: Call,
+    id: Option<CallId>,
+    result: PhantomData<fn() -> R>,
+}
+
+impl<R: DeserializeOwned> Pending<R> {
+    /// Waits for its result.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcError`].
+    pub fn wait(mut self) -> Result<R, RpcError> {
+        let Some(id) = self.id.take() else {
+            return Err(RpcError::Cancelled);
+        };
+        let connection = &*self.stub.connection;
+        let mut body = Vec::new();
+        let outcome = connection.outcome(connection.lock(), id, self.call.deadline, &mut body)?;
+        self.stub.result(self.method, outcome, &body)
+    }
+}
+
+impl<R> Pending<R> {
+    /// Gives it up; the server is told. `false` if it had ended.
+    pub fn cancel(mut self) -> bool {
+        self.give_up()
+    }
+
+    fn give_up(&mut self) -> bool {
+        let Some(id) = self.id.take() else {
+            return false;
+        };
+        let mut inner = self.stub.connection.lock();
+        inner.poll();
+        inner.with(|client, ends| client.cancel(ends, id))
+    }
+}
+
+impl<R> Drop for Pending<R> {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// A number that no other connection of the domain has.
+fn session(domain: &Domain) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: only that they differ matters.
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    (u64::from(domain.space()) << 56) ^ (link::now().0 << 8) ^ next
+}

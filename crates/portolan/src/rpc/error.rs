@@ -1,0 +1,133 @@
+//! Why a call has no result, and whose fault it is.
+
+use crate::channel::{BindChannelError, MakeChannelError};
+use crate::{BindError, Disowned, MessageError, RequestError};
+use portolan_proto::Closed;
+
+/// Why a call has no result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RpcError {
+    /// The state's: no answer came in time. The method may have run, or run yet.
+    #[error("no answer came before the deadline; the method may have run")]
+    Deadline,
+    /// The peer's: the server died, or was restarted. The method may have run.
+    #[error("the server died before it answered; the method may have run: connect again")]
+    ServerDied,
+    /// The caller's: the call was given up.
+    #[error("the call was given up")]
+    Cancelled,
+    /// The server's: it has no such method. It was not run.
+    #[error("the server has no method {method:?}: it serves another version, or another service")]
+    UnknownMethod {
+        /// Its name.
+        method: &'static str,
+    },
+    /// Client and server were built from different versions. It was not run.
+    #[error(
+        "method {method:?} has other arguments or another result at the server (layout {theirs:#x}, here {ours:#x}): build both from one version"
+    )]
+    OtherVersion {
+        /// Its name.
+        method: &'static str,
+        /// The hash of its arguments and result here.
+        ours: u64,
+        /// And at the server.
+        theirs: u64,
+    },
+    /// The server's: the method panicked.
+    #[error("the method panicked: {message}")]
+    Panicked {
+        /// What it said.
+        message: String,
+    },
+    /// The state's: the server, or the connection, has too much to do. It was not run.
+    #[error("too many calls are under way: call again later")]
+    Backpressure,
+    /// Somebody's: what came cannot be read, although the hashes agree.
+    #[error("{what} cannot be read: does a hand-written Serialize fit its Deserialize?")]
+    Unreadable {
+        /// Arguments, or a result.
+        what: &'static str,
+    },
+    /// The caller's, or the method's: it cannot be written, or is too long.
+    #[error("{what} cannot be sent: {why}")]
+    Unsendable {
+        /// Arguments, or a result.
+        what: &'static str,
+        /// Why.
+        why: String,
+    },
+    /// The server's: it ended the call without an answer.
+    #[error("the server ended the call without an answer")]
+    Dropped,
+    /// The connection was closed.
+    #[error(transparent)]
+    Closed(#[from] Closed),
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
+}
+
+/// What a method that returns a `Result` gives its caller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError<E> {
+    /// The method's own error.
+    #[error("{0}")]
+    Method(E),
+    /// The call has no result.
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody serves under this name.
+    #[error(transparent)]
+    NoService(#[from] crate::ConnectError),
+    /// The peer's: what is served under this name is another service.
+    #[error("{name:?} serves {theirs:?}, and not {ours:?}")]
+    OtherService {
+        /// Under which name.
+        name: String,
+        /// What is wanted.
+        ours: &'static str,
+        /// What is served.
+        theirs: String,
+    },
+    /// The peer's: it answers as no server of calls does.
+    #[error("who receives at {name:?} does not serve calls")]
+    NotServed {
+        /// Under which name.
+        name: String,
+    },
+    /// The peer's: it did not answer.
+    #[error("the server did not answer: {0}")]
+    Unanswered(#[from] RequestError),
+    /// No channels.
+    #[error(transparent)]
+    Channel(#[from] MakeChannelError),
+    /// A channel that was made is taken.
+    #[error(transparent)]
+    Taken(#[from] BindChannelError),
+    /// No port.
+    #[error(transparent)]
+    Port(#[from] BindError),
+    /// The greeting cannot be sent.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+}
+
+/// Why nothing is served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The name is taken, or there is no port.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The system's: no thread.
+    #[error("no thread to serve with: {0}")]
+    Thread(#[from] std::io::Error),
+}

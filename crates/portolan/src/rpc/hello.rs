@@ -1,0 +1,70 @@
+//! What client and server say to one another at the server's port.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The client presents both channels; the channels are the rights of the message.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hello {
+    pub(super) service: String,
+    pub(super) session: u64,
+    pub(super) period: Duration,
+    /// A send right for parcels comes with it, and is expected back.
+    pub(super) moves: bool,
+}
+
+/// What the server says.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Welcome { incarnation: u64 },
+    OtherService { service: String },
+}
+
+/// A server that moves: how many clients come with it.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Moving {
+    pub(super) service: String,
+    pub(super) incarnation: u64,
+    pub(super) clients: usize,
+}
+
+/// One of them; its state is in the message's extent.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct MovingClient {
+    pub(super) period: Duration,
+    /// Of the next parcel to it, if parcels are sent.
+    pub(super) parcel: Option<u64>,
+}
+
+/// Begins each, so that somebody else's message is not taken for one.
+const MAGIC: u64 = u64::from_le_bytes(*b"portrpc\x01");
+
+pub(super) fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
+    // Plain structs into memory: there is nothing to fail.
+    postcard::to_allocvec(&(MAGIC, value)).unwrap_or_default()
+}
+
+pub(super) fn from_bytes<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Option<T> {
+    let (magic, value) = postcard::from_bytes::<(u64, T)>(bytes).ok()?;
+    (magic == MAGIC).then_some(value)
+}
+
+impl Hello {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        to_bytes(self)
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        from_bytes(bytes)
+    }
+}
+
+impl Answer {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        to_bytes(self)
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        from_bytes(bytes)
+    }
+}

@@ -1,0 +1,204 @@
+//! Methods, and how a server finds the one that was called.
+
+use super::parcel::{self, Parcels};
+use super::schema::Hash;
+use portolan_proto::Flags;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// One method of a service, as `#[portolan::service]` describes it.
+///
+/// ```
+/// use portolan::rpc::{Hash, Method, Schema};
+/// let layout = Hash::new().word(u64::HASH).finish();
+/// let (old, new) = (Method::new("add", layout, false), Method::new("add", layout + 1, false));
+/// assert_ne!(old.id(), new.id());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Method {
+    name: &'static str,
+    layout: u64,
+    id: u32,
+    moves: bool,
+    flags: Flags,
+}
+
+impl Method {
+    /// The method that every service has: which methods it has.
+    pub(super) const DESCRIBE: u32 = 0;
+
+    /// A method whose arguments and result have this hash together.
+    pub const fn new(name: &'static str, layout: u64, moves: bool) -> Self {
+        let hash = Hash::new().text(name).word(layout).finish();
+        let [a, b, c, d, e, f, g, h] = hash.to_le_bytes();
+        let id = u32::from_le_bytes([a ^ e, b ^ f, c ^ g, d ^ h]);
+        Self {
+            name,
+            layout,
+            id: if id == Self::DESCRIBE { 1 } else { id },
+            moves,
+            flags: Flags(0),
+        }
+    }
+
+    /// See [`Self::DESCRIBE`].
+    pub(super) const fn describe() -> Self {
+        Self {
+            name: "describe",
+            layout: 0,
+            id: Self::DESCRIBE,
+            moves: false,
+            flags: Flags(0),
+        }
+    }
+
+    const fn with(mut self, flag: Flags, on: bool) -> Self {
+        if on {
+            self.flags = self.flags.with(flag);
+        }
+        self
+    }
+
+    /// Nobody waits for it to end.
+    #[must_use]
+    pub const fn one_way(self, on: bool) -> Self {
+        self.with(Flags::ONE_WAY, on)
+    }
+
+    /// What is lost stays lost.
+    #[must_use]
+    pub const fn best_effort(self, on: bool) -> Self {
+        self.with(Flags::BEST_EFFORT, on)
+    }
+
+    /// Its arguments and results have no checksum; the packets' heads have.
+    #[must_use]
+    pub const fn unchecked(self, on: bool) -> Self {
+        self.with(Flags::UNCHECKED, on)
+    }
+
+    /// Its name.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The hash of arguments and result.
+    pub const fn layout(&self) -> u64 {
+        self.layout
+    }
+
+    /// What a call says: 32 bits of the hash of name and layout.
+    pub const fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Whether extents may move with it.
+    pub const fn moves(&self) -> bool {
+        self.moves
+    }
+
+    pub(super) const fn flags(&self) -> Flags {
+        self.flags
+    }
+
+    /// Whether no two have the same id.
+    pub const fn are_distinct(methods: &[Self]) -> bool {
+        let mut a = 0;
+        while a < methods.len() {
+            let mut b = a + 1;
+            while b < methods.len() {
+                if methods[a].id == methods[b].id {
+                    return false;
+                }
+                b += 1;
+            }
+            a += 1;
+        }
+        true
+    }
+}
+
+/// What [`super::serve`] serves; `#[portolan::service]` implements it.
+pub trait Service: Send + Sync + 'static {
+    /// Its name.
+    const NAME: &'static str;
+    /// Its methods.
+    const METHODS: &'static [Method];
+
+    /// Runs the method with this [`Method::id`].
+    ///
+    /// # Errors
+    ///
+    /// [`NotDispatched`]; it was not run.
+    fn dispatch(&self, method: u32, call: &mut Dispatch<'_>) -> Result<(), NotDispatched>;
+}
+
+/// Why a method was not run, or its result is not to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotDispatched {
+    /// There is no such method.
+    UnknownMethod,
+    /// The arguments are not what it takes.
+    Unreadable,
+    /// The result cannot be written.
+    Unwritable,
+}
+
+/// A call on its way to its method.
+pub struct Dispatch<'a> {
+    pub(super) arguments: &'a [u8],
+    pub(super) result: &'a mut Vec<u8>,
+    pub(super) parcels: Option<&'a Arc<Parcels>>,
+}
+
+impl<'a> Dispatch<'a> {
+    /// Its arguments.
+    ///
+    /// # Errors
+    ///
+    /// [`NotDispatched::Unreadable`].
+    pub fn arguments<T: Deserialize<'a>>(&self) -> Result<T, NotDispatched> {
+        let read = || postcard::take_from_bytes::<T>(self.arguments);
+        match parcel::unpacking(self.parcels, read) {
+            Ok((arguments, [])) => Ok(arguments),
+            _ => Err(NotDispatched::Unreadable),
+        }
+    }
+
+    /// Its result.
+    ///
+    /// # Errors
+    ///
+    /// [`NotDispatched::Unwritable`].
+    pub fn returns<T: Serialize + ?Sized>(&mut self, result: &T) -> Result<(), NotDispatched> {
+        pack(result, self.result, self.parcels).map_err(|_| NotDispatched::Unwritable)
+    }
+}
+
+/// Why something was not written as bytes.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotPacked {
+    #[error("{0}")]
+    Serialiser(#[from] postcard::Error),
+    #[error(transparent)]
+    Parcel(#[from] parcel::NotSent),
+}
+
+/// Writes a value to `out`, in place of what was there; its extents are on their way then.
+pub(super) fn pack<T: Serialize + ?Sized>(
+    value: &T,
+    out: &mut Vec<u8>,
+    parcels: Option<&Arc<Parcels>>,
+) -> Result<(), NotPacked> {
+    out.clear();
+    let bytes = std::mem::take(out);
+    let (written, extents) = parcel::packing(parcels, || postcard::to_extend(value, bytes));
+    *out = written?;
+    if let Some((number, extents)) = extents {
+        parcels
+            .ok_or(parcel::NotSent::NoWay)?
+            .send(number, extents)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Calls: a trait in one process, its implementation in another.
+//!
+//! ```
+//! use portolan::rpc::{self, CallError, Schema};
+//! use portolan::{Deadline, Domain};
+//! use serde::{Deserialize, Serialize};
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! #[portolan::service]
+//! pub trait Account {
+//!     /// What there is afterwards.
+//!     fn withdraw(&self, amount: u64) -> Result<u64, Refused>;
+//!     #[rpc(one_way)]
+//!     fn note(&self, text: &str);
+//! }
+//!
+//! #[derive(Debug, PartialEq, Schema, Serialize, Deserialize)]
+//! pub enum Refused {
+//!     TooLittle { there: u64 },
+//! }
+//!
+//! struct Purse(AtomicU64);
+//! impl Account for Purse {
+//!     fn withdraw(&self, amount: u64) -> Result<u64, Refused> {
+//!         let there = self.0.load(Ordering::Relaxed);
+//!         let rest = there.checked_sub(amount).ok_or(Refused::TooLittle { there })?;
+//!         self.0.store(rest, Ordering::Relaxed);
+//!         Ok(rest)
+//!     }
+//!     fn note(&self, _text: &str) {}
+//! }
+//!
+//! let domain = Domain::private()?; // Domain::join("name")? among processes
+//! let purse = AccountService(Purse(AtomicU64::new(100)));
+//! let _server = rpc::serve(&domain, "purse", purse, &Default::default())?;
+//!
+//! let client = AccountClient::connect(&domain, "purse", Deadline::NEVER)?;
+//! client.note("for the ferry")?;
+//! assert_eq!(client.withdraw(30), Ok(70));
+//! let refused = CallError::Method(Refused::TooLittle { there: 70 });
+//! assert_eq!(client.withdraw(90), Err(refused));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What becomes of a call
+//!
+//! A connection is two message-consistent channels, which lose what their reader is too slow
+//! for; on them stands a whole transport (`portolan-proto`). So a call ends in its
+//! result or an error, and its method runs at most once. [`RpcError`] says what happened,
+//! and whether it may have run.
+//!
+//! | | |
+//! |---|---|
+//! | per method | `#[rpc(one_way)]`, `#[rpc(best_effort)]`, `#[rpc(no_checksum)]` |
+//! | time | each call has a deadline ([`ClientOptions::limit`], `client.within(..)`), which the method can ask for ([`Context`]) |
+//! | giving up | `client.start_method(..)` returns a [`Pending`]; dropped, it is cancelled |
+//! | large data | [`Large`]: an extent in arguments or result, by move |
+//! | threads | [`Concurrency`]: one a client, one a call, a pool; too many calls are refused |
+//! | versions | a method is called by the hash of its name and its types ([`Schema`]); others give [`RpcError::OtherVersion`] or [`RpcError::UnknownMethod`] |
+//! | a server that moves | [`Server::move_to`], [`take_over`]: its clients notice nothing |
+//! | deaths | [`RpcError::ServerDied`] at once, by the channel and the server's port |
+//!
+//! The client makes both channels and presents them at the server's port. Arguments and
+//! results are written by `serde` in the `postcard` format, extents go through a port.
+
+mod client;
+mod error;
+mod hello;
+mod link;
+mod method;
+mod moving;
+mod parcel;
+mod schema;
+mod serve;
+mod work;
+
+pub use client::{ClientOptions, Pending, Stub};
+pub use error::{CallError, ConnectError, RpcError, ServeError};
+pub use method::{Dispatch, Method, NotDispatched, Service};
+pub use moving::{MoveError, take_over};
+pub use parcel::Large;
+pub use portolan_derive::Schema;
+pub use portolan_proto::{ClientCounts, Closed, Misbehaved, ServerCounts};
+pub use schema::{Hash, Schema};
+pub use serve::{Concurrency, Server, ServerOptions, serve};
+pub use work::Context;

@@ -1,0 +1,168 @@
+//! The service of these tests.
+
+use portolan::rpc::{Context, Large, Schema};
+use portolan::{Deadline, Domain, Segment};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, PartialEq, Eq, Schema, Serialize, Deserialize)]
+pub(crate) enum Fault {
+    Overflow { a: u64, b: u64 },
+    Named(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Schema, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) name: String,
+    pub(crate) values: Vec<f64>,
+    pub(crate) tags: BTreeMap<String, Option<u8>>,
+}
+
+#[portolan::service]
+pub(crate) trait Test {
+    fn null(&self);
+    fn add(&self, a: u64, b: u64) -> Result<u64, Fault>;
+    fn same(&self, record: Record, bytes: &[u8], text: &str) -> (Record, Vec<u8>, String);
+    fn fill(&self, len: usize, byte: u8) -> Large;
+    fn total(&self, pieces: Vec<Large>, refuse: bool) -> Result<u64, Fault>;
+    fn panic(&self, how: String);
+    /// Until the client gives up, or for so many milliseconds.
+    fn wait(&self, millis: u64) -> bool;
+    #[rpc(one_way)]
+    fn count(&self, by: u64);
+    fn counted(&self) -> u64;
+    /// How often it was told that its client waits no more.
+    fn given_up(&self) -> u64;
+    #[rpc(best_effort)]
+    fn hint(&self) -> u64;
+    #[rpc(no_checksum)]
+    fn raw(&self, bytes: &[u8]) -> usize;
+    /// How often this number was seen before.
+    fn once(&self, number: u64) -> u64;
+    fn pid(&self) -> u32;
+}
+
+pub(crate) struct Tested {
+    pub(crate) domain: Domain,
+    pub(crate) counted: AtomicU64,
+    pub(crate) given_up: AtomicU64,
+    pub(crate) seen: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl Tested {
+    pub(crate) fn service(domain: &Domain) -> TestService<Self> {
+        TestService(Self {
+            domain: domain.clone(),
+            counted: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
+            seen: Mutex::default(),
+        })
+    }
+}
+
+/// The segment in which servers of several processes keep count together, if there is one.
+pub(crate) const LEDGER: &str = "ledger";
+
+impl Tested {
+    fn ledger(&self) -> Option<Segment> {
+        self.domain.find_segment(LEDGER, Deadline::NOW).ok()
+    }
+}
+
+impl Test for Tested {
+    fn null(&self) {}
+
+    fn add(&self, a: u64, b: u64) -> Result<u64, Fault> {
+        a.checked_add(b).ok_or(Fault::Overflow { a, b })
+    }
+
+    fn same(&self, record: Record, bytes: &[u8], text: &str) -> (Record, Vec<u8>, String) {
+        (record, bytes.to_vec(), text.to_owned())
+    }
+
+    fn fill(&self, len: usize, byte: u8) -> Large {
+        let mut extent = self.domain.allocate(len).unwrap();
+        extent.fill(byte);
+        extent.into()
+    }
+
+    fn total(&self, pieces: Vec<Large>, refuse: bool) -> Result<u64, Fault> {
+        if refuse {
+            return Err(Fault::Named("refused".to_owned()));
+        }
+        let extents = pieces.into_iter().map(|p| p.into_extent().unwrap());
+        Ok(extents
+            .map(|e| e.iter().map(|&b| u64::from(b)).sum::<u64>())
+            .sum())
+    }
+
+    fn panic(&self, how: String) {
+        panic!("{how}");
+    }
+
+    fn wait(&self, millis: u64) -> bool {
+        let context = Context::current().unwrap();
+        let end = Instant::now() + Duration::from_millis(millis);
+        while Instant::now() < end {
+            if context.is_given_up() {
+                self.given_up.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    fn count(&self, by: u64) {
+        self.counted.fetch_add(by, Ordering::Relaxed);
+        if let Some(ledger) = self.ledger() {
+            ledger.words()[0].fetch_add(by, Ordering::Relaxed);
+        }
+    }
+
+    fn counted(&self) -> u64 {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    fn given_up(&self) -> u64 {
+        self.given_up.load(Ordering::Relaxed)
+    }
+
+    fn hint(&self) -> u64 {
+        7
+    }
+
+    fn raw(&self, bytes: &[u8]) -> usize {
+        bytes.len()
+    }
+
+    fn once(&self, number: u64) -> u64 {
+        if let Some(ledger) = self.ledger() {
+            let word = usize::try_from(number).unwrap();
+            return ledger.words()[word].fetch_add(1, Ordering::Relaxed);
+        }
+        let mut seen = self.seen.lock().unwrap();
+        let times = seen.entry(number).or_default();
+        *times += 1;
+        *times - 1
+    }
+
+    fn pid(&self) -> u32 {
+        std::process::id()
+    }
+}
+
+/// Waits until `done` says so.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
