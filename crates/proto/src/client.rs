@@ -81,7 +81,7 @@ impl Client {
         self.send(link, Kind::Hello, 0, &[]);
     }
 
-    /// Takes for granted that the server of `incarnation` is there and knows this session,
+    /// Takes for granted that the server of `incarnation` is there and knows this connection,
     /// as when both met elsewhere: no greeting is needed.
     pub fn met(&mut self, incarnation: u64) {
         self.incarnation = Some(incarnation);

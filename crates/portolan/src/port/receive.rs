@@ -317,9 +317,9 @@ impl ReceiveRight {
         }
         if !message.extents.is_empty() {
             let bytes = &queue.port.receiver.bytes;
-            // Relaxed: a counter with one writer.
-            let sum = bytes.load(Ordering::Relaxed) + message.len() as u64;
-            bytes.store(sum, Ordering::Relaxed);
+            // Relaxed: a counter with one writer; wrapping, should another scribble on it.
+            let sum = bytes.load(Ordering::Relaxed);
+            bytes.store(sum.wrapping_add(message.len() as u64), Ordering::Relaxed);
         }
         probe!(ReceiveTaken);
         origin

@@ -250,7 +250,7 @@ impl<'a> Ranges<'a> {
             of_level.load(Ordering::Relaxed),
         );
         let (count, blocks) = if one_more {
-            (count + 1, blocks + 1)
+            (count.saturating_add(1), blocks.saturating_add(1))
         } else {
             (count.saturating_sub(1), blocks.saturating_sub(1))
         };
