@@ -27,27 +27,28 @@
 //!   another member, another set, or another space's set. Bits are hints, and the port
 //!   itself is looked at before it is reported.
 
+mod error;
+mod guest;
+mod ready;
+mod wait;
+
+pub use error::{AddError, AddReaderError, WaitError, WaitSetError, WhyNoReader};
+pub use ready::{Ready, Token};
+
+#[cfg(feature = "tokio")]
+use crate::Disowned;
 use crate::channel::Reader;
 use crate::member::Member;
-use crate::tally;
-use crate::trace::About;
-use crate::wait::{Patience, Waiting, pause};
-use crate::{Deadline, Disowned, Domain, EventKind, NoDescriptor, ReceiveRight};
+use crate::wait::{Patience, Waiting};
+use crate::{Domain, NoDescriptor, ReceiveRight};
+use guest::{Guest, Place};
 use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
-use portolan_abi::thread::{At, Wait};
 use portolan_shm::atomic::Ordering;
-use portolan_shm::mark;
 use portolan_shm::wait_set::WaitSetEntry;
 use portolan_sys::bell::FutexFd;
-use portolan_sys::futex;
-use smallvec::SmallVec;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-
-/// Idle ports that stay loose for a while, because they were busy lately: a wait that
-/// spins looks at them, and their senders need not raise anything.
-const WARM: usize = 4;
 
 /// Waits for any number of ports at a cost that does not grow with their number.
 ///
@@ -107,156 +108,6 @@ pub struct WaitSet {
     /// What an async wait waits with.
     #[cfg(feature = "tokio")]
     async_bell: Option<crate::tokio::Bell>,
-}
-
-/// Room for one port, or one reader of a channel.
-#[derive(Default)]
-struct Place {
-    /// Goes up when a port leaves, so that its token names nothing.
-    generation: u32,
-    guest: Option<Guest>,
-    armed: bool,
-}
-
-/// What is waited for.
-enum Guest {
-    Port(ReceiveRight),
-    Reader(Reader),
-}
-
-impl Guest {
-    fn may_have(&mut self) -> bool {
-        match self {
-            Self::Port(port) => port.may_have(),
-            Self::Reader(reader) => reader.may_have(),
-        }
-    }
-
-    /// Arms it, also if it is armed; `false` if something is there.
-    fn arm(&mut self, link: u64) -> bool {
-        match self {
-            Self::Port(port) => {
-                port.disarm();
-                port.settle();
-                // W2. SeqCst: pairs with the look at the link in `wake`.
-                let sleep = &port.at().queue().port.sleep;
-                sleep.wait_set.store(link, Ordering::SeqCst);
-                port.arm()
-            }
-            Self::Reader(reader) => reader.arm_for(link),
-        }
-    }
-
-    fn disarm(&mut self) {
-        match self {
-            Self::Port(port) => {
-                port.disarm();
-                // W2. SeqCst: as above, and before the port's receiver reads its doorbell.
-                let sleep = &port.at().queue().port.sleep;
-                sleep.wait_set.store(0, Ordering::SeqCst);
-            }
-            Self::Reader(reader) => {
-                reader.arm_for(0);
-            }
-        }
-    }
-
-    fn member(&self) -> &Arc<Member> {
-        match self {
-            Self::Port(port) => &port.at().member,
-            Self::Reader(reader) => reader.member(),
-        }
-    }
-}
-
-/// Names one port of one [`WaitSet`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token {
-    index: u32,
-    generation: u32,
-}
-
-/// The ports where something is, each once.
-///
-/// ```
-/// # let domain = portolan::Domain::private()?;
-/// # let mut set = portolan::WaitSet::new(&domain)?;
-/// let ready = set.wait(portolan::Deadline::NOW)?;
-/// assert_eq!(ready.len(), 0);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, Default)]
-#[must_use = "the ports that it names wait to be served"]
-pub struct Ready {
-    /// The next one is the last.
-    tokens: SmallVec<[Token; 8]>,
-}
-
-/// Why there is no wait set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WaitSetError {
-    /// The state's: all of the domain's wait sets are in use.
-    #[error("the domain's {limit} wait sets are all in use: put more ports into each")]
-    NoRoom {
-        /// How many there are.
-        limit: usize,
-    },
-    /// See [`NoDescriptor`].
-    #[error(transparent)]
-    NoDescriptor(#[from] NoDescriptor),
-    /// See [`Disowned`].
-    #[error(transparent)]
-    Disowned(#[from] Disowned),
-}
-
-/// The caller's: the port belongs to another domain than the set. It is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("the port belongs to another domain than the wait set: make a wait set there")]
-pub struct AddError {
-    /// The port.
-    pub port: Box<ReceiveRight>,
-}
-
-/// Why a reader was not added. It is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("the reader was not added: {why}")]
-pub struct AddReaderError {
-    /// The reader.
-    pub reader: Box<Reader>,
-    /// Why not.
-    #[source]
-    pub why: WhyNoReader,
-}
-
-/// See [`AddReaderError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WhyNoReader {
-    /// The caller's.
-    #[error("it belongs to another domain than the wait set: make a wait set there")]
-    OtherDomain,
-    /// The state's: when it was bound, all entries for readers were taken.
-    #[error("its channel has too few entries: make it for more readers")]
-    NoEntry,
-    /// The caller's.
-    #[error("its channel does not signal, so nobody would raise it: make one that does, or poll")]
-    NotSignalled,
-    /// The state's.
-    #[error("the wait set has no place left: make another one")]
-    Full,
-}
-
-/// Why a wait failed. Nothing is lost: the next one names what there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WaitError {
-    /// See [`NoDescriptor`].
-    #[error(transparent)]
-    NoDescriptor(#[from] NoDescriptor),
-    /// See [`Disowned`].
-    #[error(transparent)]
-    Disowned(#[from] Disowned),
 }
 
 impl WaitSet {
@@ -470,212 +321,6 @@ impl WaitSet {
         self.waiting = waiting;
     }
 
-    /// Waits until something is at one of the ports; which of them, or none if the
-    /// deadline came first.
-    ///
-    /// # Errors
-    ///
-    /// [`WaitError`].
-    pub fn wait(&mut self, deadline: impl Into<Deadline>) -> Result<Ready, WaitError> {
-        self.member.present()?;
-        let deadline = deadline.into();
-        let mut ready = Ready::default();
-        self.entry().awake();
-        self.look(&mut ready);
-        if ready.is_empty() {
-            if !deadline.is_now() {
-                tally::waits(&self.member, Wait::Spinning(self.waiting_at()));
-                self.spin(&mut ready, deadline);
-                tally::waits(&self.member, Wait::Nothing);
-            } else if !self.is_watched() {
-                return Ok(ready);
-            }
-        }
-        while ready.is_empty() {
-            match self.round() {
-                Ok(found) => ready = found,
-                Err(bell) if deadline.has_passed() => {
-                    self.hush(bell)?;
-                    return Ok(ready);
-                }
-                Err(bell) => {
-                    tally::waits(&self.member, Wait::Sleeping(self.waiting_at()));
-                    mark!("sleep.before_futex");
-                    let _ = self.member.during(EventKind::Sleep, About::NOTHING, || {
-                        futex::wait(&self.entry().doorbell, bell, deadline.instant())
-                    });
-                    tally::waits(&self.member, Wait::Nothing);
-                    self.entry().awake();
-                }
-            }
-        }
-        Ok(self.named(ready))
-    }
-
-    /// Where its waiters wait, for people.
-    fn waiting_at(&self) -> At {
-        At::Set(u16::try_from(self.index).unwrap_or(u16::MAX))
-    }
-
-    /// Arms everything: what is ready, or that the set sleeps (W3), and the value of its
-    /// doorbell until something comes.
-    pub(crate) fn round(&mut self) -> Result<Ready, u32> {
-        let mut ready = Ready::default();
-        self.entry().awake();
-        loop {
-            self.arm(&mut ready);
-            self.gather(&mut ready);
-            if !ready.is_empty() {
-                return Ok(ready);
-            }
-            if let Some(bell) = self.entry().sleep() {
-                return Err(bell);
-            }
-        }
-    }
-
-    /// About to be given out.
-    pub(crate) fn named(&mut self, mut ready: Ready) -> Ready {
-        self.stir();
-        ready.tokens.reverse();
-        ready
-    }
-
-    /// Looks at the loose ports, arms all but a few of those where nothing is, and takes
-    /// what was raised.
-    fn look(&mut self, ready: &mut Ready) {
-        let Self {
-            index: set,
-            places,
-            loose,
-            ..
-        } = self;
-        let mut warm = 0;
-        loose.retain(|index| {
-            let place = &mut places[*index as usize];
-            if place.may_have() {
-                ready.push(*index, place);
-                return true;
-            }
-            warm += 1;
-            if warm <= WARM || place.arm(link(*set, *index)) {
-                return warm <= WARM;
-            }
-            ready.push(*index, place);
-            true
-        });
-        self.gather(ready);
-    }
-
-    /// Arms the loose ports, or finds that something is there.
-    fn arm(&mut self, ready: &mut Ready) {
-        let Self {
-            index: set,
-            places,
-            loose,
-            ..
-        } = self;
-        loose.retain(|index| {
-            let place = &mut places[*index as usize];
-            let armed = place.arm(link(*set, *index));
-            if !armed {
-                ready.push(*index, place);
-            }
-            !armed
-        });
-    }
-
-    /// Takes what was raised, and looks at each of those ports.
-    fn gather(&mut self, ready: &mut Ready) {
-        let Self {
-            member,
-            index: set,
-            places,
-            loose,
-            ..
-        } = self;
-        let entry = &member.tables().wait_sets[*set as usize];
-        if !entry.is_raised() {
-            return;
-        }
-        entry.drain(|member| {
-            let Ok(index) = u32::try_from(member) else {
-                return;
-            };
-            // W5: nobody's; or loose, and looked at as such.
-            let Some(place) = places.get_mut(member).filter(|p| p.armed) else {
-                return;
-            };
-            if !place.arm(link(*set, index)) {
-                loose.push(index);
-                ready.push(index, place);
-            }
-        });
-    }
-
-    /// Looks again and again, for as long as that has paid lately.
-    fn spin(&mut self, ready: &mut Ready, deadline: Deadline) {
-        let polls = self.waiting == Waiting::Poll;
-        let looks = if self.waiting == Waiting::Adaptive {
-            self.patience.looks()
-        } else {
-            0
-        };
-        let mut look = 0;
-        while polls || look < looks {
-            let Self { places, loose, .. } = self;
-            let busy = loose.iter().any(|i| places[*i as usize].may_have());
-            if busy || self.entry().is_raised() {
-                self.look(ready);
-            }
-            if !ready.is_empty() {
-                self.patience.paid(look);
-                return;
-            }
-            if look % 256 == 255 && deadline.has_passed() {
-                return;
-            }
-            pause(look);
-            look = look.wrapping_add(1);
-        }
-        if looks > 0 {
-            self.patience.in_vain();
-        }
-    }
-
-    /// Nothing is there: the descriptor is not readable until something comes (W4).
-    fn hush(&mut self, bell: u32) -> Result<(), NoDescriptor> {
-        if !self.is_watched() {
-            self.entry().awake();
-            return Ok(());
-        }
-        // It may have rung for no reason as well.
-        let rung = self.bell.drain()?;
-        if rung || self.quiet != Some(bell) {
-            self.quiet = None;
-            let doorbell = &self.member.tables().wait_sets[self.index as usize].doorbell;
-            self.bell.arm(doorbell, bell)?;
-            self.quiet = Some(bell);
-        }
-        // And `asleep` stays set: senders, and the host after a death, ring the doorbell.
-        Ok(())
-    }
-
-    /// Something may be there: the descriptor becomes readable (W4).
-    fn stir(&mut self) {
-        if self.quiet.take().is_some() && self.member.present().is_ok() {
-            let doorbell = &self.entry().doorbell;
-            // A change, for a helper thread that has not fallen asleep on it yet.
-            doorbell.fetch_add(1, Ordering::SeqCst);
-            futex::wake(doorbell, u32::MAX);
-        }
-    }
-
-    fn is_watched(&self) -> bool {
-        // Relaxed: a descriptor that was asked for only now is readable still.
-        self.watched.load(Ordering::Relaxed)
-    }
-
     fn place(&mut self, token: Token) -> Option<&mut Place> {
         let place = self.places.get_mut(token.index as usize)?;
         (place.generation == token.generation && place.guest.is_some()).then_some(place)
@@ -706,43 +351,6 @@ impl WaitSet {
     }
 }
 
-impl Place {
-    fn may_have(&mut self) -> bool {
-        self.guest.as_mut().is_some_and(Guest::may_have)
-    }
-
-    /// Arms the guest, also if it is armed; `false` if something is there, and it is loose.
-    fn arm(&mut self, link: u64) -> bool {
-        let Some(guest) = &mut self.guest else {
-            return true;
-        };
-        self.armed = true;
-        if guest.arm(link) {
-            return true;
-        }
-        self.loosen();
-        false
-    }
-
-    /// Disarms the guest; `false` if it was not armed.
-    fn loosen(&mut self) -> bool {
-        let was = std::mem::take(&mut self.armed);
-        if let Some(guest) = self
-            .guest
-            .as_mut()
-            .filter(|g| was && g.member().present().is_ok())
-        {
-            guest.disarm();
-        }
-        was
-    }
-}
-
-/// What a port's entry says about its wait set.
-fn link(set: u32, place: u32) -> u64 {
-    u64::from(set + 1) | u64::from(place) << 32
-}
-
 /// Takes a wait set of the domain that nobody uses.
 fn take_entry(member: &Member) -> Result<(u32, &WaitSetEntry), WaitSetError> {
     let ours = 1 << 32 | u64::from(member.space);
@@ -760,35 +368,6 @@ fn take_entry(member: &Member) -> Result<(u32, &WaitSetEntry), WaitSetError> {
     Err(WaitSetError::NoRoom {
         limit: MAX_WAIT_SETS,
     })
-}
-
-impl Ready {
-    fn push(&mut self, index: u32, place: &Place) {
-        let generation = place.generation;
-        self.tokens.push(Token { index, generation });
-    }
-
-    /// How many ports are ready.
-    pub fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// Whether none is.
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
-    }
-}
-
-impl Iterator for Ready {
-    type Item = Token;
-
-    fn next(&mut self) -> Option<Token> {
-        self.tokens.pop()
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.tokens.len(), Some(self.tokens.len()))
-    }
 }
 
 impl AsFd for WaitSet {

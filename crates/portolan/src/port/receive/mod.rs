@@ -1,0 +1,350 @@
+//! Receiving: look, take, and wait if there is nothing.
+
+mod look;
+mod origin;
+mod wait;
+
+pub(super) use origin::Origin;
+
+use super::rights::{self, Right};
+use super::{SendOnceRight, SendRight, close};
+use crate::member::Member;
+use crate::message::{Message, Notice};
+use crate::region::Attached;
+use crate::trace::About;
+use crate::wait::{Patience, Waiting};
+use crate::{Deadline, Disowned, Extent, NoDescriptor};
+use portolan_abi::owner::Destination;
+use portolan_abi::port::{PortName, PortPhase, RightWord, event};
+use portolan_abi::slot::Kind;
+use portolan_abi::trace::EventKind;
+use portolan_shm::mark;
+use portolan_shm::queue::Cursor;
+use portolan_shm::region::read_text;
+use std::sync::atomic::Ordering;
+
+/// Whether the receiver will touch the message's pages at once (the paper's hint).
+///
+/// In a guarded domain [`Access::Now`] opens them in one batch and [`Access::Later`]
+/// leaves each to its first touch; forwarders want the latter. In a trusted domain,
+/// where pages stay mapped, [`Access::Now`] maps those that this process has never
+/// touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Open pages as they are touched, if they are.
+    #[default]
+    Later,
+    /// Open all pages now.
+    Now,
+}
+
+/// Why nothing was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// The state's: nothing came before the deadline.
+    #[error("no message came before the deadline")]
+    TimedOut,
+    /// The caller's: the port takes requests, not messages, or the other way round.
+    #[error("this port is {0}: use {1}")]
+    WrongKind(&'static str, &'static str),
+    /// The state's: the port was closed.
+    #[error("the port is closed")]
+    Closed,
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
+    /// See [`NoDescriptor`].
+    #[error(transparent)]
+    NoDescriptor(#[from] NoDescriptor),
+}
+
+impl From<QueueClosed> for ReceiveError {
+    fn from(_: QueueClosed) -> Self {
+        Self::Closed
+    }
+}
+
+/// The right to receive from a port. Dropping it closes the port.
+///
+/// One thread receives at a time; [`ReceiveRight::share`] makes a handle for several.
+pub struct ReceiveRight {
+    at: Attached,
+    cursor: Cursor,
+    patience: Patience,
+    waiting: Waiting,
+    by_urgency: bool,
+    given: bool,
+    /// What an async receive waits with.
+    #[cfg(feature = "tokio")]
+    bell: Option<crate::tokio::Bell>,
+}
+
+/// The queue is closed.
+pub(super) struct QueueClosed;
+
+impl ReceiveRight {
+    pub(super) fn new(at: Attached, by_urgency: bool) -> Self {
+        let cursor = Cursor::resume(at.queue());
+        Self {
+            at,
+            cursor,
+            patience: Patience::default(),
+            waiting: Waiting::default(),
+            by_urgency,
+            given: false,
+            #[cfg(feature = "tokio")]
+            bell: None,
+        }
+    }
+
+    /// Receives a message from an asynchronous port.
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError`]; nothing is lost.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        access: Access,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Message, ReceiveError> {
+        let mut message = Message::default();
+        self.receive_into(&mut message, access, deadline)?;
+        Ok(message)
+    }
+
+    /// As [`ReceiveRight::receive`], into a message that is already there; what it held is
+    /// dropped first. Saves moving it about.
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError`]; the message is empty then.
+    #[inline]
+    pub fn receive_into(
+        &mut self,
+        message: &mut Message,
+        access: Access,
+        deadline: impl Into<Deadline>,
+    ) -> Result<(), ReceiveError> {
+        message.clear();
+        let origin = self.next(message, deadline.into())?;
+        self.finish(origin, message, access)
+    }
+
+    /// Receives a message if one is there.
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError::TimedOut`] if none is.
+    #[inline]
+    pub fn try_receive(&mut self, access: Access) -> Result<Message, ReceiveError> {
+        self.receive(access, Deadline::NOW)
+    }
+
+    #[inline]
+    pub(super) fn finish(
+        &self,
+        origin: Origin,
+        message: &mut Message,
+        access: Access,
+    ) -> Result<(), ReceiveError> {
+        match origin.kind() {
+            Kind::Message | Kind::Reply => {}
+            Kind::Dropped | Kind::ServerDead => message.set_notice(Notice::SendOnceDropped),
+            Kind::Request => return Err(self.refuse(origin, message)),
+        }
+        self.open(message, access);
+        probe!(ReceiveOpened);
+        Ok(())
+    }
+
+    /// Cannot happen: a request is refused by an asynchronous port. If a buggy member sent
+    /// one all the same, its client is answered, and the message dropped.
+    #[cold]
+    fn refuse(&self, origin: Origin, message: &mut Message) -> ReceiveError {
+        message.clear();
+        drop(origin.reply().map(|word| self.once(word)));
+        ReceiveError::WrongKind("asynchronous", "send, and receive")
+    }
+
+    pub(super) fn once(&self, word: RightWord) -> Option<SendOnceRight> {
+        Some(SendOnceRight::new(
+            Attached::new(&self.at.member, word.port)?,
+            word.tag,
+        ))
+    }
+
+    /// Opens the message's pages as the hint says.
+    #[inline]
+    pub(super) fn open(&self, message: &Message, access: Access) {
+        if access == Access::Now && !message.extents.is_empty() {
+            self.open_now(message);
+        }
+    }
+
+    #[cold]
+    fn open_now(&self, message: &Message) {
+        let member = &self.at.member;
+        let extents = message.extents().iter().map(Extent::pages);
+        let first = extents.clone().next().map_or(0, |(page, _)| page);
+        let about = About::pages(first, message.len() as u64);
+        member.during(EventKind::Map, about, || match &member.guard {
+            Some(guard) => guard.open(extents),
+            None => extents.for_each(|(page, size)| crate::extent::map(member, page, size)),
+        });
+    }
+
+    /// The next message or notice, waiting for it; into `message`, which is empty.
+    #[inline]
+    pub(super) fn next(
+        &mut self,
+        message: &mut Message,
+        deadline: Deadline,
+    ) -> Result<Origin, ReceiveError> {
+        self.at.member.present()?;
+        if let Some(origin) = self.look(message)? {
+            return Ok(origin);
+        }
+        self.settle();
+        probe!(ReceiveLooked);
+        if deadline.is_now() {
+            return Err(ReceiveError::TimedOut);
+        }
+        self.wait(message, deadline)
+    }
+
+    /// Chooses how this port waits.
+    pub fn set_waiting(&mut self, waiting: Waiting) {
+        self.waiting = waiting;
+    }
+
+    /// A new send right on this port.
+    ///
+    /// If the port died at this instant the right is a dead name, as it would be a moment later.
+    pub fn make_send(&self) -> SendRight {
+        SendRight::make_counted(self.at.clone())
+    }
+
+    /// A new send-once right on this port.
+    pub fn make_send_once(&self) -> SendOnceRight {
+        SendOnceRight::make(self.at.clone())
+    }
+
+    /// Asks to be told, once, when no send right on this port is left anywhere
+    /// ([`Notice::NoMoreSenders`]). If there is none now, it is told at once.
+    pub fn request_no_more_senders(&self) {
+        self.at
+            .queue()
+            .port
+            .sleep
+            .wanted
+            .fetch_or(event::NO_MORE_SENDERS, Ordering::SeqCst);
+        rights::check_senders(&self.at.member, self.at.port);
+    }
+
+    /// How many send rights there are, held or travelling.
+    pub fn senders(&self) -> u32 {
+        rights::senders(&self.at.member, self.at.port)
+    }
+
+    /// Messages that wait.
+    pub fn depth(&self) -> usize {
+        self.at.queue().depth()
+    }
+
+    /// The name under which others find it.
+    pub fn name(&self) -> Option<String> {
+        Some(read_text(&self.at.queue().port.name.words)).filter(|n| !n.is_empty())
+    }
+
+    pub(crate) fn at(&self) -> &Attached {
+        &self.at
+    }
+
+    /// The bell of async receives, and the word that changes when something comes.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn bell_and_word(
+        &mut self,
+    ) -> (
+        &mut Option<crate::tokio::Bell>,
+        &std::sync::atomic::AtomicU32,
+    ) {
+        (&mut self.bell, &self.at.queue().port.sleep.doorbell)
+    }
+
+    /// Lays the port down, to be sent: what was taken is retired, so that the next receiver
+    /// finds nothing of ours.
+    pub(crate) fn lay_down(&mut self) {
+        self.disarm();
+        self.settle();
+    }
+
+    /// About to be published at `destination`: from here on the port is *moving*, and the
+    /// slot decides whose it is. Its queue stays where it is, in order.
+    pub(super) fn leave(&self, destination: Destination) {
+        self.at
+            .queue()
+            .port
+            .control
+            .transit
+            .store(destination.0, Ordering::Relaxed);
+        rights::set_phase(
+            &self.at.member,
+            self.at.port,
+            PortPhase::Moving,
+            self.at.member.space,
+        );
+        mark!("right.receive_leaves");
+    }
+
+    /// It was not published after all.
+    pub(super) fn stay(&self) {
+        rights::set_phase(
+            &self.at.member,
+            self.at.port,
+            PortPhase::Open,
+            self.at.member.space,
+        );
+    }
+
+    pub(super) fn given(mut self) {
+        self.given = true;
+    }
+
+    /// A receive right came in a message that we are about to take: the port is ours.
+    pub(super) fn arrive(member: &Member, port: PortName) {
+        rights::set_phase(member, port, PortPhase::Open, member.space);
+    }
+
+    /// The handle of a receive right that has arrived.
+    pub(super) fn resumed(at: Attached) -> Option<Self> {
+        let status = portolan_abi::port::PortStatus::unpack(
+            at.queue().port.control.status.load(Ordering::Acquire),
+        );
+        (status.generation == at.port.generation).then(|| Self::new(at, status.by_urgency))
+    }
+}
+
+impl Drop for ReceiveRight {
+    fn drop(&mut self) {
+        if !self.given && self.at.member.present().is_ok() {
+            close::close(&self.at.member, self.at.port.index);
+        }
+    }
+}
+
+impl From<ReceiveRight> for Right {
+    fn from(right: ReceiveRight) -> Self {
+        Self::Receive(right)
+    }
+}
+
+impl std::fmt::Debug for ReceiveRight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReceiveRight")
+            .field("port", &self.at.port)
+            .field("name", &self.name())
+            .finish()
+    }
+}

@@ -1,0 +1,149 @@
+//! Waiting for the next message: spin, then sleep.
+
+use super::{Origin, ReceiveError, ReceiveRight};
+use crate::Deadline;
+use crate::message::Message;
+use crate::tally;
+use crate::trace::About;
+use crate::wait::{Waiting, pause};
+use portolan_abi::thread::{At, Wait};
+use portolan_abi::trace::EventKind;
+use portolan_shm::mark;
+use portolan_sys::futex;
+use std::sync::atomic::Ordering;
+
+/// Looks at the next slot between looks at all else: events, and senders passed over.
+const LOOK_AROUND: u32 = 64;
+
+impl ReceiveRight {
+    /// Spins, then sleeps, until something comes.
+    #[cold]
+    pub(super) fn wait(
+        &mut self,
+        message: &mut Message,
+        deadline: Deadline,
+    ) -> Result<Origin, ReceiveError> {
+        let mut told = false;
+        let outcome = self.wait_for(message, deadline, &mut told);
+        if told {
+            tally::waits(&self.at.member, Wait::Nothing);
+        }
+        outcome
+    }
+
+    /// Tells people that this thread spins. Not before it has for a while: whoever is about
+    /// to find something has no time for this.
+    fn tell_spinning(&self, told: &mut bool) {
+        if !*told {
+            let port = At::Port(self.at.port.index);
+            tally::waits(&self.at.member, Wait::Spinning(port));
+            *told = true;
+        }
+    }
+
+    fn wait_for(
+        &mut self,
+        message: &mut Message,
+        deadline: Deadline,
+        told: &mut bool,
+    ) -> Result<Origin, ReceiveError> {
+        if self.waiting == Waiting::Poll {
+            return self.poll(message, deadline, told);
+        }
+        loop {
+            let looks = if self.waiting == Waiting::Sleep {
+                0
+            } else {
+                self.patience.looks()
+            };
+            for look in 0..looks {
+                if (look % LOOK_AROUND == 0 || !self.at.queue().is_still(&self.cursor))
+                    && let Some(origin) = self.look(message)?
+                {
+                    self.patience.paid(look);
+                    return Ok(origin);
+                }
+                if look % 256 == 255 {
+                    self.tell_spinning(told);
+                    if deadline.has_passed() {
+                        return Err(ReceiveError::TimedOut);
+                    }
+                }
+                pause(look);
+            }
+            if looks > 0 {
+                self.patience.in_vain();
+            }
+            self.sleep(deadline);
+            // Asleep it said so, and awake again that it spins.
+            *told = true;
+            if let Some(origin) = self.look(message)? {
+                return Ok(origin);
+            }
+            if deadline.has_passed() {
+                return Err(ReceiveError::TimedOut);
+            }
+        }
+    }
+
+    fn poll(
+        &mut self,
+        message: &mut Message,
+        deadline: Deadline,
+        told: &mut bool,
+    ) -> Result<Origin, ReceiveError> {
+        loop {
+            for _ in 0..16 {
+                let queue = self.at.queue();
+                (0..LOOK_AROUND).find(|_| {
+                    let stirs = !queue.is_still(&self.cursor);
+                    if !stirs {
+                        std::hint::spin_loop();
+                    }
+                    stirs
+                });
+                if let Some(origin) = self.look(message)? {
+                    return Ok(origin);
+                }
+                self.tell_spinning(told);
+            }
+            self.settle();
+            if deadline.has_passed() {
+                return Err(ReceiveError::TimedOut);
+            }
+        }
+    }
+
+    /// Sleeps until woken, if there is nothing (Q6).
+    fn sleep(&mut self, deadline: Deadline) {
+        // The last look may have retired slots that senders wait for.
+        self.settle();
+        let sleep = &self.at.queue().port.sleep;
+        let bell = sleep.doorbell.load(Ordering::SeqCst);
+        if self.arm() {
+            let port = At::Port(self.at.port.index);
+            tally::waits(&self.at.member, Wait::Sleeping(port));
+            mark!("sleep.before_futex");
+            probe!(SleepArmed);
+            let about = About::port(self.at.port.index);
+            let _ = self.at.member.during(EventKind::Sleep, about, || {
+                let doorbell = &self.at.queue().port.sleep.doorbell;
+                futex::wait(doorbell, bell, deadline.instant())
+            });
+            probe!(SleepWoken);
+            tally::waits(&self.at.member, Wait::Spinning(port));
+        }
+        self.disarm();
+        probe!(SleepDisarmed);
+    }
+
+    /// Says to all senders that this port must be woken; `false` if something is there.
+    pub(crate) fn arm(&mut self) -> bool {
+        let queue = self.at.queue();
+        queue.arm(&mut self.cursor) && queue.port.sleep.events.load(Ordering::SeqCst) == 0
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        self.at.queue().disarm(&mut self.cursor);
+    }
+}

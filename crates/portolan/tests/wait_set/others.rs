@@ -1,0 +1,116 @@
+//! Other processes send, and die.
+
+use crate::{Epoll, PATIENCE, drain, send, soon};
+use portolan::{Deadline, Domain, PortOptions, WaitSet, Waiting};
+use rustix::event::epoll::EventFlags;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+/// Set in another process of a test: the domain that it joins.
+const CHILD: &str = "PORTOLAN_TEST_WAIT_SET";
+
+/// Not a test: what the other processes run. Each line of input is sent to "inbox".
+#[test]
+fn sends_its_input() {
+    let Ok(name) = std::env::var(CHILD) else {
+        return;
+    };
+    let domain = Domain::join(&name).unwrap();
+    let right = domain.connect("inbox", soon()).unwrap();
+    let mut sets = Vec::new();
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        if line == "make sets" {
+            sets.extend((0..100).map(|_| WaitSet::new(&domain).unwrap()));
+        }
+        send(&right, &line);
+    }
+}
+
+/// Another process. Killed when dropped.
+struct Other(Child);
+
+impl Other {
+    fn of(domain: &Domain) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["others::sends_its_input", "--exact", "--nocapture"])
+            .env(CHILD, domain.name())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.0.stdin.as_ref().unwrap(), "{line}").unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn joined(test: &str) -> Domain {
+    let name = format!("test-wait-set-{test}-{}", std::process::id());
+    Domain::builder(&name).size(64 << 20).join().unwrap()
+}
+
+#[test]
+fn another_process_makes_the_descriptor_readable_by_sending_and_by_dying() {
+    let domain = joined("epoll");
+    let mut set = WaitSet::new(&domain).unwrap();
+    for _ in 0..50 {
+        set.add(domain.bind(PortOptions::unnamed()).unwrap())
+            .unwrap();
+    }
+    let inbox = set
+        .add(domain.bind(PortOptions::named("inbox")).unwrap())
+        .unwrap();
+    let epoll = Epoll::of(&set, EventFlags::empty());
+    let told = |set: &mut WaitSet, other: &mut Other, line: &str| {
+        // The set sleeps: only now is there something to wake it.
+        assert!(set.wait(Deadline::NOW).unwrap().is_empty());
+        match line {
+            "NoMoreSenders" => other.0.kill().unwrap(),
+            line => other.say(line),
+        }
+        loop {
+            assert!(epoll.wait(PATIENCE), "{line}");
+            let ready = set.wait(Deadline::NOW).unwrap();
+            if !ready.is_empty() {
+                assert_eq!(drain(set, ready), [line]);
+                return;
+            }
+        }
+    };
+    let mut other = Other::of(&domain);
+    for line in ["one", "two", "three"] {
+        told(&mut set, &mut other, line);
+    }
+    set.port(inbox).unwrap().request_no_more_senders();
+    // The host, which is this process, is told of the death and wakes who sleeps.
+    told(&mut set, &mut other, "NoMoreSenders");
+}
+
+#[test]
+fn a_dead_process_wakes_a_blocked_wait_and_leaves_its_sets() {
+    let domain = joined("death");
+    let inbox = domain.bind(PortOptions::named("inbox")).unwrap();
+    let mut set = WaitSet::new(&domain).unwrap();
+    set.set_waiting(Waiting::Sleep);
+    let token = set.add(inbox).unwrap();
+    // More sets than there are, were those of the dead not returned.
+    for round in 0..7 {
+        let mut other = Other::of(&domain);
+        other.say("make sets");
+        let ready = set.wait(soon()).unwrap();
+        assert_eq!(drain(&mut set, ready), ["make sets"], "{round}");
+        set.port(token).unwrap().request_no_more_senders();
+        drop(other);
+        let ready = set.wait(soon()).unwrap();
+        assert_eq!(drain(&mut set, ready), ["NoMoreSenders"], "{round}");
+    }
+}
