@@ -55,7 +55,7 @@ fn captain() -> Outcome {
         }
         load(voyage, arena, "cloth", 40)?;
         load(voyage, arena, "timber", 65)
-    })?;
+    })??;
     merchant.send(voyage.into_message(), Deadline::after(SOON))?;
 
     let message = port.receive(Access::Now, SOON)?;

@@ -23,7 +23,7 @@ use std::ops::{Deref, DerefMut};
 ///     let leaf = |value| arena.boxed(Node { value, left: None, right: None });
 ///     Ok(Node { value: 2, left: Some(leaf(1)?), right: Some(leaf(3)?) })
 /// })?;
-/// assert_eq!(tree.root().left.as_ref().map(|n| n.value), Some(1));
+/// assert_eq!(tree.root()?.left.as_ref().map(|n| n.value), Some(1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Boxed<'a, T>(Box<T, Handle<'a>>);

@@ -11,8 +11,8 @@ use std::ops::{Deref, DerefMut};
 /// use portolan::structure::{List, Structure};
 /// let domain = portolan::Domain::private()?;
 /// let mut numbers = Structure::<List<u32>>::build(&domain, |arena| Ok(arena.list()))?;
-/// numbers.edit(|list, _| list.push(7))?;
-/// assert_eq!(numbers.root()[..], [7]);
+/// numbers.edit(|list, _| list.push(7))??;
+/// assert_eq!(numbers.root()?[..], [7]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct List<'a, T>(Vec<T, Handle<'a>>);

@@ -19,8 +19,8 @@ use std::hash::{BuildHasher, Hash, RandomState};
 /// ages.edit(|map, arena| {
 ///     map.insert(arena.text("Ptolemy")?, 68)?;
 ///     Ok::<_, portolan::structure::NoRoom>(())
-/// })?;
-/// assert_eq!(ages.root().get("Ptolemy"), Some(&68));
+/// })??;
+/// assert_eq!(ages.root()?.get("Ptolemy"), Some(&68));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Map<'a, K, V> {

@@ -14,8 +14,8 @@ use std::ops::Deref;
 /// use portolan::structure::{Structure, Text};
 /// let domain = portolan::Domain::private()?;
 /// let mut name = Structure::<Text>::build(&domain, |arena| arena.text("porto"))?;
-/// name.edit(|text, _| text.push_str("lan"))?;
-/// assert_eq!(&**name.root(), "portolan");
+/// name.edit(|text, _| text.push_str("lan"))??;
+/// assert_eq!(&**name.root()?, "portolan");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Text<'a> {

@@ -36,8 +36,8 @@ const MOST: usize = 2 * LEAST + 1;
 ///         tree.insert(n, n * n)?;
 ///     }
 ///     Ok::<_, NoRoom>(())
-/// })?;
-/// let some: Vec<u32> = squares.root().range(3..6).map(|(_, square)| *square).collect();
+/// })??;
+/// let some: Vec<u32> = squares.root()?.range(3..6).map(|(_, square)| *square).collect();
 /// assert_eq!(some, [9, 16, 25]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -32,7 +32,7 @@
 //!     atlas.harbours.insert(arena.text("Genoa")?, genoa)?;
 //!     atlas.by_depth.insert(15, arena.text("Genoa")?)?;
 //!     Ok::<_, NoRoom>(())
-//! })?;
+//! })??;
 //! port.make_send().send(atlas.into_message(), WhenFull::Fail)?;
 //!
 //! // In another process: read it where it lies, change it, send it on.
@@ -59,7 +59,7 @@
 //! # let domain = portolan::Domain::private()?;
 //! let mut words = Structure::<List<Text>>::build(&domain, |arena| Ok(arena.list()))?;
 //! let mut kept = None;
-//! words.edit(|list, _| kept = list.pop()); // a text of an arena that is about to be sent
+//! words.edit(|list, _| kept = list.pop())?; // a text of an arena that is about to be sent
 //! # drop(kept);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -69,7 +69,7 @@
 //! # let domain = portolan::Domain::private()?;
 //! let mut words = Structure::<List<Text>>::build(&domain, |arena| Ok(arena.list()))?;
 //! let mut kept = None;
-//! words.edit(|list, _| kept = list.pop().map(|text| text.to_string())); // a copy may leave
+//! words.edit(|list, _| kept = list.pop().map(|text| text.to_string()))?; // a copy may leave
 //! # drop(kept);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -81,7 +81,7 @@
 //! # let domain = portolan::Domain::private()?;
 //! let mut one = Structure::<Text>::build(&domain, |arena| arena.text("one"))?;
 //! let mut two = Structure::<Text>::build(&domain, |arena| arena.text("two"))?;
-//! one.edit(|one, _| two.edit(|two, _| std::mem::swap(one, two)));
+//! one.edit(|one, _| two.edit(|two, _| std::mem::swap(one, two)))??;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -92,7 +92,7 @@
 //! # let domain = portolan::Domain::private()?;
 //! let mut text = Structure::<Text>::build(&domain, |arena| arena.text("one"))?;
 //! let message = text.into_message();
-//! text.edit(|text, _| text.clear());
+//! text.edit(|text, _| text.clear())?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -139,8 +139,8 @@ const HEAD: usize = 4096;
 ///         tree.insert(prime, ())?;
 ///     }
 ///     Ok::<_, NoRoom>(())
-/// })?;
-/// assert!(primes.root().keys().is_sorted());
+/// })??;
+/// assert!(primes.root()?.keys().is_sorted());
 /// let message = primes.into_message();
 /// assert_eq!(message.root::<Tree<u32, ()>>()?.len(), 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -236,33 +236,28 @@ impl<T: Root> Structure<T> {
         })
     }
 
-    /// The root.
+    /// The root, read where it lies.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// If another member damaged the structure's head, which is a bug in that program; and
-    /// in a forked child, which has no part of the region.
-    pub fn root(&self) -> &T::At<'_> {
-        match place::read::<T>(&self.message) {
-            Ok(root) => root,
-            Err(error) => panic!("a structure that was built, or checked, has its root: {error}"),
-        }
+    /// Its type was compared when the structure was built or received, so only what comes
+    /// from outside is left: [`RootError::Torn`] if another member damaged the head since,
+    /// and [`RootError::Disowned`] in a forked child, which has no part of the region.
+    pub fn root(&self) -> Result<&T::At<'_>, RootError> {
+        place::read::<T>(&self.message)
     }
 
     /// Runs `change` on the root. It may put in, take out and grow; see the module's
     /// documentation for what may leave it.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// As [`Structure::root`].
+    /// As [`Structure::root`]; then `change` was not run.
     pub fn edit<R>(
         &mut self,
         change: impl for<'r, 'a> FnOnce(&'r mut T::At<'a>, Arena<'a>) -> R,
-    ) -> R {
-        match place::edit::<T, R>(&mut self.message, change) {
-            Ok(changed) => changed,
-            Err(error) => panic!("a structure that was built, or checked, has its root: {error}"),
-        }
+    ) -> Result<R, RootError> {
+        place::edit::<T, R>(&mut self.message, change)
     }
 
     /// Bytes of all its extents.

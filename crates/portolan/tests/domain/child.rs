@@ -1,5 +1,6 @@
 //! Another process of a test, and what it can be told to do.
 
+use portolan::structure::Structure;
 use portolan::{Access, Deadline, Domain, Extent, Message, PortOptions, ReceiveRight, SendRight};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -352,6 +353,7 @@ impl State {
     /// Forks; the child says what it finds, then sleeps until it is killed.
     fn fork(&mut self) -> Answer {
         let (mut read, mut write) = std::io::pipe()?;
+        let seven = Structure::<u64>::build(self.domain(), |_| Ok(7))?;
         // SAFETY:
         // - The child calls the library, whose refusal is what is tested, writes to a pipe,
         //   and ends with `_exit`. The harness runs no other thread that holds a lock we need.
@@ -361,7 +363,8 @@ impl State {
             let again = Domain::join("another").err().map(debug);
             let copy = self.domain.clone();
             drop(copy);
-            let _ = writeln!(write, "{refused:?} {again:?}");
+            let root = seven.root().err().map(debug);
+            let _ = writeln!(write, "{refused:?} {again:?} {root:?}");
             drop(write);
             loop {
                 std::thread::sleep(Duration::from_secs(1000));

@@ -20,7 +20,10 @@ fn a_forked_child_is_no_member_and_says_so() {
     let name = unique("fork");
     let mut host = Child::joined(&name);
     let (pid, said) = fork(&mut host);
-    assert_eq!(said, r#"Some("Disowned(Forked)") Some("Forked")"#);
+    assert_eq!(
+        said,
+        r#"Some("Disowned(Forked)") Some("Forked") Some("Disowned(Forked)")"#
+    );
     // The parent is what it was.
     assert_eq!(host.ask("allocate 4096"), "done");
     assert_eq!(Child::joined(&name).space(), 2);

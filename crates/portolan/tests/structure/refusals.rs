@@ -55,7 +55,7 @@ fn a_root_is_asked_for_as_another_type() {
     let refused = message.into_structure::<Tree<u64, Text>>().err().unwrap();
     assert!(matches!(refused.error, RootError::OtherType { .. }));
     let words = refused.message.into_structure::<List<Text>>().unwrap();
-    assert_eq!(words.root().len(), 1);
+    assert_eq!(words.root().unwrap().len(), 1);
 }
 
 #[test]
@@ -208,6 +208,26 @@ fn a_damaged_head_is_found() {
     let error = damaged(24, &[1; 8]).err().unwrap();
     assert!(matches!(error, RootError::OtherBuild { .. }), "{error:?}");
     assert!(error.to_string().contains("hashbrown 0.17.1"), "{error}");
+}
+
+#[test]
+fn a_head_that_is_damaged_after_the_check_is_found_too() {
+    let domain = Domain::private().unwrap();
+    for (at, bytes) in [(0, b"x".as_slice()), (32, &[0xff; 8]), (56, &[0xff; 8])] {
+        let mut words = words(&domain).into_structure::<List<Text>>().unwrap();
+        assert_eq!(words.root().map(|list| list.len()), Ok(1));
+        // What nobody else may write to; a member with a stray pointer does.
+        let message = words.into_message();
+        let address = message.extents()[0].address();
+        words = message.into_structure().unwrap();
+        scribble(address + at, bytes);
+        assert_eq!(words.root().map(|list| list.len()), Err(RootError::Torn));
+        let mut ran = false;
+        assert_eq!(words.edit(|_, _| ran = true), Err(RootError::Torn));
+        assert!(!ran, "nothing is done to a structure that is not whole");
+        // What it can be used for still: to be given back.
+        drop(words.into_message());
+    }
 }
 
 #[test]

@@ -64,13 +64,15 @@ fn what_outgrows_the_limit_is_told_and_loses_nothing() {
     let domain = small();
     let value = |n: u64| [n; 8];
     let mut one = everything(&domain);
-    let map =
-        one.edit(|all, _| until_full(|n| all.map.insert(n, value(n)).map(drop), |n| (n, value(n))));
+    let map = one
+        .edit(|all, _| until_full(|n| all.map.insert(n, value(n)).map(drop), |n| (n, value(n))))
+        .unwrap();
     assert!(map > 1000);
-    assert!((0..map).all(|n| one.root().map.get(&n) == Some(&value(n))));
-    assert_eq!(one.root().map.len() as u64, map);
+    assert!((0..map).all(|n| one.root().unwrap().map.get(&n) == Some(&value(n))));
+    assert_eq!(one.root().unwrap().map.len() as u64, map);
     // An entry that is there already needs no room.
-    one.edit(|all, _| assert_eq!(all.map.insert(0, value(0)).unwrap(), Some(value(0))));
+    one.edit(|all, _| assert_eq!(all.map.insert(0, value(0)).unwrap(), Some(value(0))))
+        .unwrap();
     // It is whole, so it may be sent; and once there is memory, it goes on.
     let slots = PortOptions::unnamed().inline_bytes(400);
     let mut port = domain.bind(slots).unwrap();
@@ -82,19 +84,23 @@ fn what_outgrows_the_limit_is_told_and_loses_nothing() {
     one.edit(|all, _| {
         all.map.retain(|n, _| n % 2 == 0);
         all.map.insert(map, value(map)).map(drop).unwrap();
-    });
+    })
+    .unwrap();
     drop(one);
 
     let mut two = everything(&domain);
-    let tree = two.edit(|all, _| {
-        until_full(
-            |n| all.tree.insert(n, value(n)).map(drop),
-            |n| (n, value(n)),
-        )
-    });
-    assert_eq!(two.root().tree.len() as u64, tree);
+    let tree = two
+        .edit(|all, _| {
+            until_full(
+                |n| all.tree.insert(n, value(n)).map(drop),
+                |n| (n, value(n)),
+            )
+        })
+        .unwrap();
+    assert_eq!(two.root().unwrap().tree.len() as u64, tree);
     assert!(
         two.root()
+            .unwrap()
             .tree
             .iter()
             .map(|(k, v)| (*k, *v))
@@ -106,59 +112,67 @@ fn what_outgrows_the_limit_is_told_and_loses_nothing() {
             assert_eq!(all.tree.remove(&n), Some(value(n)));
         }
         all.tree.insert(tree, value(tree)).map(drop).unwrap();
-    });
+    })
+    .unwrap();
     drop(two);
 
     let mut three = everything(&domain);
-    let list = three.edit(|all, _| until_full(|n| all.list.push(value(n)), value));
+    let list = three
+        .edit(|all, _| until_full(|n| all.list.push(value(n)), value))
+        .unwrap();
     assert!(
         list > 1000
             && three
                 .root()
+                .unwrap()
                 .list
                 .iter()
                 .eq((0..list).map(value).collect::<Vec<_>>().iter())
     );
-    let boxes = three.edit(|all, arena| {
-        all.list = arena.list();
-        let mut boxes = 0;
-        loop {
-            let next = all.boxes.take();
-            match arena.boxed(Link {
-                more: [7; 64],
-                next,
-            }) {
-                Ok(link) => all.boxes = Some(link),
-                Err(full) => {
-                    all.boxes = full.item.next;
-                    return boxes;
+    let boxes = three
+        .edit(|all, arena| {
+            all.list = arena.list();
+            let mut boxes = 0;
+            loop {
+                let next = all.boxes.take();
+                match arena.boxed(Link {
+                    more: [7; 64],
+                    next,
+                }) {
+                    Ok(link) => all.boxes = Some(link),
+                    Err(full) => {
+                        all.boxes = full.item.next;
+                        return boxes;
+                    }
                 }
+                boxes += 1;
             }
-            boxes += 1;
-        }
-    });
-    let mut next = three.root().boxes.as_ref();
+        })
+        .unwrap();
+    let mut next = three.root().unwrap().boxes.as_ref();
     for _ in 0..boxes {
         assert_eq!(next.unwrap().more, [7; 64]);
         next = next.unwrap().next.as_ref();
     }
     assert!(next.is_none() && boxes > 1000);
-    let text = three.edit(|all, _| {
-        // Not one by one: a box's drop drops the next.
-        while let Some(link) = all.boxes.take() {
-            all.boxes = link.into_inner().next;
-        }
-        loop {
-            let len = all.text.len();
-            let more = "ä".repeat(len.max(1));
-            if let Err(reason) = all.text.push_str(&more) {
-                assert!(matches!(reason, NoRoom::OutOfPages { .. }), "{reason:?}");
-                return len;
+    let text = three
+        .edit(|all, _| {
+            // Not one by one: a box's drop drops the next.
+            while let Some(link) = all.boxes.take() {
+                all.boxes = link.into_inner().next;
             }
-        }
-    });
-    assert_eq!(three.root().text.len(), text);
-    assert!(three.root().text.chars().all(|c| c == 'ä'));
+            loop {
+                let len = all.text.len();
+                let more = "ä".repeat(len.max(1));
+                if let Err(reason) = all.text.push_str(&more) {
+                    assert!(matches!(reason, NoRoom::OutOfPages { .. }), "{reason:?}");
+                    return len;
+                }
+            }
+        })
+        .unwrap();
+    assert_eq!(three.root().unwrap().text.len(), text);
+    assert!(three.root().unwrap().text.chars().all(|c| c == 'ä'));
 
     // And all of it comes back.
     drop(three);
@@ -210,6 +224,7 @@ fn memory_is_used_again() {
             }
             Ok::<_, NoRoom>(())
         })
+        .unwrap()
         .unwrap();
         if round == 10 {
             settled = all.capacity();
@@ -249,13 +264,15 @@ fn a_panic_in_an_edit_leaves_a_structure_that_is_whole() {
                 all.map.insert(n, [n; 8]).map(drop).unwrap();
                 assert!(n < 4000, "stop here");
             }
-        });
+        })
+        .unwrap();
     }));
     assert!(panicked.is_err());
     // Also what was grown meanwhile is the message's.
     assert!(all.capacity() > before);
-    assert_eq!(all.root().map.len(), 4001);
+    assert_eq!(all.root().unwrap().map.len(), 4001);
     all.edit(|all, _| all.map.insert(9999, [1; 8]).map(drop))
+        .unwrap()
         .unwrap();
     assert_eq!(
         all.into_message().root::<Everything>().unwrap().map.len(),
@@ -276,11 +293,13 @@ fn two_structures_are_edited_at_once() {
             two.push_str(&long)?;
             one.push_str(two)
         })
+        .unwrap()
     })
+    .unwrap()
     .unwrap();
-    assert_eq!(two.root().len(), 3 + long.len());
+    assert_eq!(two.root().unwrap().len(), 3 + long.len());
     drop(two);
-    assert_eq!(**one.root(), *format!("one{long}two{long}"));
+    assert_eq!(**one.root().unwrap(), *format!("one{long}two{long}"));
 }
 
 #[test]
@@ -288,8 +307,9 @@ fn many_threads_read_one_structure() {
     let domain = small();
     let mut all = everything(&domain);
     all.edit(|all, _| (0..1000).try_for_each(|n| all.tree.insert(n, [n; 8]).map(drop)))
+        .unwrap()
         .unwrap();
-    let root = all.root();
+    let root = all.root().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| assert!((0..1000).all(|n| root.tree.get(&n) == Some(&[n; 8]))));
