@@ -47,6 +47,7 @@
 //! ended is never handed out as whole.
 
 mod frame;
+mod interrupt;
 mod options;
 mod reader;
 mod stream;
@@ -56,6 +57,7 @@ mod topic;
 mod writer;
 
 pub use frame::{FrameReader, FrameWriter};
+pub use interrupt::Interrupter;
 pub use options::{ChannelOptions, OptionsError};
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
 pub use reader::{Missed, ReadError, Reader, ReaderOptions, Received};

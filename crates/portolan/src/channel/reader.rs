@@ -1,6 +1,6 @@
 //! Reading, and waiting for what is to be read.
 
-use super::{BindChannelError, Channel, Garbled, Lagging, Since, wake_writer};
+use super::{BindChannelError, Channel, Garbled, Interrupter, Lagging, Since, wake_writer};
 use crate::region::Ring;
 use crate::wait::{Patience, Waiting, pause};
 use crate::{Deadline, Disowned};
@@ -8,6 +8,8 @@ use portolan_shm::channel::{Finished, Look, Meta, Reading, Signalling};
 use portolan_shm::mark;
 use portolan_sys::futex;
 use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 256;
@@ -72,6 +74,8 @@ pub struct Reader {
     over: Option<ReadError>,
     patience: Patience,
     waiting: Waiting,
+    /// Another thread wants its wait to end; there if any may want it.
+    interrupted: Option<Arc<AtomicBool>>,
 }
 
 /// As much of a message as came so far.
@@ -161,6 +165,9 @@ pub enum ReadError {
     /// The state's: nothing whole came before the deadline.
     #[error("no message came before the deadline")]
     TimedOut,
+    /// Another thread's: it ended the wait ([`Interrupter`]).
+    #[error("another thread ended the wait")]
+    Interrupted,
     /// The state's: these units were overwritten before they were read, or their writer did
     /// not finish them. Read on.
     #[error("units {} to {} were missed: read on, and faster", .0.from, .0.to - 1)]
@@ -240,6 +247,7 @@ impl Reader {
             over: None,
             patience: Patience::default(),
             waiting: Waiting::default(),
+            interrupted: None,
         })
     }
 
@@ -315,6 +323,20 @@ impl Reader {
     /// Chooses how it waits.
     pub fn set_waiting(&mut self, waiting: Waiting) {
         self.waiting = waiting;
+    }
+
+    /// With which other threads end its waits.
+    pub fn interrupter(&mut self) -> Interrupter {
+        Interrupter::new(self.interrupted.get_or_insert_default(), &self.ring)
+    }
+
+    /// Whether somebody has asked to end the wait; asked once, told once.
+    fn check_interrupted(&self) -> Result<(), ReadError> {
+        match &self.interrupted {
+            // SeqCst: pairs with `Interrupter::interrupt`.
+            Some(asked) if asked.swap(false, Ordering::SeqCst) => Err(ReadError::Interrupted),
+            _ => Ok(()),
+        }
     }
 
     /// Reads no more; the channel again.
@@ -480,6 +502,7 @@ impl Reader {
             return Err(ReadError::TimedOut);
         }
         loop {
+            self.check_interrupted()?;
             let looks = match self.waiting {
                 Waiting::Poll => u32::MAX,
                 Waiting::Sleep => 0,
@@ -494,6 +517,7 @@ impl Reader {
                     if deadline.has_passed() {
                         return Err(ReadError::TimedOut);
                     }
+                    self.check_interrupted()?;
                     self.step_over()?;
                 }
                 pause(look);
@@ -542,6 +566,7 @@ impl Reader {
         let Some(bell) = self.arm() else {
             return Ok(());
         };
+        self.check_interrupted()?;
         // It rings after it has left, so a change of the bell tells of what this misses.
         if self.nothing()? == Took::Nothing {
             mark!("channel.before_sleep");
@@ -584,7 +609,7 @@ impl Reader {
         self.ring.channel().mode().signalling != Signalling::Never
     }
 
-    pub(crate) fn member(&self) -> &std::sync::Arc<crate::member::Member> {
+    pub(crate) fn member(&self) -> &Arc<crate::member::Member> {
         &self.ring.segment().right().to.member
     }
 

@@ -77,7 +77,7 @@ impl LinkState {
     pub(super) fn learn(&mut self, error: &ReadError) -> bool {
         match error {
             ReadError::Missed(_) | ReadError::TooLong { .. } => return true,
-            ReadError::TimedOut => {}
+            ReadError::TimedOut | ReadError::Interrupted => {}
             ReadError::WriterGone => self.gone = true,
             ReadError::Disowned(why) => self.over = Some(*why),
             _ => self.broken = true,

@@ -6,9 +6,9 @@ use super::link::{self, Ends, LinkState, Stash};
 use super::method::{Dispatch, Method, NotDispatched, Service, pack};
 use super::parcel::Parcels;
 use super::work::{Context, Crew, Full, Job};
-use crate::channel::{Channel, Reader, ReaderOptions, Writer};
-use crate::port::{ReceiveError, ReceiveRight, Request, SendRight};
-use crate::{Access, Deadline, Domain, Message, PortOptions, Right};
+use crate::channel::{Channel, Interrupter, Reader, ReaderOptions, Writer};
+use crate::port::{ReceiveRight, Request, SendRight};
+use crate::{Access, Deadline, Domain, Message, PortOptions, Right, WhenFull};
 use portolan_proto::{Incoming, Server as Protocol, ServerCounts, Status};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -123,9 +123,6 @@ impl<S: Service> Serves for S {
     }
 }
 
-/// Threads look so often whether they are to end.
-const LOOK: Duration = Duration::from_secs(1);
-
 /// Serves a service under a name.
 ///
 /// # Errors
@@ -188,9 +185,13 @@ impl Server {
         // Release: pairs with the threads that look.
         self.shared.stopping.store(true, Ordering::Release);
         let door = self.door.take()?;
-        // An empty message wakes it.
-        let _ = self.right.send(Message::default(), crate::WhenFull::Fail);
-        door.join().ok()?
+        // An empty request wakes it. If there is no room it is awake.
+        let _pending = self.right.request(Message::default(), WhenFull::Fail);
+        let port = door.join().ok()?;
+        for (connection, _) in &*self.shared.connections() {
+            connection.interrupter.interrupt();
+        }
+        port
     }
 
     /// Clients that are connected.
@@ -245,10 +246,9 @@ impl Shared {
         mut port: ReceiveRight,
     ) -> Option<ReceiveRight> {
         while !self.is_stopping() {
-            match port.get_request(Access::Later, Deadline::after(LOOK)) {
+            match port.get_request(Access::Later, Deadline::NEVER) {
                 // What is refused is dropped: the client hears of it.
                 Ok(request) => drop(self.let_in(domain, request)),
-                Err(ReceiveError::TimedOut) => {}
                 Err(_) => return None,
             }
         }
@@ -302,6 +302,7 @@ impl Shared {
     ) -> Option<()> {
         reader.set_waiting(self.waiting);
         let connection = Arc::new(Connection {
+            interrupter: reader.interrupter(),
             inner: Mutex::new(Inner {
                 protocol,
                 writer,
@@ -335,6 +336,8 @@ struct Desk {
 
 /// One client.
 pub(super) struct Connection {
+    /// Of its reader.
+    interrupter: Interrupter,
     inner: Mutex<Inner>,
     parcels: Option<Arc<Parcels>>,
     period: Duration,
@@ -386,12 +389,7 @@ impl Connection {
         let mut state = LinkState::default();
         let mut desk = Desk::default();
         while !(shared.is_stopping() || state.gone || state.broken || state.over.is_some()) {
-            link::wait(
-                &mut reader,
-                Deadline::after(LOOK),
-                &mut state,
-                &mut desk.stash,
-            );
+            link::wait(&mut reader, Deadline::NEVER, &mut state, &mut desk.stash);
             if !desk.stash.is_empty() && !self.take(shared, &mut reader, &mut desk, &mut state) {
                 break;
             }
