@@ -65,6 +65,10 @@ pub(crate) struct Source {
 pub(crate) const DASH: &str = "Tzou, Anderson: The Performance of Message-passing using \
     Restricted Virtual Memory Remapping. Software: Practice and Experience 21 (3), 1991";
 
+/// Cheriton and Kutter's paper.
+pub(crate) const MBM: &str = "Cheriton, Kutter: Optimized Memory-Based Messaging: Leveraging \
+    the Memory System for High-Performance Communication. Computing Systems 9 (3), 1996";
+
 /// What an experiment, or a row of one, cannot do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {

@@ -22,9 +22,13 @@ pub(crate) fn one_way(cpus: &Cpus, slices: usize) -> Option<Timed> {
     if cpus.count() < 2 {
         return None;
     }
+    between(cpus.ours, cpus.peer(0), slices)
+}
+
+/// The same between two processors. None if one did not run.
+pub(crate) fn between(ours: usize, other: usize, slices: usize) -> Option<Timed> {
     let line = Line(AtomicU64::new(0));
     let end = ROUNDS * 2 * slices as u64;
-    let (ours, other) = (cpus.ours, cpus.peer(0));
     std::thread::scope(|scope| {
         let echo = scope.spawn(|| {
             cpus::pin(other).ok()?;

@@ -36,6 +36,13 @@ impl Cpus {
         self.others[seat % self.others.len()]
     }
 
+    /// One that shares no cache with ours, if there is one that this process may use.
+    pub fn far(&self) -> Option<usize> {
+        let shared = sharing(self.ours);
+        let far = |cpu: &&usize| !shared.is_empty() && !shared.contains(cpu);
+        self.others.iter().find(far).copied()
+    }
+
     /// How many this process may use.
     pub fn count(&self) -> usize {
         if self.single() {
@@ -60,6 +67,18 @@ pub fn pin(cpu: usize) -> Result<()> {
 fn siblings(cpu: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     parse_list(&fs::read_to_string(path).unwrap_or_default())
+}
+
+/// Those that share the largest cache of `cpu`, itself included; empty where the kernel does
+/// not tell.
+fn sharing(cpu: usize) -> Vec<usize> {
+    let list = |index: u32| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{index}/shared_cpu_list");
+        fs::read_to_string(path).ok()
+    };
+    // They are numbered from the smallest.
+    let largest = (0..8).rev().find_map(list);
+    parse_list(&largest.unwrap_or_default())
 }
 
 /// A kernel list such as `0-1,8`.

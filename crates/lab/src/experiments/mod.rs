@@ -7,6 +7,7 @@ mod figures;
 mod head;
 pub(crate) mod neighbour;
 mod pages;
+mod scaling;
 mod table4;
 mod table5;
 mod tables;
@@ -25,4 +26,5 @@ pub(crate) const ALL: &[&Experiment] = &[
     &ablations::EXPERIMENT,
     &chain::EXPERIMENT,
     &neighbour::EXPERIMENT,
+    &scaling::EXPERIMENT,
 ];
