@@ -254,8 +254,9 @@ fn label(case: &Case) -> String {
     )
 }
 
-/// On a terminal only; drawn between slices, never by a thread of its own.
-fn progress(slices: usize) -> ProgressBar {
+/// How far a measurement of so many slices is. On a terminal only; drawn between slices,
+/// never by a thread of its own.
+pub fn progress(slices: usize) -> ProgressBar {
     let bar = ProgressBar::new(slices as u64);
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {eta}  {msg}")
         .expect("a valid template");

@@ -82,7 +82,7 @@ fn effort(args: &BenchArgs) -> Effort {
 
 /// Long enough for several looks.
 fn watched_effort(args: &BenchArgs) -> watched::Effort {
-    let (pairs, seconds) = if args.quick { (1, 1) } else { (12, 4) };
+    let (pairs, seconds) = if args.quick { (1, 1) } else { (12, 2) };
     watched::Effort {
         pairs,
         slice: Duration::from_secs(seconds),

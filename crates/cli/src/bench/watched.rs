@@ -13,9 +13,11 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use indicatif::ProgressBar;
 use portolan::{Domain, Trace};
 use portolan_measure::case::{Case, Pattern, Shape};
 use portolan_measure::cpus::{self, Cpus};
+use portolan_measure::harness::progress;
 use portolan_measure::run::{self, Run};
 use portolan_measure::sampler::{Sampler, median};
 use portolan_measure::{MeasureError, domain_of};
@@ -44,10 +46,12 @@ pub(crate) fn measure(
     allowed: &[usize],
     cpus: &Cpus,
 ) -> Result<Vec<Measured>> {
+    let progress = progress(groups.len() * effort.pairs);
     let mut rows = Vec::new();
     for group in groups {
-        rows.extend(measure_group(group, effort, allowed, cpus)?);
+        rows.extend(measure_group(group, effort, allowed, cpus, &progress)?);
     }
+    progress.finish_and_clear();
     Ok(rows)
 }
 
@@ -110,11 +114,13 @@ fn measure_group(
     effort: Effort,
     allowed: &[usize],
     cpus: &Cpus,
+    progress: &ProgressBar,
 ) -> Result<Vec<Measured>> {
     let [alone, watched] = &group.rows[..] else {
         // The filter has left the limit only, or half of a pair.
         return Ok(Vec::new());
     };
+    progress.set_message(watched.case.name());
     let mut limit = Lane::start(&group.limit, effort.slice / 4, cpus)?;
     let mut lane = Lane::start(&alone.case, effort.slice, cpus)?;
     let domain = domain_of(&alone.case);
@@ -134,6 +140,7 @@ fn measure_group(
                 watcher.finish()?;
             }
         }
+        progress.inc(1);
     }
     let bound = median(limit.times.clone()).unwrap_or(f64::NAN);
     let ratio = |times: &[f64]| median(times.to_vec()).unwrap_or(f64::NAN) / bound;

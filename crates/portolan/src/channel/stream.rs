@@ -152,6 +152,7 @@ impl StreamReader {
         self.reader
     }
 
+    #[cfg(feature = "tokio")]
     pub(super) fn reader(&mut self) -> &mut Reader {
         &mut self.reader
     }
