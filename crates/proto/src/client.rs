@@ -1,8 +1,9 @@
 //! The client's half.
 
-use crate::assembly::{Progress, first_burst, pieces};
+use crate::assembly::{Progress, first_burst};
 use crate::call::{Call, CallId, ClientCounts, Outcome, Phase, Place, index, span};
-use crate::packet::{Seal, exactly, open, seal, words};
+use crate::end::{self, End, Side, plain};
+use crate::packet::{Seal, exactly, words};
 use crate::{Closed, Link, Misbehaved, NotCalled, Settings, Time};
 use portolan_abi::rpc::{
     Flags, Header, Kind, NOT_COMING, NOT_WANTED, PLACES, Status, WINDOW, expand, pack_deadline,
@@ -11,11 +12,9 @@ use portolan_abi::rpc::{
 /// The client's half of a connection; see the [crate].
 #[derive(Debug)]
 pub struct Client {
-    settings: Settings,
-    session: u64,
+    end: End,
     /// The server's, once it has presented itself.
     incarnation: Option<u64>,
-    key: Seal,
     places: Box<[Place]>,
     next: u64,
     /// No number below it is waited for by the server.
@@ -23,37 +22,27 @@ pub struct Client {
     serial: u64,
     /// Places whose call is open: a bit each.
     open: u64,
-    bad: u32,
-    closed: Option<Closed>,
     counts: ClientCounts,
-    inbox: Vec<u8>,
-    outbox: Vec<u8>,
 }
 
 impl Client {
     /// A client whose session is `session`: a number that no other client of the server has.
     pub fn new(settings: Settings, session: u64) -> Self {
         Self {
-            settings,
-            session,
+            end: End::new(settings, session, 0),
             incarnation: None,
-            key: Seal::new(session, 0),
             places: (0..PLACES).map(|_| Place::default()).collect(),
             next: 1,
             floor: 1,
             serial: 0,
             open: 0,
-            bad: 0,
-            closed: None,
             counts: ClientCounts::default(),
-            inbox: Vec::new(),
-            outbox: Vec::new(),
         }
     }
 
     /// Its session.
     pub fn session(&self) -> u64 {
-        self.session
+        self.end.session
     }
 
     /// The server's incarnation, once it has presented itself.
@@ -63,12 +52,15 @@ impl Client {
 
     /// Why it takes no more calls, if so.
     pub fn closed(&self) -> Option<Closed> {
-        self.closed
+        self.end.closed
     }
 
     /// What it has seen.
     pub fn counts(&self) -> ClientCounts {
-        self.counts
+        ClientCounts {
+            damaged: self.end.damaged,
+            ..self.counts
+        }
     }
 
     /// Calls that are open.
@@ -85,7 +77,7 @@ impl Client {
     /// as when both met elsewhere: no greeting is needed.
     pub fn met(&mut self, incarnation: u64) {
         self.incarnation = Some(incarnation);
-        self.key = Seal::new(self.session, incarnation);
+        self.end.key = Seal::new(self.end.session, incarnation);
     }
 
     /// Makes a call. `arguments` is empty afterwards, with capacity of an earlier use.
@@ -101,15 +93,15 @@ impl Client {
         call: Call,
         arguments: &mut Vec<u8>,
     ) -> Result<CallId, NotCalled> {
-        if let Some(closed) = self.closed {
+        if let Some(closed) = self.end.closed {
             return Err(closed.into());
         }
-        let (len, most) = (arguments.len(), self.settings.longest());
+        let (len, most) = (arguments.len(), self.end.settings.longest());
         if len > most {
             return Err(NotCalled::TooLong { len, most });
         }
         let (number, at) = self.vacant()?;
-        let period = self.settings.period;
+        let period = self.end.settings.period;
         let place = &mut self.places[at];
         self.serial += 1;
         std::mem::swap(&mut place.body, arguments);
@@ -131,13 +123,18 @@ impl Client {
         self.next = number + 1;
         self.open |= 1 << at;
         if self.incarnation.is_some() {
-            self.transmit(now, link, at, 0, first_burst(&self.settings));
+            self.transmit(now, link, at, 0, first_burst(&self.end.settings));
             let place = &self.places[at];
             if place.may_be_lost() && place.flags.has(Flags::ONE_WAY) {
                 self.free(at);
             }
         }
         Ok(id)
+    }
+
+    /// Whether a call would find a place.
+    pub fn has_room(&mut self) -> bool {
+        self.vacant().is_ok()
     }
 
     /// The next number whose place is free.
@@ -238,8 +235,8 @@ impl Client {
 
     /// Leaves: open calls end as [`Outcome::Closed`], and the server is told.
     pub fn close<L: Link + ?Sized>(&mut self, link: &mut L) {
-        if self.closed.is_none() {
-            self.send(link, Kind::Bye, self.next, &[]);
+        if self.end.closed.is_none() {
+            self.bye(link);
             self.shut(Closed::Here);
         }
     }
@@ -248,17 +245,6 @@ impl Client {
     pub fn server_died(&mut self) {
         for at in 0..self.places.len() {
             self.end(at, Outcome::ServerDied);
-        }
-    }
-
-    fn shut(&mut self, why: Closed) {
-        self.closed = Some(why);
-        let outcome = match why {
-            Closed::Left => Outcome::ServerDied,
-            other => Outcome::Closed(other),
-        };
-        for at in 0..self.places.len() {
-            self.end(at, outcome);
         }
     }
 
@@ -280,7 +266,7 @@ impl Client {
 
     /// Ends what is past its deadline, and asks about what has been open for a period.
     pub fn review<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) {
-        let patience = self.settings.patience;
+        let patience = self.end.settings.patience;
         let (mut numbers, mut by_place) = (0, 0);
         // Only a question tells whether the server is still the same.
         let mut ask = false;
@@ -305,7 +291,7 @@ impl Client {
                 place.period = (place.period * 2).min(patience);
             }
             if !place.answer.is_empty() {
-                let (first, bits) = place.answer.wanted(&self.settings);
+                let (first, bits) = place.answer.wanted(&self.end.settings);
                 let body = words::<2, 16>([u64::from(first), bits]);
                 self.send(link, Kind::Missing, number, &body);
             } else if place.arrived {
@@ -336,70 +322,7 @@ impl Client {
     /// [`Closed`], once the connection is; its calls have ended.
     #[inline]
     pub fn poll<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) -> Result<bool, Closed> {
-        if let Some(closed) = self.closed {
-            return Err(closed);
-        }
-        let mut packet = std::mem::take(&mut self.inbox);
-        let position = link.receive(&mut packet);
-        let handled = match position {
-            Some(position) => self.handle(now, link, position, &packet),
-            None => Ok(()),
-        };
-        self.inbox = packet;
-        if let Err(why) = handled {
-            self.send(link, Kind::Bye, self.next, &[]);
-            self.shut(why.into());
-            return Err(why.into());
-        }
-        self.closed.map_or(Ok(position.is_some()), Err)
-    }
-
-    fn handle<L: Link + ?Sized>(
-        &mut self,
-        now: Time,
-        link: &mut L,
-        position: u64,
-        packet: &[u8],
-    ) -> Result<(), Misbehaved> {
-        let Ok((header, number, body)) = open(&self.key, position, self.next, packet) else {
-            self.counts.damaged += 1;
-            self.bad += 1;
-            if self.bad >= self.settings.most_damaged {
-                return Err(Misbehaved::Garbage { packets: self.bad });
-            }
-            return Ok(());
-        };
-        self.bad = 0;
-        let kind = header.kind;
-        let len = body.len();
-        match kind {
-            Kind::Answer => return self.answered(now, link, header, number, body),
-            Kind::Arrived => {
-                let bits = exactly::<1>(body).ok_or(Misbehaved::Body { kind, len })?;
-                self.arrived(header.when, number, bits[0])?;
-            }
-            Kind::Welcome => {
-                let [incarnation] = exactly::<1>(body).ok_or(Misbehaved::Body { kind, len })?;
-                self.welcomed(now, link, incarnation);
-            }
-            Kind::Missing => {
-                let [first, bits] = exactly::<2>(body).ok_or(Misbehaved::Body { kind, len })?;
-                let first = u32::try_from(first).map_err(|_| Misbehaved::Body { kind, len })?;
-                let at = index(number);
-                let place = &self.places[at];
-                if place.is_open(number) && !place.may_be_lost() {
-                    self.counts.sent_again += 1;
-                    self.transmit(now, link, at, first, bits);
-                } else {
-                    self.withdraw(link, number, NOT_COMING);
-                }
-            }
-            Kind::Bye => self.shut(Closed::Left),
-            Kind::Hello | Kind::Call | Kind::Ask | Kind::Withdraw | Kind::Done => {
-                return Err(Misbehaved::WrongSide { kind });
-            }
-        }
-        Ok(())
+        end::poll(self, now, link)
     }
 
     #[inline]
@@ -438,14 +361,14 @@ impl Client {
         // More of it is on its way: no hurry to ask.
         place.review = now.after(place.period);
         let where_ = u64::from_le_bytes(*where_);
-        match place.answer.add(&self.settings, where_, piece)? {
+        match place.answer.add(&self.end.settings, where_, piece)? {
             Progress::Complete => {
                 place.body = place.answer.take();
                 self.end(at, Outcome::Answered(status));
                 self.send(link, Kind::Done, number, &[]);
             }
             Progress::Ask => {
-                let (first, bits) = place.answer.wanted(&self.settings);
+                let (first, bits) = place.answer.wanted(&self.end.settings);
                 let body = words::<2, 16>([u64::from(first), bits]);
                 self.send(link, Kind::Missing, number, &body);
             }
@@ -513,7 +436,7 @@ impl Client {
             if !self.places[at].is_open(number) {
                 continue;
             }
-            self.transmit(now, link, at, 0, first_burst(&self.settings));
+            self.transmit(now, link, at, 0, first_burst(&self.end.settings));
             let place = &self.places[at];
             if place.may_be_lost() && place.flags.has(Flags::ONE_WAY) {
                 self.free(at);
@@ -536,27 +459,15 @@ impl Client {
         let deadline = place.deadline.map(|d| d.0);
         let behind = place.number.saturating_sub(floor);
         let header = Header {
-            kind: Kind::Call,
             flags: place.flags,
             what: place.method,
-            number: 0,
             behind: u8::try_from(behind).unwrap_or(u8::MAX),
             when: pack_deadline(deadline, now.0),
+            ..plain(Kind::Call)
         };
-        let (number, out) = (place.number, &mut self.outbox);
-        if place.body.len() <= self.settings.whole() {
-            let parts = &[&place.body[..], &[]];
-            seal(&self.key, link.position(), header, number, parts, out);
-            link.send(out);
-            return;
-        }
-        let flags = place.flags.with(Flags::PIECE);
-        let header = Header { flags, ..header };
-        for (place, bytes) in pieces(&self.settings, &place.body, first, bits) {
-            let parts = &[&place.to_le_bytes()[..], bytes];
-            seal(&self.key, link.position(), header, number, parts, out);
-            link.send(out);
-        }
+        let (number, which) = (place.number, (first, bits));
+        self.end
+            .send_message(link, header, number, &place.body, which);
     }
 
     fn withdraw<L: Link + ?Sized>(&mut self, link: &mut L, number: u64, why: u32) {
@@ -581,15 +492,81 @@ impl Client {
             0
         };
         let header = Header {
-            kind,
-            flags: Flags(0),
             what,
-            number: 0,
             behind: u8::try_from(behind).unwrap_or(u8::MAX),
-            when: 0,
+            ..plain(kind)
         };
-        let (parts, out) = (&[body, &[]], &mut self.outbox);
-        seal(&self.key, link.position(), header, number, parts, out);
-        link.send(out);
+        self.end.send(link, header, number, &[body, &[]]);
+    }
+}
+
+impl Side for Client {
+    #[inline]
+    fn end(&mut self) -> &mut End {
+        &mut self.end
+    }
+
+    #[inline]
+    fn near(&self) -> u64 {
+        self.next
+    }
+
+    #[inline]
+    fn handle<L: Link + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+        header: Header,
+        number: u64,
+        body: &[u8],
+    ) -> Result<(), Misbehaved> {
+        let kind = header.kind;
+        let len = body.len();
+        match kind {
+            Kind::Answer => return self.answered(now, link, header, number, body),
+            Kind::Arrived => {
+                let bits = exactly::<1>(body).ok_or(Misbehaved::Body { kind, len })?;
+                self.arrived(header.when, number, bits[0])?;
+            }
+            Kind::Welcome => {
+                let [incarnation] = exactly::<1>(body).ok_or(Misbehaved::Body { kind, len })?;
+                self.welcomed(now, link, incarnation);
+            }
+            Kind::Missing => {
+                let [first, bits] = exactly::<2>(body).ok_or(Misbehaved::Body { kind, len })?;
+                let first = u32::try_from(first).map_err(|_| Misbehaved::Body { kind, len })?;
+                let at = index(number);
+                let place = &self.places[at];
+                if place.is_open(number) && !place.may_be_lost() {
+                    self.counts.sent_again += 1;
+                    self.transmit(now, link, at, first, bits);
+                } else {
+                    self.withdraw(link, number, NOT_COMING);
+                }
+            }
+            Kind::Bye => self.shut(Closed::Left),
+            Kind::Hello | Kind::Call | Kind::Ask | Kind::Withdraw | Kind::Done => {
+                return Err(Misbehaved::WrongSide { kind });
+            }
+        }
+        Ok(())
+    }
+
+    /// What was under way when the server changed looks damaged: we ask in time.
+    fn puzzled<L: Link + ?Sized>(&mut self, _: &mut L) {}
+
+    fn bye<L: Link + ?Sized>(&mut self, link: &mut L) {
+        self.send(link, Kind::Bye, self.next, &[]);
+    }
+
+    fn shut(&mut self, why: Closed) {
+        self.end.closed = Some(why);
+        let outcome = match why {
+            Closed::Left => Outcome::ServerDied,
+            other => Outcome::Closed(other),
+        };
+        for at in 0..self.places.len() {
+            self.end(at, outcome);
+        }
     }
 }

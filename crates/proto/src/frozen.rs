@@ -33,7 +33,7 @@ impl Server {
         let mut out = Vec::new();
         let mut put = |word: u64| out.extend_from_slice(&word.to_le_bytes());
         let numbers = [self.next, self.floor, self.seen, self.withdrawn];
-        [MAGIC, self.session, self.incarnation]
+        [MAGIC, self.end.session, self.incarnation]
             .into_iter()
             .chain(numbers)
             .for_each(&mut put);

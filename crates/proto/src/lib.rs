@@ -71,6 +71,7 @@
 mod assembly;
 mod call;
 mod client;
+mod end;
 mod entry;
 mod error;
 mod frozen;

@@ -1,9 +1,12 @@
 //! The server's half.
 
-use crate::assembly::{Progress, first_burst, pieces};
+mod order;
+
+use crate::assembly::{Progress, first_burst};
 use crate::call::{index, span};
+use crate::end::{self, End, Side, plain};
 use crate::entry::{Entry, Incoming, Stage};
-use crate::packet::{Seal, exactly, open, seal, words};
+use crate::packet::{exactly, words};
 use crate::{Closed, Link, Misbehaved, Settings, Stale, Time};
 use portolan_abi::rpc::{
     Flags, Header, Kind, NOT_WANTED, PLACES, Status, WINDOW, low_24, unpack_deadline,
@@ -29,10 +32,8 @@ pub struct ServerCounts {
 /// It has no timer: whoever misses something is the client, and asks.
 #[derive(Debug)]
 pub struct Server {
-    pub(crate) settings: Settings,
-    pub(crate) session: u64,
+    pub(crate) end: End,
     pub(crate) incarnation: u64,
-    key: Seal,
     pub(crate) entries: Box<[Entry]>,
     /// Numbers below it were handed out, or will not come (T2).
     pub(crate) next: u64,
@@ -48,29 +49,19 @@ pub struct Server {
     cancelled: VecDeque<u64>,
     /// One-way calls that have come since the client was last told.
     untold: u64,
-    bad: u32,
-    closed: Option<Closed>,
     counts: ServerCounts,
-    inbox: Vec<u8>,
-    outbox: Vec<u8>,
 }
 
 impl Server {
     /// Where the one-way calls that were not told of make a packet of their own.
     const UNTOLD: u64 = WINDOW / 4;
-    /// Best-effort calls in a row that may be lost: a quarter of what 24 bits tell apart.
-    const MOST_LOST: u64 = 1 << 22;
-    /// Numbers in a list at most: twice those that can be live.
-    const MOST_LISTED: usize = 2 * PLACES;
 
     /// A server for the client of `session`. A later server for the same client has a higher
     /// `incarnation`, unless it is [thawed](Server::thaw) from the earlier one's state.
     pub fn new(settings: Settings, session: u64, incarnation: u64) -> Self {
         Self {
-            settings,
-            session,
+            end: End::new(settings, session, incarnation),
             incarnation,
-            key: Seal::new(session, incarnation),
             entries: (0..PLACES).map(|_| Entry::default()).collect(),
             next: 1,
             floor: 1,
@@ -79,27 +70,26 @@ impl Server {
             ready: VecDeque::new(),
             cancelled: VecDeque::new(),
             untold: 0,
-            bad: 0,
-            closed: None,
             counts: ServerCounts::default(),
-            inbox: Vec::new(),
-            outbox: Vec::new(),
         }
     }
 
     /// Its client's session.
     pub fn session(&self) -> u64 {
-        self.session
+        self.end.session
     }
 
     /// What it has seen.
     pub fn counts(&self) -> ServerCounts {
-        self.counts
+        ServerCounts {
+            damaged: self.end.damaged,
+            ..self.counts
+        }
     }
 
     /// Why it takes no more, if so.
     pub fn closed(&self) -> Option<Closed> {
-        self.closed
+        self.end.closed
     }
 
     /// Presents itself: a client of an older incarnation learns that its calls are lost.
@@ -116,19 +106,9 @@ impl Server {
 
     /// Leaves: the client is told, and its open calls end.
     pub fn close<L: Link + ?Sized>(&mut self, link: &mut L) {
-        if self.closed.is_none() {
-            self.send(link, Kind::Bye, self.next, &[]);
+        if self.end.closed.is_none() {
+            self.bye(link);
             self.shut(Closed::Here);
-        }
-    }
-
-    fn shut(&mut self, why: Closed) {
-        self.closed = Some(why);
-        self.ready.clear();
-        for entry in &self.entries {
-            if entry.stage == Stage::Running {
-                self.cancelled.push_back(entry.number);
-            }
         }
     }
 
@@ -179,9 +159,9 @@ impl Server {
         status: Status,
         body: &mut Vec<u8>,
     ) -> Result<(), Stale> {
-        let longest = self.settings.longest();
+        let longest = self.end.settings.longest();
         let entry = &mut self.entries[index(number)];
-        if entry.number != number || entry.stage != Stage::Running || self.closed.is_some() {
+        if entry.number != number || entry.stage != Stage::Running || self.end.closed.is_some() {
             body.clear();
             return Err(Stale { number });
         }
@@ -198,7 +178,7 @@ impl Server {
         }
         std::mem::swap(&mut entry.body, body);
         body.clear();
-        self.transmit(link, number, 0, first_burst(&self.settings));
+        self.transmit(link, number, 0, first_burst(&self.end.settings));
         Ok(())
     }
 
@@ -209,76 +189,7 @@ impl Server {
     /// [`Closed`], once the connection is. What is running may end; nobody hears of it.
     #[inline]
     pub fn poll<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) -> Result<bool, Closed> {
-        if let Some(closed) = self.closed {
-            return Err(closed);
-        }
-        let mut packet = std::mem::take(&mut self.inbox);
-        let position = link.receive(&mut packet);
-        let handled = match position {
-            Some(position) => self.handle(now, link, position, &packet),
-            None => Ok(()),
-        };
-        self.inbox = packet;
-        if let Err(why) = handled {
-            self.send(link, Kind::Bye, self.next, &[]);
-            self.shut(why.into());
-            return Err(why.into());
-        }
-        self.closed.map_or(Ok(position.is_some()), Err)
-    }
-
-    fn handle<L: Link + ?Sized>(
-        &mut self,
-        now: Time,
-        link: &mut L,
-        position: u64,
-        packet: &[u8],
-    ) -> Result<(), Misbehaved> {
-        let Ok((header, number, body)) = open(&self.key, position, self.next, packet) else {
-            self.counts.damaged += 1;
-            self.bad += 1;
-            if self.bad >= self.settings.most_damaged {
-                return Err(Misbehaved::Garbage { packets: self.bad });
-            }
-            if self.bad.is_multiple_of(16) {
-                // Perhaps a client that knows an earlier server, and never asks.
-                self.greet(link);
-            }
-            return Ok(());
-        };
-        self.bad = 0;
-        let kind = header.kind;
-        let len = body.len();
-        match kind {
-            Kind::Call => return self.called(now, link, header, number, body),
-            Kind::Hello => self.greet(link),
-            Kind::Ask => {
-                let words = exactly::<4>(body).ok_or(Misbehaved::Body { kind, len })?;
-                self.asked(link, words)?;
-            }
-            Kind::Missing => {
-                let [first, bits] = exactly::<2>(body).ok_or(Misbehaved::Body { kind, len })?;
-                let first = u32::try_from(first).map_err(|_| Misbehaved::Body { kind, len })?;
-                self.counts.sent_again += 1;
-                self.transmit(link, number, first, bits);
-            }
-            Kind::Withdraw => {
-                self.raise_floor_behind(header, number)?;
-                self.withdraw(number, header.what == NOT_WANTED)?;
-            }
-            Kind::Done => {
-                let entry = &mut self.entries[index(number)];
-                if entry.number == number && entry.stage == Stage::Answered {
-                    entry.stage = Stage::Over;
-                    entry.body = Vec::new();
-                }
-            }
-            Kind::Bye => self.shut(Closed::Left),
-            Kind::Welcome | Kind::Answer | Kind::Arrived => {
-                return Err(Misbehaved::WrongSide { kind });
-            }
-        }
-        Ok(())
+        end::poll(self, now, link)
     }
 
     #[inline]
@@ -301,7 +212,7 @@ impl Server {
             return Ok(());
         }
         let (kind, len) = (header.kind, body.len());
-        let settings = self.settings;
+        let settings = self.end.settings;
         let entry = self.enter(number);
         match entry.stage {
             Stage::Vacant | Stage::Partial => {}
@@ -349,110 +260,6 @@ impl Server {
         Ok(())
     }
 
-    fn raise_floor_behind(&mut self, header: Header, number: u64) -> Result<(), Misbehaved> {
-        let behind = u64::from(header.behind);
-        let expected = self.next;
-        if behind >= WINDOW || behind >= number {
-            return Err(Misbehaved::Number { number, expected });
-        }
-        self.raise_floor(number - behind)
-    }
-
-    /// The client will send nothing below `floor` that has not arrived.
-    fn raise_floor(&mut self, floor: u64) -> Result<(), Misbehaved> {
-        let expected = self.next;
-        if floor > self.next.saturating_add(Self::MOST_LOST) {
-            let number = floor;
-            return Err(Misbehaved::Number { number, expected });
-        }
-        if floor > self.next + WINDOW {
-            // No entry lies beyond a window: step over those, and leap.
-            self.floor = self.next + WINDOW;
-            self.in_order();
-            self.next = self.next.max(floor);
-        }
-        self.floor = self.floor.max(floor);
-        self.in_order();
-        Ok(())
-    }
-
-    fn in_window(&self, number: u64) -> Result<(), Misbehaved> {
-        if number >= self.next + WINDOW {
-            let expected = self.next;
-            return Err(Misbehaved::Number { number, expected });
-        }
-        Ok(())
-    }
-
-    /// The entry of a number that has not been handed out, taken from an earlier number: the
-    /// client has used its place again, so nobody waits for that one (T3).
-    #[inline]
-    fn enter(&mut self, number: u64) -> &mut Entry {
-        let entry = &mut self.entries[index(number)];
-        if entry.number != number {
-            let earlier = (entry.stage == Stage::Running).then_some(entry.number);
-            entry.number = number;
-            entry.stage = Stage::Vacant;
-            entry.body.clear();
-            entry.assembly.clear();
-            self.cancel(earlier);
-        }
-        &mut self.entries[index(number)]
-    }
-
-    fn cancel(&mut self, number: Option<u64>) {
-        if let Some(number) = number {
-            // Who does not take them need not hear of all.
-            self.cancelled.truncate(Self::MOST_LISTED);
-            self.cancelled.push_back(number);
-        }
-    }
-
-    fn is_withdrawn(&self, number: u64) -> bool {
-        number >= self.next && self.withdrawn & 1 << index(number) != 0
-    }
-
-    /// Whether a number that was not handed out has come whole.
-    fn has(&self, number: u64) -> bool {
-        let entry = &self.entries[index(number)];
-        entry.number == number && entry.stage == Stage::Ready
-    }
-
-    /// Moves on over what has come, and what will not come (T2).
-    #[inline]
-    fn in_order(&mut self) {
-        loop {
-            let (next, at) = (self.next, index(self.next));
-            let entry = &mut self.entries[at];
-            let known = entry.number == next;
-            if known && entry.stage == Stage::Ready {
-                self.untold += u64::from(entry.flags.has(Flags::ONE_WAY));
-                self.list(next);
-            } else if self.withdrawn & 1 << at != 0 || next < self.floor {
-                if known {
-                    entry.stage = Stage::Over;
-                    entry.assembly.clear();
-                }
-            } else {
-                return;
-            }
-            self.withdrawn &= !(1 << at);
-            self.next += 1;
-        }
-    }
-
-    #[inline]
-    fn list(&mut self, number: u64) {
-        if self.ready.len() >= Self::MOST_LISTED {
-            let entries = &self.entries;
-            self.ready.retain(|&n| {
-                let entry = &entries[index(n)];
-                entry.number == n && entry.stage == Stage::Ready
-            });
-        }
-        self.ready.push_back(number);
-    }
-
     #[inline]
     fn hand_on<L: Link + ?Sized>(&mut self, link: &mut L) {
         self.in_order();
@@ -477,7 +284,7 @@ impl Server {
 
     /// Asks for a number of which nothing, or not everything, has come.
     fn ask_for<L: Link + ?Sized>(&mut self, link: &mut L, number: u64) {
-        let settings = self.settings;
+        let settings = self.end.settings;
         let entry = &mut self.entries[index(number)];
         let (first, bits) = if entry.number == number && entry.stage == Stage::Partial {
             entry.assembly.wanted(&settings)
@@ -532,44 +339,8 @@ impl Server {
             return false;
         }
         self.counts.sent_again += 1;
-        self.transmit(link, number, 0, first_burst(&self.settings));
+        self.transmit(link, number, 0, first_burst(&self.end.settings));
         true
-    }
-
-    /// A number will not come; or, if it has, is not wanted any more.
-    fn withdraw(&mut self, number: u64, unwanted: bool) -> Result<(), Misbehaved> {
-        if number >= self.next {
-            self.in_window(number)?;
-            if self.has(number) && !unwanted {
-                // We asked, and it came meanwhile.
-                return Ok(());
-            }
-            let entry = &mut self.entries[index(number)];
-            if entry.number == number {
-                entry.stage = Stage::Over;
-                entry.assembly.clear();
-            }
-            self.withdrawn |= 1 << index(number);
-            self.seen = self.seen.max(number + 1);
-            self.in_order();
-            return Ok(());
-        }
-        let entry = &mut self.entries[index(number)];
-        if entry.number != number || !unwanted {
-            return Ok(());
-        }
-        match entry.stage {
-            Stage::Running => {
-                entry.stage = Stage::Over;
-                self.cancel(Some(number));
-            }
-            Stage::Ready | Stage::Answered => {
-                entry.stage = Stage::Over;
-                entry.body.clear();
-            }
-            _ => {}
-        }
-        Ok(())
     }
 
     /// Sends an answer, or the pieces of it that are named.
@@ -580,41 +351,96 @@ impl Server {
             return;
         }
         let header = Header {
-            kind: Kind::Answer,
             flags: entry.flags.without(Flags::ONE_WAY),
             what: entry.status,
-            number: 0,
-            behind: 0,
             when: low_24(self.next),
+            ..plain(Kind::Answer)
         };
         self.untold = 0;
-        let out = &mut self.outbox;
-        if entry.body.len() <= self.settings.whole() {
-            let parts = &[&entry.body[..], &[]];
-            seal(&self.key, link.position(), header, number, parts, out);
-            link.send(out);
-            return;
-        }
-        let flags = header.flags.with(Flags::PIECE);
-        let header = Header { flags, ..header };
-        for (place, bytes) in pieces(&self.settings, &entry.body, first, bits) {
-            let parts = &[&place.to_le_bytes()[..], bytes];
-            seal(&self.key, link.position(), header, number, parts, out);
-            link.send(out);
-        }
+        self.end
+            .send_message(link, header, number, &entry.body, (first, bits));
     }
 
     fn send<L: Link + ?Sized>(&mut self, link: &mut L, kind: Kind, number: u64, body: &[u8]) {
+        let when = low_24(self.next);
         let header = Header {
-            kind,
-            flags: Flags(0),
-            what: 0,
-            number: 0,
-            behind: 0,
-            when: low_24(self.next),
+            when,
+            ..plain(kind)
         };
-        let (parts, out) = (&[body, &[]], &mut self.outbox);
-        seal(&self.key, link.position(), header, number, parts, out);
-        link.send(out);
+        self.end.send(link, header, number, &[body, &[]]);
+    }
+}
+
+impl Side for Server {
+    #[inline]
+    fn end(&mut self) -> &mut End {
+        &mut self.end
+    }
+
+    #[inline]
+    fn near(&self) -> u64 {
+        self.next
+    }
+
+    #[inline]
+    fn handle<L: Link + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+        header: Header,
+        number: u64,
+        body: &[u8],
+    ) -> Result<(), Misbehaved> {
+        let kind = header.kind;
+        let len = body.len();
+        match kind {
+            Kind::Call => return self.called(now, link, header, number, body),
+            Kind::Hello => self.greet(link),
+            Kind::Ask => {
+                let words = exactly::<4>(body).ok_or(Misbehaved::Body { kind, len })?;
+                self.asked(link, words)?;
+            }
+            Kind::Missing => {
+                let [first, bits] = exactly::<2>(body).ok_or(Misbehaved::Body { kind, len })?;
+                let first = u32::try_from(first).map_err(|_| Misbehaved::Body { kind, len })?;
+                self.counts.sent_again += 1;
+                self.transmit(link, number, first, bits);
+            }
+            Kind::Withdraw => {
+                self.raise_floor_behind(header, number)?;
+                self.withdraw(number, header.what == NOT_WANTED)?;
+            }
+            Kind::Done => {
+                let entry = &mut self.entries[index(number)];
+                if entry.number == number && entry.stage == Stage::Answered {
+                    entry.stage = Stage::Over;
+                    entry.body = Vec::new();
+                }
+            }
+            Kind::Bye => self.shut(Closed::Left),
+            Kind::Welcome | Kind::Answer | Kind::Arrived => {
+                return Err(Misbehaved::WrongSide { kind });
+            }
+        }
+        Ok(())
+    }
+
+    /// Perhaps a client that knows an earlier server, and never asks.
+    fn puzzled<L: Link + ?Sized>(&mut self, link: &mut L) {
+        self.greet(link);
+    }
+
+    fn bye<L: Link + ?Sized>(&mut self, link: &mut L) {
+        self.send(link, Kind::Bye, self.next, &[]);
+    }
+
+    fn shut(&mut self, why: Closed) {
+        self.end.closed = Some(why);
+        self.ready.clear();
+        for entry in &self.entries {
+            if entry.stage == Stage::Running {
+                self.cancelled.push_back(entry.number);
+            }
+        }
     }
 }

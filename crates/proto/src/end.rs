@@ -1,0 +1,169 @@
+//! What client and server do alike: packets are read, judged and sent.
+
+use crate::assembly::pieces;
+use crate::packet::{Seal, open, seal};
+use crate::{Closed, Link, Misbehaved, Settings, Time};
+use portolan_abi::rpc::{Flags, Header, Kind};
+
+/// One end of a connection, whichever.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) settings: Settings,
+    pub(crate) session: u64,
+    pub(crate) key: Seal,
+    /// Why it takes no more, if so.
+    pub(crate) closed: Option<Closed>,
+    /// Packets that were damaged, or of another time.
+    pub(crate) damaged: u64,
+    /// Of those, how many came in a row.
+    in_a_row: u32,
+    /// Their memory is kept.
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+}
+
+/// What is different about the two.
+pub(crate) trait Side {
+    /// What is not.
+    fn end(&mut self) -> &mut End;
+
+    /// A number near those that may come.
+    fn near(&self) -> u64;
+
+    /// Does what a packet asks for.
+    fn handle<L: Link + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+        header: Header,
+        number: u64,
+        body: &[u8],
+    ) -> Result<(), Misbehaved>;
+
+    /// Many packets in a row were damaged.
+    fn puzzled<L: Link + ?Sized>(&mut self, link: &mut L);
+
+    /// Tells the other side that it goes.
+    fn bye<L: Link + ?Sized>(&mut self, link: &mut L);
+
+    /// Takes no more.
+    fn shut(&mut self, why: Closed);
+}
+
+impl End {
+    /// Damaged packets in a row after which a side does something about it.
+    const PUZZLING: u32 = 16;
+
+    pub(crate) fn new(settings: Settings, session: u64, incarnation: u64) -> Self {
+        Self {
+            settings,
+            session,
+            key: Seal::new(session, incarnation),
+            closed: None,
+            damaged: 0,
+            in_a_row: 0,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Sends a packet.
+    #[inline]
+    pub(crate) fn send<L: Link + ?Sized>(
+        &mut self,
+        link: &mut L,
+        header: Header,
+        number: u64,
+        parts: &[&[u8]; 2],
+    ) {
+        let out = &mut self.outbox;
+        seal(&self.key, link.position(), header, number, parts, out);
+        link.send(out);
+    }
+
+    /// Sends a message whole, if a packet holds it; if not, the pieces of it that are named.
+    #[inline]
+    pub(crate) fn send_message<L: Link + ?Sized>(
+        &mut self,
+        link: &mut L,
+        header: Header,
+        number: u64,
+        message: &[u8],
+        (first, bits): (u32, u64),
+    ) {
+        if message.len() <= self.settings.whole() {
+            self.send(link, header, number, &[message, &[]]);
+            return;
+        }
+        let flags = header.flags.with(Flags::PIECE);
+        let header = Header { flags, ..header };
+        let settings = self.settings;
+        for (place, bytes) in pieces(&settings, message, first, bits) {
+            self.send(link, header, number, &[&place.to_le_bytes()[..], bytes]);
+        }
+    }
+}
+
+/// Reads one packet from the link; whether there was one.
+#[inline]
+pub(crate) fn poll<S: Side, L: Link + ?Sized>(
+    side: &mut S,
+    now: Time,
+    link: &mut L,
+) -> Result<bool, Closed> {
+    let end = side.end();
+    if let Some(closed) = end.closed {
+        return Err(closed);
+    }
+    let mut packet = std::mem::take(&mut end.inbox);
+    let position = link.receive(&mut packet);
+    let handled = match position {
+        Some(position) => read(side, now, link, position, &packet),
+        None => Ok(()),
+    };
+    side.end().inbox = packet;
+    if let Err(why) = handled {
+        side.bye(link);
+        side.shut(why.into());
+        return Err(why.into());
+    }
+    side.end().closed.map_or(Ok(position.is_some()), Err)
+}
+
+#[inline]
+fn read<S: Side, L: Link + ?Sized>(
+    side: &mut S,
+    now: Time,
+    link: &mut L,
+    position: u64,
+    packet: &[u8],
+) -> Result<(), Misbehaved> {
+    let near = side.near();
+    let end = side.end();
+    if let Ok((header, number, body)) = open(&end.key, position, near, packet) {
+        end.in_a_row = 0;
+        return side.handle(now, link, header, number, body);
+    }
+    end.damaged += 1;
+    end.in_a_row += 1;
+    let packets = end.in_a_row;
+    if packets >= end.settings.most_damaged {
+        return Err(Misbehaved::Garbage { packets });
+    }
+    if packets.is_multiple_of(End::PUZZLING) {
+        side.puzzled(link);
+    }
+    Ok(())
+}
+
+/// A packet without a number's flags.
+pub(crate) fn plain(kind: Kind) -> Header {
+    Header {
+        kind,
+        flags: Flags(0),
+        what: 0,
+        number: 0,
+        behind: 0,
+        when: 0,
+    }
+}
