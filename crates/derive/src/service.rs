@@ -261,10 +261,32 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 }
             }
         });
+        let awaited = format_ident!("{name}_async");
+        let types_again = m.arguments.iter().map(|(_, t)| t);
+        let about = format!("As [`Self::{name}`], to be awaited.");
+        let (future, wait) = match &m.fallible {
+            Some((fine, failed)) => (
+                quote! {
+                    impl ::core::future::Future<
+                        Output = Result<#fine, #krate::CallError<#failed>>,
+                    > + Send + use<>
+                },
+                quote! {
+                    let awaited: #krate::Awaited<#result> = awaited;
+                    async move { awaited.await?.map_err(#krate::CallError::Method) }
+                },
+            ),
+            None => (quote!(#krate::Awaited<#result>), quote!(awaited)),
+        };
         quote! {
             #(#docs)*
             #visibility fn #name(&self, #(#names: #types),*) -> #returned { #body }
             #begin
+            #[doc = #about]
+            #visibility fn #awaited(&self, #(#names: #types_again),*) -> #future {
+                let awaited = self.stub.call_async(&#table::#constant, &(#(&#names,)*));
+                #wait
+            }
         }
     });
     let about = format!("Calls a [`{name}`] in another process.");

@@ -1,5 +1,5 @@
-//! Threads of a server that nobody calls sleep, and end at once when it does. A program of
-//! its own, so that all threads of that name are this server's.
+//! Threads of a server that nobody calls, and of a client that does not call, sleep, and
+//! end with it. A program of its own, so that all threads of that name are theirs.
 
 use portolan::rpc::{self, Concurrency, ServerOptions};
 use portolan::{Deadline, Domain};
@@ -53,6 +53,9 @@ fn a_server_that_nobody_calls_wakes_for_nothing_and_ends_when_dropped() {
         let server = rpc::serve(&domain, "echo", EchoService(Same), &options).unwrap();
         let client = EchoClient::connect(&domain, "echo", Deadline::NEVER).unwrap();
         assert_eq!(client.echo(3), Ok(3));
+        // Its driver has no timer either while nothing is open.
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        assert_eq!(runtime.unwrap().block_on(client.echo_async(5)), Ok(5));
         let idle = Duration::from_millis(1300);
         // They may spin a little at first.
         until("nobody wakes", || {
@@ -62,7 +65,7 @@ fn a_server_that_nobody_calls_wakes_for_nothing_and_ends_when_dropped() {
             before == sleeps()
         });
         assert_eq!(client.echo(4), Ok(4));
-        drop(server);
+        drop((server, client));
         until("its threads have ended", || sleeps().is_empty());
     }
 }

@@ -1,11 +1,12 @@
 //! The client's end of a connection.
 
+use super::awaited::Waiters;
 use super::error::{ConnectError, RpcError};
 use super::hello::{Answer, Hello};
 use super::link::{self, Ends, LinkState, Stash};
 use super::method::{Method, pack};
 use super::parcel::{self, Parcels};
-use crate::channel::{ChannelOptions, Reader, ReaderOptions, Writer};
+use crate::channel::{ChannelOptions, Interrupter, Reader, ReaderOptions, Writer};
 use crate::port::SendRight;
 use crate::{Access, Deadline, Domain, Message, PortOptions, Right};
 use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Status, Time};
@@ -78,30 +79,33 @@ impl ClientOptions {
 /// clone is the same connection. Any number of threads may call at once.
 #[derive(Clone)]
 pub struct Stub {
-    connection: Arc<Connection>,
+    pub(super) connection: Arc<Connection>,
     limit: Duration,
 }
 
-struct Connection {
+pub(super) struct Connection {
     inner: Mutex<Inner>,
     /// Somebody has read something.
-    turn: Condvar,
+    pub(super) turn: Condvar,
     parcels: Option<Arc<Parcels>>,
     server: SendRight,
+    /// Of its reader.
+    pub(super) interrupter: Interrupter,
 }
 
-struct Inner {
-    client: Client,
+pub(super) struct Inner {
+    pub(super) client: Client,
     writer: Writer,
-    /// Gone while a caller waits with it.
-    reader: Option<Reader>,
-    stash: Stash,
-    state: LinkState,
-    spare: Vec<u8>,
+    /// Gone while a caller waits with it; the driver's for good, if there is one.
+    pub(super) reader: Option<Reader>,
+    pub(super) stash: Stash,
+    pub(super) state: LinkState,
+    pub(super) spare: Vec<u8>,
+    pub(super) waiters: Waiters,
 }
 
 /// Looks again so soon whether a server that has left is dead or moving.
-const SOON: Duration = Duration::from_millis(20);
+pub(super) const SOON: Duration = Duration::from_millis(20);
 
 impl Stub {
     /// Connects: makes both channels, and presents them to the server at its port.
@@ -128,6 +132,7 @@ impl Stub {
         let writer = up.bind_writer()?;
         let mut reader = down.bind_reader(ReaderOptions::default())?;
         reader.set_waiting(options.waiting);
+        let interrupter = reader.interrupter();
         let moves = methods.iter().any(Method::moves);
         let hello = Hello {
             service: service.to_owned(),
@@ -172,6 +177,7 @@ impl Stub {
             stash: Stash::default(),
             state: LinkState::default(),
             spare: Vec::new(),
+            waiters: Waiters::default(),
         };
         Ok(Self {
             connection: Arc::new(Connection {
@@ -179,6 +185,7 @@ impl Stub {
                 turn: Condvar::new(),
                 parcels,
                 server,
+                interrupter,
             }),
             limit: options.limit,
         })
@@ -251,13 +258,14 @@ impl Stub {
         let (mut inner, begun) = connection.begin(connection.lock(), call, &mut body);
         inner.spare = body;
         begun?;
-        // Nobody waits, so whoever calls next does what is due.
+        // Nobody waits, so whoever calls next does what is due; the driver, if there is one.
         connection.review(&mut inner);
+        connection.tell_driver(&mut inner);
         Ok(())
     }
 
     #[inline]
-    fn prepare<A: Serialize + ?Sized>(
+    pub(super) fn prepare<A: Serialize + ?Sized>(
         &self,
         method: &Method,
         arguments: &A,
@@ -278,7 +286,7 @@ impl Stub {
     }
 
     #[inline]
-    fn result<R: DeserializeOwned>(
+    pub(super) fn result<R: DeserializeOwned>(
         &self,
         method: &Method,
         outcome: Outcome,
@@ -319,11 +327,20 @@ impl Stub {
     /// Why the server does not know a method: asks it which ones it has.
     #[cold]
     fn what_differs(&self, method: &Method) -> RpcError {
-        let name = method.name();
         if method.id() == Method::DESCRIBE {
-            return RpcError::UnknownMethod { method: name };
+            let method = method.name();
+            return RpcError::UnknownMethod { method };
         }
-        match self.call::<(), Vec<(String, u64)>>(&Method::describe(), &()) {
+        Self::differs(method, self.call(&Method::describe(), &()))
+    }
+
+    /// Why it does not know a method, if it has these, with their layouts.
+    pub(super) fn differs(
+        method: &Method,
+        methods: Result<Vec<(String, u64)>, RpcError>,
+    ) -> RpcError {
+        let name = method.name();
+        match methods {
             Ok(methods) => match methods.iter().find(|(n, _)| n == name) {
                 Some(&(_, theirs)) => RpcError::OtherVersion {
                     method: name,
@@ -366,7 +383,7 @@ impl Stub {
 }
 
 impl Connection {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -390,15 +407,9 @@ impl Connection {
                     inner = self.wait(inner, call.deadline);
                     continue;
                 }
-                Err(NotCalled::WindowFull { .. }) => RpcError::Backpressure,
-                Err(NotCalled::Closed(Closed::Left)) => RpcError::ServerDied,
-                Err(NotCalled::Closed(why)) => why.into(),
-                Err(other) => RpcError::Unsendable {
-                    what: "arguments",
-                    why: other.to_string(),
-                },
+                Err(error) => error,
             };
-            return (inner, Err(error));
+            return (inner, Err(error.into()));
         }
     }
 
@@ -423,7 +434,7 @@ impl Connection {
 
     /// Whether anything can come of waiting.
     #[inline]
-    fn check(&self, inner: &mut Inner) -> Result<(), RpcError> {
+    pub(super) fn check(&self, inner: &mut Inner) -> Result<(), RpcError> {
         if let Some(why) = inner.state.over {
             return Err(why.into());
         }
@@ -450,7 +461,12 @@ impl Connection {
         let soon = inner.state.gone.then(|| now.after(SOON));
         let due = [until, timer, soon].into_iter().flatten().min();
         let due = due.map(|at| Instant::now() + at.since(now));
-        if let Some(mut reader) = inner.reader.take() {
+        let free = if inner.waiters.driven {
+            None
+        } else {
+            inner.reader.take()
+        };
+        if let Some(mut reader) = free {
             let mut state = inner.state;
             let mut stash = std::mem::take(&mut inner.stash);
             drop(inner);
@@ -473,7 +489,7 @@ impl Connection {
         inner
     }
 
-    fn review(&self, inner: &mut Inner) {
+    pub(super) fn review(&self, inner: &mut Inner) {
         let now = link::now();
         if inner.client.next_timeout().is_some_and(|t| t <= now) {
             inner.with(|client, ends| client.review(now, ends));
@@ -482,9 +498,24 @@ impl Connection {
     }
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut();
+        if inner.unwrap_or_else(PoisonError::into_inner).waiters.driven {
+            // It has the reader, and no connection to go on for.
+            self.interrupter.interrupt();
+        }
+    }
+}
+
 impl Inner {
+    /// Whether nothing will come any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.state.over.is_some() || self.state.broken || self.client.closed().is_some()
+    }
+
     #[inline]
-    fn with<T>(&mut self, act: impl FnOnce(&mut Client, &mut Ends<'_>) -> T) -> T {
+    pub(super) fn with<T>(&mut self, act: impl FnOnce(&mut Client, &mut Ends<'_>) -> T) -> T {
         let mut ends = Ends {
             writer: &mut self.writer,
             reader: self.reader.as_mut(),
@@ -496,7 +527,7 @@ impl Inner {
 
     /// Handles what has come.
     #[inline]
-    fn poll(&mut self) {
+    pub(super) fn poll(&mut self) {
         let now = link::now();
         self.with(|client, ends| while client.poll(now, ends) == Ok(true) {});
     }
@@ -527,11 +558,11 @@ impl Drop for Inner {
 /// ```
 #[must_use = "a call that was begun and dropped is cancelled"]
 pub struct Pending<R> {
-    stub: Stub,
-    method: &'static Method,
-    call: Call,
-    id: Option<CallId>,
-    result: PhantomData<fn() -> R>,
+    pub(super) stub: Stub,
+    pub(super) method: &'static Method,
+    pub(super) call: Call,
+    pub(super) id: Option<CallId>,
+    pub(super) result: PhantomData<fn() -> R>,
 }
 
 impl<R: DeserializeOwned> Pending<R> {

@@ -2,7 +2,7 @@
 
 use crate::channel::{BindChannelError, MakeChannelError};
 use crate::{BindError, Disowned, MessageError, RequestError};
-use portolan_proto::Closed;
+use portolan_proto::{Closed, NotCalled};
 
 /// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +67,20 @@ pub enum RpcError {
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
+}
+
+impl From<NotCalled> for RpcError {
+    fn from(why: NotCalled) -> Self {
+        match why {
+            NotCalled::WindowFull { .. } => Self::Backpressure,
+            NotCalled::Closed(Closed::Left) => Self::ServerDied,
+            NotCalled::Closed(why) => why.into(),
+            other => Self::Unsendable {
+                what: "arguments",
+                why: other.to_string(),
+            },
+        }
+    }
 }
 
 /// What a method that returns a `Result` gives its caller.

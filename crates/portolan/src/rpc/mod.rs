@@ -53,7 +53,8 @@
 //! |---|---|
 //! | per method | `#[rpc(one_way)]`, `#[rpc(best_effort)]`, `#[rpc(no_checksum)]` |
 //! | time | each call has a deadline ([`ClientOptions::limit`], `client.within(..)`), which the method can ask for ([`Context`]) |
-//! | giving up | `client.start_method(..)` returns a [`Pending`]; dropped, it is cancelled |
+//! | async | `client.method_async(..)` is awaited ([`Awaited`]), under any runtime or none |
+//! | giving up | `client.start_method(..)` returns a [`Pending`]; dropped, it is cancelled; so is a future |
 //! | large data | [`Large`]: an extent in arguments or result, by move |
 //! | threads | [`Concurrency`]: one a client, one a call, a pool; too many calls are refused |
 //! | versions | a method is called by the hash of its name and its types ([`Schema`]); others give [`RpcError::OtherVersion`] or [`RpcError::UnknownMethod`] |
@@ -63,6 +64,7 @@
 //! The client makes both channels and presents them at the server's port. Arguments and
 //! results are written by `serde` in the `postcard` format, extents go through a port.
 
+mod awaited;
 mod client;
 mod error;
 mod hello;
@@ -74,6 +76,7 @@ mod schema;
 mod serve;
 mod work;
 
+pub use awaited::Awaited;
 pub use client::{ClientOptions, Pending, Stub};
 pub use error::{CallError, ConnectError, RpcError, ServeError};
 pub use method::{Dispatch, Method, NotDispatched, Service};

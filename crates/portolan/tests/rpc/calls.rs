@@ -10,7 +10,7 @@ use std::time::Duration;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-fn served(options: &ServerOptions) -> (Domain, rpc::Server, TestClient) {
+pub(crate) fn served(options: &ServerOptions) -> (Domain, rpc::Server, TestClient) {
     let domain = Domain::private().unwrap();
     let server = rpc::serve(&domain, "test", Tested::service(&domain), options).unwrap();
     let client = TestClient::connect(&domain, "test", PATIENCE).unwrap();
@@ -190,7 +190,7 @@ fn a_window_that_is_full_waits_and_then_refuses() -> Outcome {
     Ok(())
 }
 
-mod other {
+pub(crate) mod other {
     #![allow(dead_code, reason = "of these, only the clients are used")]
 
     /// Another version: one method gone, one changed.

@@ -114,6 +114,11 @@ fn calls_end_at_once_when_the_server_is_killed() {
     let client = client.within(10 * PATIENCE);
     assert_eq!(client.pid(), Ok(server.0.id()));
     let slow = client.start_wait(600_000).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.unwrap();
+    let awaiting = TestClient::connect(&domain, "test", PATIENCE).unwrap();
+    let awaiting = awaiting.within(10 * PATIENCE);
+    let awaited = std::thread::spawn(move || runtime.block_on(awaiting.wait_async(600_000)));
     let asleep = std::thread::scope(|scope| {
         let waits = scope.spawn(|| client.wait(600_000));
         assert_eq!(client.add(1, 1), Ok(2));
@@ -121,6 +126,7 @@ fn calls_end_at_once_when_the_server_is_killed() {
         waits.join().unwrap()
     });
     assert_eq!(asleep, Err(RpcError::ServerDied));
+    assert_eq!(awaited.join().unwrap(), Err(RpcError::ServerDied));
     assert_eq!(slow.wait(), Err(RpcError::ServerDied));
     assert_eq!(client.null(), Err(RpcError::ServerDied));
     // Another one takes its name.

@@ -1,5 +1,6 @@
 //! Services and their clients, in threads and in processes.
 
+mod awaited;
 mod calls;
 mod deaths;
 mod service;

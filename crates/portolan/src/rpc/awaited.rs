@@ -1,0 +1,380 @@
+//! Calls that are awaited, under whatever runtime.
+//!
+//! A future has no thread that could wait for its answer, nor a timer. So a connection has a
+//! *driver* from its first awaited call on: one thread that reads what comes, reviews what is
+//! due, and wakes the tasks whose calls have ended. It has the connection's reader for good;
+//! callers that block are told by it.
+//!
+//! # Invariants
+//!
+//! - **A1** Whoever waits is noted under the connection's lock, after a look that found the
+//!   call open; the driver ends calls under that lock and then looks through the notes.
+//! - **A2** The driver sleeps no longer than until `due`, and whoever makes a call that is to
+//!   be reviewed sooner interrupts it. Nothing moves `due` back: so a row of calls, each
+//!   answered long before its review, interrupts the driver once a period at most, and while
+//!   nothing is open it sleeps without a timer.
+//! - **A3** The driver does not keep the connection: the last stub that goes ends both.
+
+use super::client::{Connection, Inner, Pending, SOON, Stub};
+use super::error::RpcError;
+use super::link::{self, LinkState, Stash};
+use super::method::Method;
+use crate::Deadline;
+use crate::channel::Reader;
+use portolan_proto::{Call, CallId, Flags, NotCalled, Outcome, Status, Time};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, Weak};
+use std::task::{Context, Poll, Waker, ready};
+use std::thread;
+
+/// Who waits, on one connection.
+#[derive(Default)]
+pub(super) struct Waiters {
+    /// There is a driver, or there is about to be: the reader is its own.
+    pub(super) driven: bool,
+    /// When the driver looks again at the latest (A2); `None` while it sleeps without a timer.
+    due: Option<Time>,
+    calls: Vec<(CallId, Waker)>,
+    /// Those that wait for room in the window, and until when.
+    room: Vec<(Option<Time>, Waker)>,
+}
+
+impl Waiters {
+    /// Notes a waker once.
+    fn note(&mut self, id: CallId, waker: &Waker) {
+        match self.calls.iter_mut().find(|(there, _)| *there == id) {
+            Some((_, known)) => known.clone_from(waker),
+            None => self.calls.push((id, waker.clone())),
+        }
+    }
+
+    fn forget(&mut self, id: CallId) {
+        self.calls.retain(|(there, _)| *there != id);
+    }
+}
+
+/// A call that is awaited: made when it is first polled, cancelled when it is dropped.
+///
+/// Any runtime will do. The deadline is the connection's, as for calls that block. Arguments
+/// with a [`super::Large`] in them may wait for room in the server's port.
+///
+/// ```
+/// # use portolan::{Deadline, Domain, rpc};
+/// #[portolan::service]
+/// trait Slow {
+///     fn square(&self, n: u64) -> u64;
+/// }
+/// # struct Squares;
+/// # impl Slow for Squares { fn square(&self, n: u64) -> u64 { n * n } }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let domain = Domain::private()?;
+/// # let _server = rpc::serve(&domain, "slow", SlowService(Squares), &Default::default())?;
+/// let client = SlowClient::connect(&domain, "slow", Deadline::NEVER)?;
+/// let (three, four) = tokio::join!(client.square_async(3), client.square_async(4));
+/// assert_eq!(three? + four?, 25);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a call is made when it is awaited"]
+pub struct Awaited<R> {
+    pending: Pending<R>,
+    step: Step,
+    /// The server did not know the method, and is asked for those that it knows.
+    describing: bool,
+}
+
+enum Step {
+    /// It was not even written.
+    Failed(RpcError),
+    /// These are its arguments.
+    ToBegin(Vec<u8>),
+    Begun,
+}
+
+// What it waits for is the connection's; nothing in it is pinned.
+impl<R> Unpin for Awaited<R> {}
+
+impl Stub {
+    /// Calls a method, to be awaited. Of a one-way method the future ends when it is under way.
+    pub fn call_async<A: Serialize + ?Sized, R: DeserializeOwned>(
+        &self,
+        method: &'static Method,
+        arguments: &A,
+    ) -> Awaited<R> {
+        let (step, call) = match self.prepare(method, arguments) {
+            Ok((body, call)) => (Step::ToBegin(body), call),
+            Err(error) => (Step::Failed(error), Call::new(method.id())),
+        };
+        let pending = Pending {
+            stub: self.clone(),
+            method,
+            call,
+            id: None,
+            result: PhantomData,
+        };
+        Awaited::new(pending, step)
+    }
+}
+
+impl<R: DeserializeOwned> IntoFuture for Pending<R> {
+    type Output = Result<R, RpcError>;
+    type IntoFuture = Awaited<R>;
+
+    fn into_future(self) -> Awaited<R> {
+        Awaited::new(self, Step::Begun)
+    }
+}
+
+impl<R: DeserializeOwned> Future for Awaited<R> {
+    type Output = Result<R, RpcError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        loop {
+            let (outcome, body) = ready!(this.outcome(context))?;
+            let (stub, method) = (&this.pending.stub, this.pending.method);
+            if this.describing {
+                let methods = stub.result(&Method::describe(), outcome, &body);
+                return Poll::Ready(Err(Stub::differs(method, methods)));
+            }
+            if outcome != Outcome::Answered(Status::UnknownMethod) {
+                return Poll::Ready(stub.result(method, outcome, &body));
+            }
+            this.describe();
+        }
+    }
+}
+
+impl<R> Awaited<R> {
+    fn new(pending: Pending<R>, step: Step) -> Self {
+        Self {
+            pending,
+            step,
+            describing: false,
+        }
+    }
+
+    /// The server does not know the method: asks it which ones it has.
+    #[cold]
+    fn describe(&mut self) {
+        self.describing = true;
+        match self.pending.stub.prepare(&Method::describe(), &()) {
+            Ok((body, call)) => {
+                self.pending.call = call;
+                self.step = Step::ToBegin(body);
+            }
+            Err(error) => self.step = Step::Failed(error),
+        }
+    }
+
+    /// Makes the call, and takes its outcome and answer when they are there.
+    fn outcome(&mut self, context: &mut Context<'_>) -> Poll<Result<(Outcome, Vec<u8>), RpcError>> {
+        let connection = Arc::clone(&self.pending.stub.connection);
+        let mut inner = connection.lock();
+        connection.drive(&mut inner)?;
+        match std::mem::replace(&mut self.step, Step::Begun) {
+            Step::Begun => {}
+            Step::Failed(error) => return Poll::Ready(Err(error)),
+            Step::ToBegin(body) => {
+                let call = self.pending.call;
+                connection.check(&mut inner)?;
+                if let Some(body) = self.begin(&connection, &mut inner, body)? {
+                    inner
+                        .waiters
+                        .room
+                        .push((call.deadline, context.waker().clone()));
+                    connection.hurry(&mut inner, call.deadline);
+                    self.step = Step::ToBegin(body);
+                    return Poll::Pending;
+                }
+                if call.flags.has(Flags::ONE_WAY) {
+                    self.pending.id = None;
+                    let returned = Outcome::Answered(Status::Returned);
+                    return Poll::Ready(Ok((returned, Vec::new())));
+                }
+            }
+        }
+        let Some(id) = self.pending.id else {
+            return Poll::Ready(Err(RpcError::Cancelled));
+        };
+        let dead = connection.check(&mut inner);
+        let mut body = Vec::new();
+        if let Some(outcome) = inner.client.take(id, &mut body) {
+            self.pending.id = None;
+            inner.waiters.forget(id);
+            return Poll::Ready(Ok((outcome, body)));
+        }
+        dead?;
+        inner.waiters.note(id, context.waker());
+        // One that was begun before there was a driver is not known to it.
+        connection.tell_driver(&mut inner);
+        Poll::Pending
+    }
+
+    /// Makes the call; its arguments, if there is no room in the window.
+    fn begin(
+        &mut self,
+        connection: &Connection,
+        inner: &mut Inner,
+        mut body: Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, RpcError> {
+        let (now, call) = (link::now(), self.pending.call);
+        match inner.with(|client, ends| client.call(now, ends, call, &mut body)) {
+            Ok(id) => {
+                self.pending.id = Some(id);
+                inner.spare = body;
+                connection.tell_driver(inner);
+                Ok(None)
+            }
+            Err(NotCalled::WindowFull { .. }) if Some(now) < call.deadline => Ok(Some(body)),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl<R> Drop for Awaited<R> {
+    fn drop(&mut self) {
+        if let Some(id) = self.pending.id {
+            self.pending.stub.connection.lock().waiters.forget(id);
+        }
+    }
+}
+
+impl Connection {
+    /// Sees to it that there is a driver.
+    fn drive(self: &Arc<Self>, inner: &mut Inner) -> Result<(), RpcError> {
+        if inner.waiters.driven || inner.is_over() {
+            return Ok(());
+        }
+        let connection = Arc::downgrade(self);
+        thread::Builder::new()
+            .name("portolan-rpc-driver".to_owned())
+            .spawn(move || Driver::default().run(&connection))
+            .map_err(|error| RpcError::Unsendable {
+                what: "a call that is awaited",
+                why: format!("no thread waits for its answer: {error}"),
+            })?;
+        inner.waiters.driven = true;
+        // Whoever blocks with the reader gives it back.
+        self.interrupter.interrupt();
+        Ok(())
+    }
+
+    /// There is something to be reviewed, perhaps sooner than the driver knows, if there is one.
+    pub(super) fn tell_driver(&self, inner: &mut Inner) {
+        if inner.waiters.driven {
+            let timer = inner.client.next_timeout();
+            self.hurry(inner, timer);
+        }
+    }
+
+    /// The driver is to look by then (A2).
+    fn hurry(&self, inner: &mut Inner, by: Option<Time>) {
+        if let Some(by) = by
+            && inner.waiters.due.is_none_or(|due| by < due)
+        {
+            inner.waiters.due = Some(by);
+            self.interrupter.interrupt();
+        }
+    }
+}
+
+/// What the driver works with.
+#[derive(Default)]
+struct Driver {
+    reader: Option<Reader>,
+    stash: Stash,
+    state: LinkState,
+}
+
+impl Driver {
+    /// Reads until the connection has gone (A3), or nothing can come of it any more.
+    fn run(mut self, connection: &Weak<Connection>) {
+        loop {
+            let Some(there) = connection.upgrade() else {
+                return;
+            };
+            let Some(due) = self.look(&there) else {
+                return;
+            };
+            drop(there);
+            if let Some(reader) = &mut self.reader {
+                link::wait(reader, due, &mut self.state, &mut self.stash);
+            }
+        }
+    }
+
+    /// Handles what has come and what is due, and wakes whoever it was for; until when to
+    /// wait then, `None` if there is no more to do.
+    fn look(&mut self, connection: &Connection) -> Option<Deadline> {
+        let mut inner = connection.lock();
+        if let Some(reader) = self.reader.take() {
+            inner.reader = Some(reader);
+            inner.stash = std::mem::take(&mut self.stash);
+            inner.state = self.state;
+        } else {
+            // The first time. A caller may be waiting with the reader, and was interrupted.
+            while inner.reader.is_none() {
+                let waited = connection.turn.wait(inner);
+                inner = waited.unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        inner.poll();
+        // What it finds is found again by whoever is woken for it.
+        let _ = connection.check(&mut inner);
+        connection.review(&mut inner);
+        connection.turn.notify_all();
+
+        let now = link::now();
+        let over = inner.is_over();
+        let Inner {
+            client,
+            waiters,
+            state,
+            reader,
+            stash,
+            ..
+        } = &mut *inner;
+        let mut woken = Vec::new();
+        waiters.calls.retain(|(id, waker)| {
+            let open = !over && client.is_open(*id);
+            if !open {
+                woken.push(waker.clone());
+            }
+            open
+        });
+        let room = over || client.has_room();
+        waiters.room.retain(|(until, waker)| {
+            let waits = !room && until.is_none_or(|until| now < until);
+            if !waits {
+                woken.push(waker.clone());
+            }
+            waits
+        });
+        if over {
+            // The reader stays, for callers that block.
+            waiters.driven = false;
+            drop(inner);
+            woken.into_iter().for_each(Waker::wake);
+            return None;
+        }
+        let soon = (state.gone && client.open() > 0).then(|| now.after(SOON));
+        let until = waiters.room.iter().filter_map(|(until, _)| *until).min();
+        let timers = [client.next_timeout(), soon, until];
+        let kept = waiters.due.filter(|due| *due > now);
+        waiters.due = timers.into_iter().flatten().chain(kept).min();
+        let due = waiters
+            .due
+            .map_or(Deadline::NEVER, |due| Deadline::at(link::instant(due)));
+        self.state = *state;
+        self.stash = std::mem::take(stash);
+        self.reader = reader.take();
+        drop(inner);
+        woken.into_iter().for_each(Waker::wake);
+        Some(due)
+    }
+}
