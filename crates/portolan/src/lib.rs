@@ -32,11 +32,12 @@
 //! | hand over maps, trees, lists and strings as they are | [`structure`], [`Handover`] |
 //! | ask and answer | [`SendRight::request_reply`], [`ReceiveRight::get_request`], [`Request`] |
 //! | pass rights on, hear of deaths | [`Right`], [`Notice`], [`SendRight::watch`] |
-//! | share memory | [`Domain::make_segment`], [`Segment`] |
+//! | share memory | [`Domain::make_segment`], [`Segment`]; to be read only, [`Domain::share_extent`] |
 //! | be told of an address | [`Domain::signal`], [`Listener`] |
 //! | stream messages to any number of readers | [`Domain::make_channel`], [`channel`] |
+//! | publish and subscribe | [`Domain::publisher`], [`Domain::subscriber`] |
 //! | call methods of a trait in another process | [`rpc`], [`macro@service`] |
-//! | wait for many ports, or with epoll | [`WaitSet`] |
+//! | wait for many ports and channels, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
 //! | see who holds what | [`Domain::survey`] |
 //! | export counters (feature `metrics`) | `Survey::record_metrics` |
@@ -68,6 +69,7 @@ mod port;
 mod region;
 pub mod rpc;
 mod segment;
+mod shared_extent;
 mod signal;
 pub mod structure;
 mod survey;
@@ -231,6 +233,7 @@ pub use portolan_derive::Handover;
 pub use portolan_derive::service;
 pub use portolan_shm::owner::OwnerError;
 pub use segment::{Segment, SegmentError};
+pub use shared_extent::{ShareError, SharedExtent};
 pub use signal::{Given, HandlerId, Listener, ListenerOptions, Outbox, SignalError};
 pub use survey::{
     AGES, Holder, HoldingSurvey, MemorySurvey, PortKind, PortState, PortSurvey, SpaceState,

@@ -154,7 +154,8 @@ impl Region {
     /// The bytes of the extent at `page`.
     ///
     /// The caller is an [`crate::Extent`]: it holds the pages, is not cloned, and lends
-    /// its own borrow out. `len` was checked against its size.
+    /// its own borrow out; or a [`crate::SharedExtent`], whose right keeps the pages, and
+    /// to which no handle in any space writes. `len` was checked against its size.
     #[inline]
     pub(crate) fn bytes(&self, page: u32, len: usize) -> &[u8] {
         self.check(page, len);
@@ -162,8 +163,8 @@ impl Region {
         // - in bounds: checked above against the pool;
         // - live: the mapping lives as long as `self`;
         // - initialised: file memory reads as zeros or what was written;
-        // - not written meanwhile: the caller holds the extent (O1), whoever sent it
-        //   has given up its handle, and members are trusted not to write past theirs.
+        // - not written meanwhile: the caller holds the extent (O1), whoever sent or shared
+        //   it has given up its handle, and members are trusted not to write past theirs.
         unsafe { core::slice::from_raw_parts(self.address(page) as *const u8, len) }
     }
 

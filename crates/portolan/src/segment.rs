@@ -1,6 +1,6 @@
 //! Segments: memory that several spaces have at once.
 
-use crate::port::commons::{self, MakeError};
+use crate::port::commons::{self, MakeError, Memory};
 use crate::port::{BindError, ConnectError, SendRight, Unsent};
 use crate::{AllocateError, Deadline, Domain};
 use portolan_abi::limits::PAGE;
@@ -53,6 +53,15 @@ pub enum SegmentError {
     Unsent(#[from] Unsent),
 }
 
+impl From<MakeError> for SegmentError {
+    fn from(error: MakeError) -> Self {
+        match error {
+            MakeError::Bind(e) => Self::Bind(e),
+            MakeError::Unsent(e) => Self::Unsent(e),
+        }
+    }
+}
+
 impl Domain {
     /// Makes a segment of at least `bytes` bytes, whole pages of zeros.
     ///
@@ -73,10 +82,7 @@ impl Domain {
         let mut extent = self.allocate(bytes.next_multiple_of(PAGE).max(PAGE))?;
         extent.fill(0);
         fill(&mut extent);
-        let right = commons::make(self.member(), name, extent).map_err(|e| match e {
-            MakeError::Bind(e) => SegmentError::Bind(e),
-            MakeError::Unsent(e) => SegmentError::Unsent(e),
-        })?;
+        let right = commons::make(self.member(), name, extent, false).map_err(|e| e.0)?;
         Segment::attach(right).ok_or(SegmentError::Unsent(Unsent::DeadName))
     }
 
@@ -99,19 +105,32 @@ impl Domain {
 }
 
 impl Segment {
-    /// The handle of a right on a segment.
+    /// The handle of a right on a segment that is written.
     pub(crate) fn attach(right: SendRight) -> Option<Self> {
-        let memory = commons::memory(&right)?;
-        let len = usize::try_from(memory.len).ok()?;
+        let (segment, frozen) = Self::taken(right)?;
+        (!frozen).then_some(segment)
+    }
+
+    /// The handle of a right on a segment, and whether it is only read: then the caller
+    /// sees to that.
+    pub(crate) fn taken(right: SendRight) -> Option<(Self, bool)> {
+        let Memory { extent, frozen } = commons::memory(&right)?;
+        let len = usize::try_from(extent.len).ok()?;
         if let Some(guard) = &right.to.member.guard {
-            guard.share(memory.page, memory.size);
+            guard.share(extent.page, extent.size);
         }
-        Some(Self {
+        let segment = Self {
             right: Some(right),
-            page: memory.page,
-            size: memory.size,
+            page: extent.page,
+            size: extent.size,
             len,
-        })
+        };
+        Some((segment, frozen))
+    }
+
+    /// Its bytes, for [`crate::SharedExtent`]: of a segment that is only read.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.right().to.member.region.bytes(self.page, self.len)
     }
 
     pub(crate) fn right(&self) -> &SendRight {

@@ -65,6 +65,46 @@ fn its_rights_travel() {
 }
 
 #[test]
+fn a_shared_extent_is_read_where_it_lies_until_the_last_right_is_gone() {
+    for protection in [Protection::Trusted, Protection::Guarded] {
+        let name = format!("shared-{}-{protection:?}", std::process::id());
+        let builder = Domain::builder(&name).protection(protection);
+        let domain = builder.join().unwrap();
+        let mut port = domain.bind(PortOptions::unnamed()).unwrap();
+        for bytes in [1, 70_000, 3 << 20] {
+            let mut extent = domain.allocate(bytes).unwrap();
+            // It may begin as a channel does; it is none.
+            extent.fill(b'p');
+            extent[..8.min(bytes)].copy_from_slice(&b"portchan"[..8.min(bytes)]);
+            let copy = extent.to_vec();
+            let at = extent.as_ptr();
+            let shared = domain.share_extent(extent).unwrap();
+            assert!(*shared == *copy && shared.as_ptr() == at);
+            let mut message = Message::default();
+            message.attach(shared.clone()).unwrap();
+            port.make_send().send(message, WhenFull::Fail).unwrap();
+            drop(shared);
+            let mut message = port.receive(Access::Later, Deadline::NOW).unwrap();
+            let Some(Right::Shared(there)) = message.take_rights().pop() else {
+                panic!("not a shared extent")
+            };
+            assert!(*there == *copy && there.as_ptr() == at);
+            let again = there.clone();
+            drop(there);
+            assert!(*again == *copy);
+            assert_eq!(used(&domain).1, 1);
+            // Sent on, and never received.
+            let mut message = Message::default();
+            message.attach(again).unwrap();
+            port.make_send().send(message, WhenFull::Fail).unwrap();
+            assert_eq!(used(&domain).1, 1);
+            drop(port.receive(Access::Later, Deadline::NOW).unwrap());
+            assert_eq!(used(&domain), (0, 0));
+        }
+    }
+}
+
+#[test]
 fn ports_and_segments_share_their_names() {
     let domain = Domain::private().unwrap();
     let _segment = domain.make_segment(Some("one"), 1).unwrap();

@@ -193,7 +193,7 @@ impl Domain {
     }
 }
 
-pub(super) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<ReceiveRight, BindError> {
+pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<ReceiveRight, BindError> {
     member.present()?;
     member.link.connected()?;
     let (slots, lines) = options.shape()?;

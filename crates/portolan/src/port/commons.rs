@@ -39,11 +39,39 @@ pub(super) fn is_segment(entry: &PortEntry, port: PortName) -> bool {
     status.shared && is_live(status, port)
 }
 
-/// Makes an extent a segment, and us the first who has a right on it.
+/// The header of the message that holds a segment which nobody writes any more.
+const FROZEN: &[u8] = b"frozen";
+
+/// What a segment's one message says.
+pub(crate) struct Memory {
+    /// The extent.
+    pub(crate) extent: Descriptor,
+    /// Nobody writes it any more.
+    pub(crate) frozen: bool,
+}
+
+/// Makes an extent a segment, and us the first who has a right on it. A frozen one is read
+/// only from now on, by whoever has a right.
+///
+/// # Errors
+///
+/// [`MakeError`], and the extent, which is the caller's again.
 pub(crate) fn make(
     member: &Arc<Member>,
     name: Option<&str>,
     extent: Extent,
+    frozen: bool,
+) -> Result<SendRight, (MakeError, Option<Extent>)> {
+    // Cannot fail: a message holds so short a header, and one extent at least.
+    let mut message = Message::new(if frozen { FROZEN } else { &[] }).unwrap_or_default();
+    drop(message.push(extent));
+    make_of(member, name, &mut message).map_err(|error| (error, message.remove(0)))
+}
+
+fn make_of(
+    member: &Arc<Member>,
+    name: Option<&str>,
+    message: &mut Message,
 ) -> Result<SendRight, MakeError> {
     let lock = match name {
         Some(name) => Some(names::reserve(member, name)?),
@@ -51,12 +79,9 @@ pub(crate) fn make(
     };
     let port = bind(member, &PortOptions::unnamed().queue(1).inline_bytes(48))?;
     let right = port.make_send();
-    let mut message = Message::default();
-    // Cannot fail: a message holds one extent at least.
-    drop(message.push(extent));
     let at = port.at();
     let spot = Spot::new(at.queue().port.sender.tail.load(Ordering::Relaxed));
-    send::plan_and_post(at, &spot, Kind::Message, None, &mut message)?;
+    send::plan_and_post(at, &spot, Kind::Message, None, message)?;
     mark!("segment.posted");
     let entry = at.queue().port;
     write_text(&entry.name.words, name.unwrap_or(""));
@@ -155,11 +180,13 @@ pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, &Channe
         member.rights().add_send(port, 1);
         if is_joined(entry, port)
             && let Some(memory) = tables.queue(index).and_then(|q| memory_of(member, &q))
-            && let Ok(len) = usize::try_from(memory.len)
+            && !memory.frozen
+            && let Ok(len) = usize::try_from(memory.extent.len)
         {
             let closed = member.guard.is_some();
+            let page = memory.extent.page;
             let region = &member.region;
-            region.with_channel(memory.page, len, closed, |channel| act(index, channel));
+            region.with_channel(page, len, closed, |channel| act(index, channel));
         }
         touch_epoch(member);
         if member.rights().drop_send(port) == 0 {
@@ -201,13 +228,16 @@ pub(super) fn close_unused(member: &Member, port: PortName) {
 }
 
 /// The memory of a segment.
-pub(crate) fn memory(right: &SendRight) -> Option<Descriptor> {
+pub(crate) fn memory(right: &SendRight) -> Option<Memory> {
     memory_of(&right.to.member, right.to.queue())
 }
 
-fn memory_of(member: &Member, queue: &Queue<'_>) -> Option<Descriptor> {
+fn memory_of(member: &Member, queue: &Queue<'_>) -> Option<Memory> {
     // Nobody takes it, so it lies where the queue begins.
     let head = queue.port.receiver.head.load(Ordering::Acquire);
     let contents = Contents::read(member, &queue.slot(head));
-    contents.extents.first().copied()
+    Some(Memory {
+        extent: contents.extents.first().copied()?,
+        frozen: contents.is_headed(FROZEN),
+    })
 }

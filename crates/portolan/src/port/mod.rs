@@ -25,6 +25,8 @@ pub use rights::{Right, SendOnceRight, SendRight, WatchError};
 pub use send::{SendError, Unsent, WhenFull};
 pub use shared::SharedReceiver;
 
+pub(crate) use bind::bind as bind_port;
+pub(crate) use names::connect as connect_port;
 pub(crate) use names::wake_waiters;
 pub(crate) use request::answer_for_dead;
 pub(crate) use rights::check_senders;

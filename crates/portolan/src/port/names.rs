@@ -9,6 +9,7 @@ use portolan_abi::port::{PortName, PortPhase, PortStatus};
 use portolan_shm::mark;
 use portolan_shm::region::read_text;
 use portolan_sys::futex;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -43,27 +44,33 @@ impl Domain {
         name: &str,
         deadline: impl Into<Deadline>,
     ) -> Result<SendRight, ConnectError> {
-        let member = self.member();
-        let deadline = deadline.into();
-        member.present()?;
-        member.link.connected()?;
-        loop {
-            let epoch = &member.tables().header.names.epoch;
-            // Acquire: a name that appears after this changes the epoch, and we do not sleep.
-            let seen = epoch.load(Ordering::Acquire);
-            if let Some((port, _, false)) = find(member, name)
-                && let Some(attached) = Attached::new(member, port)
-                && let Some(right) = SendRight::make(attached)
-            {
-                return Ok(right);
-            }
-            if deadline.has_passed() {
-                return Err(ConnectError::NoSuchPort {
-                    name: name.to_owned(),
-                });
-            }
-            let _ = futex::wait(epoch, seen, deadline.instant());
+        connect(self.member(), name, deadline.into())
+    }
+}
+
+pub(crate) fn connect(
+    member: &Arc<Member>,
+    name: &str,
+    deadline: Deadline,
+) -> Result<SendRight, ConnectError> {
+    member.present()?;
+    member.link.connected()?;
+    loop {
+        let epoch = &member.tables().header.names.epoch;
+        // Acquire: a name that appears after this changes the epoch, and we do not sleep.
+        let seen = epoch.load(Ordering::Acquire);
+        if let Some((port, _, false)) = find(member, name)
+            && let Some(attached) = Attached::new(member, port)
+            && let Some(right) = SendRight::make(attached)
+        {
+            return Ok(right);
         }
+        if deadline.has_passed() {
+            return Err(ConnectError::NoSuchPort {
+                name: name.to_owned(),
+            });
+        }
+        let _ = futex::wait(epoch, seen, deadline.instant());
     }
 }
 

@@ -6,6 +6,7 @@ use crate::member::Member;
 use crate::message::Message;
 use crate::region::Attached;
 use crate::segment::Segment;
+use crate::shared_extent::SharedExtent;
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
 use portolan_abi::slot::Kind;
@@ -54,6 +55,8 @@ pub enum Right {
     Receive(ReceiveRight),
     /// See [`Segment`].
     Segment(Segment),
+    /// See [`SharedExtent`].
+    Shared(SharedExtent),
 }
 
 /// Why no death notification could be arranged.
@@ -270,6 +273,11 @@ impl Right {
                 port: s.right().to.port,
                 tag: 0,
             },
+            Self::Shared(s) => RightWord {
+                kind: RightKind::Send,
+                port: s.segment().right().to.port,
+                tag: 0,
+            },
         }
     }
 
@@ -279,6 +287,7 @@ impl Right {
             Self::SendOnce(r) => &r.to.member,
             Self::Receive(r) => &r.at().member,
             Self::Segment(s) => &s.right().to.member,
+            Self::Shared(s) => &s.segment().right().to.member,
         };
         Arc::ptr_eq(whose, member)
     }
@@ -320,6 +329,7 @@ impl Right {
             }
             Self::Receive(r) => r.given(),
             Self::Segment(s) => Self::Send(s.into_right()).given(),
+            Self::Shared(s) => Self::Segment(s.into_segment()).given(),
         }
     }
 
@@ -348,7 +358,12 @@ impl Right {
         let to = Attached::new(member, word.port)?;
         Some(match word.kind {
             RightKind::Send if super::commons::is_segment(to.queue().port, to.port) => {
-                Self::Segment(Segment::attach(SendRight::of(to))?)
+                let (segment, frozen) = Segment::taken(SendRight::of(to))?;
+                if frozen {
+                    Self::Shared(SharedExtent::of(segment))
+                } else {
+                    Self::Segment(segment)
+                }
             }
             RightKind::Send => Self::Send(SendRight::of(to)),
             RightKind::SendOnce => Self::SendOnce(SendOnceRight::new(to, word.tag)),
@@ -360,6 +375,12 @@ impl Right {
 impl From<Segment> for Right {
     fn from(segment: Segment) -> Self {
         Self::Segment(segment)
+    }
+}
+
+impl From<SharedExtent> for Right {
+    fn from(shared: SharedExtent) -> Self {
+        Self::Shared(shared)
     }
 }
 

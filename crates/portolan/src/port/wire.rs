@@ -351,6 +351,11 @@ impl Contents {
         }
     }
 
+    /// Whether it has this header, in the slot itself.
+    pub(super) fn is_headed(&self, header: &[u8]) -> bool {
+        matches!(&self.header, HeaderWords::Inline(bytes) if bytes == header)
+    }
+
     /// Every extent that travels, the header's included.
     pub(crate) fn all_extents(&self) -> impl Iterator<Item = &Descriptor> {
         self.extents.iter().chain(&self.page)
