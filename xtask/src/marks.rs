@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 140] = [
+pub(crate) static MARKS: [&str; 141] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -23,6 +23,7 @@ pub(crate) static MARKS: [&str; 140] = [
     "channel.filled",
     "channel.joined",
     "channel.joining",
+    "channel.parcel_sent",
     "channel.published",
     "channel.quarter_read",
     "channel.raised",

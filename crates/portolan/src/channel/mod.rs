@@ -27,6 +27,7 @@
 //! | a reader that is overtaken | is told which units it missed | as it chose: is waited for, dropped, or told |
 //! | readers | any number | as many as it was made for |
 //! | for | what is new: prices, positions, pictures | what must not get lost |
+//! | what is large | goes beside it, shared ([`Parcel`]) | the same; with one reader also by move |
 //!
 //! # Setting up, in the paper's steps
 //!
@@ -49,6 +50,7 @@
 mod frame;
 mod interrupt;
 mod options;
+mod parcel;
 mod reader;
 mod stream;
 #[cfg(feature = "tokio")]
@@ -59,6 +61,9 @@ mod writer;
 pub use frame::{FrameReader, FrameWriter};
 pub use interrupt::Interrupter;
 pub use options::{ChannelOptions, OptionsError};
+pub use parcel::{
+    Delivery, NoParcel, Parcel, ParcelBindError, ParcelError, ParcelReader, ParcelWriter,
+};
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
 pub use reader::{Missed, ReadError, Reader, ReaderOptions, Received};
 pub use stream::{StreamReader, StreamWriter};

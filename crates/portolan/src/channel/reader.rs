@@ -68,6 +68,8 @@ pub struct Reader {
     draft: Draft,
     /// Writers that had left when we last looked.
     left: u32,
+    /// It is told of a writer that left also when the next one is there already.
+    every_change: bool,
     /// Where one of many writers is in the way, and how often we looked.
     stuck: (u64, u32),
     /// Nothing will come any more.
@@ -243,6 +245,7 @@ impl Reader {
             ring,
             reading,
             left,
+            every_change: false,
             stuck: (0, 0),
             over: None,
             patience: Patience::default(),
@@ -337,6 +340,16 @@ impl Reader {
             Some(asked) if asked.swap(false, Ordering::SeqCst) => Err(ReadError::Interrupted),
             _ => Ok(()),
         }
+    }
+
+    /// Its entry, if the writer waits for it.
+    pub(super) fn waited_for_at(&self) -> Option<u8> {
+        self.ring.channel().waited_for_at(&self.reading)
+    }
+
+    /// Tells of every writer that leaves, also if another one came at once.
+    pub(super) fn tell_every_change(&mut self) {
+        self.every_change = true;
     }
 
     /// Reads no more; the channel again.
@@ -452,9 +465,12 @@ impl Reader {
         if self.ring.channel().has_more(&self.reading) {
             return Ok(Took::Nothing);
         }
-        self.left = self.ring.channel().writer().left;
-        // Of a message that it did not end, nothing more will come.
-        self.draft.forget();
+        let writer = self.ring.channel().writer();
+        self.left = writer.left;
+        if writer.space == 0 {
+            // Of a message that it did not end, nothing more will come.
+            self.draft.forget();
+        }
         Err(ReadError::WriterGone)
     }
 
@@ -584,7 +600,7 @@ impl Reader {
 
     fn has_lost_writer(&self) -> bool {
         let writer = self.ring.channel().writer();
-        writer.space == 0 && writer.left != self.left
+        writer.left != self.left && (writer.space == 0 || self.every_change)
     }
 
     /// Arms it for a wait set, whose place `link` names, or for nobody (0); `false` if

@@ -294,6 +294,20 @@ impl Writer {
         self.pen.position()
     }
 
+    /// How many writers of the channel had left before this one came.
+    pub(super) fn writers_before(&self) -> u32 {
+        self.ring.channel().writer().left
+    }
+
+    pub(super) fn is_reliable(&self) -> bool {
+        self.ring.channel().mode().reliable
+    }
+
+    /// The entries of readers that it waits for.
+    pub(super) fn waited_for(&self) -> impl Iterator<Item = u8> {
+        self.ring.channel().waited_for()
+    }
+
     /// Writes no more; the channel again.
     pub fn unbind(self) -> Channel {
         let ring = self.ring.clone();

@@ -1,4 +1,5 @@
-//! Wait sets: one place to wait for any number of ports.
+//! Wait sets: one place to wait for any number of ports, and of readers of channels, for
+//! which what is said of ports below holds too.
 //!
 //! ```text
 //!              wait: nothing there                  a sender raises its bit
@@ -50,7 +51,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Waits for any number of ports at a cost that does not grow with their number.
+/// Waits for any number of ports, and of readers of channels, at a cost that does not grow
+/// with their number.
 ///
 /// The set owns its ports: [`add`](Self::add) takes one and gives a [`Token`] for it,
 /// [`port_mut`](Self::port_mut) lends it out, [`remove`](Self::remove) gives it back.

@@ -183,6 +183,23 @@ impl Channel<'_> {
         reading.entry.is_some()
     }
 
+    /// The entry of a reader that a writer waits for.
+    pub fn waited_for_at(&self, reading: &Reading) -> Option<u8> {
+        let ours = reading.entry?;
+        self.waited_for().find(|entry| usize::from(*entry) == ours)
+    }
+
+    /// The entries of readers that a writer waits for.
+    pub fn waited_for(&self) -> impl Iterator<Item = u8> {
+        let entries = (0..=u8::MAX).zip(self.readers);
+        entries.filter_map(|(index, entry)| {
+            let ReaderState::Live { lagging, .. } = entry.state() else {
+                return None;
+            };
+            (lagging == Lagging::Wait).then_some(index)
+        })
+    }
+
     /// Says what to raise when the reader must be woken, 0 for nothing. Before it arms.
     pub fn link(&self, reading: &Reading, link: u64) {
         if let Some(entry) = reading.entry.and_then(|i| self.readers.get(i)) {
