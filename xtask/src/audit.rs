@@ -10,9 +10,10 @@
 //! - **A1** Every used extent of a cut chunk has exactly one holder: a living space's row,
 //!   or one untaken message. None: *leaked*. Several: *double owned*.
 //! - **A2** Every other page and chunk is free, and nobody's row names it.
-//! - **A3** What living spaces hold by their rows is what they hold by their journals.
+//! - **A3** What living spaces hold by their rows, and by the entries of channels, is what
+//!   they hold by their journals.
 //! - **A4** A place that nobody has holds nothing: no row, no port, no watch, no lock, no
-//!   claimed slot, no chunk; it reads and writes no channel.
+//!   claimed slot, no chunk; it reads and writes no channel, and no unit is being written.
 //! - **A5** A right in a row, or a receive right on its way, is somebody's.
 //! - **A6** Who waits is owed something: an answer has somebody to give it, a port without
 //!   senders has been told, so has whoever watches a dead port.
@@ -46,6 +47,9 @@ pub(crate) struct Findings {
     /// Ports where a message waits, and whoever receives there was not told. That is no
     /// finding yet: somebody may be about to tell it.
     pub(crate) sleeping: BTreeSet<u16>,
+    /// Readers of channels that have not read all, by space and by the page where the channel
+    /// begins. That is no finding either: they may be about other things.
+    pub(crate) unread: BTreeSet<(u8, u32)>,
     /// Extents: free, held, in messages.
     pub(crate) extents: (usize, usize, usize),
 }

@@ -71,6 +71,21 @@ fn watches_of_the_dead() {
 }
 
 #[test]
+fn channels_that_the_dead_wrote_to() {
+    is_noticed("channels", "writes to the channel");
+}
+
+#[test]
+fn channels_that_the_dead_read() {
+    is_noticed("channels-reader", "reads the channel");
+}
+
+#[test]
+fn units_that_the_dead_had_begun_where_many_write() {
+    is_noticed("channels-caller", "nobody writes");
+}
+
+#[test]
 fn signal_handlers_of_the_dead() {
     is_noticed("signals", "lock on signal ranges");
 }

@@ -24,6 +24,12 @@ fn nothing_is_lost_in_a_short_run() {
         assert_eq!(report[zero], 0, "{zero}: {}\n{said}", report["findings"]);
     }
     assert!(report["kills"].as_u64() > Some(0), "{report}");
-    assert!(report["messages"].as_u64() > Some(0), "{report}");
+    for some in ["messages", "samples"] {
+        assert!(report[some].as_u64() > Some(0), "{some}: {report}");
+    }
+    for way in [0, 1] {
+        let count = &report["channel_messages"][way];
+        assert!(count.as_u64() > Some(0), "{report}");
+    }
     assert!(run.status.success());
 }

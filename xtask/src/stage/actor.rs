@@ -1,9 +1,9 @@
 //! One process of a scene.
 //!
-//! It says `ready PORTS PENDING SENDS` once it stands where the scene wants it: the receive
-//! rights, the unanswered requests and the live send rights that it has, which are its
-//! journal. A victim waits
-//! for a line then, its cue; everybody else stays until killed.
+//! It says `ready PORTS PENDING SENDS READERS` once it stands where the scene wants it: the
+//! receive rights, the unanswered requests, the live send rights and the entries as a reader
+//! of channels that it has, which are its journal. A victim waits for a line then, its cue;
+//! everybody else stays until killed.
 
 use super::{Failure, PATIENCE, Part, Scene};
 use crate::torture::{MEMORY_LIMIT, SIZE};
@@ -68,17 +68,19 @@ fn play(scene: &'static Scene, part: Part, domain: &str, off: bool) -> Result<()
 impl Actor {
     /// Says that it stands, with so many receive rights and unanswered requests.
     pub(crate) fn ready(&self, ports: usize, pending: usize) -> Result<(), Failure> {
-        self.ready_with(ports, pending, 0)
+        self.ready_with(ports, pending, 0, 0)
     }
 
-    /// As [`Self::ready`], with so many live send rights and rights on segments as well.
+    /// As [`Self::ready`], with so many live send rights and rights on segments, and so many
+    /// readers of channels, as well.
     pub(crate) fn ready_with(
         &self,
         ports: usize,
         pending: usize,
         sends: usize,
+        readers: usize,
     ) -> Result<(), Failure> {
-        println!("ready {ports} {pending} {sends}");
+        println!("ready {ports} {pending} {sends} {readers}");
         Ok(std::io::stdout().flush()?)
     }
 

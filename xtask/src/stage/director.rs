@@ -103,7 +103,8 @@ impl Cast {
         let line = line.map_err(|e| format!("the {name} is not ready: {e}"))?;
         let mut words = line.strip_prefix("ready").unwrap_or("").split_whitespace();
         let mut number = || words.next().and_then(|w| w.parse().ok());
-        let (Some(ports), Some(pending), Some(sends)) = (number(), number(), number()) else {
+        let all = [number(), number(), number(), number()];
+        let [Some(ports), Some(pending), Some(sends), Some(readers)] = all else {
             return Err(format!("the {name} said {line:?}").into());
         };
         let journal = Journal {
@@ -113,6 +114,8 @@ impl Cast {
             sends,
             ports,
             pending,
+            readers,
+            writers: 0,
         };
         Ok((self.child.id(), journal))
     }

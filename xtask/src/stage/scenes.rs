@@ -39,7 +39,7 @@ const fn scene(
 }
 
 /// Every scene: one for each rule, and more for the one that wakes in several ways.
-pub(crate) static SCENES: [Scene; 14] = [
+pub(crate) static SCENES: [Scene; 15] = [
     scene("names", "bind.names_locked", bind),
     scene("extents", "send.before_publish", send_extents),
     scene("moving", "right.receive_leaves", send_port),
@@ -59,6 +59,11 @@ pub(crate) static SCENES: [Scene; 14] = [
         name: "channels-reader",
         survivor: read,
         ..scene("channels", "channel.joined", read_too)
+    },
+    Scene {
+        name: "channels-caller",
+        survivor: read_calls,
+        ..scene("channels", "channel.begun", write)
     },
     scene("signals", "signal.block_added", listen),
     Scene {
@@ -129,11 +134,19 @@ fn sleep_in_set(actor: &Actor) -> Result<(), Failure> {
 
 /// Has a channel, and reads it.
 fn read(actor: &Actor) -> Result<(), Failure> {
-    let options = ChannelOptions::named(CHANNEL).reliable();
-    let channel = actor.domain.make_channel(&options)?;
+    have_channel(actor, &ChannelOptions::named(CHANNEL).reliable())
+}
+
+/// Has a channel on which others call, and reads it.
+fn read_calls(actor: &Actor) -> Result<(), Failure> {
+    have_channel(actor, &ChannelOptions::named(CHANNEL).many_writers())
+}
+
+fn have_channel(actor: &Actor, options: &ChannelOptions) -> Result<(), Failure> {
+    let channel = actor.domain.make_channel(options)?;
     let _reader = channel.bind_reader(ReaderOptions::default())?;
     // The channel's own, and the reader's.
-    actor.ready_with(0, 0, 2)?;
+    actor.ready_with(0, 0, 2, 1)?;
     stay()
 }
 

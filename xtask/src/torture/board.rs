@@ -74,6 +74,18 @@ pub(crate) enum Entry {
     Failure,
     /// A bit for each worker that it has sent a ping in this pause.
     Pinged,
+    /// Journal: entries as a reader of channels.
+    Readers,
+    /// Journal: places as the one writer of a channel.
+    Writers,
+    /// Where the channel lies on which it gets letters.
+    Letters,
+    /// Messages written to channels.
+    Written,
+    /// Messages read from channels, and told to have been missed.
+    Read,
+    /// Samples received of topics.
+    Sampled,
 }
 
 /// The board.
@@ -91,6 +103,10 @@ pub(crate) struct Journal {
     pub(crate) sends: u64,
     pub(crate) ports: u64,
     pub(crate) pending: u64,
+    /// Entries as a reader of channels.
+    pub(crate) readers: u64,
+    /// Places as the one writer of a channel.
+    pub(crate) writers: u64,
 }
 
 impl Board {
@@ -160,12 +176,12 @@ impl Board {
     /// Makes a worker's place fit for the next process. Counters of the run stay.
     pub(crate) fn renew(&self, worker: usize) {
         use Entry::{
-            Action, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure, Mark, Order,
-            Paused, Pending, Pinged, Ports, Sends, Space, StoppedAt,
+            Action, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure, Letters, Mark,
+            Order, Paused, Pending, Pinged, Ports, Readers, Sends, Space, StoppedAt, Writers,
         };
         for entry in [
             Paused, Counted, Doing, Mark, Countdown, Action, DiedAt, StoppedAt, Order, Space,
-            Extents, Sends, Ports, Pending, Corrupt, Failure, Pinged,
+            Extents, Sends, Ports, Pending, Readers, Writers, Letters, Corrupt, Failure, Pinged,
         ] {
             self.set(worker, entry, 0);
         }
@@ -197,6 +213,8 @@ impl Board {
             sends: self.get(worker, Entry::Sends),
             ports: self.get(worker, Entry::Ports),
             pending: self.get(worker, Entry::Pending),
+            readers: self.get(worker, Entry::Readers),
+            writers: self.get(worker, Entry::Writers),
         }
     }
 }

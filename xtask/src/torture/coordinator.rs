@@ -80,6 +80,10 @@ pub(crate) struct Report {
     pub(crate) failed_takeovers: u64,
     pub(crate) crashes: u64,
     pub(crate) messages: u64,
+    /// Written to channels, and read there (or told to have been missed).
+    pub(crate) channel_messages: (u64, u64),
+    /// Received of topics.
+    pub(crate) samples: u64,
     /// How often each mark was passed, whether or not somebody died there.
     pub(crate) passes_by_mark: BTreeMap<&'static str, u64>,
     /// The findings in words, the first of them.
@@ -223,9 +227,9 @@ impl Coordinator {
 
     fn finish(mut self) -> Report {
         self.report.seconds = self.began.elapsed().as_secs();
-        self.report.messages = (0..MAX_WORKERS)
-            .map(|w| self.board.get(w, Entry::Received))
-            .sum();
+        self.report.messages = self.sum(Entry::Received);
+        self.report.channel_messages = (self.sum(Entry::Written), self.sum(Entry::Read));
+        self.report.samples = self.sum(Entry::Sampled);
         for (at, name) in MARKS.iter().enumerate() {
             let passes = (0..MAX_WORKERS)
                 .map(|w| self.board.hits(w, at).load(Ordering::Relaxed))
@@ -241,14 +245,17 @@ impl Coordinator {
         self.report
     }
 
+    /// What all workers have counted.
+    fn sum(&self, entry: Entry) -> u64 {
+        (0..MAX_WORKERS).map(|w| self.board.get(w, entry)).sum()
+    }
+
     fn progress(&self) {
         if !std::io::stderr().is_terminal() {
             return;
         }
         let least = self.marked.kills.iter().min().copied().unwrap_or(0);
-        let messages: u64 = (0..MAX_WORKERS)
-            .map(|w| self.board.get(w, Entry::Received))
-            .sum();
+        let messages = self.sum(Entry::Received) + self.sum(Entry::Read);
         let r = &self.report;
         eprint!(
             "\r{:>4} s of {}: {} kills (every mark {least} times), {} takeovers, {} audits, {messages} messages, {} findings  ",
@@ -474,7 +481,7 @@ impl Coordinator {
         match self.places[worker].beat {
             Some((before, since)) if before == beats => {
                 let bound = match doing {
-                    Doing::Waiting | Doing::Pausing => return,
+                    Doing::Waiting | Doing::Listening | Doing::Pausing => return,
                     Doing::Joining | Doing::Leaving | Doing::Binding | Doing::Starting => {
                         LONG_BOUND
                     }

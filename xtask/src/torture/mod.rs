@@ -5,8 +5,9 @@
 //! |---|---|
 //! | `coordinator` | spawns, and counts; `disturb`: kills and stops; `quiet`: all hold still, and the audit |
 //! | `kills` | which mark is to be died at next, and by whom |
-//! | `worker` | one process's random mix of operations; `messages`: on ports; `sharing`: on segments and signals |
+//! | `worker` | one process's random mix of operations; `messages`: on ports; `sharing`: on segments and signals; `channels` and `topics`: on those |
 //! | `payload` | what stands in every extent, so that a page with two owners shows |
+//! | `stream` | what stands in every message of a channel, so that what is torn, lost or doubled shows |
 //! | `board` | memory outside the region: orders, and the workers' journals |
 //! | [`crate::audit`] | the auditor |
 
@@ -15,6 +16,7 @@ mod coordinator;
 mod kills;
 mod payload;
 mod random;
+mod stream;
 pub(crate) mod worker;
 
 pub(crate) use coordinator::{Plan, run};
@@ -45,10 +47,16 @@ pub(crate) enum Doing {
     Connecting,
     Pausing,
     Sharing,
+    /// At channels.
+    Streaming,
+    /// Sleeping for what comes in a channel; only that ends it.
+    Listening,
+    /// Publishing, or subscribed.
+    Publishing,
 }
 
 impl Doing {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 19] = [
         Self::Starting,
         Self::Joining,
         Self::Leaving,
@@ -65,7 +73,15 @@ impl Doing {
         Self::Connecting,
         Self::Pausing,
         Self::Sharing,
+        Self::Streaming,
+        Self::Listening,
+        Self::Publishing,
     ];
+
+    /// Whether it sleeps until something comes, however long.
+    pub(crate) fn is_asleep(self) -> bool {
+        matches!(self, Self::Waiting | Self::Listening)
+    }
 
     pub(crate) fn of(word: u64) -> Self {
         Self::ALL

@@ -1,12 +1,15 @@
 //! A worker: one process that does a random mix of everything, until it is killed.
 
+mod channels;
 mod messages;
 mod sharing;
+mod topics;
 
 use super::board::{Board, Entry, MAX_HELD, Word, enlist};
 use super::payload;
 use super::random::Random;
 use super::{Doing, MEMORY_LIMIT, SIZE};
+use channels::Channels;
 use portolan::{
     Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, RawExtent,
     ReceiveRight, SendOnceRight, SendRight, WaitSet, WhenFull,
@@ -16,6 +19,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use topics::Topics;
 
 /// How long joining and leaving may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -110,6 +114,8 @@ struct Holds {
     parked: Vec<(RawExtent, (u64, u64))>,
     pending: Vec<PendingReply>,
     set: Option<WaitSet>,
+    channels: Channels,
+    topics: Topics,
 }
 
 /// Runs a worker.
@@ -199,6 +205,7 @@ impl Worker {
             }
         };
         self.holds.inbox = Some(bound);
+        self.open_letters(&domain);
         self.domain = Some(domain);
         self.note_space();
         Ok(())
@@ -265,8 +272,14 @@ impl Worker {
     fn ping(&self, pause: u64) {
         let Some(domain) = &self.domain else { return };
         for other in 0..super::board::MAX_WORKERS {
-            let asleep = self.board.get(other, Entry::Doing) == Doing::Waiting as u64;
-            if !asleep || self.board.get(other, Entry::Paused) == pause {
+            let doing = Doing::of(self.board.get(other, Entry::Doing));
+            if !doing.is_asleep() || self.board.get(other, Entry::Paused) == pause {
+                continue;
+            }
+            let mine = self.board.of(self.at, Entry::Pinged);
+            mine.fetch_or(1 << other, Ordering::SeqCst);
+            if doing == Doing::Listening {
+                channels::post(domain, other, pause << 8 | other as u64);
                 continue;
             }
             if let (Ok(right), Ok(message)) = (
@@ -275,8 +288,6 @@ impl Worker {
             ) {
                 // A full queue holds something to wake up for.
                 let _ = right.send(message, WhenFull::Fail);
-                let mine = self.board.of(self.at, Entry::Pinged);
-                mine.fetch_or(1 << other, Ordering::SeqCst);
             }
         }
     }
@@ -290,6 +301,11 @@ impl Worker {
         let parked = holds.parked.iter().map(|(_, place)| *place);
         self.board.write_extents(self.at, extents.chain(parked));
         let live = holds.sends.iter().filter(|s| s.is_live()).count();
+        let (of_channels, of_topics) = (holds.channels.counts(), holds.topics.counts());
+        let live = live + of_channels.0 + of_topics.0;
+        let (readers, writers) = (of_channels.1 + of_topics.1, of_channels.2 + of_topics.2);
+        self.board.set(self.at, Entry::Readers, readers as u64);
+        self.board.set(self.at, Entry::Writers, writers as u64);
         let in_set = holds.set.as_ref().map_or(0, WaitSet::len);
         let ports = holds.ports.len() + usize::from(holds.inbox.is_some()) + in_set;
         self.board.set(self.at, Entry::Sends, live as u64);
@@ -299,7 +315,10 @@ impl Worker {
     }
 
     fn operate(&mut self) -> Outcome {
-        match self.random.below(100) {
+        match self.random.below(135) {
+            100..127 => self.stream(),
+            127..131 => self.publish_or_subscribe(),
+            131.. => self.tell(),
             0..12 => self.allocate(),
             12..17 => self.free(),
             17..42 => self.send(),

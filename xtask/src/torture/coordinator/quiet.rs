@@ -3,7 +3,7 @@
 use super::super::Doing;
 use super::super::board::{Entry, Journal, Word};
 use super::{BOUND, Coordinator, LASTING, LASTING_SABOTAGED, LONG_BOUND};
-use crate::audit::{self, Findings};
+use crate::audit::{self, Findings, Image};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ impl Coordinator {
         self.pauses += 1;
         let pause = self.pauses;
         self.board.word(Word::Pause).store(pause, Ordering::SeqCst);
-        let asleep = |c: &Self, w: usize| Doing::of(c.board.get(w, Entry::Doing)) == Doing::Waiting;
+        let asleep = |c: &Self, w: usize| Doing::of(c.board.get(w, Entry::Doing)).is_asleep();
         self.wait(LONG_BOUND, |c, w| {
             c.board.get(w, Entry::Paused) == pause || asleep(c, w)
         })?;
@@ -126,24 +126,45 @@ impl Coordinator {
     /// Nobody sleeps although a message waits for it.
     fn find_sleepers(&mut self) -> std::io::Result<()> {
         let end = Instant::now() + self.lasting();
-        let mut first: Option<BTreeSet<u16>> = None;
+        let mut first: Option<BTreeSet<String>> = None;
         while let Some(image) = &self.image {
-            let now = audit::audit(image, &[])?.sleeping;
-            let still: BTreeSet<u16> = first
+            let found = audit::audit(image, &[])?;
+            let ports = found
+                .sleeping
+                .iter()
+                .map(|port| audit::sleepers(&[*port].into()));
+            let now: BTreeSet<String> = ports.chain(self.deaf(image, &found)?).collect();
+            let still: BTreeSet<String> = first
                 .take()
-                .map_or(now.clone(), |f| f.intersection(&now).copied().collect());
+                .map_or(now.clone(), |f| f.intersection(&now).cloned().collect());
             if still.is_empty() {
                 return Ok(());
             }
             if Instant::now() > end {
                 self.report.hung_waiters += still.len() as u64;
-                self.note(format!("hung: {}", audit::sleepers(&still)));
+                for hung in still {
+                    self.note(format!("hung: {hung}"));
+                }
                 return Ok(());
             }
             first = Some(still);
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
+    }
+
+    /// Workers that sleep for a letter, and have one.
+    fn deaf(&self, image: &Image, found: &Findings) -> std::io::Result<Vec<String>> {
+        let spaces = image.spaces()?;
+        let deaf = (0..self.places.len()).filter_map(|worker| {
+            let doing = Doing::of(self.board.get(worker, Entry::Doing));
+            let pid = self.places[worker].child.as_ref()?.id();
+            let space = spaces.iter().find(|s| s.pid == pid)?.id;
+            let page = image.page_of(self.board.get(worker, Entry::Letters))?;
+            let hung = doing == Doing::Listening && found.unread.contains(&(space, page));
+            hung.then(|| format!("worker {worker} sleeps, and there is a letter for it"))
+        });
+        Ok(deaf.collect())
     }
 
     /// The audit proper: what it finds must last to count.

@@ -3,6 +3,7 @@
 use super::super::board::Entry;
 use super::super::{Doing, payload};
 use super::{HEADERS, KEPT, KEPT_EXTENTS, LONG, NAMES, SHORT, Worker, keep};
+use portolan::channel::Channel;
 use portolan::{
     Access, Deadline, Message, PendingReply, PortOptions, ReceiveError, ReceiveRight, RequestError,
     Right, SendError, Unsent, Urgency, WaitSet, WhenFull,
@@ -55,7 +56,8 @@ impl Worker {
     }
 
     fn right(&mut self) -> Option<Right> {
-        match self.random.below(6) {
+        match self.random.below(8) {
+            6.. => Some(self.holds.channels.give(&mut self.random)?.into()),
             0..3 => Some(self.own_port()?.make_send().into()),
             3 if !self.holds.sends.is_empty() => {
                 let at = self.random.below(self.holds.sends.len());
@@ -151,6 +153,10 @@ impl Worker {
                 Right::Send(right) => keep(&mut self.holds.sends, right),
                 Right::SendOnce(right) => keep(&mut self.holds.onces, right),
                 Right::Receive(right) => keep(&mut self.holds.ports, right),
+                Right::Segment(segment) => match Channel::try_from(segment) {
+                    Ok(channel) => self.holds.channels.take(channel),
+                    Err(refused) => self.corrupt(&refused.to_string()),
+                },
                 _ => {}
             }
         }

@@ -1,6 +1,6 @@
 //! What a worker does with memory that others have too: segments, and signals about them.
 
-use super::{Doing, Worker};
+use super::{Doing, SHORT, Worker};
 use portolan::{Deadline, Domain, HandlerId, Listener, ListenerOptions, Segment};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -51,8 +51,27 @@ impl Worker {
         };
         let _ = domain.signal(from);
         self.move_away(domain, &mut listener, handler);
+        // Now and then long enough that others signal while it sleeps.
+        let sleeps = self.random.once_in(4);
         let _ = listener.wait(Duration::from_millis(1));
         while listener.poll() > 0 {}
+        if sleeps {
+            let _ = listener.wait(SHORT);
+        }
+    }
+
+    /// Signals to whoever listens to a segment.
+    pub(super) fn tell(&mut self) {
+        self.doing(Doing::Sharing);
+        let Some(domain) = &self.domain else { return };
+        let name = NAMES[usize::from(self.random.once_in(2))];
+        let Ok(segment) = domain.find_segment(name, Deadline::NOW) else {
+            return;
+        };
+        for _ in 0..=self.random.below(8) {
+            let at = segment.address() + self.random.below(segment.len());
+            let _ = domain.signal(at);
+        }
     }
 
     fn move_away(&mut self, domain: &Domain, listener: &mut Listener, handler: HandlerId) {
