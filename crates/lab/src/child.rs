@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::experiments::{chain, neighbour};
-use crate::pair;
+use crate::{calls, pair};
 
 /// What a further process is for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,6 +21,7 @@ pub(crate) enum Brief {
     #[cfg(feature = "probes")]
     Breakdown(crate::experiments::breakdown::pair::Brief),
     Neighbour(neighbour::Brief),
+    Calls(calls::ServerBrief),
 }
 
 /// The whole life of a further process.
@@ -33,5 +34,6 @@ pub(crate) fn serve(brief: Brief, control: &Control, descriptors: Vec<OwnedFd>) 
             crate::experiments::breakdown::pair::serve(&brief, control, descriptors)
         }
         Brief::Neighbour(brief) => neighbour::serve(&brief, control),
+        Brief::Calls(brief) => calls::serve(&brief, control),
     }
 }

@@ -14,6 +14,7 @@
 //! | [`outcome`] | what one finds out: tables, plots, verdicts, and what was left out |
 //! | [`report`] | a whole run: kept as JSON, compared with another |
 //! | [`pair`], [`copies`], [`grid`] | two spaces that pass messages to and fro, the copies beside them, and the figures of both |
+//! | [`calls`] | a service in another process, and its clients |
 //! | [`paper`] | figures of the papers that several experiments use |
 //! | [`child`] | what its further processes do |
 //! | [`text`], [`page`] | a report for a terminal, and for a browser |
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod calls;
 mod child;
 mod clock;
 mod copies;

@@ -5,7 +5,9 @@
 mod support;
 
 use serde_json::Value;
-use support::{array, cell, figures_are_sound, quick, table, verdict};
+use support::{
+    array, cell, figure, figures_are_sound, follows_from, quick, rows, table, verdict, why_left_out,
+};
 
 /// This machine's second processor, without which there is no delivery to another one.
 fn alone() -> bool {
@@ -73,4 +75,81 @@ fn the_model_needs_two_processors() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let why = report["records"][0]["result"]["left_out"]["why"].as_str();
     assert!(why.unwrap().contains("needs 2 processors"), "{why:?}");
+}
+
+#[test]
+fn set_up_has_every_step_and_the_calls_that_pay_for_it() {
+    let outcome = quick("setup", &[]);
+    let steps = table(&outcome, "setup-steps").unwrap();
+    let expected = [
+        ("create", 582e-6),
+        ("bind", 320e-6),
+        ("enable", 249e-6),
+        ("disable", 231e-6),
+        ("unbind", 243e-6),
+        ("release", 636e-6),
+        ("connect and disconnect", 2030e-6),
+    ];
+    let names: Vec<&str> = expected.iter().map(|(name, _)| *name).collect();
+    assert_eq!(rows(steps), names);
+    for (name, paper) in expected {
+        let cell = cell(steps, name, "channel of 64 KiB");
+        assert!(cell["here"].is_number(), "{name}");
+        assert_eq!(cell["paper"], paper, "{name}");
+    }
+    let calls = table(&outcome, "setup-calls").unwrap();
+    // The paper's own figure: 2030 µs are a tenth of 432 calls of 47 µs.
+    let needed = cell(calls, "a channel of 64 KiB", "calls until 10 %, asleep");
+    assert_eq!(needed["paper"].as_f64().unwrap().round(), 432.0);
+    let client = "a client of a server in another process";
+    let figure = figure(
+        verdict(&outcome, "calls-to-amortise"),
+        "calls until 10 %, client",
+    );
+    let shown = cell(calls, client, "calls until 10 %, asleep");
+    assert_eq!(figure["here"], shown["here"]);
+    let polls = cell(calls, client, "calls until 10 %, polling");
+    assert_eq!(polls["here"].is_null(), alone());
+}
+
+#[test]
+fn calls_stand_beside_other_systems_and_the_papers() {
+    let outcome = quick("rpc", &[]);
+    let printed = table(&outcome, "rpc-paper").unwrap();
+    assert_eq!(rows(printed).len(), 8);
+    let ways: &[&str] = if alone() {
+        &["rpc-asleep"]
+    } else {
+        &["rpc-asleep", "rpc-polling"]
+    };
+    for way in ways {
+        let table = table(&outcome, way).unwrap();
+        for row in ["calls", "requests through a port", "pipe", "unix seqpacket"] {
+            for column in ["null", "32 B there and back", "1 KiB there"] {
+                let time = &cell(table, row, column)["here"];
+                assert!(
+                    time.as_f64().is_some_and(|t| t > 0.0),
+                    "{way}: {row}, {column}"
+                );
+            }
+        }
+        assert_eq!(cell(table, "calls", "32 B there and back")["paper"], 47e-6);
+    }
+    let components = table(&outcome, "rpc-components").unwrap();
+    for (row, paper) in [
+        ("marshal 32 bytes", 2e-6),
+        ("trigger signal", 1e-6),
+        ("unmarshal 32 bytes", 2e-6),
+        ("total, a call less line transfers", 7e-6),
+    ] {
+        assert_eq!(cell(components, row, "a call")["paper"], paper, "{row}");
+    }
+    let faster = verdict(&outcome, "faster-than-copying");
+    follows_from(faster, "asleep, to the fastest that copies", 1.0);
+    let transport = verdict(&outcome, "transport-insignificant");
+    follows_from(transport, "asleep, to a request", 1.1);
+    if !cfg!(feature = "peers") {
+        let why = why_left_out(&outcome, "iceoryx2");
+        assert!(why.contains("built without"), "{why}");
+    }
 }

@@ -7,7 +7,9 @@ mod figures;
 mod head;
 pub(crate) mod neighbour;
 mod pages;
+mod rpc;
 mod scaling;
+mod setup;
 mod table4;
 mod table5;
 mod tables;
@@ -26,5 +28,7 @@ pub(crate) const ALL: &[&Experiment] = &[
     &ablations::EXPERIMENT,
     &chain::EXPERIMENT,
     &neighbour::EXPERIMENT,
+    &rpc::EXPERIMENT,
+    &setup::EXPERIMENT,
     &scaling::EXPERIMENT,
 ];

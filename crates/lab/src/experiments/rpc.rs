@@ -1,0 +1,526 @@
+//! Tables 2 and 4: where the time of a call goes, and what other systems take.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use portolan::channel::{ChannelOptions, ReaderOptions, Signalling};
+use portolan::{Deadline, Domain};
+use portolan_measure::case::{Case, Mode, Pattern, Payload, Placement, Protection, System};
+
+use crate::calls::{Called, Calls, LARGE, SMALL};
+use crate::clock::{self, Timed};
+use crate::error::{LabError, Result};
+use crate::experiment::{Context, Experiment, MBM, Need, Source};
+use crate::lanes::{Beside, Effort, Lanes, Track, criterion};
+use crate::outcome::{Cell, Outcome, Table, Verdict};
+use crate::unit::Unit;
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "rpc",
+    title: "Remote procedure calls, by component and beside other systems",
+    source: Source {
+        paper: MBM,
+        section: "4.2 and 4.3, Tables 2 and 4",
+    },
+    hypothesis: "Most of what the RPC library does was marshalling. A line that comes from another \
+        core takes longer today than copying 32 bytes into it, so the transfers should be most of \
+        a call that polls, and waking most of one that sleeps. A whole transport, checksum and all, \
+        should not show beside requests that have none.",
+    method: "A service in another process. A call is null, or sends and receives 32 bytes, or sends \
+        1 KiB and receives nothing; it goes over message-consistent channels with the whole \
+        transport. Beside it requests through a port (no transport, nothing lost), and a message there and \
+        back by systems that copy; those bring the 1 KiB back, too. Rows in turn, slice by \
+        slice; medians of whole calls. All sleep on one CPU, and then again poll on two (a side \
+        of a call that polls would sleep after a pause that no row makes). Components are \
+        measured alone, in one process and in cache: writing a message that signals nobody, what \
+        signalling adds, and reading it. The rest of a call that polls is what is \
+        left of it without two of each and without two line transfers, measured between the same \
+        slices.",
+    needs: &[Need::Memory(256 << 20)],
+    run,
+};
+
+/// In seconds.
+mod paper {
+    /// Table 2.
+    pub(super) const MAP: f64 = 1e-6;
+    pub(super) const MARSHAL: f64 = 2e-6;
+    pub(super) const SIGNAL: f64 = 1e-6;
+    pub(super) const UNMARSHAL: f64 = 2e-6;
+    pub(super) const TOTAL: f64 = 7e-6;
+    /// Table 4: system, processor and MIPS, and a null call, one with 32 bytes there and
+    /// back, one with 1 KB.
+    pub(super) const SYSTEMS: [(&str, [f64; 3]); 8] = [
+        ("Opt. MBM (L2), 68040, 15", [44e-6, 47e-6, 215e-6]),
+        (
+            "Opt. MBM (L3), 68040, 15; 1 KB estimated",
+            [120e-6, 127e-6, 502e-6],
+        ),
+        ("Soft MBM (L2), 68040, 15", [121e-6, 124e-6, 268e-6]),
+        ("Soft MBM (L3), 68040, 15", [1857e-6, 1860e-6, 12580e-6]),
+        (
+            "Mach 3.0, DEC 3100, 14.3; 32 bytes and 1 KB estimated",
+            [95e-6, 98e-6, 268e-6],
+        ),
+        (
+            "V System, 68040, 15; null estimated",
+            [469e-6, 472e-6, 794e-6],
+        ),
+        // Printed as 899, between 93 and 608.
+        (
+            "URPC, Firefly, 3; 32 bytes (printed: 899) and 1 KB estimated",
+            [93e-6, 99e-6, 608e-6],
+        ),
+        (
+            "LRPC, Firefly, 3; 32 bytes estimated",
+            [125e-6, 131e-6, 640e-6],
+        ),
+    ];
+}
+
+const CALLS: &str = "calls";
+const REQUESTS: &str = "requests through a port";
+const LINE: &str = "a cache line, there and back";
+
+/// Name, bytes there, and what is called.
+const COLUMNS: [(&str, usize, Called); 3] = [
+    ("null", 0, Called::Null),
+    ("32 B there and back", SMALL, Called::Small),
+    ("1 KiB there", LARGE, Called::Large),
+];
+
+/// Rows beside the calls; the fewest bytes of a message; whether they copy.
+const ROWS: &[(&str, System, u64, bool)] = &[
+    (REQUESTS, System::Request, 0, false),
+    ("pipe", System::Pipe, 8, true),
+    ("unix stream", System::UnixStream, 8, true),
+    ("unix seqpacket", System::UnixSeqpacket, 0, true),
+    ("tcp loopback", System::Tcp, 8, true),
+    #[cfg(feature = "peers")]
+    ("iceoryx2, publish and subscribe", System::Iceoryx, 8, false),
+];
+
+/// A way to run: for the table's id, its title, and how.
+type Way = (&'static str, &'static str, Mode, Placement);
+const ASLEEP: Way = (
+    "asleep",
+    "asleep, on one CPU",
+    Mode::Block,
+    Placement::OneCpu,
+);
+const POLLING: Way = (
+    "polling",
+    "polling, on two CPUs",
+    Mode::Poll,
+    Placement::TwoCpus,
+);
+
+fn run(context: &Context<'_>) -> Result<Outcome> {
+    let effort = context.pick(
+        Effort {
+            slices: 3,
+            slice: Duration::from_millis(1),
+        },
+        Effort {
+            slices: 30,
+            slice: Duration::from_millis(10),
+        },
+    );
+    let mut outcome = Outcome::default();
+    if let Some(why) = context.lacks(Need::Peers) {
+        outcome.leave_out("iceoryx2", why);
+    }
+    let mut ways = vec![ASLEEP];
+    match context.lacks(Need::Cpus(2)) {
+        None => ways.push(POLLING),
+        Some(why) => outcome.leave_out(POLLING.1, why),
+    }
+    context
+        .progress
+        .begin(ways.len() * COLUMNS.len() * (ROWS.len() + 2) + 1);
+    let mut found = Vec::new();
+    for way in ways {
+        let mut columns = Vec::new();
+        for column in COLUMNS {
+            let lanes = start(column, way, context, &mut outcome)?;
+            columns.push((column.0, lanes.measure(effort, context)?));
+        }
+        found.push((way, columns));
+    }
+    let parts = Parts::measure(context)?;
+    let polling = found.iter().find(|((id, ..), _)| *id == POLLING.0);
+    outcome
+        .tables
+        .push(components(&parts, polling.map(|(_, columns)| &columns[..])));
+    outcome.tables.push(printed());
+    for (way, columns) in &found {
+        outcome.tables.push(table(columns, *way));
+    }
+    outcome.verdicts.push(faster(&found));
+    outcome.verdicts.push(transport(&found));
+    outcome.verdicts.push(marshalling(&parts));
+    Ok(outcome)
+}
+
+/// The rows of one column. One that the system refuses is left out, with the reason.
+fn start(
+    (column, bytes, called): (&str, usize, Called),
+    (id, _, mode, placement): Way,
+    context: &Context<'_>,
+    outcome: &mut Outcome,
+) -> Result<Lanes> {
+    let mut lanes = Lanes::new();
+    let calls = Calls::start(called, mode == Mode::Block, context.cpus)?;
+    lanes.add(CALLS, Box::new(calls));
+    let case = |system, least: u64| Case {
+        mode,
+        protection: match system {
+            System::Request => Protection::Trusted,
+            _ => Protection::None,
+        },
+        payload: Payload::Touched,
+        pattern: Pattern::RoundTrip { one_way: false },
+        placement,
+        ..Case::new(system, least.max(bytes as u64))
+    };
+    if id == POLLING.0 {
+        lanes.start(LINE, &case(System::Line, 8), context)?;
+    }
+    for &(name, system, least, copies) in ROWS {
+        if !copies && system != System::Request && context.lacks(Need::Peers).is_some() {
+            continue;
+        }
+        match lanes.start(name, &case(system, least), context) {
+            Ok(()) => {}
+            Err(error) if system == System::Request => return Err(error),
+            Err(error) => outcome.leave_out(format!("{name}, {column}, {id}"), error.to_string()),
+        }
+    }
+    Ok(lanes)
+}
+
+type Columns = [(&'static str, Vec<Track>)];
+
+fn track<'a>(columns: &'a Columns, column: &str, row: &str) -> Option<&'a Track> {
+    let (_, tracks) = columns.iter().find(|(name, _)| *name == column)?;
+    Track::find(tracks, row)
+}
+
+/// What is done for one message, measured alone.
+struct Parts {
+    marshal: Timed,
+    signalled: Timed,
+    unmarshal: Timed,
+}
+
+impl Parts {
+    fn measure(context: &Context<'_>) -> Result<Self> {
+        let (slices, least) = context.pick(
+            (3, Duration::from_micros(100)),
+            (31, Duration::from_millis(2)),
+        );
+        context.progress.step("components");
+        let domain = Domain::builder("lab-rpc")
+            .limit(64 << 20)
+            .private()
+            .map_err(LabError::library("making a domain for components"))?;
+        let quiet = Slot::new(&domain, Signalling::Never)?;
+        let loud = Slot::new(&domain, Signalling::Message)?;
+        let [mut quiet, mut loud] = [quiet, loud];
+        let mut times: [Vec<f64>; 3] = Default::default();
+        for _ in 0..slices {
+            let once = |work: &mut dyn FnMut()| clock::each(1, least, work).median();
+            times[0].push(once(&mut || quiet.write()));
+            times[1].push(once(&mut || loud.write()));
+            quiet.catch_up();
+            times[2].push(once(&mut || {
+                quiet.write();
+                quiet.read();
+            }));
+        }
+        let both = &times[2];
+        let unmarshal = both.iter().zip(&times[0]).map(|(both, one)| both - one);
+        Ok(Self {
+            unmarshal: Timed::of(unmarshal.collect()),
+            marshal: Timed::of(times[0].clone()),
+            signalled: Timed::of(times[1].clone()),
+        })
+    }
+
+    /// What the signal adds.
+    fn signal(&self) -> f64 {
+        (self.signalled.median() - self.marshal.median()).max(0.0)
+    }
+
+    /// All of it.
+    fn sum(&self) -> f64 {
+        self.marshal.median() + self.signal() + self.unmarshal.median()
+    }
+}
+
+/// A channel with both its ends.
+struct Slot {
+    writer: portolan::channel::Writer,
+    reader: portolan::channel::Reader,
+}
+
+impl Slot {
+    fn new(domain: &Domain, signalling: Signalling) -> Result<Self> {
+        let doing = "making a channel for components";
+        let options = ChannelOptions::unnamed().signal(signalling);
+        let channel = domain.make_channel(&options);
+        let channel = channel.map_err(LabError::library(doing))?;
+        Ok(Self {
+            reader: channel
+                .bind_reader(ReaderOptions::default())
+                .map_err(LabError::library(doing))?,
+            writer: channel.bind_writer().map_err(LabError::library(doing))?,
+        })
+    }
+
+    fn write(&mut self) {
+        // A message-consistent channel has room for what fits it.
+        let written = self.writer.write(black_box(&[7; SMALL]), Deadline::NOW);
+        black_box(written.is_ok());
+    }
+
+    fn read(&mut self) {
+        let mut bytes = [0_u8; SMALL];
+        if let Ok(message) = self.reader.receive(Deadline::NOW) {
+            bytes.copy_from_slice(&message[..SMALL]);
+        }
+        black_box(bytes);
+    }
+
+    /// What was written and not read is missed, once.
+    fn catch_up(&mut self) {
+        while self.reader.receive(Deadline::NOW).is_ok() {}
+    }
+}
+
+fn components(parts: &Parts, polling: Option<&Columns>) -> Table {
+    let columns = [("a message", Unit::Seconds), ("a call", Unit::Seconds)];
+    let mut table = Table::new(
+        "rpc-components",
+        "Table 2: components of a call of 32 bytes",
+        "component",
+        &columns,
+    );
+    let mut both = |name: &str, time: f64, paper: f64| {
+        table.row(
+            name,
+            [Cell::here(time), Cell::here(2.0 * time).beside(paper)],
+        );
+    };
+    both("marshal 32 bytes", parts.marshal.median(), paper::MARSHAL);
+    both("trigger signal", parts.signal(), paper::SIGNAL);
+    both(
+        "unmarshal 32 bytes",
+        parts.unmarshal.median(),
+        paper::UNMARSHAL,
+    );
+    // The same slices hold the call and the line.
+    let small = COLUMNS[1].0;
+    let call = polling.and_then(|columns| track(columns, small, CALLS));
+    let line = polling.and_then(|columns| track(columns, small, LINE));
+    let lines = line.map_or_else(Cell::default, |line| line.timed().cell());
+    let without = call.zip(line).and_then(|(call, line)| {
+        let without = Beside::difference(&call.times, &line.times)?;
+        Some(without.middle)
+    });
+    let rest = without.map(|without| without - 2.0 * parts.sum());
+    let of = |value: Option<f64>| value.map_or_else(Cell::default, Cell::here);
+    table.row(
+        "the rest: object to channel, channel to object",
+        [Cell::default(), of(rest).beside(2.0 * paper::MAP)],
+    );
+    table.row(
+        "total, a call less line transfers",
+        [Cell::default(), of(without).beside(paper::TOTAL)],
+    );
+    table.row("line transfers, there and back", [Cell::default(), lines]);
+    table.row(
+        "a call of 32 bytes, polling",
+        [
+            Cell::default(),
+            call.map_or_else(Cell::default, |call| call.timed().cell()),
+        ],
+    );
+    table.note(
+        "The paper's figures are for request and reply together, and without the signal's way, \
+         which is in its Table 1. The rest holds the transport, too: numbers, acknowledgements, \
+         the table of open calls.",
+    )
+}
+
+fn printed() -> Table {
+    let columns = COLUMNS.map(|(name, ..)| (name, Unit::Seconds));
+    let mut table = Table::new(
+        "rpc-paper",
+        "Table 4: what the paper compares with",
+        "system, processor, MIPS",
+        &columns,
+    );
+    for (name, figures) in paper::SYSTEMS {
+        table.row(name, figures.map(Cell::paper));
+    }
+    table
+}
+
+fn table(columns: &Columns, (id, title, ..): Way) -> Table {
+    let heading: Vec<(&str, Unit)> = columns
+        .iter()
+        .map(|&(name, _)| (name, Unit::Seconds))
+        .collect();
+    let mut table = Table::new(
+        &format!("rpc-{id}"),
+        &format!("A call, {title}"),
+        "system",
+        &heading,
+    );
+    let others = ROWS.iter().map(|(name, ..)| *name);
+    for row in [CALLS, LINE].into_iter().chain(others) {
+        let cells: Vec<Cell> = columns
+            .iter()
+            .zip(paper::SYSTEMS[0].1)
+            .map(|((column, _), paper)| {
+                let track = track(columns, column, row);
+                let cell = track.map_or_else(Cell::default, |track| track.timed().cell());
+                cell.beside((row == CALLS).then_some(paper))
+            })
+            .collect();
+        if cells.iter().any(|cell| cell.here.is_some()) {
+            table.row(row, cells);
+        }
+    }
+    table.note("Beside our calls: the paper's, between processors that share an L2 cache.")
+}
+
+type Found = [(Way, Vec<(&'static str, Vec<Track>)>)];
+
+/// The calls' times to another row's, one way.
+fn ratio(found: &Found, id: &str, column: &str, row: &str) -> Option<Beside> {
+    let (_, columns) = found.iter().find(|((found, ..), _)| *found == id)?;
+    let (calls, other) = (track(columns, column, CALLS)?, track(columns, column, row)?);
+    Beside::ratio(&calls.times, &other.times)
+}
+
+fn shown(ratio: Option<Beside>) -> String {
+    ratio.map_or_else(|| "not measured".into(), Beside::show)
+}
+
+fn figure(ratio: Option<Beside>) -> Cell {
+    ratio.map_or_else(Cell::default, Beside::cell)
+}
+
+/// The fastest of those that copy, by the median.
+fn fastest_copy(found: &Found, id: &str, column: &str) -> &'static str {
+    let columns = found.iter().find(|((found, ..), _)| *found == id);
+    let median = |row: &str| Some(track(&columns?.1, column, row)?.timed().median());
+    let copying = ROWS.iter().filter(|(.., copies)| *copies);
+    copying
+        .filter_map(|(name, ..)| Some((*name, median(name)?)))
+        .min_by(|one, other| one.1.total_cmp(&other.1))
+        .map_or("", |(name, _)| name)
+}
+
+fn faster(found: &Found) -> Verdict {
+    let small = COLUMNS[1].0;
+    let asleep = fastest_copy(found, ASLEEP.0, small);
+    let polling = fastest_copy(found, POLLING.0, small);
+    let ratios = [
+        ratio(found, ASLEEP.0, small, asleep),
+        ratio(found, POLLING.0, small, polling),
+    ];
+    let claim = "Optimized memory-based messaging RPC is clearly faster than the original V system, \
+        whose copy model imposes a copying overhead that is not present with memory-based messaging";
+    let paper = paper::SYSTEMS[0].1[1] / paper::SYSTEMS[5].1[1];
+    let paragraph = format!(
+        "A call of 32 bytes that sleeps takes {} of what the fastest of those that copy does \
+         ({asleep}), one that polls {} ({}); the paper's took {} of V's. It holds if it takes less \
+         where both sleep. {}",
+        shown(ratios[0]),
+        shown(ratios[1]),
+        if polling.is_empty() { "none" } else { polling },
+        Unit::Times.show(paper),
+        criterion(1.0)
+    );
+    Verdict::new(
+        "faster-than-copying",
+        claim,
+        ratios[0].and_then(Beside::less),
+    )
+    .because(paragraph)
+    .figure(
+        "asleep, to the fastest that copies",
+        Unit::Times,
+        figure(ratios[0]).beside(paper),
+    )
+    .figure(
+        "polling, to the fastest that copies",
+        Unit::Times,
+        figure(ratios[1]),
+    )
+}
+
+/// How much slower is not significant.
+const INSIGNIFICANT: f64 = 1.1;
+
+fn transport(found: &Found) -> Verdict {
+    let of = |id: &str, at: usize| ratio(found, id, COLUMNS[at].0, REQUESTS);
+    let asleep = of(ASLEEP.0, 1);
+    let claim = "The cost of the transport-level mechanism is not significant in the local case";
+    let paragraph = format!(
+        "A call of 32 bytes with its transport takes {} of a request through a port, which has \
+         none, where both sleep; {} where both poll, and {} with 1 KiB that polls. It holds if it \
+         is below {} where both sleep. {}",
+        shown(asleep),
+        shown(of(POLLING.0, 1)),
+        shown(of(POLLING.0, 2)),
+        Unit::Times.show(INSIGNIFICANT),
+        criterion(INSIGNIFICANT)
+    );
+    let holds = asleep.and_then(|asleep| asleep.below(INSIGNIFICANT));
+    Verdict::new("transport-insignificant", claim, holds)
+        .because(paragraph)
+        .figure("asleep, to a request", Unit::Times, figure(asleep))
+        .figure(
+            "polling, to a request",
+            Unit::Times,
+            figure(of(POLLING.0, 1)),
+        )
+        .figure(
+            "polling, 1 KiB, to a request",
+            Unit::Times,
+            figure(of(POLLING.0, 2)),
+        )
+}
+
+fn marshalling(parts: &Parts) -> Verdict {
+    let share = (parts.marshal.median() + parts.unmarshal.median()) / parts.sum();
+    let paper = (paper::MARSHAL + paper::UNMARSHAL) / paper::TOTAL;
+    let claim = "The majority of the time is spent on marshaling and demarshaling";
+    let both = parts.marshal.clone().and(parts.unmarshal.clone());
+    let paragraph = format!(
+        "Writing 32 bytes into a channel takes {} and reading them {}, {} with the {} of the signal \
+         of what is done for a message in cache (the paper: {} of the library's time). It holds if \
+         that is more than half.",
+        Unit::Seconds.show(parts.marshal.median()),
+        Unit::Seconds.show(parts.unmarshal.median()),
+        Unit::Share.show(share),
+        Unit::Seconds.show(parts.signal()),
+        Unit::Share.show(paper),
+    );
+    Verdict::new(
+        "mostly-marshalling",
+        claim,
+        share.is_finite().then_some(share > 0.5),
+    )
+    .because(paragraph)
+    .figure("both copies", Unit::Seconds, both.cell())
+    .figure(
+        "share of copies",
+        Unit::Share,
+        Cell::here(share).beside(paper),
+    )
+}

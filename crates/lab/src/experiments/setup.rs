@@ -1,0 +1,329 @@
+//! Table 3: what a channel costs before its first message, and how many calls pay for it.
+
+use std::time::{Duration, Instant};
+
+use portolan::channel::{ChannelOptions, ReaderOptions};
+use portolan::{Domain, WaitSet};
+use portolan_measure::sampler::{clock_cost, median};
+
+use crate::calls::{Called, Calls, Service};
+use crate::clock::Timed;
+use crate::error::{LabError, Result};
+use crate::experiment::{Context, Experiment, MBM, Need, Source};
+use crate::lanes::{Beside, criterion};
+use crate::outcome::{Cell, Outcome, Table, Verdict};
+use crate::unit::Unit;
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "setup",
+    title: "Setting up and tearing down",
+    source: Source {
+        paper: MBM,
+        section: "4.2, Table 3",
+    },
+    hypothesis: "Each step was a kernel call that changed page tables. In a domain the memory is \
+        mapped already: a step is a few words in tables, and making a channel is zeroing its \
+        memory. Beside calls of today it should still take hundreds of them to pay for a \
+        connection, since these have become faster by as much.",
+    method: "The steps one after another on one channel, many times over in one process; the \
+        median of each, slice by slice. Create makes a channel, bind binds a reader, enable puts it \
+        into a wait set so that signals reach the set's thread, disable takes it out, \
+        unbind and release drop the reader and the channel's last right. Connecting and \
+        disconnecting is the sum without disable, as in the paper. A client's connection \
+        makes two channels, presents them to a server in another process and waits for its \
+        answer, for which the server starts a thread; leaving it waits for nobody. A call sends and \
+        receives 32 bytes.",
+    needs: &[Need::Memory(256 << 20)],
+    run,
+};
+
+/// Table 3, in seconds, and the 32-byte call of its text.
+mod paper {
+    pub(super) const STEPS: [f64; 6] = [582e-6, 320e-6, 249e-6, 231e-6, 243e-6, 636e-6];
+    pub(super) const CONNECTION: f64 = 2030e-6;
+    pub(super) const CALL: f64 = 47e-6;
+}
+
+const STEPS: [&str; 6] = ["create", "bind", "enable", "disable", "unbind", "release"];
+/// The one that connecting and disconnecting does without: unbinding has it in it.
+const DISABLE: usize = 3;
+/// The part of the time of calls that set-up may take.
+const PART: f64 = 0.1;
+/// From so many calls on it is a significant number.
+const SIGNIFICANT: f64 = 100.0;
+
+/// Channels: the column's name, and units of a cache line.
+const SIZES: [(&str, u64); 2] = [("channel of 64 KiB", 1024), ("channel of 4 KiB", 64)];
+
+/// What one slice found, in seconds.
+struct Slice {
+    steps: [[f64; 6]; 2],
+    client: [f64; 2],
+    /// A call of clients that sleep, and of those that poll.
+    calls: [Option<f64>; 2],
+}
+
+impl Slice {
+    /// Connecting and disconnecting, of the default channel.
+    fn channel(&self) -> f64 {
+        sum(&self.steps[0])
+    }
+
+    fn client(&self) -> f64 {
+        self.client.iter().sum()
+    }
+}
+
+/// Without disable.
+fn sum(steps: &[f64; 6]) -> f64 {
+    steps.iter().sum::<f64>() - steps[DISABLE]
+}
+
+fn run(context: &Context<'_>) -> Result<Outcome> {
+    let (slices, rounds) = context.pick((3, 5), (31, 100));
+    let budget = context.pick(1, 10);
+    context.progress.begin(slices);
+    let mut outcome = Outcome::default();
+    let steps = Steps::new()?;
+    let asleep = Calls::start(Called::Small, true, context.cpus)?;
+    let polling = match context.lacks(Need::Cpus(2)) {
+        None => Some(Calls::start(Called::Small, false, context.cpus)?),
+        Some(why) => {
+            outcome.leave_out("calls that poll", why);
+            None
+        }
+    };
+    let service = Service::start(context.cpus.peer(0), true)?;
+    let mut found = Vec::new();
+    for _ in 0..slices {
+        context.progress.step("set-up");
+        found.push(Slice {
+            steps: [
+                steps.measure(SIZES[0].1, rounds)?,
+                steps.measure(SIZES[1].1, rounds)?,
+            ],
+            client: connections(&service, rounds)?,
+            calls: [Some(&asleep), polling.as_ref()]
+                .map(|calls| calls.map(|calls| call(calls, budget)).transpose())
+                .into_iter()
+                .collect::<Result<Vec<_>>>()?
+                .try_into()
+                .unwrap_or_default(),
+        });
+    }
+    for calls in [Some(asleep), polling].into_iter().flatten() {
+        portolan_measure::run::Run::finish(Box::new(calls))?;
+    }
+    service.finish()?;
+    outcome.tables.push(steps_table(&found));
+    outcome.tables.push(calls_table(&found));
+    outcome.verdicts.push(amortised(&found));
+    Ok(outcome)
+}
+
+/// The steps, in a domain of this process.
+struct Steps {
+    domain: Domain,
+}
+
+impl Steps {
+    fn new() -> Result<Self> {
+        let domain = Domain::builder("lab-setup")
+            .limit(64 << 20)
+            .private()
+            .map_err(LabError::library("making a domain for channels"))?;
+        Ok(Self { domain })
+    }
+
+    /// The median of each.
+    fn measure(&self, units: u64, rounds: usize) -> Result<[f64; 6]> {
+        let doing = "setting a channel up";
+        let options = ChannelOptions::unnamed().units(units);
+        let mut set = WaitSet::new(&self.domain).map_err(LabError::library(doing))?;
+        let clock = clock_cost().as_secs_f64();
+        let mut times: [Vec<f64>; 6] = Default::default();
+        for _ in 0..rounds {
+            let start = Instant::now();
+            let channel = self.domain.make_channel(&options);
+            let channel = channel.map_err(LabError::library(doing))?;
+            let created = Instant::now();
+            let reader = channel.bind_reader(ReaderOptions::default());
+            let reader = reader.map_err(LabError::library(doing))?;
+            let bound = Instant::now();
+            let token = set.add_reader(reader).map_err(LabError::library(doing))?;
+            let enabled = Instant::now();
+            let reader = set.remove_reader(token);
+            let disabled = Instant::now();
+            let last = reader.map(portolan::channel::Reader::unbind);
+            let unbound = Instant::now();
+            // The reader's right is given back apart: the channel's is the last.
+            drop(last);
+            let before = Instant::now();
+            drop(channel);
+            let released = Instant::now();
+            let ends = [
+                (start, created),
+                (created, bound),
+                (bound, enabled),
+                (enabled, disabled),
+                (disabled, unbound),
+                (before, released),
+            ];
+            for (times, (from, to)) in times.iter_mut().zip(ends) {
+                times.push(((to - from).as_secs_f64() - clock).max(0.0));
+            }
+        }
+        Ok(times.map(|times| median(times).unwrap_or(f64::NAN)))
+    }
+}
+
+/// Connecting as a client, and leaving: medians.
+fn connections(service: &Service, rounds: usize) -> Result<[f64; 2]> {
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        let start = Instant::now();
+        let client = service.connect()?;
+        let connected = Instant::now();
+        drop(client);
+        let left = Instant::now();
+        times[0].push((connected - start).as_secs_f64());
+        times[1].push((left - connected).as_secs_f64());
+    }
+    Ok(times.map(|times| median(times).unwrap_or(f64::NAN)))
+}
+
+/// One call: the median of batches that take so many milliseconds together.
+fn call(calls: &Calls, millis: u64) -> Result<f64> {
+    const BATCH: u64 = 16;
+    let budget = Duration::from_millis(millis);
+    // Wakes the server and refills the caches.
+    calls.call(2 * BATCH)?;
+    let mut times = Vec::new();
+    let start = Instant::now();
+    while times.is_empty() || start.elapsed() < budget {
+        let since = Instant::now();
+        calls.call(BATCH)?;
+        times.push(since.elapsed().as_secs_f64() / BATCH as f64);
+    }
+    Ok(median(times).unwrap_or(f64::NAN))
+}
+
+fn cell(found: &[Slice], of: impl Fn(&Slice) -> f64) -> Cell {
+    Timed::of(found.iter().map(of).collect()).cell()
+}
+
+fn steps_table(found: &[Slice]) -> Table {
+    let columns = SIZES.map(|(name, _)| (name, Unit::Seconds));
+    let mut table = Table::new(
+        "setup-steps",
+        "Table 3: setting up and tearing down",
+        "step",
+        &columns,
+    );
+    let row = |of: &dyn Fn(&[f64; 6]) -> f64, paper: f64| {
+        [
+            cell(found, |slice| of(&slice.steps[0])).beside(paper),
+            cell(found, |slice| of(&slice.steps[1])),
+        ]
+    };
+    for (at, name) in STEPS.into_iter().enumerate() {
+        table.row(name, row(&|steps| steps[at], paper::STEPS[at]));
+    }
+    table.row("connect and disconnect", row(&sum, paper::CONNECTION));
+    table.note("The paper does not say how large its segments are. Its steps are kernel calls.")
+}
+
+/// Calls after which set-up is a tenth of them all.
+fn calls_needed(setup: f64, call: f64) -> f64 {
+    setup / (PART * call)
+}
+
+fn calls_table(found: &[Slice]) -> Table {
+    let columns = [
+        ("set-up", Unit::Seconds),
+        ("call, asleep on one CPU", Unit::Seconds),
+        ("calls until 10 %, asleep", Unit::Count),
+        ("call, polling on two CPUs", Unit::Seconds),
+        ("calls until 10 %, polling", Unit::Count),
+    ];
+    let mut table = Table::new(
+        "setup-calls",
+        "How many calls pay for it",
+        "connection",
+        &columns,
+    );
+    let mut row = |name: &str, setup: fn(&Slice) -> f64| {
+        let call = |way: usize| move |slice: &Slice| slice.calls[way].unwrap_or(f64::NAN);
+        let needed = |way: usize| {
+            let call = call(way);
+            move |slice: &Slice| calls_needed(setup(slice), call(slice))
+        };
+        let paper = |figure: f64| (name == CHANNEL).then_some(figure);
+        let polls = found.iter().all(|slice| slice.calls[1].is_some());
+        let mut cells = vec![
+            cell(found, setup).beside(paper(paper::CONNECTION)),
+            cell(found, call(0)).beside(paper(paper::CALL)),
+            cell(found, needed(0)).beside(paper(calls_needed(paper::CONNECTION, paper::CALL))),
+        ];
+        if polls {
+            cells.push(cell(found, call(1)));
+            cells.push(cell(found, needed(1)));
+        }
+        table.row(name, cells);
+    };
+    row(CHANNEL, Slice::channel);
+    row(CLIENT, Slice::client);
+    row("of this, connecting", |slice| slice.client[0]);
+    row("of this, leaving", |slice| slice.client[1]);
+    table.note(
+        "The paper's interprocessor call is an interrupt at each end; a call of ours that sleeps \
+         is nearest to it.",
+    )
+}
+
+const CHANNEL: &str = "a channel of 64 KiB";
+const CLIENT: &str = "a client of a server in another process";
+
+fn amortised(found: &[Slice]) -> Verdict {
+    let ratio = |setup: fn(&Slice) -> f64| {
+        let setups: Vec<f64> = found.iter().map(setup).collect();
+        let tenths: Vec<f64> = found
+            .iter()
+            .map(|slice| PART * slice.calls[0].unwrap_or(f64::NAN))
+            .collect();
+        Beside::ratio(&setups, &tenths)
+    };
+    let (channel, client) = (ratio(Slice::channel), ratio(Slice::client));
+    let paper = calls_needed(paper::CONNECTION, paper::CALL);
+    let calls = |ratio: Option<Beside>| {
+        ratio.map_or_else(
+            || "an unknown number of".into(),
+            |ratio| {
+                let show = |value| Unit::Count.show(value);
+                let [lower, upper] = ratio.quartiles.map(show);
+                format!("{} ({lower} to {upper})", show(ratio.middle))
+            },
+        )
+    };
+    let claim = "A significant number of RPCs need to be performed over a channel to amortize \
+        this overhead to a small percentage";
+    let holds = client.and_then(|client| client.below(SIGNIFICANT));
+    let paragraph = format!(
+        "It takes {} calls that sleep until a client's connection is a tenth of the time, and {} \
+         until the steps of one channel are; the paper's figures make {}. It holds if a \
+         connection takes more than {SIGNIFICANT} calls. {}",
+        calls(client),
+        calls(channel),
+        Unit::Count.show(paper),
+        criterion(SIGNIFICANT)
+    );
+    let figure = |ratio: Option<Beside>| ratio.map_or_else(Cell::default, Beside::cell);
+    Verdict::new("calls-to-amortise", claim, holds.map(|below| !below))
+        .because(paragraph)
+        .figure("calls until 10 %, client", Unit::Count, figure(client))
+        .figure(
+            "calls until 10 %, channel",
+            Unit::Count,
+            figure(channel).beside(paper),
+        )
+}
