@@ -196,6 +196,13 @@ impl Message {
         &mut self.words[..self.header_len.div_ceil(8)]
     }
 
+    /// A short header from a slot: its length, and the words that it lies in.
+    #[inline(always)]
+    pub(crate) fn set_words(&mut self, len: usize, words: [u64; INLINE_WORDS]) {
+        self.header_len = len.min(INLINE_HEADER);
+        self.words = words;
+    }
+
     /// The words of a short header and what lies after them.
     #[inline]
     pub(crate) fn words(&self) -> &[u64; INLINE_WORDS] {

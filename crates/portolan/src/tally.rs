@@ -91,7 +91,9 @@ fn add(word: &AtomicU64, value: u64, shared: bool) {
 pub(crate) fn sent(member: &Member, bytes: u64) {
     let (line, shared) = line(member);
     add(&line.sent, 1, shared);
-    add(&line.sent_bytes, bytes, shared);
+    if bytes != 0 {
+        add(&line.sent_bytes, bytes, shared);
+    }
 }
 
 /// A send found the queue full.

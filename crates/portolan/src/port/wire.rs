@@ -219,6 +219,12 @@ pub(super) fn read_plain(
     if meta.header > INLINE_HEADER || words + meta.header.div_ceil(8) > slot.inline_words() {
         return None;
     }
+    message.structure = meta.structure;
+    if words == 0 {
+        // Words past the header's end are read too, and not shown.
+        message.set_words(meta.header, slot.first_line());
+        return Some(Origin::new(meta.kind, 0));
+    }
     let mut reply = [0];
     if meta.reply {
         slot.read(0, &mut reply);
@@ -233,7 +239,6 @@ pub(super) fn read_plain(
             probe!(ReceiveHeld);
         }
     }
-    message.structure = meta.structure;
     slot.read(words, message.header_words(meta.header));
     Some(Origin::new(meta.kind, reply[0]))
 }

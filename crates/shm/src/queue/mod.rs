@@ -357,6 +357,14 @@ impl<'r> Slot<'r> {
         self.lines.len() * 8 - 2
     }
 
+    /// The inline words of the first line, read at one go: unrolled, as they are written.
+    #[inline(always)]
+    pub fn first_line(&self) -> [u64; 6] {
+        let line = self.words();
+        // Relaxed: as for meta.
+        std::array::from_fn(|at| line[at + 2].load(Ordering::Relaxed))
+    }
+
     /// Copies inline words out, from word `first` on.
     #[inline]
     pub fn read(&self, first: usize, into: &mut [u64]) {
