@@ -50,32 +50,38 @@ impl Slot {
     pub const LAPS: u64 = 1 << (u64::BITS - LAP_SHIFT);
 
     /// Waits for a signal in this lap.
+    #[inline]
     pub const fn empty(lap: u64) -> Self {
         Self((lap % Self::LAPS) << LAP_SHIFT)
     }
 
     /// Holds the signal of this lap.
+    #[inline]
     pub const fn full(lap: u64, offset: u64) -> Self {
         Self((lap % Self::LAPS) << LAP_SHIFT | (offset & OFFSET_MASK) << 2 | FULL)
     }
 
     /// This empty slot, and its reader sleeps: whoever fills it owes a wake.
+    #[inline]
     #[must_use]
     pub const fn with_sleeper(self) -> Self {
         Self(self.0 | ASLEEP)
     }
 
     /// Whether the reader sleeps.
+    #[inline]
     pub const fn has_sleeper(self) -> bool {
         self.0 & ASLEEP != 0
     }
 
     /// The lap that it waits for, or was filled in.
+    #[inline]
     pub const fn lap(self) -> u64 {
         self.0 >> LAP_SHIFT
     }
 
     /// What was signalled, if it is full.
+    #[inline]
     pub const fn offset(self) -> Option<u64> {
         if self.0 & FULL == 0 {
             return None;
@@ -111,6 +117,7 @@ impl Block {
     pub const GONE: u64 = 1;
 
     /// The block of `level` that holds the byte at `offset`; `None` past the last level.
+    #[inline]
     pub const fn around(level: usize, offset: u64) -> Option<Self> {
         if level >= LEVELS || offset > OFFSET_MASK {
             return None;
@@ -121,6 +128,7 @@ impl Block {
         Some(Self { level, number })
     }
 
+    #[inline]
     const fn shift(level: usize) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "below LEVELS")]
         let level = level as u32;
@@ -128,6 +136,7 @@ impl Block {
     }
 
     /// Which level it is of.
+    #[inline]
     pub const fn level(self) -> usize {
         self.level as usize
     }
@@ -144,6 +153,7 @@ impl Block {
     }
 
     /// The block as a word of the table, with the handler that it leads to.
+    #[inline]
     pub const fn pack(self, handler: u16) -> u64 {
         KIND_BLOCK
             | self.number << 2
@@ -152,6 +162,7 @@ impl Block {
     }
 
     /// The block in a word of the table, and its handler.
+    #[inline]
     pub const fn unpack(word: u64) -> Option<(Self, u16)> {
         if word & 3 != KIND_BLOCK {
             return None;
@@ -163,6 +174,7 @@ impl Block {
     }
 
     /// Where a search for it begins, in a table of `places`, a power of two.
+    #[inline]
     pub const fn hash(self, places: usize) -> usize {
         let key = self.number ^ (self.level as u64) << NUMBER_BITS;
         let spread = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -117,6 +117,8 @@ pub(crate) enum BenchKind {
     Fanin,
     /// Waking a process that sleeps, on one CPU and on two
     Wake,
+    /// A signal of an address, by how the receiver is told of it
+    Signal,
     /// What messages cost while `portolan top` looks at their domain, and while it is traced
     Watched,
     /// What stays resident in a process that has joined a domain and does nothing

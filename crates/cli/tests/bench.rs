@@ -137,6 +137,32 @@ fn budgets_say_what_must_be_reached_and_what_was() {
 }
 
 #[test]
+fn signals_by_delivery_and_beside_others() {
+    let rows = rows("signal", "portolan");
+    rows.iter().for_each(check);
+    let own: Vec<(&str, &str)> = rows[1..]
+        .iter()
+        .map(|row| (row["case"].as_str().unwrap(), row["mode"].as_str().unwrap()))
+        .collect();
+    for delivery in [("signal", "poll"), ("signal", "block")] {
+        assert!(own.contains(&delivery), "{delivery:?} in {own:?}");
+    }
+    for others in [
+        "100 ranges",
+        "1000 ranges",
+        "100 listeners",
+        "1000 listeners",
+    ] {
+        let case = format!("signal beside {others}");
+        let row = rows.iter().find(|row| row["case"] == *case).unwrap();
+        assert_eq!(row["yardstick"], "portolan, signal");
+    }
+    let budgets = budgets("signal", "beside 100 ranges");
+    assert_eq!(budgets[0]["must"], 1.2);
+    assert_eq!(budgets[0]["rows"], 1);
+}
+
+#[test]
 fn memory_of_idle_processes() {
     let rows = rows("memory", "idle member");
     rows.iter().for_each(check);

@@ -66,6 +66,8 @@ pub enum System {
     Portolan,
     /// Requests and replies through them.
     Request,
+    /// Signals of an address of a domain.
+    Signal,
     /// Publish and subscribe; for blocking with an event.
     #[cfg(feature = "peers")]
     Iceoryx,
@@ -116,6 +118,10 @@ pub enum Shape {
     IdlePorts,
     /// While `portolan top` looks at the domain.
     Watched,
+    /// Beside the handlers of so many other ranges, of one listener that is never told.
+    Ranges(u32),
+    /// Beside so many listeners that are never told, each with a range of its own.
+    Listeners(u32),
     /// Every event of whose domain is recorded, and nobody reads them.
     Traced,
     /// No message: a process that does nothing, or one that has joined a domain and
@@ -237,7 +243,7 @@ impl Case {
             System::SystemV => "system v queue",
             System::Futex => "futex",
             System::Ring => "ring",
-            System::Portolan | System::Request => "portolan",
+            System::Portolan | System::Request | System::Signal => "portolan",
             #[cfg(feature = "peers")]
             System::Iceoryx => "iceoryx2",
         }
@@ -264,7 +270,7 @@ impl Case {
                 .to_owned(),
             ),
             System::Line => parts.push("cache line".to_owned()),
-            System::Futex if self.limit => parts.push("futex ping-pong".to_owned()),
+            System::Futex => parts.push("futex ping-pong".to_owned()),
             System::Ring if self.limit => parts.push("bare ring".to_owned()),
             System::Memcpy { copies: 1 } => parts.push("one copy".to_owned()),
             System::Memcpy { .. } => parts.push("two copies".to_owned()),
@@ -272,9 +278,12 @@ impl Case {
                 parts.push("request, word/page, on demand".to_owned());
             }
             System::Request => parts.push("request".to_owned()),
+            System::Signal => parts.push(self.signal_name()),
             _ => parts.push(
                 match self.shape {
-                    Shape::Plain | Shape::Idle => "message",
+                    Shape::Plain | Shape::Idle | Shape::Ranges(_) | Shape::Listeners(_) => {
+                        "message"
+                    }
                     Shape::Header { queued: false } => "header",
                     Shape::Header { queued: true } => "header, queued",
                     Shape::Sparse => "word/page",
@@ -304,6 +313,14 @@ impl Case {
             Pattern::FanIn { senders } => parts.push(format!("{senders} senders")),
         }
         parts.join(", ")
+    }
+
+    fn signal_name(&self) -> String {
+        match self.shape {
+            Shape::Ranges(ranges) => format!("signal beside {ranges} ranges"),
+            Shape::Listeners(listeners) => format!("signal beside {listeners} listeners"),
+            _ => "signal".to_owned(),
+        }
     }
 
     /// Whether `word` occurs in any column, in any case of letters.

@@ -6,6 +6,7 @@
 //! | `plan` | which rows there are |
 //! | `resident` | `bench memory`: idle processes |
 //! | `report` | table and JSON |
+//! | `signal` | `bench signal`: its rows, and what is left out |
 //! | `structures` | `bench structures`, which has steps of its own |
 //!
 //! The mechanisms, and how they are measured, are in the crate `portolan-measure`.
@@ -14,6 +15,7 @@ mod budget;
 mod plan;
 mod report;
 mod resident;
+mod signal;
 pub(crate) mod structures;
 mod watched;
 
@@ -65,6 +67,7 @@ fn effort(args: &BenchArgs) -> Effort {
     // A sleeper's round takes longer, and 64 senders must all be at it.
     let scale = match args.kind {
         BenchKind::Latency
+        | BenchKind::Signal
         | BenchKind::Throughput
         | BenchKind::Memory
         | BenchKind::Watched

@@ -6,7 +6,7 @@ use portolan_measure::case::{
 use portolan_measure::cpus::Cpus;
 
 use super::budget::{Budget, Measure};
-use super::{Entry, Group};
+use super::{Entry, Group, signal};
 use crate::args::BenchKind;
 
 const KIB: u64 = 1 << 10;
@@ -129,6 +129,7 @@ pub(crate) fn plan(kind: BenchKind, quick: bool, cpus: &Cpus) -> Vec<Group> {
         }),
         BenchKind::Fanin => fanin(),
         BenchKind::Wake => wake(cpus),
+        BenchKind::Signal => signal::plan(),
         BenchKind::Watched => watched(),
         BenchKind::Memory => resident(),
         // It has steps of its own.

@@ -182,6 +182,8 @@ fn mark(yardstick: &Case) -> &'static str {
         System::Memcpy { .. } if yardstick.temper == Temper::Cold => "c",
         System::Memcpy { .. } => "m",
         System::Portolan if yardstick.bytes == 0 => "n",
+        System::Signal => "p",
+        System::Futex => "f",
         System::Portolan if yardstick.pattern == Pattern::Stream => "u",
         _ => "s",
     }
@@ -192,8 +194,10 @@ fn legend(measured: &[Measured]) -> String {
     let explained = [
         ("b", "the same work in a shared buffer"),
         ("c", "one memcpy of as much, cold"),
+        ("f", "a bare futex, one way"),
         ("m", "one memcpy of as much"),
         ("n", "portolan's message without a byte"),
+        ("p", "the signal alone, polled"),
         ("s", "the same with one sender"),
         ("u", "the same while nobody watches"),
     ];

@@ -14,6 +14,7 @@ mod mqueue;
 mod pipe;
 mod portolan;
 mod ring;
+mod signal;
 mod stream;
 mod sysv;
 mod tcp;
@@ -31,6 +32,7 @@ pub(crate) use pipe::Pipe;
 pub(crate) use portolan::{Portolan, Request, host_idle, join_idle};
 pub use portolan::{domain_of, extents};
 pub(crate) use ring::Ring;
+pub(crate) use signal::Signal;
 pub(crate) use sysv::SystemV;
 pub(crate) use tcp::Tcp;
 pub(crate) use unix::Unix;
@@ -99,6 +101,7 @@ macro_rules! with_endpoint {
             System::Ring => with!(s::Ring),
             System::Portolan => with!(s::Portolan),
             System::Request => with!(s::Request),
+            System::Signal => with!(s::Signal),
             #[cfg(feature = "peers")]
             System::Iceoryx => with!(s::Iceoryx),
         }

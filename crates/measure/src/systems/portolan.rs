@@ -41,7 +41,7 @@ const PAGE: usize = 4096;
 const SLACK: u64 = 64 << 20;
 /// How long a side looks for the other's port, and for the domain: other processes may
 /// keep it from running meanwhile.
-const MEETING: Duration = Duration::from_secs(60);
+pub(super) const MEETING: Duration = Duration::from_secs(60);
 
 /// One side of a row that sends messages.
 pub(crate) struct Portolan {
@@ -89,7 +89,7 @@ fn name(case: &Case, coordinator: u32) -> String {
 }
 
 /// Joins the domain of a row.
-fn join(case: &Case, coordinator: u32) -> Result<Domain> {
+pub(super) fn join(case: &Case, coordinator: u32) -> Result<Domain> {
     let name = name(case, coordinator);
     let protection = match case.protection {
         Protection::Guarded | Protection::OpenPeer => portolan::Protection::Guarded,
@@ -132,7 +132,7 @@ pub fn extents(case: &Case) -> u64 {
 }
 
 /// Process id of the coordinator, from a peer.
-fn parent() -> Result<u32> {
+pub(super) fn parent() -> Result<u32> {
     let parent = rustix::process::getppid().ok_or(MeasureError::NoCoordinator)?;
     Ok(parent.as_raw_nonzero().get().unsigned_abs())
 }

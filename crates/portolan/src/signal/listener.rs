@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,7 @@ struct Handling {
 pub struct Outbox {
     fifo: u32,
     sender: mpsc::Sender<Handling>,
+    posted: Arc<AtomicBool>,
 }
 
 /// A handler that was not given.
@@ -120,6 +121,8 @@ pub struct Listener {
     handlers: Vec<Handling>,
     inbox: mpsc::Receiver<Handling>,
     sender: mpsc::Sender<Handling>,
+    /// Something is in the inbox: a look at that alone is cheap.
+    posted: Arc<AtomicBool>,
     /// Signals taken out of the FIFO and not handled yet.
     taken: VecDeque<u64>,
     strays: u64,
@@ -166,6 +169,7 @@ impl Domain {
             handlers: Vec::new(),
             inbox,
             sender,
+            posted: Arc::default(),
             taken: VecDeque::new(),
             strays: 0,
             patience: Patience::default(),
@@ -236,6 +240,7 @@ impl Listener {
         Outbox {
             fifo: self.index,
             sender: self.sender.clone(),
+            posted: Arc::clone(&self.posted),
         }
     }
 
@@ -255,6 +260,8 @@ impl Listener {
             self.handlers.push(back);
             return Err(Given::Gone);
         }
+        // Release: whoever sees it finds the function.
+        to.posted.store(true, Ordering::Release);
         if let Some(entry) = self
             .member
             .tables()
@@ -279,12 +286,24 @@ impl Listener {
     }
 
     /// Takes in what was given to us.
+    #[inline]
     fn adopt(&mut self) {
+        // Acquire: pairs with the release in `give`.
+        if self.posted.load(Ordering::Acquire) {
+            self.take_in();
+        }
+    }
+
+    #[cold]
+    fn take_in(&mut self) {
+        // First, so that what is posted meanwhile is not forgotten.
+        self.posted.store(false, Ordering::SeqCst);
         self.handlers.extend(self.inbox.try_iter());
     }
 
     /// Waits for a signal and handles it; the time that is left then ([`Duration::MAX`] with
     /// no deadline), or `None` if none came in time.
+    #[inline]
     pub fn wait(&mut self, deadline: impl Into<Deadline>) -> Option<Duration> {
         let deadline = deadline.into();
         loop {
@@ -322,17 +341,17 @@ impl Listener {
         };
         if self.waiting == Waiting::Poll {
             // So that the deadline is looked at now and then.
-            fifo.spin(&self.head, 10_000);
+            fifo.spin(&mut self.head, 10_000);
             return;
         }
         if looks > 0 {
-            if fifo.spin(&self.head, looks) {
+            if fifo.spin(&mut self.head, looks) {
                 self.patience.paid(looks);
                 return;
             }
             self.patience.in_vain();
         }
-        if let Some(bell) = fifo.arm(&self.head) {
+        if let Some(bell) = fifo.arm(&mut self.head) {
             mark!("signal.before_sleep");
             let _ = futex::wait(&fifo.entry().control.doorbell, bell, deadline.instant());
         }
@@ -340,6 +359,7 @@ impl Listener {
     }
 
     /// Handles one signal, if there is one that a handler wants.
+    #[inline]
     fn handle_one(&mut self) -> bool {
         loop {
             let fifo = self.member.tables().fifo(self.index);
@@ -353,6 +373,7 @@ impl Listener {
         }
     }
 
+    #[inline]
     fn dispatch(&mut self, offset: u64) -> bool {
         self.adopt();
         let address = self.member.region.base() + usize::try_from(offset).unwrap_or(0);

@@ -22,7 +22,7 @@ use crate::member::Member;
 use crate::{Disowned, Domain};
 use portolan_abi::limits::MAX_FIFOS;
 use portolan_shm::mark;
-use portolan_shm::signal::{Crowded, Pushed};
+use portolan_shm::signal::{Crowded, Fifo, Pushed};
 use portolan_sys::futex;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -90,6 +90,7 @@ impl Domain {
     /// assert_eq!(domain.signal(segment.address())?, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn signal(&self, address: usize) -> Result<usize, SignalError> {
         let member = self.member();
         member.present()?;
@@ -99,6 +100,7 @@ impl Domain {
 }
 
 /// Tells every handler of an offset.
+#[inline]
 pub(crate) fn signal(member: &Member, offset: u64) -> usize {
     let tables = member.tables();
     let mut reached = 0;
@@ -117,6 +119,7 @@ pub(crate) fn signal(member: &Member, offset: u64) -> usize {
 }
 
 /// Pushes a signal to one FIFO, and wakes its reader if need be; `false` if it is full.
+#[inline]
 fn push(member: &Member, index: u32, offset: u64) -> bool {
     let Some(fifo) = member.tables().fifo(index) else {
         return false;
@@ -125,16 +128,23 @@ fn push(member: &Member, index: u32, offset: u64) -> bool {
         Pushed::Done => true,
         Pushed::Full => false,
         Pushed::Wake => {
-            let doorbell = &fifo.entry().control.doorbell;
-            doorbell.fetch_add(1, Ordering::SeqCst);
-            mark!("signal.before_wake");
-            futex::wake(doorbell, 1);
+            wake(&fifo);
             true
         }
     }
 }
 
+/// Wakes a reader that sleeps.
+#[cold]
+fn wake(fifo: &Fifo<'_>) {
+    let doorbell = &fifo.entry().control.doorbell;
+    doorbell.fetch_add(1, Ordering::SeqCst);
+    mark!("signal.before_wake");
+    futex::wake(doorbell, 1);
+}
+
 /// What the domain's members share, as addresses.
+#[inline]
 fn shared(member: &Member) -> Range<usize> {
     let pages = member.tables().alloc.pages();
     member.region.address(0)
@@ -144,6 +154,7 @@ fn shared(member: &Member) -> Range<usize> {
 }
 
 /// The offset of a shared address.
+#[inline]
 fn offset(member: &Member, address: usize) -> Result<u64, SignalError> {
     let shared = shared(member);
     if !shared.contains(&address) {

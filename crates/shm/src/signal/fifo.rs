@@ -86,7 +86,13 @@ pub enum Pushed {
 #[derive(Debug)]
 pub struct Head {
     position: u64,
+    /// The slot before it was read and not emptied yet (S6).
+    owed: bool,
 }
+
+/// Looks that a reader makes without a pause: nothing is half-written while it looks, so
+/// there is nobody to let pass.
+const EAGER: u32 = 256;
 
 /// A FIFO as senders and its reader use it.
 #[derive(Clone, Copy)]
@@ -97,6 +103,7 @@ pub struct Fifo<'a> {
 
 impl<'a> Fifo<'a> {
     /// `None` if the entry's depth is not one that [`Self::open`] sets.
+    #[inline]
     pub fn new(entry: &'a FifoEntry) -> Option<Self> {
         // Relaxed: set before the FIFO's number is given to anybody.
         let depth = usize::try_from(entry.control.depth.load(Ordering::Relaxed)).ok()?;
@@ -122,7 +129,11 @@ impl<'a> Fifo<'a> {
         // Release: with the number, by whatever way it travels, goes an empty FIFO.
         entry.control.depth.store(depth as u64, Ordering::Release);
         let slots = &entry.slots[..depth];
-        (Self { entry, slots }, Head { position })
+        let head = Head {
+            position,
+            owed: false,
+        };
+        (Self { entry, slots }, head)
     }
 
     /// The memory behind it.
@@ -140,43 +151,50 @@ impl<'a> Fifo<'a> {
         self.entry.senders.dropped.load(Ordering::Relaxed)
     }
 
+    #[inline]
     fn slot(&self, position: u64) -> (&'a AtomicU64, u64) {
-        let depth = self.slots.len() as u64;
+        // A power of two, which the compiler does not know: a division would show.
+        let depth = self.slots.len();
         #[expect(clippy::cast_possible_truncation, reason = "below the depth")]
-        let index = (position % depth) as usize;
-        (&self.slots[index], position / depth % Slot::LAPS)
+        let index = position as usize & (depth - 1);
+        let lap = position >> depth.trailing_zeros();
+        (&self.slots[index], lap % Slot::LAPS)
     }
 
     /// Adds a signal.
+    #[inline]
     pub fn push(&self, offset: u64) -> Pushed {
         let mut position = self.entry.senders.end.load(Ordering::Relaxed);
         // The hint is a few positions off at most; whoever needs more looks is behind by
         // whole laps, or in a FIFO that was opened anew with another depth.
+        let mut seen = None;
         for _ in 0..4 * self.slots.len().max(16) {
             let (slot, lap) = self.slot(position);
-            // Relaxed: what counts is the compare-exchange.
-            let found = Slot(slot.load(Ordering::Relaxed));
-            if found.offset().is_none() && found.lap() == lap {
-                let filled = Slot::full(lap, offset).0;
-                mark!("signal.before_fill");
-                // AcqRel. Release: the reader sees what we wrote before signalling. Acquire:
-                // pairs with the reader's emptying, which it did after its last use.
-                match slot.compare_exchange(found.0, filled, Ordering::AcqRel, Ordering::Relaxed) {
+            // Nobody has looked yet, so it is empty, or so we say: a look would bring the
+            // line here to be read, and the exchange once more to be written.
+            let empty = seen.take().unwrap_or(Slot::empty(lap));
+            let filled = Slot::full(lap, offset).0;
+            mark!("signal.before_fill");
+            // AcqRel. Release: the reader sees what we wrote before signalling. Acquire:
+            // pairs with the reader's emptying, which it did after its last use.
+            let found =
+                match slot.compare_exchange(empty.0, filled, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => {
                         mark!("signal.filled");
-                        self.entry
-                            .senders
-                            .end
-                            .store(position + 1, Ordering::Relaxed);
-                        return if found.has_sleeper() {
+                        let end = &self.entry.senders.end;
+                        end.store(position + 1, Ordering::Relaxed);
+                        return if empty.has_sleeper() {
                             Pushed::Wake
                         } else {
                             Pushed::Done
                         };
                     }
-                    // Filled by another, or the reader fell asleep: look again.
-                    Err(_) => continue,
-                }
+                    Err(found) => Slot(found),
+                };
+            if found.offset().is_none() && found.lap() == lap {
+                // Empty, and the reader fell asleep, or awoke.
+                seen = Some(found);
+                continue;
             }
             if is_before(found.lap(), lap) {
                 // The signal of the lap before is still there.
@@ -189,15 +207,21 @@ impl<'a> Fifo<'a> {
         Pushed::Full
     }
 
-    /// The next signal, if there is one.
+    /// The next signal, if there is one. Its slot is empty after the next call that takes
+    /// `head` to be changed.
+    #[inline]
     pub fn pop(&self, head: &mut Head) -> Option<u64> {
-        let (slot, lap) = self.slot(head.position);
+        self.settle(head);
+        let (slot, _) = self.slot(head.position);
         // Acquire: pairs with the sender's release.
         let found = Slot(slot.load(Ordering::Acquire));
         let offset = found.offset()?;
-        // Release: pairs with the next sender's acquire.
-        slot.store(Slot::empty(lap + 1).0, Ordering::Release);
         head.position += 1;
+        head.owed = true;
+        if self.slots.len() == 1 {
+            // Its handler may signal, and there is no other slot.
+            self.settle(head);
+        }
         // Relaxed: for people, and for whoever opens the entry next.
         self.entry
             .reader
@@ -206,14 +230,26 @@ impl<'a> Fifo<'a> {
         Some(offset)
     }
 
+    /// Empties the slot that was read last (S6).
+    #[inline]
+    pub fn settle(&self, head: &mut Head) {
+        if core::mem::take(&mut head.owed) {
+            let (slot, lap) = self.slot(head.position - 1);
+            // Release: pairs with the next sender's acquire.
+            slot.store(Slot::empty(lap + 1).0, Ordering::Release);
+        }
+    }
+
     /// Whether [`Self::pop`] would find something.
+    #[inline]
     pub fn is_ready(&self, head: &Head) -> bool {
         let (slot, _) = self.slot(head.position);
         Slot(slot.load(Ordering::Acquire)).offset().is_some()
     }
 
     /// Announces sleep (S3); the doorbell's value to sleep on, or `None` if a signal is there.
-    pub fn arm(&self, head: &Head) -> Option<u32> {
+    pub fn arm(&self, head: &mut Head) -> Option<u32> {
+        self.settle(head);
         // Before the mark: a wake that follows it changes the value.
         let bell = self.entry.control.doorbell.load(Ordering::SeqCst);
         let (slot, lap) = self.slot(head.position);
@@ -246,12 +282,19 @@ impl<'a> Fifo<'a> {
     }
 
     /// Waits, spinning, for at most `looks` looks.
-    pub fn spin(&self, head: &Head, looks: u32) -> bool {
-        for _ in 0..looks {
+    #[inline]
+    pub fn spin(&self, head: &mut Head, looks: u32) -> bool {
+        if self.is_ready(head) {
+            return true;
+        }
+        self.settle(head);
+        for look in 0..looks {
             if self.is_ready(head) {
                 return true;
             }
-            pause();
+            if look >= EAGER || cfg!(loom) {
+                pause();
+            }
         }
         self.is_ready(head)
     }

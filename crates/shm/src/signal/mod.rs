@@ -12,7 +12,13 @@
 //! | the handler's entry | - (read-mostly) | 0 |
 //! | fill the slot *(commit point)* | **the slot** (the reader polls it) | 1 |
 //! | the end hint | - (senders' line) | 0 |
-//! | the reader: find, read, empty | **the slot** | 0 |
+//! | the reader: find, read | **the slot** | 0 |
+//! | the reader, at its next look: empty | – (while the other side works) | 0 |
+//!
+//! So a signal to a reader that polls takes one line from core to core, the slot's. The
+//! sender does not look at the slot before it fills it, which would bring the line twice;
+//! and no store of the reader's to that line is under way while it handles the signal: its
+//! own next locked instruction would wait for it.
 //!
 //! # Invariants
 //!
@@ -30,6 +36,9 @@
 //! - **S5** A handler that moves to another FIFO loses nothing: the mover changes the
 //!   entry, then drains the old FIFO; a sender pushes, then looks at the entry again.
 //!   One of the two sees the other. (A signal may then arrive twice.)
+//! - **S6** A reader empties a slot before it looks at the next one, arms or settles, and
+//!   not earlier: while a handler runs the slot of its signal is full still (but for a FIFO
+//!   of one slot, whose handlers could not signal otherwise).
 //!
 //! Address-valued signals are Cheriton and Kutter's (*Optimized Memory-Based
 //! Messaging*, section 2.1); their hash of single receivers before a full map is the

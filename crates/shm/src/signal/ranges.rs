@@ -64,6 +64,7 @@ impl HandlerState {
         }
     }
 
+    #[inline]
     fn unpack(word: u64) -> Self {
         let [phase, space, ..] = word.to_le_bytes();
         match phase {
@@ -77,11 +78,13 @@ impl HandlerState {
 
 impl HandlerEntry {
     /// What it is used for.
+    #[inline]
     pub fn state(&self) -> HandlerState {
         HandlerState::unpack(self.state.load(Ordering::Acquire))
     }
 
     /// Where its signals go.
+    #[inline]
     pub fn fifo(&self) -> u32 {
         self.fifo.load(Ordering::Acquire)
     }
@@ -93,6 +96,7 @@ impl HandlerEntry {
 
     /// Where its signals go now, if no longer to `fifo`. A sender looks after its push, and
     /// pushes there too (S5).
+    #[inline]
     pub fn moved_from(&self, fifo: u32) -> Option<u32> {
         // Pairs with the barrier in `move_to`: push, look here; change, look into the FIFO.
         store_load_barrier();
@@ -129,6 +133,7 @@ pub struct Ranges<'a> {
 
 impl<'a> Ranges<'a> {
     /// The table over its parts; of the places as many as make a power of two.
+    #[inline]
     pub fn new(
         line: &'a RangesLine,
         places: &'a [AtomicU64],
@@ -149,6 +154,7 @@ impl<'a> Ranges<'a> {
     }
 
     /// Every enabled handler whose range holds the byte at `offset`; stops nobody.
+    #[inline]
     pub fn find(&self, offset: u64, mut each: impl FnMut(u16, &'a HandlerEntry)) {
         // Acquire: pairs with the release of `add`, so that its blocks are there.
         let mut levels = self.line.levels.load(Ordering::Acquire);
@@ -176,6 +182,7 @@ impl<'a> Ranges<'a> {
 
     /// Visits places from where `block` hashes to up to the first one that was never used,
     /// or until told that it is enough.
+    #[inline]
     fn search(&self, block: Block, mut visit: impl FnMut(&'a AtomicU64) -> bool) {
         let first = block.hash(self.places.len());
         for step in 0..self.places.len() {

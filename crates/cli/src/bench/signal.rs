@@ -1,0 +1,68 @@
+//! The rows of `bench signal`.
+//!
+//! Each delivery has a row, one way, against one cache line carried from core to core. Two
+//! more kinds of row show that what is not told does not cost: beside other ranges of all
+//! sizes, and beside other listeners, which stand for members that are not interested.
+
+use portolan_measure::case::{Case, Mode, Payload, Protection, Shape, System};
+
+use super::budget::{Budget, Measure};
+use super::{Entry, Group};
+
+/// How many others there are in the rows that have them; the row without them has one
+/// range on each side.
+const OTHERS: [u32; 2] = [100, 1000];
+
+const POLLED: Budget = Budget::new(
+    "signal, polled, one way, to the limit",
+    Measure::Limit,
+    1.3,
+    Some(1.15),
+);
+const OTHERWISE: Budget = Budget::new(
+    "beside 100 and 1,000 others, to the signal alone",
+    Measure::Yardstick,
+    1.2,
+    Some(1.05),
+);
+
+/// One group: the limit, the deliveries, and signals beside others.
+pub(super) fn plan() -> Vec<Group> {
+    let untouched = |case: Case| Case {
+        payload: Payload::Untouched,
+        ..case
+    };
+    let limit = Case {
+        limit: true,
+        ..Case::new(System::Line, 8)
+    };
+    let polled = untouched(Case {
+        protection: Protection::Trusted,
+        ..Case::new(System::Signal, 0)
+    });
+    let futex = untouched(Case {
+        mode: Mode::Block,
+        ..Case::new(System::Futex, 0)
+    });
+    let doorbell = Case {
+        mode: Mode::Block,
+        ..polled.clone()
+    };
+    let mut rows = vec![
+        Entry::new(polled.clone()).tagged(Some(POLLED)),
+        Entry::new(futex.clone()),
+        Entry::new(doorbell).against(&futex),
+    ];
+    let shapes = OTHERS
+        .map(Shape::Ranges)
+        .into_iter()
+        .chain(OTHERS.map(Shape::Listeners));
+    rows.extend(shapes.map(|shape| {
+        let beside = Case {
+            shape,
+            ..polled.clone()
+        };
+        Entry::new(beside).against(&polled).tagged(Some(OTHERWISE))
+    }));
+    vec![Group { limit, rows }]
+}

@@ -1,0 +1,126 @@
+//! Portolan's signals: each side signals a line of the other, and carries nothing.
+//!
+//! A domain with one shared segment: a line of the coordinator's, one of the peer's, and
+//! behind them what handlers of a third party are told of, where a row has any. Both
+//! sides say how they want to be told by the case's mode.
+
+use std::os::fd::OwnedFd;
+
+use portolan::{Deadline, Domain, Listener, ListenerOptions, Segment, Waiting};
+
+use super::Endpoint;
+use super::memory::LINE_PAIR;
+use super::portolan::{MEETING, join, parent};
+use crate::case::{Case, Mode, Placement, Shape};
+use crate::error::{MeasureError, Result};
+
+/// What all signals of a row lie in.
+const SEGMENT: &str = "signals";
+/// Where the ranges of those that are not told begin.
+const BESIDE: usize = 4096;
+/// Room for each of these ranges.
+const STRIDE: usize = 4096;
+/// Their lengths, in turn: blocks of one size, and of several.
+const LENGTHS: [usize; 4] = [64, 512, 4096, 1000];
+
+/// One side of a row of signals.
+pub(crate) struct Signal {
+    to: usize,
+    listener: Listener,
+    /// Who has handlers and is never told.
+    _beside: Vec<Listener>,
+    _segment: Segment,
+    domain: Domain,
+}
+
+impl Signal {
+    fn new(case: &Case, domain: Domain, segment: Segment, ours: usize) -> Result<Self> {
+        let line = |side: usize| segment.address() + side * LINE_PAIR;
+        let options = ListenerOptions::default().waiting(match (case.mode, case.placement) {
+            (Mode::Poll, Placement::TwoCpus) => Waiting::Poll,
+            // Polling on one CPU would only keep the other side from running.
+            _ => Waiting::Sleep,
+        });
+        let mut listener = domain.listen(options).map_err(listening)?;
+        let range = line(ours)..line(ours) + LINE_PAIR;
+        listener.on(range, |_| {}).map_err(listening)?;
+        Ok(Self {
+            to: line(1 - ours),
+            listener,
+            _beside: Vec::new(),
+            _segment: segment,
+            domain,
+        })
+    }
+}
+
+/// How many handlers a row has beside those of its two sides.
+fn beside(case: &Case) -> usize {
+    match case.shape {
+        Shape::Ranges(beside) | Shape::Listeners(beside) => beside as usize,
+        _ => 0,
+    }
+}
+
+/// Makes the handlers that are never told.
+fn bystanders(case: &Case, domain: &Domain, segment: &Segment) -> Result<Vec<Listener>> {
+    let mut listeners: Vec<Listener> = Vec::new();
+    for (index, length) in (0..beside(case)).zip(LENGTHS.into_iter().cycle()) {
+        if listeners.is_empty() || matches!(case.shape, Shape::Listeners(_)) {
+            let listener = domain.listen(ListenerOptions::default());
+            listeners.push(listener.map_err(listening)?);
+        }
+        let start = segment.address() + BESIDE + index * STRIDE;
+        if let Some(last) = listeners.last_mut() {
+            last.on(start..start + length, |_| {}).map_err(listening)?;
+        }
+    }
+    Ok(listeners)
+}
+
+fn listening(error: portolan::SignalError) -> MeasureError {
+    MeasureError::library("listening to a benchmark's signals")(error)
+}
+
+fn sharing(error: impl std::error::Error + Send + Sync + 'static) -> MeasureError {
+    MeasureError::library("sharing a benchmark's segment")(error)
+}
+
+impl Endpoint for Signal {
+    fn create(case: &Case) -> Result<(Self, Vec<OwnedFd>)> {
+        let domain = join(case, std::process::id())?;
+        let bytes = BESIDE + beside(case) * STRIDE;
+        let segment = domain.make_segment(Some(SEGMENT), bytes).map_err(sharing)?;
+        let beside = bystanders(case, &domain, &segment)?;
+        let mut end = Self::new(case, domain, segment, 0)?;
+        end._beside = beside;
+        Ok((end, Vec::new()))
+    }
+
+    fn attach(case: &Case, _seat: u32, _descriptors: Vec<OwnedFd>) -> Result<Self> {
+        let domain = join(case, parent()?)?;
+        let segment = domain.find_segment(SEGMENT, MEETING).map_err(sharing)?;
+        Self::new(case, domain, segment, 1)
+    }
+
+    #[inline(always)]
+    fn send(&mut self) -> Result<()> {
+        let reached = self
+            .domain
+            .signal(self.to)
+            .map_err(MeasureError::library("signalling in a benchmark"))?;
+        if reached == 1 {
+            Ok(())
+        } else {
+            Err(MeasureError::Gone)
+        }
+    }
+
+    #[inline(always)]
+    fn receive(&mut self) -> Result<()> {
+        match self.listener.wait(Deadline::NEVER) {
+            Some(_) => Ok(()),
+            None => Err(MeasureError::Gone),
+        }
+    }
+}
