@@ -10,6 +10,8 @@
 //! | [`shared`] | a small safe window of shared memory, for benchmarks and tests |
 //! | [`futex`] | sleeping on a shared word and waking sleepers |
 //! | [`bell`] | a descriptor that becomes readable when a futex word changes |
+//! | [`monitor`] | waiting in user mode until a line is written |
+//! | [`upcall`] | code that a signal makes run on a chosen thread |
 //! | [`process`] | pidfds, `/proc/PID`, poll, eventfd |
 //! | [`socket`] | sequenced-packet Unix sockets that carry descriptors |
 //! | [`mqueue`] | POSIX message queues, as a peer to measure against |
@@ -37,6 +39,7 @@ pub mod fork;
 pub mod futex;
 pub mod machine;
 pub mod memory;
+pub mod monitor;
 pub mod mqueue;
 pub mod probe;
 pub mod process;
@@ -45,4 +48,5 @@ pub mod socket;
 pub mod sysv;
 pub mod ticks;
 mod time;
+pub mod upcall;
 pub mod userfault;

@@ -14,7 +14,7 @@ use rustix::thread::futex::{self, WaitvFlags};
 use super::{Outcome, Trial};
 use crate::bell::FutexFd;
 use crate::memory::{self, HUGE_PAGE, Mapping, PAGE};
-use crate::process::PidFd;
+use crate::process::{self, PidFd, ThreadFd};
 use crate::socket;
 use crate::userfault::Minor;
 
@@ -43,6 +43,11 @@ pub(super) const TRIALS: &[Trial] = &[
         name: "SO_PEERPIDFD",
         run: peer_pidfd,
         without: "certainty about who connected, if process ids are reused quickly",
+    },
+    Trial {
+        name: "pidfd thread signals",
+        run: thread_signals,
+        without: "upcalls straight from the sender: the receiver's own thread delivers them",
     },
     Trial {
         name: "userfaultfd minor, SIGBUS",
@@ -143,6 +148,13 @@ fn peer_pidfd() -> Outcome {
     // - The kernel has just made the descriptor for us.
     drop(unsafe { OwnedFd::from_raw_fd(raw.cast_signed()) });
     Ok("since Linux 6.5".to_owned())
+}
+
+fn thread_signals() -> Outcome {
+    let own = ThreadFd::open(process::thread()).map_err(text)?;
+    // Of no signal: the kernel checks, and sends nothing.
+    own.check().map_err(text)?;
+    Ok("since Linux 6.9".to_owned())
 }
 
 fn userfault_minor() -> Outcome {

@@ -2,6 +2,7 @@
 
 use super::{Outcome, Trial};
 use crate::machine::{self, Limit, describe_huge_pages};
+use crate::monitor::{self, Bit};
 
 pub(super) const TRIALS: &[Trial] = &[
     Trial {
@@ -61,47 +62,25 @@ fn protection_keys() -> Outcome {
 
 /// `WAITPKG`.
 fn umwait() -> Outcome {
-    cpuid(7, |leaf| leaf.ecx & (1 << 5) != 0)
+    processor(Bit::Umwait)
 }
 
 /// `MONITORX`.
 fn mwaitx() -> Outcome {
-    cpuid(0x8000_0001, |leaf| leaf.ecx & (1 << 29) != 0)
+    processor(Bit::Mwaitx)
 }
 
 /// `UINTR`.
 fn user_interrupts() -> Outcome {
-    cpuid(7, |leaf| leaf.edx & (1 << 5) != 0)
+    processor(Bit::UserInterrupts)
 }
 
-#[cfg(target_arch = "x86_64")]
-fn cpuid(leaf: u32, has: fn(&std::arch::x86_64::CpuidResult) -> bool) -> Outcome {
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
-    // SAFETY:
-    // - Every x86-64 processor has the instruction.
-    #[allow(unused_unsafe, reason = "unsafe before Rust 1.94")]
-    let highest = unsafe { __cpuid(leaf & 0x8000_0000) }.eax;
-    // SAFETY:
-    // - As above.
-    #[allow(unused_unsafe, reason = "unsafe before Rust 1.94")]
-    let registers = unsafe { __cpuid_count(leaf, 0) };
-    if highest >= leaf && has(&registers) {
+fn processor(bit: Bit) -> Outcome {
+    if monitor::has(bit) {
         Ok("the processor has it".to_owned())
     } else {
         Err("the processor, or its hypervisor, does not offer it".to_owned())
     }
-}
-
-/// Stands for the registers of a processor that has none of these.
-#[cfg(not(target_arch = "x86_64"))]
-struct Leaf {
-    ecx: u32,
-    edx: u32,
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn cpuid(_: u32, _: fn(&Leaf) -> bool) -> Outcome {
-    Err("not an x86-64 processor".to_owned())
 }
 
 fn huge_pages() -> Outcome {

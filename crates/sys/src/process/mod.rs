@@ -4,6 +4,7 @@ mod event;
 mod own;
 mod pidfd;
 mod proc;
+mod thread;
 
 pub(crate) use event::wait;
 pub use event::{EventFd, Ready, poll};
@@ -11,3 +12,4 @@ pub use own::{spawn_quiet, user};
 pub use pidfd::{PidFd, signal};
 pub use proc::{comm, start_time};
 pub use rustix::process::Signal;
+pub use thread::{ThreadFd, has_thread, thread};

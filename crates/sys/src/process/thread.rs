@@ -1,0 +1,134 @@
+//! Threads, of this process and of others, and signals to them.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// Linux 6.9: the descriptor refers to one thread. The same bit as `O_EXCL`.
+const PIDFD_THREAD: u32 = 0x80;
+
+/// The calling thread's id.
+///
+/// May be called in a signal handler.
+pub fn thread() -> u32 {
+    rustix::thread::gettid()
+        .as_raw_nonzero()
+        .get()
+        .unsigned_abs()
+}
+
+/// Whether the process `pid` has a thread `tid` now.
+pub fn has_thread(pid: u32, tid: u32) -> bool {
+    std::fs::metadata(format!("/proc/{pid}/task/{tid}")).is_ok()
+}
+
+/// A reference to one thread, of any process, which never comes to mean another.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::process::{ThreadFd, thread};
+/// // Kernels before 6.9 have only references to processes.
+/// if let Ok(own) = ThreadFd::open(thread()) {
+///     assert!(!own.is_gone());
+/// }
+/// ```
+#[derive(Debug)]
+pub struct ThreadFd {
+    fd: OwnedFd,
+}
+
+/// The kernel's `siginfo_t` of a signal that carries a value.
+#[repr(C)]
+struct Info {
+    signal: i32,
+    errno: i32,
+    code: i32,
+    pad: i32,
+    pid: u32,
+    uid: u32,
+    value: usize,
+    rest: [u64; 12],
+}
+
+const _: () = assert!(size_of::<Info>() == size_of::<libc::siginfo_t>());
+
+impl ThreadFd {
+    /// Refers to the thread that has the id `tid` now.
+    ///
+    /// # Errors
+    ///
+    /// `ESRCH`: there is none. `EINVAL`: the kernel is older than 6.9.
+    pub fn open(tid: u32) -> io::Result<Self> {
+        let tid = i32::try_from(tid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or(Errno::SRCH)?;
+        let flags = PidfdFlags::from_bits_retain(PIDFD_THREAD);
+        Ok(Self {
+            fd: pidfd_open(tid, flags)?,
+        })
+    }
+
+    /// Whether the thread has ended.
+    pub fn is_gone(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let polled = retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)));
+        polled.is_ok() && !fds[0].revents().is_empty()
+    }
+
+    /// Whether we may send it signals.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn check(&self) -> io::Result<()> {
+        self.give(0, None)
+    }
+
+    /// Sends it a signal that carries `value`. May be called in a signal handler.
+    ///
+    /// # Errors
+    ///
+    /// `ESRCH`: it has ended. `EPERM`: it belongs to another user. `EAGAIN`: its user has
+    /// too many signals pending.
+    pub fn send(&self, signal: i32, value: usize) -> io::Result<()> {
+        let info = Info {
+            signal,
+            errno: 0,
+            code: libc::SI_QUEUE,
+            pad: 0,
+            pid: std::process::id(),
+            uid: rustix::process::getuid().as_raw(),
+            value,
+            rest: [0; 12],
+        };
+        self.give(signal, Some(&info))
+    }
+
+    fn give(&self, signal: i32, info: Option<&Info>) -> io::Result<()> {
+        let info: *const Info = info.map_or(std::ptr::null(), std::ptr::from_ref);
+        let fd = self.fd.as_raw_fd();
+        // SAFETY:
+        // - `info` is null, or as large as the kernel's own, and only read.
+        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info, 0) };
+        if sent < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl AsFd for ThreadFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
