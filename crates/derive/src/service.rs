@@ -17,6 +17,7 @@ struct Method {
     result: Type,
     /// If that is a `Result`: its two types.
     fallible: Option<(Type, Type)>,
+    asynchronous: bool,
     one_way: bool,
     best_effort: bool,
     unchecked: bool,
@@ -48,12 +49,6 @@ pub(crate) fn expand(mut item: ItemTrait) -> Result<TokenStream, Error> {
 
 fn method(function: &mut TraitItemFn) -> Result<Method, Error> {
     let signature = &function.sig;
-    if let Some(asynchronous) = &signature.asyncness {
-        return Err(Error::new_spanned(
-            asynchronous,
-            "a method of a service is not async: `rpc::serve` says how calls run",
-        ));
-    }
     if !signature.generics.params.is_empty() {
         return Err(Error::new_spanned(
             &signature.generics,
@@ -90,6 +85,7 @@ fn method(function: &mut TraitItemFn) -> Result<Method, Error> {
         arguments,
         fallible: fallible(&result),
         result,
+        asynchronous: signature.asyncness.is_some(),
         one_way: false,
         best_effort: false,
         unchecked: false,
@@ -117,6 +113,13 @@ fn method(function: &mut TraitItemFn) -> Result<Method, Error> {
             &function.sig.output,
             "a one-way method returns nothing: nobody waits for it",
         ));
+    }
+    if found.asynchronous {
+        // Runtimes move tasks between threads, and `async fn` would not promise that they may.
+        let result = &found.result;
+        function.sig.asyncness = None;
+        function.sig.output =
+            syn::parse_quote!(-> impl ::core::future::Future<Output = #result> + Send);
     }
     let docs = function.attrs.iter().filter(|a| a.path().is_ident("doc"));
     found.docs = docs.cloned().collect();
@@ -172,10 +175,30 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
         let (constant, name) = (&m.constant, &m.name);
         let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
         let types = m.arguments.iter().map(|(_, t)| t);
+        let result = quote!(self.0.#name(#(#names),*));
+        let result = if m.asynchronous {
+            quote!(#krate::wait_for(#result)?)
+        } else {
+            result
+        };
         quote! {
             if method == #table::#constant.id() {
                 let (#(#names,)*): (#(#types,)*) = call.arguments()?;
-                return call.returns(&self.0.#name(#(#names),*));
+                return call.returns(&#result);
+            }
+        }
+    });
+    let asynchronous = methods.iter().filter(|m| m.asynchronous).map(|m| {
+        let (constant, name) = (&m.constant, &m.name);
+        let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
+        let types = m.arguments.iter().map(|(_, t)| t);
+        quote! {
+            if method == #table::#constant.id() {
+                return Ok(::std::boxed::Box::pin(async move {
+                    let (#(#names,)*): (#(#types,)*) = call.arguments()?;
+                    let result = self.0.#name(#(#names),*).await;
+                    call.returns(&result)
+                }));
             }
         }
     });
@@ -212,6 +235,17 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
             ) -> Result<(), #krate::NotDispatched> {
                 #(#arms)*
                 Err(#krate::NotDispatched::UnknownMethod)
+            }
+
+            #[allow(clippy::let_unit_value)]
+            fn dispatch_async(
+                self: ::std::sync::Arc<Self>,
+                method: u32,
+                call: #krate::OwnedCall,
+            ) -> Result<#krate::MethodFuture, #krate::OwnedCall> {
+                #(#asynchronous)*
+                let _ = method;
+                Err(call)
             }
         }
     }

@@ -212,6 +212,9 @@ pub use portolan_derive::Handover;
 /// [`rpc::serve`]. Arguments are owned, or `&str` and `&[u8]`; types implement `serde`'s
 /// traits and [`rpc::Schema`].
 ///
+/// A method may be `async`, which only its server sees: clients have each method to block
+/// (`method`), to begin (`start_method`) and to await (`method_async`).
+///
 /// ```
 /// #[portolan::service]
 /// pub trait Clock {

@@ -300,13 +300,10 @@ impl Stub {
             _ => return Err(RpcError::Dropped),
         };
         Err(match status {
-            Status::Returned => {
-                let read = || postcard::take_from_bytes::<R>(body);
-                match parcel::unpacking(self.connection.parcels.as_ref(), read) {
-                    Ok((result, [])) => return Ok(result),
-                    _ => RpcError::Unreadable { what: "the result" },
-                }
-            }
+            Status::Returned => match parcel::read(body, self.connection.parcels.as_ref()) {
+                Some(result) => return Ok(result),
+                None => RpcError::Unreadable { what: "the result" },
+            },
             Status::UnknownMethod => self.what_differs(method),
             Status::Unreadable => RpcError::Unreadable {
                 what: "the arguments",

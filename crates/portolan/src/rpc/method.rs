@@ -2,6 +2,7 @@
 
 use super::parcel::{self, Parcels};
 use super::schema::Hash;
+use super::task::{MethodFuture, OwnedCall};
 use portolan_proto::Flags;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -131,6 +132,20 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// [`NotDispatched`]; it was not run.
     fn dispatch(&self, method: u32, call: &mut Dispatch<'_>) -> Result<(), NotDispatched>;
+
+    /// Runs the method with this [`Method::id`] when it is polled.
+    ///
+    /// # Errors
+    ///
+    /// It is not `async`, or there is none: the call again, for [`Self::dispatch`].
+    fn dispatch_async(
+        self: Arc<Self>,
+        method: u32,
+        call: OwnedCall,
+    ) -> Result<MethodFuture, OwnedCall> {
+        let _ = method;
+        Err(call)
+    }
 }
 
 /// Why a method was not run, or its result is not to be had.
@@ -143,6 +158,8 @@ pub enum NotDispatched {
     Unreadable,
     /// The result cannot be written.
     Unwritable,
+    /// It is `async`, and was dropped because its client gave it up.
+    GivenUp,
 }
 
 /// A call on its way to its method.
@@ -159,11 +176,7 @@ impl<'a> Dispatch<'a> {
     ///
     /// [`NotDispatched::Unreadable`].
     pub fn arguments<T: Deserialize<'a>>(&self) -> Result<T, NotDispatched> {
-        let read = || postcard::take_from_bytes::<T>(self.arguments);
-        match parcel::unpacking(self.parcels, read) {
-            Ok((arguments, [])) => Ok(arguments),
-            _ => Err(NotDispatched::Unreadable),
-        }
+        parcel::read(self.arguments, self.parcels).ok_or(NotDispatched::Unreadable)
     }
 
     /// Its result.

@@ -57,6 +57,7 @@
 //! | giving up | `client.start_method(..)` returns a [`Pending`]; dropped, it is cancelled; so is a future |
 //! | large data | [`Large`]: an extent in arguments or result, by move |
 //! | threads | [`Concurrency`]: one a client, one a call, a pool; too many calls are refused |
+//! | tasks | [`ServerOptions::tasks`]: each call is one, of any runtime; methods may be `async` |
 //! | versions | a method is called by the hash of its name and its types ([`Schema`]); others give [`RpcError::OtherVersion`] or [`RpcError::UnknownMethod`] |
 //! | a server that moves | [`Server::move_to`], [`take_over`]: its clients notice nothing |
 //! | deaths | [`RpcError::ServerDied`] at once, by the channel and the server's port |
@@ -66,6 +67,7 @@
 
 mod awaited;
 mod client;
+mod connection;
 mod error;
 mod hello;
 mod link;
@@ -74,6 +76,7 @@ mod moving;
 mod parcel;
 mod schema;
 mod serve;
+mod task;
 mod work;
 
 pub use awaited::Awaited;
@@ -86,4 +89,5 @@ pub use portolan_derive::Schema;
 pub use portolan_proto::{ClientCounts, Closed, Misbehaved, ServerCounts};
 pub use schema::{Hash, Schema};
 pub use serve::{Concurrency, Server, ServerOptions, serve};
+pub use task::{MethodFuture, OwnedCall, Task, wait_for};
 pub use work::Context;

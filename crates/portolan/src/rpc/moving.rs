@@ -5,12 +5,13 @@
 //! the old one, so clients notice nothing but a pause. What they sent meanwhile is lost, as
 //! anything may be in these channels, and they are asked for it.
 
+use super::connection::Connection;
 use super::error::ServeError;
 use super::hello::{Moving, MovingClient, from_bytes, to_bytes};
 use super::link;
 use super::method::Service;
 use super::parcel::Parcels;
-use super::serve::{Connection, Server, ServerOptions};
+use super::serve::{Server, ServerOptions};
 use crate::channel::{BindChannelError, Channel, Reader, ReaderOptions};
 use crate::port::{ReceiveError, ReceiveRight, SendRight, WhenFull};
 use crate::{Access, AllocateError, Deadline, Domain, Message, MessageError, Right, Unsent};

@@ -211,7 +211,7 @@ pub(super) fn packing<T>(
 
 /// Runs a deserialiser that may meet extents.
 #[inline]
-pub(super) fn unpacking<T>(parcels: Option<&Arc<Parcels>>, deserialise: impl FnOnce() -> T) -> T {
+fn unpacking<T>(parcels: Option<&Arc<Parcels>>, deserialise: impl FnOnce() -> T) -> T {
     let Some(parcels) = parcels else {
         return deserialise();
     };
@@ -219,6 +219,18 @@ pub(super) fn unpacking<T>(parcels: Option<&Arc<Parcels>>, deserialise: impl FnO
     let read = deserialise();
     before.put_back();
     read
+}
+
+/// A value from all of `bytes`; `None` if they are something else.
+#[inline]
+pub(super) fn read<'a, T: Deserialize<'a>>(
+    bytes: &'a [u8],
+    parcels: Option<&Arc<Parcels>>,
+) -> Option<T> {
+    match unpacking(parcels, || postcard::take_from_bytes::<T>(bytes)) {
+        Ok((value, [])) => Some(value),
+        _ => None,
+    }
 }
 
 impl Serialize for Large {

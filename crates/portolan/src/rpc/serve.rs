@@ -1,17 +1,17 @@
 //! The server: its port, its connections, its threads.
 
+use super::connection::Connection;
 use super::error::ServeError;
 use super::hello::{Answer, Hello};
-use super::link::{self, Ends, LinkState, Stash};
-use super::method::{Dispatch, Method, NotDispatched, Service, pack};
+use super::link;
+use super::method::{Dispatch, Method, NotDispatched, Service};
 use super::parcel::Parcels;
-use super::work::{Context, Crew, Full, Job};
-use crate::channel::{Channel, Interrupter, Reader, ReaderOptions, Writer};
+use super::task::{MethodFuture, OwnedCall, Spawner, Task};
+use super::work::Crew;
+use crate::channel::{Channel, Reader, ReaderOptions, Writer};
 use crate::port::{ReceiveRight, Request, SendRight};
 use crate::{Access, Deadline, Domain, Message, PortOptions, Right, WhenFull};
-use portolan_proto::{Incoming, Server as Protocol, ServerCounts, Status};
-use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use portolan_proto::{Server as Protocol, ServerCounts};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -37,9 +37,10 @@ pub enum Concurrency {
 /// let four = ServerOptions::default().concurrency(Concurrency::Pool(4)).queue(100);
 /// # let _ = four;
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct ServerOptions {
     concurrency: Concurrency,
+    tasks: Option<Spawner>,
     queue: usize,
     waiting: crate::Waiting,
 }
@@ -48,6 +49,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             concurrency: Concurrency::default(),
+            tasks: None,
             queue: 1024,
             waiting: crate::Waiting::default(),
         }
@@ -60,11 +62,53 @@ impl ServerOptions {
     pub fn concurrency(self, concurrency: Concurrency) -> Self {
         Self {
             concurrency,
+            tasks: None,
             ..self
         }
     }
 
-    /// How many calls may wait for a thread of the pool, or run in one each, before the
+    /// Calls run as tasks that `spawn` hands to a runtime, any number at once. Methods that
+    /// are not `async` run there too, and should not block.
+    ///
+    /// A call that is given up is dropped where it waits.
+    ///
+    /// ```
+    /// # use portolan::{Deadline, Domain, rpc};
+    /// use portolan::rpc::ServerOptions;
+    /// use std::time::Duration;
+    ///
+    /// #[portolan::service]
+    /// trait Slow {
+    ///     async fn square(&self, n: u64) -> u64;
+    /// }
+    /// struct Squares;
+    /// impl Slow for Squares {
+    ///     async fn square(&self, n: u64) -> u64 {
+    ///         tokio::time::sleep(Duration::from_millis(10)).await;
+    ///         n * n
+    ///     }
+    /// }
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread();
+    /// # let runtime = { runtime }.worker_threads(1).enable_time().build()?;
+    /// # let domain = Domain::private()?;
+    /// let tokio = runtime.handle().clone();
+    /// let options = ServerOptions::default().tasks(move |task| {
+    ///     tokio.spawn(task);
+    /// });
+    /// let _server = rpc::serve(&domain, "slow", SlowService(Squares), &options)?;
+    /// let client = SlowClient::connect(&domain, "slow", Deadline::NEVER)?;
+    /// assert_eq!(client.square(5), Ok(25));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn tasks(self, spawn: impl Fn(Task) + Send + Sync + 'static) -> Self {
+        Self {
+            tasks: Some(Arc::new(spawn)),
+            ..self
+        }
+    }
+
+    /// How many calls may wait for a thread of the pool, or run in a thread or task each, before the
     /// next one is refused ([`super::RpcError::Backpressure`]).
     #[must_use]
     pub fn queue(self, calls: usize) -> Self {
@@ -81,6 +125,17 @@ impl ServerOptions {
     }
 }
 
+impl std::fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerOptions")
+            .field("concurrency", &self.concurrency)
+            .field("tasks", &self.tasks.is_some())
+            .field("queue", &self.queue)
+            .field("waiting", &self.waiting)
+            .finish()
+    }
+}
+
 /// A service that is being served. Dropped, it ends: its clients are told.
 #[must_use = "a server that is dropped ends"]
 pub struct Server {
@@ -90,8 +145,8 @@ pub struct Server {
 }
 
 pub(super) struct Shared {
-    service: Arc<dyn Serves>,
-    crew: Crew,
+    pub(super) service: Arc<dyn Serves>,
+    pub(super) crew: Crew,
     waiting: crate::Waiting,
     /// Higher for each later server.
     incarnation: u64,
@@ -102,11 +157,12 @@ pub(super) struct Shared {
 /// A connection, and the thread that reads for it.
 type Connected = (Arc<Connection>, JoinHandle<Reader>);
 
-/// [`Service`], as an object.
-trait Serves: Send + Sync {
+/// [`Service`], as an object; with the method that every service has.
+pub(super) trait Serves: Send + Sync {
     fn name(&self) -> &'static str;
-    fn methods(&self) -> &'static [Method];
-    fn dispatch(&self, method: u32, call: &mut Dispatch<'_>) -> Result<(), NotDispatched>;
+    fn run(&self, method: u32, call: &mut Dispatch<'_>) -> Result<(), NotDispatched>;
+    /// To be awaited; what is not async runs when it is first polled.
+    fn begin(self: Arc<Self>, method: u32, call: OwnedCall) -> MethodFuture;
 }
 
 impl<S: Service> Serves for S {
@@ -114,12 +170,28 @@ impl<S: Service> Serves for S {
         S::NAME
     }
 
-    fn methods(&self) -> &'static [Method] {
-        S::METHODS
+    fn run(&self, method: u32, call: &mut Dispatch<'_>) -> Result<(), NotDispatched> {
+        if method == Method::DESCRIBE {
+            let methods = S::METHODS.iter().map(|m| (m.name(), m.layout()));
+            return call.returns(&methods.collect::<Vec<_>>());
+        }
+        self.dispatch(method, call)
     }
 
-    fn dispatch(&self, method: u32, call: &mut Dispatch<'_>) -> Result<(), NotDispatched> {
-        Service::dispatch(self, method, call)
+    fn begin(self: Arc<Self>, method: u32, call: OwnedCall) -> MethodFuture {
+        match Arc::clone(&self).dispatch_async(method, call) {
+            Ok(future) => future,
+            Err(call) => Box::pin(async move {
+                let mut result = Vec::new();
+                let mut dispatch = Dispatch {
+                    arguments: &call.arguments,
+                    result: &mut result,
+                    parcels: call.parcels.as_ref(),
+                };
+                self.run(method, &mut dispatch)?;
+                Ok(result)
+            }),
+        }
     }
 }
 
@@ -149,7 +221,10 @@ impl Server {
         let right = port.make_send();
         let shared = Arc::new(Shared {
             service: Arc::new(service),
-            crew: Crew::new(options.concurrency, options.queue)?,
+            crew: match &options.tasks {
+                Some(spawner) => Crew::of_tasks(spawner, options.queue),
+                None => Crew::new(options.concurrency, options.queue)?,
+            },
             waiting: options.waiting,
             incarnation,
             stopping: AtomicBool::new(false),
@@ -189,7 +264,7 @@ impl Server {
         let _pending = self.right.request(Message::default(), WhenFull::Fail);
         let port = door.join().ok()?;
         for (connection, _) in &*self.shared.connections() {
-            connection.interrupter.interrupt();
+            connection.interrupt();
         }
         port
     }
@@ -204,7 +279,7 @@ impl Server {
     pub fn counts(&self) -> ServerCounts {
         let mut sum = ServerCounts::default();
         for (connection, _) in &*self.shared.connections() {
-            let one = connection.lock().protocol.counts();
+            let one = connection.counts();
             sum.damaged += one.damaged;
             sum.repeated += one.repeated;
             sum.too_late += one.too_late;
@@ -235,7 +310,7 @@ impl Shared {
         (self.service.name(), self.incarnation)
     }
 
-    fn is_stopping(&self) -> bool {
+    pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
@@ -301,17 +376,9 @@ impl Shared {
         period: Duration,
     ) -> Option<()> {
         reader.set_waiting(self.waiting);
-        let connection = Arc::new(Connection {
-            interrupter: reader.interrupter(),
-            inner: Mutex::new(Inner {
-                protocol,
-                writer,
-                state: LinkState::default(),
-                running: HashMap::new(),
-            }),
-            parcels,
-            period,
-        });
+        let interrupter = reader.interrupter();
+        let connection = Connection::new(protocol, writer, interrupter, parcels, period);
+        let connection = Arc::new(connection);
         let (shared, own) = (Arc::clone(self), Arc::clone(&connection));
         let thread = thread::Builder::new()
             .name("portolan-rpc".to_owned())
@@ -322,210 +389,4 @@ impl Shared {
         connections.push((connection, thread));
         Some(())
     }
-}
-
-/// What the thread of a client works with, and keeps.
-#[derive(Default)]
-struct Desk {
-    stash: Stash,
-    arguments: Vec<u8>,
-    result: Vec<u8>,
-    /// What runs in this very thread is never told that it was given up.
-    never: Arc<AtomicBool>,
-}
-
-/// One client.
-pub(super) struct Connection {
-    /// Of its reader.
-    interrupter: Interrupter,
-    inner: Mutex<Inner>,
-    parcels: Option<Arc<Parcels>>,
-    period: Duration,
-}
-
-struct Inner {
-    protocol: Protocol,
-    writer: Writer,
-    state: LinkState,
-    /// What tells running calls that they were given up.
-    running: HashMap<u64, Arc<AtomicBool>>,
-}
-
-impl Inner {
-    fn with<T>(&mut self, act: impl FnOnce(&mut Protocol, &mut Ends<'_>) -> T) -> T {
-        let mut ends = Ends {
-            writer: &mut self.writer,
-            reader: None,
-            stash: &mut Stash::default(),
-            state: &mut self.state,
-        };
-        act(&mut self.protocol, &mut ends)
-    }
-}
-
-impl Connection {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What is left of it once its thread has ended and nothing runs.
-    pub(super) fn into_parts(self) -> (Protocol, Writer, Option<Arc<Parcels>>, Duration) {
-        let inner = self.inner.into_inner();
-        let inner = inner.unwrap_or_else(PoisonError::into_inner);
-        (inner.protocol, inner.writer, self.parcels, self.period)
-    }
-
-    /// Tells the client, and what runs for it.
-    fn close(&self) {
-        let mut inner = self.lock();
-        for given_up in inner.running.values() {
-            given_up.store(true, Ordering::Release);
-        }
-        inner.with(|protocol, ends| protocol.close(ends));
-    }
-
-    /// Reads calls until the client has gone, or the server ends.
-    fn run(self: &Arc<Self>, shared: &Shared, mut reader: Reader) -> Reader {
-        let mut state = LinkState::default();
-        let mut desk = Desk::default();
-        while !(shared.is_stopping() || state.gone || state.broken || state.over.is_some()) {
-            link::wait(&mut reader, Deadline::NEVER, &mut state, &mut desk.stash);
-            if !desk.stash.is_empty() && !self.take(shared, &mut reader, &mut desk, &mut state) {
-                break;
-            }
-        }
-        if !shared.is_stopping() {
-            self.close();
-        }
-        reader
-    }
-
-    /// Handles what has come, and runs it; `false` once the connection is closed.
-    fn take(
-        self: &Arc<Self>,
-        shared: &Shared,
-        reader: &mut Reader,
-        desk: &mut Desk,
-        state: &mut LinkState,
-    ) -> bool {
-        loop {
-            let mut inner = self.lock();
-            let now = link::now();
-            let Inner {
-                protocol,
-                writer,
-                running,
-                ..
-            } = &mut *inner;
-            let mut ends = Ends {
-                writer,
-                reader: Some(reader),
-                stash: &mut desk.stash,
-                state,
-            };
-            let more = protocol.poll(now, &mut ends);
-            while let Some(number) = protocol.take_cancelled() {
-                if let Some(given_up) = running.get(&number) {
-                    given_up.store(true, Ordering::Release);
-                }
-            }
-            // Of a server that moves, the next one runs what has come.
-            while !shared.is_stopping()
-                && let Some(incoming) = inner.protocol.take(now, &mut desk.arguments)
-            {
-                if shared.crew.is_caller() {
-                    drop(inner);
-                    let context = Context::new(incoming.deadline, Arc::clone(&desk.never));
-                    let (arguments, result) = (&desk.arguments, &mut desk.result);
-                    self.execute(&*shared.service, incoming, arguments, result, &context);
-                } else {
-                    let given_up = Arc::new(AtomicBool::new(false));
-                    inner.running.insert(incoming.number, Arc::clone(&given_up));
-                    drop(inner);
-                    let arguments = std::mem::take(&mut desk.arguments);
-                    self.begin(shared, incoming, arguments, given_up);
-                }
-                inner = self.lock();
-            }
-            match more {
-                Ok(true) => {}
-                Ok(false) => return true,
-                Err(_) => return false,
-            }
-        }
-    }
-
-    /// Has a call run where calls run.
-    fn begin(
-        self: &Arc<Self>,
-        shared: &Shared,
-        incoming: Incoming,
-        arguments: Vec<u8>,
-        given_up: Arc<AtomicBool>,
-    ) {
-        let (connection, service) = (Arc::clone(self), Arc::clone(&shared.service));
-        let number = incoming.number;
-        let context = Context::new(incoming.deadline, given_up);
-        let job: Job = Box::new(move || {
-            connection.execute(&*service, incoming, &arguments, &mut Vec::new(), &context);
-        });
-        if let Err(Full) = shared.crew.run(job) {
-            self.answer(number, Status::Busy, &mut Vec::new());
-        }
-    }
-
-    fn execute(
-        &self,
-        service: &dyn Serves,
-        incoming: Incoming,
-        arguments: &[u8],
-        result: &mut Vec<u8>,
-        context: &Context,
-    ) {
-        result.clear();
-        let status = if incoming.method == Method::DESCRIBE {
-            describe(service.methods(), result)
-        } else {
-            let mut call = Dispatch {
-                arguments,
-                result,
-                parcels: self.parcels.as_ref(),
-            };
-            let run = || context.during(|| service.dispatch(incoming.method, &mut call));
-            match catch_unwind(AssertUnwindSafe(run)) {
-                Ok(Ok(())) => Status::Returned,
-                Ok(Err(NotDispatched::UnknownMethod)) => Status::UnknownMethod,
-                Ok(Err(NotDispatched::Unreadable)) => Status::Unreadable,
-                Ok(Err(_)) => Status::Dropped,
-                Err(panic) => {
-                    result.clear();
-                    result.extend_from_slice(said(&*panic).as_bytes());
-                    Status::Panicked
-                }
-            }
-        };
-        self.answer(incoming.number, status, result);
-    }
-
-    fn answer(&self, number: u64, status: Status, result: &mut Vec<u8>) {
-        let mut inner = self.lock();
-        inner.running.remove(&number);
-        // Whoever does not wait any more does not want it.
-        let _ = inner.with(|protocol, ends| protocol.answer(ends, number, status, result));
-    }
-}
-
-fn describe(methods: &[Method], result: &mut Vec<u8>) -> Status {
-    let methods = methods.iter().map(|m| (m.name(), m.layout()));
-    match pack(&methods.collect::<Vec<_>>(), result, None) {
-        Ok(()) => Status::Returned,
-        Err(_) => Status::Dropped,
-    }
-}
-
-/// What a panic said.
-fn said(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("something that is no text")
 }

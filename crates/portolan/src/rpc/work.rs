@@ -1,13 +1,16 @@
 //! Where calls run, and what they can ask about themselves.
 
 use super::link;
+use super::method::NotDispatched;
 use super::serve::Concurrency;
-use portolan_proto::Time;
+use super::task::{Running, Spawner};
+use portolan_proto::{Status, Time};
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::thread;
 use std::time::Instant;
 
@@ -24,6 +27,31 @@ pub(super) enum Crew {
         most: usize,
     },
     Pool(SyncSender<Job>),
+    Tasks {
+        spawner: Spawner,
+        running: Arc<AtomicUsize>,
+        most: usize,
+    },
+}
+
+/// One of those that run at once; dropped, it runs no more.
+struct Turn(Arc<AtomicUsize>);
+
+impl Turn {
+    fn take(running: &Arc<AtomicUsize>, most: usize) -> Result<Self, Full> {
+        let turn = Self(Arc::clone(running));
+        // Relaxed: a bound, and nothing else hangs on it.
+        if running.fetch_add(1, Ordering::Relaxed) >= most {
+            return Err(Full);
+        }
+        Ok(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Crew {
@@ -49,6 +77,38 @@ impl Crew {
         })
     }
 
+    pub(super) fn of_tasks(spawner: &Spawner, queue: usize) -> Self {
+        Self::Tasks {
+            spawner: Arc::clone(spawner),
+            running: Arc::default(),
+            most: queue.max(1),
+        }
+    }
+
+    /// Whether calls run as tasks ([`Self::spawn`]).
+    pub(super) fn has_tasks(&self) -> bool {
+        matches!(self, Self::Tasks { .. })
+    }
+
+    /// Hands a call to the runtime.
+    pub(super) fn spawn(&self, call: impl FnOnce() -> Running) -> Result<(), Full> {
+        let Self::Tasks {
+            spawner,
+            running,
+            most,
+        } = self
+        else {
+            return Err(Full);
+        };
+        let turn = Turn::take(running, *most)?;
+        let call = call();
+        spawner(Box::pin(async move {
+            call.await;
+            drop(turn);
+        }));
+        Ok(())
+    }
+
     /// Whether calls run in the thread that reads them.
     pub(super) fn is_caller(&self) -> bool {
         matches!(self, Self::Caller)
@@ -58,21 +118,14 @@ impl Crew {
         match self {
             Self::Caller => job(),
             Self::Threads { running, most } => {
-                // Relaxed: a bound, and nothing else hangs on it.
-                if running.fetch_add(1, Ordering::Relaxed) >= *most {
-                    running.fetch_sub(1, Ordering::Relaxed);
-                    return Err(Full);
-                }
-                let count = Arc::clone(running);
+                let turn = Turn::take(running, *most)?;
                 let run = move || {
                     job();
-                    count.fetch_sub(1, Ordering::Relaxed);
+                    drop(turn);
                 };
-                if thread::Builder::new().spawn(run).is_err() {
-                    running.fetch_sub(1, Ordering::Relaxed);
-                    return Err(Full);
-                }
+                thread::Builder::new().spawn(run).map_err(|_| Full)?;
             }
+            Self::Tasks { .. } => return Err(Full),
             Self::Pool(jobs) => jobs.try_send(job).map_err(|_| Full)?,
         }
         Ok(())
@@ -99,7 +152,29 @@ fn work(queue: &Mutex<Receiver<Job>>) -> bool {
 #[derive(Clone, Debug)]
 pub struct Context {
     deadline: Option<Time>,
-    given_up: Arc<AtomicBool>,
+    given_up: Arc<GivenUp>,
+}
+
+/// Whether a client has given its call up, and who is to know.
+#[derive(Debug, Default)]
+pub(super) struct GivenUp {
+    yes: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl GivenUp {
+    /// It has.
+    pub(super) fn set(&self) {
+        self.yes.store(true, Ordering::Release);
+        let waker = self.waker().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 thread_local! {
@@ -107,7 +182,7 @@ thread_local! {
 }
 
 impl Context {
-    pub(super) fn new(deadline: Option<Time>, given_up: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(deadline: Option<Time>, given_up: Arc<GivenUp>) -> Self {
         Self { deadline, given_up }
     }
 
@@ -124,7 +199,18 @@ impl Context {
     /// Whether its client waits no more: it has given up, its deadline has passed, or it has
     /// gone. What is done from now on is for nobody.
     pub fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Acquire) || self.deadline.is_some_and(|d| d < link::now())
+        self.given_up.yes.load(Ordering::Acquire) || self.deadline.is_some_and(|d| d < link::now())
+    }
+
+    /// Whether it was given up; if not, `waker` is woken when it is.
+    pub(super) fn wake_if_given_up(&self, waker: &Waker) -> bool {
+        let mut known = self.given_up.waker();
+        if !known.as_ref().is_some_and(|k| k.will_wake(waker)) {
+            *known = Some(waker.clone());
+        }
+        drop(known);
+        // After it was noted: `GivenUp::set` looks for it afterwards. The lock is their pair.
+        self.given_up.yes.load(Ordering::Acquire)
     }
 
     /// Runs a method.
@@ -138,4 +224,29 @@ impl Context {
         let _after = After(CURRENT.replace(Some(self.clone())));
         run()
     }
+}
+
+/// How a call is answered whose method ended like this; what a panic said is put to `result`.
+pub(super) fn answer_of(
+    ended: thread::Result<Result<(), NotDispatched>>,
+    result: &mut Vec<u8>,
+) -> Status {
+    match ended {
+        Ok(Ok(())) => Status::Returned,
+        Ok(Err(NotDispatched::UnknownMethod)) => Status::UnknownMethod,
+        Ok(Err(NotDispatched::Unreadable)) => Status::Unreadable,
+        Ok(Err(NotDispatched::Unwritable | NotDispatched::GivenUp)) => Status::Dropped,
+        Err(panic) => {
+            result.clear();
+            result.extend_from_slice(said(&*panic).as_bytes());
+            Status::Panicked
+        }
+    }
+}
+
+/// What a panic said.
+fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("something that is no text")
 }

@@ -4,3 +4,4 @@ mod awaited;
 mod calls;
 mod deaths;
 mod service;
+mod tasks;

@@ -1,0 +1,141 @@
+//! Methods that are `async`: as tasks of a runtime, or in a thread that waits for them.
+
+use super::connection::Connection;
+use super::method::NotDispatched;
+use super::parcel::{self, Parcels};
+use super::work::{Context, answer_of};
+use portolan_proto::Status;
+use serde::{Deserialize, Serialize};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{self, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+/// What a runtime is handed to run: one call, until it is answered. It never panics.
+///
+/// See [`super::ServerOptions::tasks`].
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A method that runs: its result as bytes.
+pub type MethodFuture = Pin<Box<dyn Future<Output = Result<Vec<u8>, NotDispatched>> + Send>>;
+
+/// Hands tasks to a runtime.
+pub(super) type Spawner = Arc<dyn Fn(Task) + Send + Sync>;
+
+/// A call on its way to an `async` method.
+pub struct OwnedCall {
+    pub(super) arguments: Vec<u8>,
+    pub(super) parcels: Option<Arc<Parcels>>,
+}
+
+impl OwnedCall {
+    /// Its arguments.
+    ///
+    /// # Errors
+    ///
+    /// [`NotDispatched::Unreadable`].
+    pub fn arguments<'a, T: Deserialize<'a>>(&'a self) -> Result<T, NotDispatched> {
+        parcel::read(&self.arguments, self.parcels.as_ref()).ok_or(NotDispatched::Unreadable)
+    }
+
+    /// Its result.
+    ///
+    /// # Errors
+    ///
+    /// [`NotDispatched::Unwritable`].
+    pub fn returns<T: Serialize + ?Sized>(&self, result: &T) -> Result<Vec<u8>, NotDispatched> {
+        let mut bytes = Vec::new();
+        super::method::pack(result, &mut bytes, self.parcels.as_ref())
+            .map_err(|_| NotDispatched::Unwritable)?;
+        Ok(bytes)
+    }
+}
+
+/// A call as a task. When its client gives it up its method is dropped where it waits.
+pub(super) struct Running {
+    pub(super) connection: Arc<Connection>,
+    pub(super) number: u64,
+    pub(super) context: Context,
+    /// Gone once it has ended.
+    pub(super) method: Option<MethodFuture>,
+}
+
+impl Future for Running {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let Some(method) = &mut this.method else {
+            return Poll::Ready(());
+        };
+        let call = &this.context;
+        let given_up = call.wake_if_given_up(context.waker());
+        let mut result = Vec::new();
+        let status = if given_up {
+            Status::Dropped
+        } else {
+            let poll = || call.during(|| method.as_mut().poll(context));
+            let polled = catch_unwind(AssertUnwindSafe(poll));
+            let ended = match polled {
+                Ok(Poll::Pending) => return Poll::Pending,
+                Ok(Poll::Ready(Ok(bytes))) => {
+                    result = bytes;
+                    Ok(Ok(()))
+                }
+                Ok(Poll::Ready(Err(why))) => Ok(Err(why)),
+                Err(panic) => Err(panic),
+            };
+            answer_of(ended, &mut result)
+        };
+        this.end(status, &mut result);
+        Poll::Ready(())
+    }
+}
+
+impl Running {
+    fn end(&mut self, status: Status, result: &mut Vec<u8>) {
+        let Some(method) = self.method.take() else {
+            return;
+        };
+        // What a method does as it is dropped is its own affair, but must not end the task.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(method)));
+        self.connection.answer(self.number, status, result);
+    }
+}
+
+impl Drop for Running {
+    /// A runtime that ends drops its tasks: the client hears of it.
+    fn drop(&mut self) {
+        self.end(Status::Dropped, &mut Vec::new());
+    }
+}
+
+/// Runs an `async` method in this thread, until it ends or its client gives it up. It has no
+/// reactor: what it awaits brings its own.
+///
+/// # Errors
+///
+/// [`NotDispatched::GivenUp`].
+pub fn wait_for<F: Future>(method: F) -> Result<F::Output, NotDispatched> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let call = Context::current();
+    let mut method = pin!(method);
+    loop {
+        let given_up = call.as_ref().is_some_and(|c| c.wake_if_given_up(&waker));
+        if given_up {
+            return Err(NotDispatched::GivenUp);
+        }
+        let mut context = task::Context::from_waker(&waker);
+        if let Poll::Ready(result) = method.as_mut().poll(&mut context) {
+            return Ok(result);
+        }
+        thread::park();
+    }
+}
