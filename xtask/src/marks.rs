@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 141] = [
+pub(crate) static MARKS: [&str; 154] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -11,6 +11,11 @@ pub(crate) static MARKS: [&str; 141] = [
     "bind.name_published",
     "bind.names_locked",
     "bind.queue_open",
+    "call.begun",
+    "call.connected",
+    "call.ended",
+    "call.parcel_came",
+    "call.parcel_sent",
     "channel.advanced",
     "channel.armed",
     "channel.before_futex",
@@ -127,6 +132,14 @@ pub(crate) static MARKS: [&str; 141] = [
     "send.raised",
     "send.waiting",
     "send.written",
+    "serve.answered",
+    "serve.coming",
+    "serve.dismantled",
+    "serve.ended",
+    "serve.let_in",
+    "serve.moving",
+    "serve.taken",
+    "serve.taken_over",
     "signal.before_arm",
     "signal.before_fill",
     "signal.before_sleep",

@@ -27,9 +27,14 @@ fn nothing_is_lost_in_a_short_run() {
     for some in ["messages", "samples"] {
         assert!(report[some].as_u64() > Some(0), "{some}: {report}");
     }
-    for way in [0, 1] {
-        let count = &report["channel_messages"][way];
-        assert!(count.as_u64() > Some(0), "{report}");
+    // Written, and read; answered.
+    for (what, which) in [
+        ("channel_messages", 0),
+        ("channel_messages", 1),
+        ("calls", 0),
+    ] {
+        let count = report[what][which].as_u64();
+        assert!(count > Some(0), "{what}: {report}");
     }
     assert!(run.status.success());
 }

@@ -19,7 +19,12 @@ pub(crate) const MAX_HELD: usize = 256;
 const HEAD_WORDS: usize = 512;
 const HITS: usize = 64;
 const HELD: usize = 512;
-const SLOT_WORDS: usize = HELD + 2 * MAX_HELD;
+const CALLS: usize = HELD + 2 * MAX_HELD;
+/// Calls whose runs are known: the latest of each worker.
+const KNOWN: usize = 256;
+const SLOT_WORDS: usize = CALLS + KNOWN;
+/// Numbers of calls are within these bits. In a call's word they stand above the byte that counts.
+pub(crate) const NUMBERS: u64 = u64::MAX >> 8;
 
 /// A word of the whole board.
 #[derive(Clone, Copy)]
@@ -86,6 +91,14 @@ pub(crate) enum Entry {
     Read,
     /// Samples received of topics.
     Sampled,
+    /// Calls that were answered.
+    Called,
+    /// Calls that ended without an answer.
+    Uncalled,
+    /// Calls run for others.
+    Ran,
+    /// Servers that moved away.
+    Moved,
 }
 
 /// The board.
@@ -155,6 +168,33 @@ impl Board {
     fn held(&self, worker: usize, index: usize) -> (&AtomicU64, &AtomicU64) {
         let at = HEAD_WORDS + worker * SLOT_WORDS + HELD + 2 * index;
         (self.window.word(at), self.window.word(at + 1))
+    }
+
+    fn known(&self, worker: usize, number: u64) -> &AtomicU64 {
+        let at = usize::try_from(number % KNOWN as u64).unwrap_or(0);
+        self.window
+            .word(HEAD_WORDS + worker % MAX_WORKERS * SLOT_WORDS + CALLS + at)
+    }
+
+    /// A worker is about to make a call.
+    pub(crate) fn call(&self, worker: usize, number: u64) {
+        let word = number << 8;
+        self.known(worker, number).store(word, Ordering::SeqCst);
+    }
+
+    /// A worker's call runs, somewhere; whether it has run before.
+    pub(crate) fn runs(&self, worker: usize, number: u64) -> bool {
+        let known = self.known(worker, number);
+        let run = known.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
+            // Older calls are not known any more.
+            (word >> 8 == number && word & 0xff < 0xff).then_some(word + 1)
+        });
+        run.is_ok_and(|before| before & 0xff > 0)
+    }
+
+    /// How often a worker's call has run.
+    pub(crate) fn has_run(&self, worker: usize, number: u64) -> u64 {
+        self.known(worker, number).load(Ordering::SeqCst) & 0xff
     }
 
     /// Tells a worker what is to happen at the `countdown`th time that it passes a mark.

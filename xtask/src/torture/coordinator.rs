@@ -84,6 +84,10 @@ pub(crate) struct Report {
     pub(crate) channel_messages: (u64, u64),
     /// Received of topics.
     pub(crate) samples: u64,
+    /// Answered, and ended without an answer.
+    pub(crate) calls: (u64, u64),
+    /// Servers that moved to another process in the middle of calls.
+    pub(crate) moves: u64,
     /// How often each mark was passed, whether or not somebody died there.
     pub(crate) passes_by_mark: BTreeMap<&'static str, u64>,
     /// The findings in words, the first of them.
@@ -230,6 +234,8 @@ impl Coordinator {
         self.report.messages = self.sum(Entry::Received);
         self.report.channel_messages = (self.sum(Entry::Written), self.sum(Entry::Read));
         self.report.samples = self.sum(Entry::Sampled);
+        self.report.calls = (self.sum(Entry::Called), self.sum(Entry::Uncalled));
+        self.report.moves = self.sum(Entry::Moved);
         for (at, name) in MARKS.iter().enumerate() {
             let passes = (0..MAX_WORKERS)
                 .map(|w| self.board.hits(w, at).load(Ordering::Relaxed))
@@ -255,7 +261,7 @@ impl Coordinator {
             return;
         }
         let least = self.marked.kills.iter().min().copied().unwrap_or(0);
-        let messages = self.sum(Entry::Received) + self.sum(Entry::Read);
+        let messages = self.sum(Entry::Received) + self.sum(Entry::Read) + self.sum(Entry::Called);
         let r = &self.report;
         eprint!(
             "\r{:>4} s of {}: {} kills (every mark {least} times), {} takeovers, {} audits, {messages} messages, {} findings  ",

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `coordinator` | spawns, and counts; `disturb`: kills and stops; `quiet`: all hold still, and the audit |
 //! | `kills` | which mark is to be died at next, and by whom |
-//! | `worker` | one process's random mix of operations; `messages`: on ports; `sharing`: on segments and signals; `channels` and `topics`: on those |
+//! | `worker` | one process's random mix of operations; `messages`: on ports; `sharing`: on segments and signals; `channels`, `freight` (beside them), `topics` and `calls`: on those |
 //! | `payload` | what stands in every extent, so that a page with two owners shows |
 //! | `stream` | what stands in every message of a channel, so that what is torn, lost or doubled shows |
 //! | `board` | memory outside the region: orders, and the workers' journals |
@@ -53,10 +53,12 @@ pub(crate) enum Doing {
     Listening,
     /// Publishing, or subscribed.
     Publishing,
+    /// Calling, or serving, a service.
+    Calling,
 }
 
 impl Doing {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Starting,
         Self::Joining,
         Self::Leaving,
@@ -76,6 +78,7 @@ impl Doing {
         Self::Streaming,
         Self::Listening,
         Self::Publishing,
+        Self::Calling,
     ];
 
     /// Whether it sleeps until something comes, however long.

@@ -41,7 +41,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// Who wrote a message, or the beginning of one, its number and its position, if it is whole
 /// as far as it goes.
-fn read(bytes: &[u8], complete: bool) -> Option<(u64, u64, u64)> {
+pub(crate) fn read(bytes: &[u8], complete: bool) -> Option<(u64, u64, u64)> {
     let (who, both, position) = (word(bytes, 0)?, word(bytes, 1)?, word(bytes, 2)?);
     let (number, len) = (both >> 32, usize::try_from(both & 0xffff_ffff).ok()?);
     let fits = if complete {

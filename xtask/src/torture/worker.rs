@@ -1,6 +1,8 @@
 //! A worker: one process that does a random mix of everything, until it is killed.
 
+mod calls;
 mod channels;
+mod freight;
 mod messages;
 mod sharing;
 mod topics;
@@ -9,10 +11,12 @@ use super::board::{Board, Entry, MAX_HELD, Word, enlist};
 use super::payload;
 use super::random::Random;
 use super::{Doing, MEMORY_LIMIT, SIZE};
+use calls::Calls;
 use channels::Channels;
+use freight::Freight;
 use portolan::{
     Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, RawExtent,
-    ReceiveRight, SendOnceRight, SendRight, WaitSet, WhenFull,
+    ReceiveRight, SendOnceRight, SendRight, SharedExtent, WaitSet, WhenFull,
 };
 use portolan_abi::space::HostWord;
 use std::path::Path;
@@ -116,6 +120,9 @@ struct Holds {
     set: Option<WaitSet>,
     channels: Channels,
     topics: Topics,
+    calls: Calls,
+    shared: Vec<SharedExtent>,
+    freight: Freight,
 }
 
 /// Runs a worker.
@@ -230,6 +237,7 @@ impl Worker {
 
     fn leave(&mut self) -> Outcome {
         self.doing(Doing::Leaving);
+        self.end_calls();
         self.holds = Holds::default();
         self.board.set(self.at, Entry::Space, 0);
         let Some(domain) = self.domain.take() else {
@@ -250,6 +258,8 @@ impl Worker {
             return;
         }
         self.doing(Doing::Pausing);
+        self.end_calls();
+        self.holds.freight = Freight::default();
         let mut pinged = false;
         while self.board.word(Word::Pause).load(Ordering::SeqCst) == pause {
             self.board.set(self.at, Entry::Paused, pause);
@@ -302,7 +312,7 @@ impl Worker {
         self.board.write_extents(self.at, extents.chain(parked));
         let live = holds.sends.iter().filter(|s| s.is_live()).count();
         let (of_channels, of_topics) = (holds.channels.counts(), holds.topics.counts());
-        let live = live + of_channels.0 + of_topics.0;
+        let live = live + of_channels.0 + of_topics.0 + holds.shared.len();
         let (readers, writers) = (of_channels.1 + of_topics.1, of_channels.2 + of_topics.2);
         self.board.set(self.at, Entry::Readers, readers as u64);
         self.board.set(self.at, Entry::Writers, writers as u64);
@@ -315,10 +325,12 @@ impl Worker {
     }
 
     fn operate(&mut self) -> Outcome {
-        match self.random.below(135) {
+        match self.random.below(170) {
             100..127 => self.stream(),
             127..131 => self.publish_or_subscribe(),
-            131.. => self.tell(),
+            131..135 => self.tell(),
+            135..160 => self.call_or_serve(),
+            160.. => self.freight(),
             0..12 => self.allocate(),
             12..17 => self.free(),
             17..42 => self.send(),

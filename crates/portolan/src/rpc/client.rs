@@ -10,6 +10,7 @@ use crate::channel::{ChannelOptions, Interrupter, Reader, ReaderOptions, Writer}
 use crate::port::SendRight;
 use crate::{Access, Deadline, Domain, Message, PortOptions, Right};
 use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Status, Time};
+use portolan_shm::mark;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
@@ -152,6 +153,7 @@ impl Stub {
             None
         };
         let mut answer = server.request_reply(message, Access::Later, deadline)?;
+        mark!("call.connected");
         let name = name.to_owned();
         let incarnation = match Answer::from_bytes(answer.header()) {
             Some(Answer::Welcome { incarnation }) => incarnation,
@@ -398,7 +400,10 @@ impl Connection {
             }
             let now = link::now();
             let error = match inner.with(|client, ends| client.call(now, ends, call, body)) {
-                Ok(id) => return (inner, Ok(id)),
+                Ok(id) => {
+                    mark!("call.begun");
+                    return (inner, Ok(id));
+                }
                 Err(NotCalled::WindowFull { .. }) if Some(now) < call.deadline => {
                     inner.poll();
                     inner = self.wait(inner, call.deadline);
@@ -422,6 +427,7 @@ impl Connection {
             inner.poll();
             let dead = self.check(&mut inner);
             if let Some(outcome) = inner.client.take(id, body) {
+                mark!("call.ended");
                 return Ok(outcome);
             }
             dead?;

@@ -9,6 +9,7 @@ use super::work::{Context, Full, GivenUp, Job, answer_of};
 use crate::Deadline;
 use crate::channel::{Interrupter, Reader, Writer};
 use portolan_proto::{Incoming, Server as Protocol, ServerCounts, Status};
+use portolan_shm::mark;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -153,6 +154,7 @@ impl Connection {
             while !shared.is_stopping()
                 && let Some(incoming) = inner.protocol.take(now, &mut desk.arguments)
             {
+                mark!("serve.taken");
                 if shared.crew.is_caller() {
                     drop(inner);
                     let context = Context::new(incoming.deadline, Arc::clone(&desk.never));
@@ -226,9 +228,11 @@ impl Connection {
     }
 
     pub(super) fn answer(&self, number: u64, status: Status, result: &mut Vec<u8>) {
+        mark!("serve.ended");
         let mut inner = self.lock();
         inner.running.remove(&number);
         // Whoever does not wait any more does not want it.
         let _ = inner.with(|protocol, ends| protocol.answer(ends, number, status, result));
+        mark!("serve.answered");
     }
 }

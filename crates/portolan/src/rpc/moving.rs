@@ -16,6 +16,7 @@ use crate::channel::{BindChannelError, Channel, Reader, ReaderOptions};
 use crate::port::{ReceiveError, ReceiveRight, SendRight, WhenFull};
 use crate::{Access, AllocateError, Deadline, Domain, Message, MessageError, Right, Unsent};
 use portolan_proto::{NotFrozen, Server as Protocol};
+use portolan_shm::mark;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,6 +98,7 @@ impl Server {
         let deadline = deadline.into();
         let (service, incarnation) = self.shared().identity();
         let (port, connections) = self.dismantle();
+        mark!("serve.dismantled");
         let Some(port) = port else {
             return Err(ReceiveError::Closed.into());
         };
@@ -116,6 +118,7 @@ impl Server {
         for message in std::iter::once(first).chain(clients) {
             to.send(message, WhenFull::Wait(deadline))
                 .map_err(|error| MoveError::Unsent(error.reason))?;
+            mark!("serve.moving");
         }
         Ok(())
     }
@@ -177,6 +180,7 @@ pub fn take_over<S: Service>(
     let deadline = deadline.into();
     let not_this = MoveError::NotThis { service: S::NAME };
     let mut first = from.receive(Access::Later, deadline)?;
+    mark!("serve.coming");
     let moving = from_bytes::<Moving>(first.header()).filter(|m| m.service == S::NAME);
     let (Some(moving), Some(Right::Receive(port))) = (moving, first.take_rights().pop()) else {
         return Err(not_this);
@@ -193,6 +197,7 @@ pub fn take_over<S: Service>(
         server
             .shared()
             .connect(protocol, reader, writer, parcels, period);
+        mark!("serve.taken_over");
     }
     Ok(server)
 }

@@ -8,6 +8,7 @@
 
 use crate::port::{ReceiveRight, SendRight, WhenFull};
 use crate::{Access, Deadline, Extent, Message};
+use portolan_shm::mark;
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -132,7 +133,9 @@ impl Parcels {
         }
         self.to
             .send(message, WhenFull::Wait(Deadline::after(LAG)))
-            .map_err(|error| NotSent::Unsent(error.reason))
+            .map_err(|error| NotSent::Unsent(error.reason))?;
+        mark!("call.parcel_sent");
+        Ok(())
     }
 
     /// One extent of a parcel that has come, or is about to.
@@ -141,6 +144,7 @@ impl Parcels {
         let deadline = Deadline::after(LAG);
         while !inbox.unopened.contains_key(&number) {
             let mut message = inbox.port.receive(Access::Later, deadline).ok()?;
+            mark!("call.parcel_came");
             let Ok(came) = <[u8; 8]>::try_from(message.header()) else {
                 continue;
             };

@@ -12,6 +12,7 @@ use crate::channel::{Channel, Reader, ReaderOptions, Writer};
 use crate::port::{ReceiveRight, Request, SendRight};
 use crate::{Access, Deadline, Domain, Message, PortOptions, Right, WhenFull};
 use portolan_proto::{Server as Protocol, ServerCounts};
+use portolan_shm::mark;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -363,6 +364,7 @@ impl Shared {
         let settings = link::settings(hello.period);
         let protocol = Protocol::new(settings, hello.session, incarnation);
         self.connect(protocol, reader, writer, parcels, hello.period)?;
+        mark!("serve.let_in");
         request.reply(answer).ok()
     }
 

@@ -56,8 +56,9 @@ impl Worker {
     }
 
     fn right(&mut self) -> Option<Right> {
-        match self.random.below(8) {
-            6.. => Some(self.holds.channels.give(&mut self.random)?.into()),
+        match self.random.below(9) {
+            6 => self.shared_right(),
+            7.. => Some(self.holds.channels.give(&mut self.random)?.into()),
             0..3 => Some(self.own_port()?.make_send().into()),
             3 if !self.holds.sends.is_empty() => {
                 let at = self.random.below(self.holds.sends.len());
@@ -153,6 +154,7 @@ impl Worker {
                 Right::Send(right) => keep(&mut self.holds.sends, right),
                 Right::SendOnce(right) => keep(&mut self.holds.onces, right),
                 Right::Receive(right) => keep(&mut self.holds.ports, right),
+                Right::Shared(shared) => self.keep_shared(shared),
                 Right::Segment(segment) => match Channel::try_from(segment) {
                     Ok(channel) => self.holds.channels.take(channel),
                     Err(refused) => self.corrupt(&refused.to_string()),
