@@ -114,30 +114,116 @@ pub(crate) fn miri() -> ExitCode {
     }))
 }
 
-pub(crate) fn fuzz(seconds: u64) -> ExitCode {
-    if !root().join("fuzz/Cargo.toml").exists() {
-        eprintln!("there are no fuzz targets: fuzz/Cargo.toml is missing");
+/// What a fuzzer needs of the code: counters at its branches, and a sanitizer.
+const INSTRUMENTED: &str = "-Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares \
+    -Cllvm-args=-simplifycfg-branch-fold-threshold=0 \
+    -Ccodegen-units=1 -Zsanitizer=address";
+const HOST: &str = "x86_64-unknown-linux-gnu";
+
+/// Runs the named fuzz targets, or all of them, each for some seconds. What is interesting,
+/// and what is found, stays in `target/fuzz`.
+pub(crate) fn fuzz(targets: &[String], seconds: u64) -> ExitCode {
+    let tools: [(&[&str], &str); 2] = [
+        (
+            &["cargo", "+nightly", "--version"],
+            "a nightly compiler is missing, which alone can instrument code: rustup toolchain install nightly",
+        ),
+        (
+            &["c++", "--version"],
+            "a C++ compiler is missing, for LLVM's fuzzer: apt-get install g++, or the like",
+        ),
+    ];
+    for (tool, message) in tools {
+        if !is_there(tool) {
+            eprintln!("{message}");
+            return ExitCode::FAILURE;
+        }
+    }
+    let all = fuzz_targets();
+    if let Some(unknown) = targets.iter().find(|t| !all.contains(t)) {
+        eprintln!("there is no fuzz target {unknown}, but: {}", all.join(", "));
         return ExitCode::FAILURE;
     }
-    if !is_there(&["cargo", "+nightly", "fuzz", "--version"]) {
-        eprintln!(
-            "cargo-fuzz is missing: cargo install cargo-fuzz, and rustup toolchain install nightly"
-        );
+    let named = if targets.is_empty() { &all } else { targets };
+    let mut build = command(&[
+        "cargo",
+        "+nightly",
+        "build",
+        "--release",
+        "--manifest-path",
+        "fuzz/Cargo.toml",
+        "--features",
+        "libfuzzer",
+        "--target-dir",
+        "target/fuzz",
+        // Or else build scripts and macros would be instrumented as well.
+        "--target",
+        HOST,
+    ]);
+    if !step(build.env("RUSTFLAGS", INSTRUMENTED)) {
         return ExitCode::FAILURE;
     }
-    let list = command(&["cargo", "+nightly", "fuzz", "list"]).output();
-    let list = list
-        .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
-        .unwrap_or_default();
-    let time = format!("-max_total_time={seconds}");
-    code(
-        !list.is_empty()
-            && list.lines().all(|target| {
-                step(&mut command(&[
-                    "cargo", "+nightly", "fuzz", "run", target, "--", &time,
-                ]))
-            }),
-    )
+    let room = root().join("target/fuzz");
+    let program = room.join(HOST).join("release/portolan-fuzz");
+    // All of them, to see everything that is found.
+    let done: Vec<bool> = named
+        .iter()
+        .map(|target| {
+            let (corpus, found) = (
+                room.join("corpus").join(target),
+                room.join("found").join(target),
+            );
+            for folder in [&corpus, &found] {
+                if let Err(error) = std::fs::create_dir_all(folder) {
+                    eprintln!("{} cannot be made: {error}", folder.display());
+                    return false;
+                }
+            }
+            let mut run = command(&[&program.to_string_lossy()]);
+            run.arg(format!("-max_total_time={seconds}"))
+                .arg(format!("-artifact_prefix={}/", found.display()))
+                // A hang is a finding, and so is memory without bound.
+                .args(["-timeout=30", "-rss_limit_mb=4096", "-max_len=8192"])
+                .args(["-print_final_stats=1", "-verbosity=0"])
+                .arg(&corpus)
+                .env("PORTOLAN_FUZZ", target)
+                .env("ASAN_OPTIONS", "detect_leaks=0");
+            let clean = step(&mut run);
+            if !clean {
+                eprintln!(
+                    "{target}: something was found, and lies in {}; once it is mended, keep it in fuzz/found/{target}",
+                    found.display()
+                );
+            }
+            clean
+        })
+        .collect();
+    code(!done.contains(&false))
+}
+
+/// The files in `fuzz/src/targets`.
+fn fuzz_targets() -> Vec<String> {
+    let files = std::fs::read_dir(root().join("fuzz/src/targets"));
+    let files = files.into_iter().flatten().flatten();
+    let mut names: Vec<_> = files
+        .filter_map(|f| Some(f.path().file_stem()?.to_str()?.to_owned()))
+        .collect();
+    names.sort();
+    names
+}
+
+/// A step of cargo's in the workspace of the fuzz targets.
+fn fuzz_room(line: &[&str]) -> Command {
+    let mut command = command(&["cargo"]);
+    command
+        .args(line)
+        .current_dir(root().join("fuzz"))
+        .env("CARGO_TARGET_DIR", root().join("target/fuzz"));
+    command
 }
 
 pub(crate) fn lint() -> ExitCode {
@@ -188,9 +274,15 @@ pub(crate) fn lint() -> ExitCode {
             "--test",
             "breakdown",
         ]),
+        // The fuzz targets, as functions that stand noise; instrumented they are by `fuzz` alone.
+        fuzz_room(&["fmt", "--check"]),
+        fuzz_room(&["clippy", "--all-targets", "--", "-D", "warnings"]),
+        fuzz_room(&["test", "--quiet"]),
         command(&["cargo", "doc", "--workspace", "--no-deps"]),
     ];
-    lines[5].env("RUSTDOCFLAGS", "-D warnings");
+    if let Some(doc) = lines.last_mut() {
+        doc.env("RUSTDOCFLAGS", "-D warnings");
+    }
     if is_there(&["cargo", "deny", "--version"]) {
         lines.push(command(&["cargo", "deny", "check"]));
     } else {

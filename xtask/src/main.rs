@@ -58,9 +58,13 @@ enum Task {
     /// Run the tests of crates without system calls under Miri
     #[command(after_help = "Example:\n  cargo xtask miri")]
     Miri,
-    /// Run every fuzz target for a while
-    #[command(after_help = "Example:\n  cargo xtask fuzz --seconds 60")]
+    /// Run the fuzz targets, each for a while; needs a nightly compiler
+    #[command(
+        after_help = "Example:\n  cargo xtask fuzz\n  cargo xtask fuzz --seconds 600 channel"
+    )]
     Fuzz {
+        /// Only these targets: the files in fuzz/src/targets
+        targets: Vec<String>,
         /// How long each target runs
         #[arg(long, default_value_t = 60)]
         seconds: u64,
@@ -142,7 +146,7 @@ fn main() -> ExitCode {
         } => stage::act(scene, part, &domain, off),
         Task::Loom { tests } => checks::loom(&tests),
         Task::Miri => checks::miri(),
-        Task::Fuzz { seconds } => checks::fuzz(seconds),
+        Task::Fuzz { targets, seconds } => checks::fuzz(&targets, seconds),
         Task::Lint => checks::lint(),
     }
 }

@@ -12,6 +12,13 @@
 //! has, and the rest of the last one becomes a block.
 //!
 //! One space holds the message, and one thread has the arena open, so all words are plain.
+//!
+//! What the words say was written by whoever had the message before, so none is believed:
+//! memory is handed out only within the extents, which whoever opens the arena has compared
+//! with those that it holds ([`Header::parts`]), and behind the head. A list of free blocks
+//! that leads elsewhere is dropped; a `next` or `end` elsewhere means that there is no room.
+//! That a block is free is believed: a damaged list can hand memory out twice, within the
+//! extents.
 
 use crate::growth::{self, NoRoom};
 use std::alloc::Layout;
@@ -72,6 +79,9 @@ struct Free {
     bytes: usize,
 }
 
+/// Where memory is handed out from in the first extent: behind the head.
+const FIRST: usize = size_of::<Header>().next_multiple_of(UNIT);
+
 const _: () = assert!(size_of::<Free>() <= UNIT && size_of::<Header>() <= 4096 - UNIT);
 
 /// What was put into an arena, and by which build.
@@ -107,8 +117,7 @@ impl Header {
         // - in bounds, aligned, live for 'm: as above; shared: every field is a cell.
         let header = unsafe { head.as_ref() };
         header.address.set(start.addr().get());
-        let first = size_of::<Self>().next_multiple_of(UNIT);
-        header.next.set(start.as_ptr().wrapping_add(first));
+        header.next.set(start.as_ptr().wrapping_add(FIRST));
         header.end.set(start.addr().get() + bytes / UNIT * UNIT);
         header.note_part(start, bytes);
         header.magic.set(MAGIC);
@@ -174,16 +183,23 @@ impl Header {
         self.root.set(root);
     }
 
-    /// Where the root lies, if it lies in this arena with `bytes` bytes.
+    /// Where the root lies, if a value of this layout can lie there in this arena.
     #[inline]
-    pub(crate) fn root(&self, bytes: usize) -> Option<NonNull<u8>> {
+    pub(crate) fn root(&self, layout: Layout) -> Option<NonNull<u8>> {
         let root = NonNull::new(self.root.get())?;
         let at = root.addr().get();
         let within = |(start, len): (usize, usize)| {
-            len.checked_sub(bytes)
+            len.checked_sub(layout.size())
                 .is_some_and(|last| at.wrapping_sub(start) <= last)
         };
-        (at.is_multiple_of(UNIT) && self.parts().any(within)).then_some(root)
+        let aligned = at.is_multiple_of(layout.align().max(UNIT));
+        (aligned && !self.is_head(at) && self.parts().any(within)).then_some(root)
+    }
+
+    /// Whether the head lies there. What begins behind it in the same extent does not reach it.
+    #[inline]
+    fn is_head(&self, at: usize) -> bool {
+        at.wrapping_sub(std::ptr::from_ref(self).addr()) < FIRST
     }
 
     /// Bytes of all extents.
@@ -272,10 +288,11 @@ impl Header {
         if old == bytes {
             return fits;
         }
-        if !fits || at + old != next.addr() || bytes > self.end.get() - at {
+        let more = bytes.saturating_sub(old);
+        if !fits || at.wrapping_add(old) != next.addr() || more > self.left() {
             return false;
         }
-        self.next.set(next.wrapping_add(bytes - old));
+        self.next.set(next.wrapping_add(bytes.wrapping_sub(old)));
         true
     }
 
@@ -290,7 +307,7 @@ impl Header {
 
     fn free_bytes(&self, at: usize, bytes: usize) {
         let next = self.next.get();
-        if at + bytes == next.addr() {
+        if at.wrapping_add(bytes) == next.addr() {
             // From `next`, which may reach all of its extent, as the block's own need not.
             self.next.set(next.wrapping_sub(bytes));
         } else if let Some(start) = self.part_of(at) {
@@ -299,13 +316,56 @@ impl Header {
         }
     }
 
+    /// Whole units from `next` to the end of what is handed out from there: the newest
+    /// extent. None, if that is not what the head says.
+    #[inline]
+    fn left(&self) -> usize {
+        let newest = self.used.get().checked_sub(1);
+        let Some(part) = newest.and_then(|newest| self.parts.get(newest)) else {
+            return 0;
+        };
+        let (start, bytes) = (part.start.get().addr(), part.bytes.get());
+        let next = self.next.get().addr().wrapping_sub(start);
+        let end = self.end.get().wrapping_sub(start);
+        let head = self.is_head(self.next.get().addr());
+        if head || next > end || end > bytes || !next.is_multiple_of(UNIT) {
+            return 0;
+        }
+        (end - next) / UNIT * UNIT
+    }
+
     /// The beginning of the extent that holds `at`.
     fn part_of(&self, at: usize) -> Option<*mut u8> {
+        self.part(at).map(|p| p.start.get())
+    }
+
+    #[inline]
+    fn part(&self, at: usize) -> Option<&Part> {
         // The last are the largest.
         let mut parts = self.parts[..self.used.get().min(MAX_PARTS)].iter().rev();
-        parts
-            .find(|p| at.wrapping_sub(p.start.get().addr()) < p.bytes.get())
-            .map(|p| p.start.get())
+        parts.find(|p| at.wrapping_sub(p.start.get().addr()) < p.bytes.get())
+    }
+
+    /// Bytes from `block` to the end of the extent that it lies in, if it can be a free block.
+    #[inline]
+    fn room_at(&self, block: NonNull<Free>) -> Option<usize> {
+        let at = block.addr().get();
+        let part = self.part(at)?;
+        let room = part.bytes.get() - at.wrapping_sub(part.start.get().addr());
+        (at.is_multiple_of(UNIT) && room >= UNIT && !self.is_head(at)).then_some(room)
+    }
+
+    /// Forgets a list that leads where no free block is.
+    #[cold]
+    fn drop_list(&self, list: usize) {
+        self.free[list].set(std::ptr::null_mut());
+        self.note_empty(list);
+    }
+
+    #[inline]
+    fn note_empty(&self, list: usize) {
+        let some = &self.some[list / 64];
+        some.set(some.get() & !(1 << (list % 64)));
     }
 
     /// A free block of `bytes` bytes, cut to size.
@@ -332,10 +392,20 @@ impl Header {
         let mut at = self.free.get(list)?.get();
         for _ in 0..look {
             let block = NonNull::new(at)?;
+            let Some(room) = self.room_at(block) else {
+                self.drop_list(list);
+                return None;
+            };
             // SAFETY:
-            // - live and initialised: blocks on a list lie in our extents, and `put` wrote this;
-            // - exclusive: one thread has the arena open (the module's last paragraph).
+            // - live, in bounds, aligned: it lies in our extents, with a unit of room (`room_at`);
+            // - initialised: `put` wrote this, or else these are any bytes of an extent, which
+            //   are valid for a pointer and a number;
+            // - exclusive: one thread has the arena open (the module's documentation).
             let Free { next, bytes: all } = unsafe { block.read() };
+            if all > room || all < UNIT || !all.is_multiple_of(UNIT) {
+                self.drop_list(list);
+                return None;
+            }
             if all < bytes {
                 before = Some((block, all));
                 at = next;
@@ -348,10 +418,9 @@ impl Header {
                 None => self.free[list].set(next),
             }
             if self.free[list].get().is_null() {
-                let some = &self.some[list / 64];
-                some.set(some.get() & !(1 << (list % 64)));
+                self.note_empty(list);
             }
-            self.idle.set(self.idle.get() - all);
+            self.idle.set(self.idle.get().saturating_sub(all));
             return Some((block.cast(), all));
         }
         None
@@ -362,9 +431,16 @@ impl Header {
     fn join_blocks(&self) {
         self.untidy.set(0);
         let mut blocks = Vec::new();
+        // No more than there is: a list may lead back to its beginning.
+        let mut most = self.capacity();
         for list in 0..LISTS {
-            while let Some(block) = self.unlink(list, 0, 1) {
-                blocks.push(block);
+            while let Some((block, bytes)) = self.unlink(list, 0, 1) {
+                let Some(fewer) = most.checked_sub(bytes) else {
+                    self.drop_list(list);
+                    break;
+                };
+                most = fewer;
+                blocks.push((block, bytes));
             }
         }
         blocks.sort_unstable_by_key(|(block, _)| block.addr());
@@ -379,7 +455,7 @@ impl Header {
                 bytes += more;
             }
             if at + bytes == self.next.get().addr()
-                && self.part_of(self.next.get().addr() - 1) == part
+                && self.part_of(self.next.get().addr().wrapping_sub(1)) == part
             {
                 self.next.set(self.next.get().wrapping_sub(bytes));
             } else if let Some(start) = part {
@@ -408,10 +484,10 @@ impl Header {
         let next = self.free[list].get();
         // SAFETY:
         // - in bounds and aligned: a block is a multiple of `UNIT` bytes of our extents, at a
-        //   multiple of it;
+        //   multiple of it: what was handed out, and is cut from `left` or from a checked block;
         // - exclusive: nobody uses it, it was given back or never handed out.
         unsafe { block.write(Free { next, bytes }) };
-        self.idle.set(self.idle.get() + bytes);
+        self.idle.set(self.idle.get().saturating_add(bytes));
         self.free[list].set(block);
         self.some[list / 64].set(self.some[list / 64].get() | 1 << (list % 64));
     }
@@ -419,8 +495,9 @@ impl Header {
     /// Hands out from `next`.
     fn bump(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let next = self.next.get();
-        let gap = next.addr().next_multiple_of(align.max(UNIT)) - next.addr();
-        if bytes.checked_add(gap)? > self.end.get() - next.addr() {
+        let aligned = next.addr().checked_next_multiple_of(align.max(UNIT))?;
+        let gap = aligned - next.addr();
+        if bytes.checked_add(gap)? > self.left() {
             return None;
         }
         if gap > 0 {
@@ -442,7 +519,7 @@ impl Header {
         let all = self.capacity();
         let wish = if all < SMALL { 3 * all } else { all };
         let (start, bytes) = growth::more(self, need, need.max(wish))?;
-        let rest = self.end.get() - self.next.get().addr();
+        let rest = self.left();
         if rest > 0 {
             self.put(self.next.get(), rest);
         }

@@ -16,7 +16,6 @@ use crate::handover::{Root, identity_of};
 use crate::header::Header;
 use crate::{Full, NoRoom};
 use std::alloc::Layout;
-use std::mem::size_of;
 use std::rc::Rc;
 
 /// Builds the root of a new arena with `make`, which may fail.
@@ -50,9 +49,9 @@ pub fn build<T: Root, E: From<NoRoom>>(
 /// - All extents of the arena are readable, and nobody changes them, for as long as `'m`.
 #[inline]
 pub unsafe fn read<'m, T: Root>(header: &'m Header) -> Option<&'m T::At<'m>> {
-    let root = header.root(size_of::<T::At<'m>>())?.cast::<T::At<'m>>();
+    let root = header.root(Layout::new::<T::At<'m>>())?.cast::<T::At<'m>>();
     // SAFETY:
-    // - in bounds: it lies within an extent of the arena; aligned: `build` placed it;
+    // - in bounds: it lies within an extent of the arena; aligned: `root` looked;
     // - initialised, of this type, unchanged for 'm: promised by the caller.
     Some(unsafe { root.as_ref() })
 }
@@ -67,7 +66,7 @@ pub unsafe fn edit<T: Root, R>(
     grow: Rc<dyn Grow>,
     change: impl for<'r, 'a> FnOnce(&'r mut T::At<'a>, Arena<'a>) -> R,
 ) -> Option<R> {
-    let mut root = header.root(size_of::<T::At<'_>>())?.cast::<T::At<'_>>();
+    let mut root = header.root(Layout::new::<T::At<'_>>())?.cast::<T::At<'_>>();
     // SAFETY:
     // - in bounds, aligned, initialised, of this type: as in `read`;
     // - exclusive: promised by the caller; what `change` allocates lies elsewhere.

@@ -231,6 +231,42 @@ fn a_head_that_is_damaged_after_the_check_is_found_too() {
 }
 
 #[test]
+fn memory_is_handed_out_within_the_extents_whatever_the_head_says() {
+    let domain = Domain::private().unwrap();
+    // Where memory is handed out next, where it ends, what is free, which lists have some,
+    // and where they begin.
+    let words = [40, 48, 64, 72, 1104, 1112, 1120]
+        .into_iter()
+        .chain((1128..1400).step_by(8));
+    for at in words {
+        let built = Structure::<List<u64>>::build(&domain, |arena| Ok(arena.list())).unwrap();
+        let message = built.into_message();
+        let address = message.extents()[0].address();
+        let mut list = message.into_structure::<List<u64>>().unwrap();
+        for word in [0, 1, u64::MAX, address as u64, address as u64 + 8, 1 << 46] {
+            scribble(address + at, &word.to_le_bytes());
+            let filled = list.edit(|list, _| {
+                list.clear();
+                (0..1000)
+                    .try_for_each(|n| list.push(n))
+                    .map_err(|full| full.reason)
+            });
+            filled.unwrap().unwrap();
+            let root = list.root().unwrap();
+            assert!(root.iter().copied().eq(0..1000), "{at}: {word:#x}");
+            let (first, bytes) = (root.as_ptr().addr(), root.capacity() * 8);
+            let message = list.into_message();
+            let within = |e: &portolan::Extent| {
+                let into = first.wrapping_sub(e.address());
+                into <= e.capacity() && bytes <= e.capacity() - into
+            };
+            assert!(message.extents().iter().any(within), "{at}: {word:#x}");
+            list = message.into_structure().unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_structure_is_not_copied_to_another_place() {
     for protection in [Protection::Trusted, Protection::Guarded] {
         let domain = Domain::builder("structure-copied")

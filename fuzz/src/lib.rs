@@ -1,0 +1,27 @@
+//! Whatever arrives from outside, as a fuzzer writes it.
+//!
+//! Each target takes a fuzzer's bytes as the deeds of a hostile or broken peer. It asserts
+//! what must hold whatever that peer does; a panic, an access out of bounds (with the
+//! sanitizer) or a hang is a finding. `cargo xtask fuzz` runs them; without a fuzzer they
+//! are functions, and `tests/replay.rs` calls them with noise and with what was found
+//! before.
+//!
+//! | target | whose bytes | what must hold |
+//! |---|---|---|
+//! | `words` | any word and record that crosses a process | it is read as something, and that survives its own writing |
+//! | `calls` | packets of a client and of a server, well sealed, garbled or repeated | numbers are handed out once, in order; a typed error closes the connection |
+//! | `frozen` | the state of a server that moved | it is refused, or works |
+//! | `channel` | a channel's memory, rewritten between any two steps | typed errors; nothing is touched beside it |
+//! | `arena` | the head of a structure | no root, or one within the message; nothing is handed out beside it |
+//! | `rendezvous` | a newcomer's words at a host's socket | the host goes on |
+
+mod memory;
+mod targets;
+
+pub use targets::TARGETS;
+
+/// What is called with a fuzzer's bytes.
+pub type Target = fn(&[u8]);
+
+/// The environment variable that names the target that the fuzzer runs.
+pub const CHOICE: &str = "PORTOLAN_FUZZ";

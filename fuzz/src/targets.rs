@@ -1,0 +1,20 @@
+//! The targets, a file each.
+
+mod arena;
+mod calls;
+mod channel;
+mod frozen;
+mod rendezvous;
+mod words;
+
+use crate::Target;
+
+/// Every target, by the name of its file.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("arena", arena::run),
+    ("calls", calls::run),
+    ("channel", channel::run),
+    ("frozen", frozen::run),
+    ("rendezvous", rendezvous::run),
+    ("words", words::run),
+];
