@@ -90,7 +90,8 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`ConnectError::NoSuchPort`] once the deadline has passed.
+    /// [`ConnectError::NoSuchPort`] once the deadline has passed; [`ConnectError::BadName`]
+    /// at once.
     pub fn find_segment(
         &self,
         name: &str,

@@ -1,8 +1,8 @@
 //! Ports and messages within one process: what is sent arrives, whole, once, in order.
 
 use portolan::{
-    Access, BindError, Deadline, Domain, Message, MessageError, Notice, PortOptions, ReceiveError,
-    RequestError, Right, Unsent, Urgency, WhenFull,
+    Access, BindError, ConnectError, Deadline, Domain, Message, MessageError, Notice, PortOptions,
+    ReceiveError, RequestError, Right, Unsent, Urgency, WhenFull,
 };
 use std::time::{Duration, Instant};
 
@@ -528,6 +528,19 @@ fn names_are_found_waited_for_and_unique() -> Outcome {
         domain.bind(PortOptions::named("")),
         Err(BindError::BadName { .. })
     ));
+    // Nor is a name waited for that no port can have.
+    for name in ["", "with a \0 in it", &"n".repeat(64)] {
+        let refused = domain.connect(name, Deadline::NEVER).err();
+        assert!(
+            matches!(refused, Some(ConnectError::BadName { .. })),
+            "{name:?}"
+        );
+        let refused = domain.find_segment(name, Deadline::NEVER).err();
+        assert!(
+            matches!(refused, Some(ConnectError::BadName { .. })),
+            "{name:?}"
+        );
+    }
     drop(port);
     domain.bind(PortOptions::named("later"))?;
     Ok(())

@@ -488,7 +488,8 @@ impl ParcelReader {
                     }
                 }
                 Err(ConnectError::Disowned(why)) => return Err(why.into()),
-                Err(ConnectError::NoSuchPort { .. }) => {}
+                // A desk was bound under this name, so it is one.
+                Err(ConnectError::NoSuchPort { .. } | ConnectError::BadName { .. }) => {}
             }
             if deadline.has_passed() {
                 return Err(ReadError::TimedOut);

@@ -29,7 +29,6 @@ use portolan_shm::channel::Channel;
 use portolan_shm::mark;
 use portolan_shm::queue::{PortEntry, Queue, Spot};
 use portolan_shm::region::write_text;
-use portolan_sys::futex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -117,23 +116,10 @@ pub(crate) fn connect(
     name: &str,
     deadline: Deadline,
 ) -> Result<SendRight, ConnectError> {
-    member.present()?;
-    member.link.connected()?;
-    loop {
-        let epoch = &member.tables().header.names.epoch;
-        // Acquire: a name that appears after this changes the epoch, and we do not sleep.
-        let seen = epoch.load(Ordering::Acquire);
-        if let Some((port, _, true)) = names::find(member, name)
-            && let Some(right) = Attached::new(member, port).and_then(join)
-        {
-            return Ok(right);
-        }
-        if deadline.has_passed() {
-            let name = name.to_owned();
-            return Err(ConnectError::NoSuchPort { name });
-        }
-        let _ = futex::wait(epoch, seen, deadline.instant());
-    }
+    names::wait_for(member, name, deadline, |port, shared| {
+        let attached = shared.then(|| Attached::new(member, port))??;
+        join(attached)
+    })
 }
 
 /// A right out of nothing, unless the segment is being closed.

@@ -28,6 +28,12 @@ pub enum ConnectError {
         /// The name.
         name: String,
     },
+    /// The caller's: no port can have this name, so waiting for one would be in vain.
+    #[error("{name:?} is no port name: use 1 to {MAX_NAME} bytes without a zero byte")]
+    BadName {
+        /// The name.
+        name: String,
+    },
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
@@ -38,7 +44,8 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`ConnectError::NoSuchPort`] once the deadline has passed.
+    /// [`ConnectError::NoSuchPort`] once the deadline has passed; [`ConnectError::BadName`]
+    /// at once.
     pub fn connect(
         &self,
         name: &str,
@@ -48,22 +55,41 @@ impl Domain {
     }
 }
 
+/// A send right on the port of this name, waiting until there is one.
 pub(crate) fn connect(
     member: &Arc<Member>,
     name: &str,
     deadline: Deadline,
 ) -> Result<SendRight, ConnectError> {
+    wait_for(member, name, deadline, |port, shared| {
+        let attached = (!shared).then(|| Attached::new(member, port))??;
+        SendRight::make(attached)
+    })
+}
+
+/// What `take` makes of the open port of this name (which may be a segment), waiting until
+/// there is one of which it makes something.
+pub(super) fn wait_for<R>(
+    member: &Member,
+    name: &str,
+    deadline: Deadline,
+    take: impl Fn(PortName, bool) -> Option<R>,
+) -> Result<R, ConnectError> {
+    if !is_name(name) {
+        return Err(ConnectError::BadName {
+            name: name.to_owned(),
+        });
+    }
     member.present()?;
     member.link.connected()?;
     loop {
         let epoch = &member.tables().header.names.epoch;
         // Acquire: a name that appears after this changes the epoch, and we do not sleep.
         let seen = epoch.load(Ordering::Acquire);
-        if let Some((port, _, false)) = find(member, name)
-            && let Some(attached) = Attached::new(member, port)
-            && let Some(right) = SendRight::make(attached)
+        if let Some((port, _, shared)) = find(member, name)
+            && let Some(taken) = take(port, shared)
         {
-            return Ok(right);
+            return Ok(taken);
         }
         if deadline.has_passed() {
             return Err(ConnectError::NoSuchPort {
@@ -74,8 +100,13 @@ pub(crate) fn connect(
     }
 }
 
+/// Whether a port can have this name.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= MAX_NAME && !name.contains('\0')
+}
+
 /// The open port of this name, its owner, and whether it is a segment.
-pub(super) fn find(member: &Member, name: &str) -> Option<(PortName, u8, bool)> {
+fn find(member: &Member, name: &str) -> Option<(PortName, u8, bool)> {
     let tables = member.tables();
     let hash = hash(name);
     tables.used_ports().find_map(|(index, entry)| {
@@ -111,7 +142,7 @@ pub(super) struct Reserved<'m> {
 
 /// Takes the lock and makes sure that no open port has this name.
 pub(super) fn reserve<'m>(member: &'m Member, name: &str) -> Result<Reserved<'m>, BindError> {
-    if name.is_empty() || name.len() > MAX_NAME || name.contains('\0') {
+    if !is_name(name) {
         return Err(BindError::BadName {
             name: name.to_owned(),
         });
