@@ -59,7 +59,7 @@ struct Letters {
 
 enum By {
     Hand(Box<Reader>),
-    Set(WaitSet, portolan::Token),
+    Set(Box<WaitSet>, portolan::Token),
 }
 
 struct Writing {
@@ -367,7 +367,10 @@ impl Worker {
         self.board.set(self.at, Entry::Letters, address);
         let set = self.random.once_in(2).then(|| WaitSet::new(domain).ok());
         let by = match set.flatten() {
-            Some(mut set) => set.add_reader(reader).ok().map(|token| By::Set(set, token)),
+            Some(mut set) => set
+                .add_reader(reader)
+                .ok()
+                .map(|token| By::Set(Box::new(set), token)),
             None => Some(By::Hand(Box::new(reader))),
         };
         self.holds.channels.letters = by.map(|by| Letters { by, followed });
