@@ -313,7 +313,9 @@ pub(crate) struct CallArgs {
 /// Bind a port that takes requests, and answer each with a command's output.
 ///
 /// The command gets the request's bytes as standard input, and its header in
-/// PORTOLAN_HEADER. If it fails the request is dropped, and its client exits with 7.
+/// PORTOLAN_HEADER. If it fails, or takes longer than --limit, the request is dropped, and
+/// its client exits with 7. It runs in a process group of its own, and is killed when this
+/// command ends.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  portolan port serve upper -- tr a-z A-Z")]
 pub(crate) struct ServeArgs {
@@ -325,6 +327,9 @@ pub(crate) struct ServeArgs {
     /// Wait this long for each request (default: for ever)
     #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     pub(crate) timeout: Option<f64>,
+    /// Kill a command that takes longer than this, and drop its request (default: never)
+    #[arg(long, value_name = "SECONDS", value_parser = limit)]
+    pub(crate) limit: Option<f64>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
@@ -342,6 +347,13 @@ fn timeout(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
         _ => Err("say how many seconds, 0 to look once".to_owned()),
+    }
+}
+
+fn limit(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.001..=1e9).contains(&seconds) => Ok(seconds),
+        _ => Err("say how many seconds, at least 0.001".to_owned()),
     }
 }
 
@@ -372,7 +384,7 @@ pub(crate) struct TraceArgs {
     /// End after so long (default: at Ctrl-C)
     #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     pub(crate) seconds: Option<f64>,
-    /// Write this file (default: trace-DOMAIN.json)
+    /// Write this file; - for standard output (default: trace-DOMAIN.json)
     #[arg(long, short, alias = "out", value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Only these kinds of events (default: all)
@@ -382,7 +394,7 @@ pub(crate) struct TraceArgs {
     /// power of two
     #[arg(long, default_value_t = 8192, value_name = "EVENTS", value_parser = clap::value_parser!(u32).range(16..=65_536))]
     pub(crate) ring: u32,
-    /// Print a summary as JSON
+    /// Print a summary as JSON; on standard error, if events go to standard output
     #[arg(long)]
     pub(crate) json: bool,
 }

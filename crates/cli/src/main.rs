@@ -20,7 +20,7 @@ mod trace;
 use std::process::ExitCode;
 
 use clap::Parser;
-use portolan_measure::{MeasureError, child};
+use portolan_measure::{MeasureError, child, words};
 
 use crate::args::{Args, Command};
 use crate::error::CliError;
@@ -35,7 +35,7 @@ enum Own {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Args::parse().command {
+    let outcome = match Args::parse_from(words::arguments()).command {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Ls(args) => ls::run(&args).map_err(CliError::from),

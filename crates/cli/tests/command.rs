@@ -18,6 +18,8 @@ fn every_help_has_an_example() {
         );
     }
     assert!(succeeds(&["--help"]).contains("Example:\n  portolan demo"));
+    let asked_twice = succeeds(&["help", "port", "send", "--help"]);
+    assert_eq!(asked_twice, succeeds(&["port", "send", "--help"]));
 }
 
 #[test]

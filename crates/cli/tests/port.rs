@@ -398,6 +398,75 @@ fn a_header_that_is_no_text_is_not_replaced_by_the_servers_own() {
     server.finished(0);
 }
 
+/// Whether a process is there, by its number in a file, once that is written.
+fn lives(file: &Scratch) -> bool {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let text = std::fs::read_to_string(&file.0).unwrap_or_default();
+        if let Some(pid) = text.strip_suffix('\n') {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+            // One that is dead and was not asked after has ended as well.
+            return status.is_ok_and(|status| !status.contains(") Z "));
+        }
+        assert!(Instant::now() < end, "the command never began");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
+    let domain = unique("limit");
+    let (own, other) = (Scratch::new("limit-own"), Scratch::new("limit-other"));
+    // Its input is not read, its output is kept open, and what it starts stays behind.
+    let script = format!(
+        "sleep 600 & echo $! > '{}'; echo $$ > '{}'; sleep 600",
+        other.path(),
+        own.path()
+    );
+    // As long as it may take to begin.
+    let serve = ["serve", "slow", "--limit", "5", "--", "sh", "-c", &script];
+    let mut server = Running::start(&domain, &serve);
+    // More than a pipe holds.
+    let words = Scratch::holding("limit-words", "words ".repeat(100_000).as_bytes());
+    let complaint = fails(&domain, 7, &["call", "slow", words.path()]);
+    assert!(complaint.contains("dropped the request"), "{complaint}");
+    until("all of it has ended", || !lives(&own) && !lives(&other));
+    server.child().kill().unwrap();
+    let stderr = server.child().stderr.take().unwrap();
+    let told = BufReader::new(stderr).lines().next().unwrap().unwrap();
+    assert!(
+        told.contains("longer than 5 s; the request is dropped"),
+        "{told}"
+    );
+
+    let serve = ["serve", "quick", "--limit", "60", "-n", "1", "--", "cat"];
+    let server = Running::start(&domain, &serve);
+    let answer = succeeds(&domain, &["call", "quick", words.path()]);
+    assert_eq!(answer.len(), 600_000);
+    server.finished(0);
+}
+
+#[test]
+fn a_command_ends_with_its_server() {
+    let domain = unique("orphan");
+    let own = Scratch::new("orphan");
+    let script = format!("echo $$ > '{}'; exec sleep 600", own.path());
+    let mut server = Running::start(&domain, &["serve", "slow", "--", "sh", "-c", &script]);
+    let client = Running::start(&domain, &["call", "slow"]);
+    assert!(lives(&own), "it began");
+    server.child().kill().unwrap();
+    until("its command has ended", || !lives(&own));
+    client.finished(7);
+}
+
 #[test]
 fn a_server_that_is_killed_or_slow_fails_its_clients() {
     let domain = unique("slow");

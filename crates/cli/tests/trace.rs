@@ -111,8 +111,11 @@ fn ended(child: Child) -> (Value, String) {
 
 /// The events of a file, checked for what every reader of the format needs.
 fn events(path: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(path).unwrap();
-    let all: Vec<Value> = serde_json::from_str(&text).unwrap();
+    checked(&std::fs::read_to_string(path).unwrap())
+}
+
+fn checked(text: &str) -> Vec<Value> {
+    let all: Vec<Value> = serde_json::from_str(text).unwrap();
     for event in &all {
         for key in ["pid", "tid", "ts"] {
             assert!(
@@ -276,6 +279,40 @@ fn a_trace_ends_by_itself_when_its_time_is_up() {
     let all = events(&scene.file());
     assert_eq!(of(&all, "receive", "X").len(), 5);
     assert!(of(&all, "send", "X").is_empty() && of(&all, "map", "X").is_empty());
+}
+
+#[test]
+fn events_go_to_standard_output_and_the_summary_beside_them() {
+    let mut scene = Scene::new("stdout");
+    let trace = Command::new(env!("CARGO_BIN_EXE_portolan"))
+        .args(["trace", &scene.name, "--json", "-o", "-"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .current_dir(&scene.directory)
+        .spawn()
+        .unwrap();
+    until("the trace is on", || scene.domain.tracer().is_some());
+    scene.work(5);
+    signal(&trace, Signal::INT);
+    let output = trace.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let all = checked(std::str::from_utf8(&output.stdout).unwrap());
+    assert_eq!(of(&all, "receive", "X").len(), 5);
+    let summary = said.lines().last().unwrap();
+    let summary: Value = serde_json::from_str(summary).unwrap();
+    assert_eq!(
+        (&summary["file"], &summary["ended_by"]),
+        (&"-".into(), &"signal".into())
+    );
+    assert!(
+        std::fs::read_dir(&scene.directory)
+            .unwrap()
+            .next()
+            .is_none(),
+        "no file is made"
+    );
 }
 
 #[test]

@@ -52,13 +52,13 @@ mod unit;
 use std::process::ExitCode;
 
 use clap::Parser;
-use portolan_measure::MeasureError;
+use portolan_measure::{MeasureError, words};
 
 use crate::args::{Args, Command};
 use crate::error::LabError;
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
+    let done = match Args::parse_from(words::arguments()).command {
         Command::List(args) => run::list(&args),
         Command::Run(args) => run::run(&args),
         Command::Peer => portolan_measure::child::main(child::serve),

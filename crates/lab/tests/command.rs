@@ -201,3 +201,10 @@ fn ablations_have_each_thing_with_and_without() {
     assert_eq!(verdicts.len(), if guarded { 2 } else { 1 });
     assert_eq!(verdicts[0]["id"], "structure-pays-trusted");
 }
+
+#[test]
+fn help_that_is_asked_for_twice_is_given() {
+    let [once, twice] = [&["run", "--help"][..], &["help", "run", "--help"]].map(lab);
+    assert!(once.status.success() && twice.status.success());
+    assert!(!once.stdout.is_empty() && once.stdout == twice.stdout);
+}

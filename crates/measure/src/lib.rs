@@ -13,6 +13,7 @@
 //! | [`cpus`] | which processor each process runs on |
 //! | [`machine`] | what a run was measured on |
 //! | [`out`] | text that survives a reader who leaves, tables, sizes |
+//! | [`words`] | the command line |
 //! | [`error`] | why a run failed |
 //!
 //! Which rows there are, what they must reach and how they are printed is each
@@ -33,6 +34,7 @@ pub mod payload;
 pub mod run;
 pub mod sampler;
 mod systems;
+pub mod words;
 
 pub use error::{MeasureError, Result};
 pub use systems::{domain_of, extents};

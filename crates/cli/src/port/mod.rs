@@ -60,6 +60,7 @@ fn connect(domain: &Domain, place: &WhereArgs, until: Deadline) -> Result<SendRi
                 name,
                 domain: place.domain.clone(),
             },
+            ConnectError::BadName { .. } => CliError::Refused(error.to_string()),
             other => CliError::library("connecting to the port")(other),
         })
 }

@@ -4,15 +4,15 @@ mod chrome;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::BufWriter;
-use std::path::PathBuf;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use portolan::{Domain, Event, EventKind, Trace, TraceError, TraceOptions};
-use portolan_measure::out;
+use portolan_measure::{MeasureError, out};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -58,10 +58,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     let (name, user) = top::which(args.domain.as_deref(), args.user)?;
     let domain = join(&name, user)?;
     let path = args.output.clone().unwrap_or_else(|| default_path(&name));
-    let failed = |source| CliError::Output {
-        path: path.clone(),
-        source,
-    };
+    let failed = |source| failure(&path, source);
     let trace = domain
         .trace_with(options(args))
         .map_err(|error| match error {
@@ -69,7 +66,11 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
             other => CliError::library("tracing the domain")(other),
         })?;
     // Not before the domain is ours: the file may be the one that another tracer writes.
-    let file = File::create(&path).map_err(failed)?;
+    let file: Box<dyn Write> = if is_standard(&path) {
+        Box::new(io::stdout())
+    } else {
+        Box::new(File::create(&path).map_err(failed)?)
+    };
     let mut out = Chrome::new(BufWriter::new(file), now()).map_err(failed)?;
     let summary = Recording {
         trace,
@@ -90,10 +91,29 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     .record(&mut out, &told)?;
     out.finish().map_err(failed)?;
     tell(&summary);
-    if args.json {
+    if args.json && is_standard(&path) {
+        // Serialising our own plain structs to memory cannot fail.
+        let text = serde_json::to_string(&summary).expect("plain data serialises");
+        eprintln!("{text}");
+    } else if args.json {
         out::print_json(&summary)?;
     }
     Ok(())
+}
+
+/// Whether events go to standard output.
+fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn failure(path: &Path, source: io::Error) -> CliError {
+    if is_standard(path) && source.kind() == io::ErrorKind::BrokenPipe {
+        return MeasureError::ReaderLeft.into();
+    }
+    CliError::Output {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// Joins a domain that others are in; it is not made.
@@ -152,7 +172,7 @@ struct Recording {
 
 impl Recording {
     /// Reads the rings until it is time, somebody says so, or the domain ends.
-    fn record(mut self, out: &mut Chrome<BufWriter<File>>, told: &AtomicBool) -> Result<Summary> {
+    fn record(mut self, out: &mut Chrome<impl Write>, told: &AtomicBool) -> Result<Summary> {
         let begun = Instant::now();
         let progress = ProgressBar::new_spinner();
         let mut shown = begun;
@@ -195,11 +215,7 @@ impl Recording {
     }
 
     /// Switches it off, and reads what is left.
-    fn finish(
-        mut self,
-        out: &mut Chrome<BufWriter<File>>,
-        mut events: Vec<Event>,
-    ) -> Result<Summary> {
+    fn finish(mut self, out: &mut Chrome<impl Write>, mut events: Vec<Event>) -> Result<Summary> {
         let drained = self.trace.finish(|event| events.push(event));
         let drained = drained.map_err(CliError::library("reading the trace"))?;
         self.write(out, &mut events)?;
@@ -209,15 +225,12 @@ impl Recording {
         Ok(self.summary)
     }
 
-    fn failed(&self, source: std::io::Error) -> CliError {
-        CliError::Output {
-            path: self.path.clone(),
-            source,
-        }
+    fn failed(&self, source: io::Error) -> CliError {
+        failure(&self.path, source)
     }
 
     /// Writes events, and empties the list.
-    fn write(&mut self, out: &mut Chrome<BufWriter<File>>, events: &mut Vec<Event>) -> Result<()> {
+    fn write(&mut self, out: &mut Chrome<impl Write>, events: &mut Vec<Event>) -> Result<()> {
         let mut names: HashMap<u16, Option<String>> = HashMap::new();
         for space in self.trace.spaces() {
             out.space(space).map_err(|source| self.failed(source))?;
@@ -261,8 +274,10 @@ fn tell(summary: &Summary) {
             "{lost} events were lost: the newest were kept; ask for larger rings (--ring) or fewer kinds (--events)"
         );
     }
-    eprintln!(
-        "{} is whole; open it in Perfetto (ui.perfetto.dev)",
-        file.display()
-    );
+    if !is_standard(file) {
+        eprintln!(
+            "{} is whole; open it in Perfetto (ui.perfetto.dev)",
+            file.display()
+        );
+    }
 }

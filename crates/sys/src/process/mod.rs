@@ -8,7 +8,7 @@ mod thread;
 
 pub(crate) use event::wait;
 pub use event::{EventFd, Ready, poll};
-pub use own::{spawn_quiet, user};
+pub use own::{dies_with_us, spawn_quiet, user};
 pub use pidfd::{PidFd, signal};
 pub use proc::{comm, start_time};
 pub use rustix::process::Signal;

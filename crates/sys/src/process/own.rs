@@ -1,7 +1,9 @@
-//! This process: whose it is, and threads of it that signals leave alone.
+//! This process: whose it is, threads of it that signals leave alone, commands that die with it.
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::ptr;
 use std::thread::{Builder, JoinHandle};
 
@@ -31,6 +33,24 @@ where
         .spawn(run);
     change_mask(&before);
     spawned
+}
+
+/// Has a command killed when the thread that starts it ends, so that it never outlives this
+/// process however that dies. What the command starts itself is not killed.
+pub fn dies_with_us(command: &mut Command) -> &mut Command {
+    let ours = rustix::process::getpid();
+    let ask = move || {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        // We may have died before that.
+        if rustix::process::getppid() == Some(ours) {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+    };
+    // SAFETY:
+    // - Between fork and exec: two system calls, no memory taken, no lock.
+    unsafe { command.pre_exec(ask) }
 }
 
 /// All signals but those that the processor raises.
