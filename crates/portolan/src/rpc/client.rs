@@ -1,87 +1,27 @@
 //! The client's end of a connection.
 
 use super::awaited::Waiters;
-use super::error::{ConnectError, RpcError};
-use super::hello::{Answer, Hello};
+use super::error::RpcError;
 use super::link::{self, Ends, LinkState, Stash};
 use super::method::{Method, pack};
 use super::parcel::{self, Parcels};
-use crate::channel::{ChannelOptions, Interrupter, Reader, ReaderOptions, Writer};
+use crate::Deadline;
+use crate::channel::{Interrupter, Reader, Writer};
 use crate::port::SendRight;
-use crate::{Access, Deadline, Domain, Message, PortOptions, Right};
 use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Status, Time};
 use portolan_shm::mark;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// How a client is to be.
-///
-/// ```
-/// use portolan::rpc::ClientOptions;
-/// use std::time::Duration;
-/// let patient = ClientOptions::default().limit(Duration::from_secs(60));
-/// # let _ = patient;
-/// ```
-#[derive(Clone, Debug)]
-pub struct ClientOptions {
-    limit: Duration,
-    period: Duration,
-    units: u64,
-    reliable: bool,
-    waiting: crate::Waiting,
-}
-
-impl Default for ClientOptions {
-    fn default() -> Self {
-        Self {
-            limit: Duration::from_secs(30),
-            period: Duration::from_millis(10),
-            units: link::UNITS,
-            reliable: false,
-            waiting: crate::Waiting::default(),
-        }
-    }
-}
-
-impl ClientOptions {
-    /// How long a call may take: its deadline, which travels with it. 30 s.
-    #[must_use]
-    pub fn limit(self, limit: Duration) -> Self {
-        Self { limit, ..self }
-    }
-
-    /// How long an answer may take before the server is asked: 10 ms.
-    #[must_use]
-    pub fn period(self, period: Duration) -> Self {
-        Self { period, ..self }
-    }
-
-    /// The channels are reliable ones, to compare: the transport is the same.
-    #[must_use]
-    pub fn reliable(self) -> Self {
-        Self {
-            reliable: true,
-            ..self
-        }
-    }
-
-    /// How callers wait for answers.
-    #[must_use]
-    pub fn waiting(self, waiting: crate::Waiting) -> Self {
-        Self { waiting, ..self }
-    }
-}
 
 /// A connection to a service; what clients made by `#[portolan::service]` call through. A
 /// clone is the same connection. Any number of threads may call at once.
 #[derive(Clone)]
 pub struct Stub {
     pub(super) connection: Arc<Connection>,
-    limit: Duration,
+    pub(super) limit: Duration,
 }
 
 pub(super) struct Connection {
@@ -109,90 +49,6 @@ pub(super) struct Inner {
 pub(super) const SOON: Duration = Duration::from_millis(20);
 
 impl Stub {
-    /// Connects: makes both channels, and presents them to the server at its port.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError`].
-    pub fn connect(
-        domain: &Domain,
-        name: &str,
-        service: &'static str,
-        methods: &[Method],
-        options: &ClientOptions,
-        deadline: Deadline,
-    ) -> Result<Self, ConnectError> {
-        let server = domain.connect(name, deadline)?;
-        let shape = ChannelOptions::unnamed().units(options.units).readers(1);
-        let shape = if options.reliable {
-            shape.reliable()
-        } else {
-            shape
-        };
-        let (up, down) = (domain.make_channel(&shape)?, domain.make_channel(&shape)?);
-        let writer = up.bind_writer()?;
-        let mut reader = down.bind_reader(ReaderOptions::default())?;
-        reader.set_waiting(options.waiting);
-        let interrupter = reader.interrupter();
-        let moves = methods.iter().any(Method::moves);
-        let hello = Hello {
-            service: service.to_owned(),
-            session: session(domain),
-            period: options.period,
-            moves,
-        };
-        let refused = |refused: crate::Refused<Right>| refused.error;
-        let mut message = Message::new(&hello.to_bytes())?;
-        message.attach(up).map_err(refused)?;
-        message.attach(down).map_err(refused)?;
-        let inbox = if moves {
-            let port = domain.bind(PortOptions::unnamed())?;
-            message.attach(port.make_send()).map_err(refused)?;
-            Some(port)
-        } else {
-            None
-        };
-        let mut answer = server.request_reply(message, Access::Later, deadline)?;
-        mark!("call.connected");
-        let name = name.to_owned();
-        let incarnation = match Answer::from_bytes(answer.header()) {
-            Some(Answer::Welcome { incarnation }) => incarnation,
-            Some(Answer::OtherService { service: theirs }) => {
-                return Err(ConnectError::OtherService {
-                    name,
-                    ours: service,
-                    theirs,
-                });
-            }
-            None => return Err(ConnectError::NotServed { name }),
-        };
-        let parcels = match (inbox, answer.take_rights().pop()) {
-            (Some(port), Some(Right::Send(to))) => Some(Arc::new(Parcels::new(to, port))),
-            _ => None,
-        };
-        let mut client = Client::new(link::settings(options.period), hello.session);
-        client.met(incarnation);
-        let inner = Inner {
-            client,
-            writer,
-            reader: Some(reader),
-            stash: Stash::default(),
-            state: LinkState::default(),
-            spare: Vec::new(),
-            waiters: Waiters::default(),
-        };
-        Ok(Self {
-            connection: Arc::new(Connection {
-                inner: Mutex::new(inner),
-                turn: Condvar::new(),
-                parcels,
-                server,
-                interrupter,
-            }),
-            limit: options.limit,
-        })
-    }
-
     /// The same connection, with another time limit for each call.
     #[must_use]
     pub fn within(&self, limit: Duration) -> Self {
@@ -382,6 +238,32 @@ impl Stub {
 }
 
 impl Connection {
+    pub(super) fn new(
+        client: Client,
+        writer: Writer,
+        mut reader: Reader,
+        parcels: Option<Arc<Parcels>>,
+        server: SendRight,
+    ) -> Self {
+        let interrupter = reader.interrupter();
+        let inner = Inner {
+            client,
+            writer,
+            reader: Some(reader),
+            stash: Stash::default(),
+            state: LinkState::default(),
+            spare: Vec::new(),
+            waiters: Waiters::default(),
+        };
+        Self {
+            inner: Mutex::new(inner),
+            turn: Condvar::new(),
+            parcels,
+            server,
+            interrupter,
+        }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -605,12 +487,4 @@ impl<R> Drop for Pending<R> {
     fn drop(&mut self) {
         self.give_up();
     }
-}
-
-/// A number that no other connection of the domain has.
-fn session(domain: &Domain) -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: only that they differ matters.
-    let next = NEXT.fetch_add(1, Ordering::Relaxed);
-    (u64::from(domain.space()) << 56) ^ (link::now().0 << 8) ^ next
 }

@@ -27,6 +27,7 @@ struct Desk {
 
 /// One client.
 pub(super) struct Connection {
+    session: u64,
     /// Of its reader.
     interrupter: Interrupter,
     inner: Mutex<Inner>,
@@ -63,6 +64,7 @@ impl Connection {
         period: Duration,
     ) -> Self {
         Self {
+            session: protocol.session(),
             interrupter,
             inner: Mutex::new(Inner {
                 protocol,
@@ -84,6 +86,11 @@ impl Connection {
         let inner = self.inner.into_inner();
         let inner = inner.unwrap_or_else(PoisonError::into_inner);
         (inner.protocol, inner.writer, self.parcels, self.period)
+    }
+
+    /// Its client's session.
+    pub(super) fn session(&self) -> u64 {
+        self.session
     }
 
     /// What its transport has seen.

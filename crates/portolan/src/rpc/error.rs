@@ -1,6 +1,6 @@
 //! Why a call has no result, and whose fault it is.
 
-use crate::channel::{BindChannelError, MakeChannelError};
+use crate::channel::{BindChannelError, FindChannelError, MakeChannelError, WriteError};
 use crate::{BindError, Disowned, MessageError, RequestError};
 use portolan_proto::{Closed, NotCalled};
 
@@ -120,6 +120,18 @@ pub enum ConnectError {
     /// The peer's: it did not answer.
     #[error("the server did not answer: {0}")]
     Unanswered(#[from] RequestError),
+    /// Nobody is called over a channel under this name.
+    #[error(transparent)]
+    NoChannel(#[from] FindChannelError),
+    /// The state's, or the server's: it was called, and nobody answered.
+    #[error("nobody answered over the channel for {name:?}: is it served with `on_channel`?")]
+    Unheard {
+        /// What was called.
+        name: String,
+    },
+    /// It cannot be called.
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// No channels.
     #[error(transparent)]
     Channel(#[from] MakeChannelError),
@@ -141,6 +153,12 @@ pub enum ServeError {
     /// The name is taken, or there is no port.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// No channel to be called on ([`super::ServerOptions::on_channel`]).
+    #[error(transparent)]
+    Channel(#[from] MakeChannelError),
+    /// It cannot be listened to.
+    #[error(transparent)]
+    Listen(#[from] BindChannelError),
     /// The system's: no thread.
     #[error("no thread to serve with: {0}")]
     Thread(#[from] std::io::Error),

@@ -24,6 +24,8 @@ pub(super) enum Answer {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Moving {
     pub(super) service: String,
+    /// Under which it is served.
+    pub(super) name: String,
     pub(super) incarnation: u64,
     pub(super) clients: usize,
 }

@@ -62,12 +62,15 @@
 //! | a server that moves | [`Server::move_to`], [`take_over`]: its clients notice nothing |
 //! | deaths | [`RpcError::ServerDied`] at once, by the channel and the server's port |
 //!
-//! The client makes both channels and presents them at the server's port. Arguments and
+//! The client makes both channels and presents them at the server's port, or over a channel
+//! that everybody knows ([`ClientOptions::over_channel`]). Arguments and
 //! results are written by `serde` in the `postcard` format, extents go through a port.
 
 mod awaited;
 mod client;
+mod connect;
 mod connection;
+mod door;
 mod error;
 mod hello;
 mod link;
@@ -80,7 +83,8 @@ mod task;
 mod work;
 
 pub use awaited::Awaited;
-pub use client::{ClientOptions, Pending, Stub};
+pub use client::{Pending, Stub};
+pub use connect::ClientOptions;
 pub use error::{CallError, ConnectError, RpcError, ServeError};
 pub use method::{Dispatch, Method, NotDispatched, Service};
 pub use moving::{MoveError, take_over};

@@ -97,6 +97,7 @@ impl Server {
     ) -> Result<(), MoveError> {
         let deadline = deadline.into();
         let (service, incarnation) = self.shared().identity();
+        let name = self.shared().served_as().to_owned();
         let (port, connections) = self.dismantle();
         mark!("serve.dismantled");
         let Some(port) = port else {
@@ -110,6 +111,7 @@ impl Server {
         }
         let moving = Moving {
             service: service.to_owned(),
+            name,
             incarnation,
             clients: clients.len(),
         };
@@ -190,7 +192,14 @@ pub fn take_over<S: Service>(
         let message = from.receive(Access::Now, deadline)?;
         connections.push(unpack(message)?.ok_or(MoveError::NotThis { service: S::NAME })?);
     }
-    let server = Server::new(domain, port, service, options, moving.incarnation)?;
+    let server = Server::new(
+        domain,
+        port,
+        &moving.name,
+        service,
+        options,
+        moving.incarnation,
+    )?;
     for (protocol, up, down, parcels, period) in connections {
         let reader = up.bind_reader(ReaderOptions::default())?;
         let writer = down.bind_writer()?;

@@ -1,18 +1,17 @@
 //! The server: its port, its connections, its threads.
 
 use super::connection::Connection;
+use super::door;
 use super::error::ServeError;
-use super::hello::{Answer, Hello};
 use super::link;
 use super::method::{Dispatch, Method, NotDispatched, Service};
 use super::parcel::Parcels;
 use super::task::{MethodFuture, OwnedCall, Spawner, Task};
 use super::work::Crew;
-use crate::channel::{Channel, Reader, ReaderOptions, Writer};
-use crate::port::{ReceiveRight, Request, SendRight};
-use crate::{Access, Deadline, Domain, Message, PortOptions, Right, WhenFull};
+use crate::channel::{Interrupter, Reader, ReaderOptions, Writer};
+use crate::port::{ReceiveRight, SendRight};
+use crate::{Domain, Message, PortOptions, WhenFull};
 use portolan_proto::{Server as Protocol, ServerCounts};
-use portolan_shm::mark;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -44,6 +43,7 @@ pub struct ServerOptions {
     tasks: Option<Spawner>,
     queue: usize,
     waiting: crate::Waiting,
+    on_channel: bool,
 }
 
 impl Default for ServerOptions {
@@ -53,6 +53,7 @@ impl Default for ServerOptions {
             tasks: None,
             queue: 1024,
             waiting: crate::Waiting::default(),
+            on_channel: false,
         }
     }
 }
@@ -119,6 +120,16 @@ impl ServerOptions {
         }
     }
 
+    /// Clients may also present themselves over a channel that everybody knows
+    /// ([`super::ClientOptions::over_channel`]).
+    #[must_use]
+    pub fn on_channel(self) -> Self {
+        Self {
+            on_channel: true,
+            ..self
+        }
+    }
+
     /// How threads wait for calls.
     #[must_use]
     pub fn waiting(self, waiting: crate::Waiting) -> Self {
@@ -133,6 +144,7 @@ impl std::fmt::Debug for ServerOptions {
             .field("tasks", &self.tasks.is_some())
             .field("queue", &self.queue)
             .field("waiting", &self.waiting)
+            .field("on_channel", &self.on_channel)
             .finish()
     }
 }
@@ -143,12 +155,16 @@ pub struct Server {
     shared: Arc<Shared>,
     door: Option<JoinHandle<Option<ReceiveRight>>>,
     right: SendRight,
+    /// The thread that lets in over the channel.
+    listener: Option<(Interrupter, JoinHandle<()>)>,
 }
 
 pub(super) struct Shared {
     pub(super) service: Arc<dyn Serves>,
     pub(super) crew: Crew,
     waiting: crate::Waiting,
+    /// Under which it is served.
+    name: String,
     /// Higher for each later server.
     incarnation: u64,
     stopping: AtomicBool,
@@ -208,17 +224,24 @@ pub fn serve<S: Service>(
     options: &ServerOptions,
 ) -> Result<Server, ServeError> {
     let port = domain.bind(PortOptions::named(name).synchronous())?;
-    Server::new(domain, port, service, options, link::now().0)
+    Server::new(domain, port, name, service, options, link::now().0)
 }
 
 impl Server {
     pub(super) fn new<S: Service>(
         domain: &Domain,
         port: ReceiveRight,
+        name: &str,
         service: S,
         options: &ServerOptions,
         incarnation: u64,
     ) -> Result<Self, ServeError> {
+        let channel = if options.on_channel {
+            let channel = door::find_or_make(domain, name)?;
+            Some(channel.bind_reader(ReaderOptions::default())?)
+        } else {
+            None
+        };
         let right = port.make_send();
         let shared = Arc::new(Shared {
             service: Arc::new(service),
@@ -227,19 +250,30 @@ impl Server {
                 None => Crew::new(options.concurrency, options.queue)?,
             },
             waiting: options.waiting,
+            name: name.to_owned(),
             incarnation,
             stopping: AtomicBool::new(false),
             connections: Mutex::default(),
         });
-        let (inside, domain) = (Arc::clone(&shared), domain.clone());
+        let (inside, at) = (Arc::clone(&shared), domain.clone());
         let door = thread::Builder::new()
             .name("portolan-rpc-door".to_owned())
-            .spawn(move || inside.keep_door(&domain, port))?;
-        Ok(Self {
+            .spawn(move || inside.keep_door(&at, port))?;
+        let mut server = Self {
             shared,
             door: Some(door),
             right,
-        })
+            listener: None,
+        };
+        if let Some(mut reader) = channel {
+            let interrupter = reader.interrupter();
+            let (inside, domain) = (Arc::clone(&server.shared), domain.clone());
+            let listener = thread::Builder::new()
+                .name("portolan-rpc-listener".to_owned())
+                .spawn(move || inside.keep_listening(&domain, reader))?;
+            server.listener = Some((interrupter, listener));
+        }
+        Ok(server)
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -264,6 +298,10 @@ impl Server {
         // An empty request wakes it. If there is no room it is awake.
         let _pending = self.right.request(Message::default(), WhenFull::Fail);
         let port = door.join().ok()?;
+        if let Some((interrupter, listener)) = self.listener.take() {
+            interrupter.interrupt();
+            let _ = listener.join();
+        }
         for (connection, _) in &*self.shared.connections() {
             connection.interrupt();
         }
@@ -306,6 +344,11 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Under which name it is served.
+    pub(super) fn served_as(&self) -> &str {
+        &self.name
+    }
+
     /// What is served, and as which server.
     pub(super) fn identity(&self) -> (&'static str, u64) {
         (self.service.name(), self.incarnation)
@@ -315,57 +358,10 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Lets clients in.
-    fn keep_door(
-        self: &Arc<Self>,
-        domain: &Domain,
-        mut port: ReceiveRight,
-    ) -> Option<ReceiveRight> {
-        while !self.is_stopping() {
-            match port.get_request(Access::Later, Deadline::NEVER) {
-                // What is refused is dropped: the client hears of it.
-                Ok(request) => drop(self.let_in(domain, request)),
-                Err(_) => return None,
-            }
-        }
-        Some(port)
-    }
-
-    fn let_in(self: &Arc<Self>, domain: &Domain, mut request: Request) -> Option<()> {
-        let hello = Hello::from_bytes(request.message.header())?;
-        let mut rights = request.message.take_rights().into_iter();
-        let service = self.service.name();
-        if hello.service != service {
-            let answer = Answer::OtherService {
-                service: service.to_owned(),
-            };
-            let _ = request.reply(Message::new(&answer.to_bytes()).ok()?);
-            return None;
-        }
-        let (Some(Right::Segment(up)), Some(Right::Segment(down))) = (rights.next(), rights.next())
-        else {
-            return None;
-        };
-        let (up, down) = (Channel::try_from(up).ok()?, Channel::try_from(down).ok()?);
-        let reader = up.bind_reader(ReaderOptions::default()).ok()?;
-        let writer = down.bind_writer().ok()?;
-        let incarnation = self.incarnation;
-        let answer = Answer::Welcome { incarnation };
-        let mut answer = Message::new(&answer.to_bytes()).ok()?;
-        let mut parcels = None;
-        if hello.moves {
-            let Some(Right::Send(to)) = rights.next() else {
-                return None;
-            };
-            let port = domain.bind(PortOptions::unnamed()).ok()?;
-            answer.attach(port.make_send()).ok()?;
-            parcels = Some(Arc::new(Parcels::new(to, port)));
-        }
-        let settings = link::settings(hello.period);
-        let protocol = Protocol::new(settings, hello.session, incarnation);
-        self.connect(protocol, reader, writer, parcels, hello.period)?;
-        mark!("serve.let_in");
-        request.reply(answer).ok()
+    /// Whether a client of this session is connected.
+    pub(super) fn knows(&self, session: u64) -> bool {
+        let connections = self.connections();
+        connections.iter().any(|(c, _)| c.session() == session)
     }
 
     /// Begins to serve a client.

@@ -3,5 +3,6 @@
 mod awaited;
 mod calls;
 mod deaths;
+mod rendezvous;
 mod service;
 mod tasks;
