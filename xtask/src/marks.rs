@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 154] = [
+pub(crate) static MARKS: [&str; 155] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -106,6 +106,7 @@ pub(crate) static MARKS: [&str; 154] = [
     "leave.host",
     "leave.resigned",
     "leave.returned",
+    "leave.told",
     "receive.before_retire",
     "receive.before_take",
     "receive.mark_off",
@@ -187,7 +188,9 @@ pub(crate) fn passer(name: &str) -> Passer {
     match name {
         "host.return" | "host.contest" | "host.contested" | "host.won" | "host.counted"
         | "host.look" | "host.ready" => Passer::Successor,
-        "host.resign" | "host.resigned" | "leave.host" | "leave.resigned" => Passer::LeavingHost,
+        "host.resign" | "host.resigned" | "leave.host" | "leave.resigned" | "leave.told" => {
+            Passer::LeavingHost
+        }
         "leave.begin" | "leave.dead" => Passer::Leaver,
         "join.answered" | "join.mapped" | "join.live" | "join.arrived" => Passer::Newcomer,
         "join.before_listen" | "join.listening" | "join.created" | "join.hosting" => {

@@ -293,8 +293,12 @@ impl Host {
         }
         resign(member);
         portolan_shm::mark!("leave.resigned");
-        // Only now the connections close, so whoever sees that finds the role vacant.
-        drop(self);
+        // Only now the connections close, so whoever sees that finds the role vacant. It may
+        // have succeeded us, and died, before the others see it.
+        for watched in self.watched {
+            drop(watched);
+            portolan_shm::mark!("leave.told");
+        }
     }
 }
 

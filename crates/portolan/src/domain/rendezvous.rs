@@ -430,14 +430,22 @@ pub(super) fn garbled(what: &'static str, found: u64, wanted: u64) -> JoinError 
 /// Whether we can tell that the host dies: its process id means the same to us.
 fn sees_host(member: &Member, connection: &Descriptor) -> bool {
     let word = super::hosting(member);
-    let entry = member.tables().spaces.get(usize::from(word.space));
-    if !matches!(entry.map(space::owner), Some(Owner::Dead)) {
+    let Some(entry) = member.tables().spaces.get(usize::from(word.space)) else {
+        return true;
+    };
+    if !matches!(space::owner(entry), Owner::Dead) {
         return true;
     }
     // It has died since it welcomed us, or is alive in another namespace. The dead have let
     // go of their connections before anybody hears of their death.
     let ended = poll(&[connection.as_fd()], Some(Instant::now()));
-    ended.is_ok_and(|r| r.iter().any(|r| r.hangup)) || super::hosting(member) != word
+    if ended.is_ok_and(|r| r.iter().any(|r| r.hangup)) || super::hosting(member) != word {
+        return true;
+    }
+    // Or another one welcomed us, and is leaving; its successor has died. From within another
+    // namespace we would not see who first listened, dead or alive.
+    let sees_first = socket::peer(connection).is_ok_and(|first| first.pid != 0);
+    sees_first && space::is_gone(entry)
 }
 
 /// Maps a region that the host has sent.

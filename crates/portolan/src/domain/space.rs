@@ -41,6 +41,17 @@ pub(super) fn owner(entry: &SpaceEntry) -> Owner {
     }
 }
 
+/// Whether no process has the id that an entry names, as far as we can tell.
+pub(super) fn is_gone(entry: &SpaceEntry) -> bool {
+    let Ok(pid) = u32::try_from(entry.pid.load(Ordering::Relaxed)) else {
+        return true;
+    };
+    match PidFd::open(pid) {
+        Ok(pidfd) => pidfd.is_dead(),
+        Err(error) => error.raw_os_error() == Some(ESRCH),
+    }
+}
+
 /// Whether the process that an entry names runs another program by now.
 ///
 /// Its memory then is gone as if it had died, and nothing of ours is left in it; yet the

@@ -138,6 +138,11 @@ impl Child {
 
     pub(crate) fn stop(&self) {
         self.signal(portolan_sys::process::Signal::STOP);
+        self.stopped();
+    }
+
+    /// Waits until it has stopped.
+    pub(crate) fn stopped(&self) {
         let stat = format!("/proc/{}/stat", self.pid());
         until("the child has stopped", || {
             std::fs::read_to_string(&stat).is_ok_and(|s| s.contains(") T "))
@@ -277,6 +282,10 @@ impl State {
             }
             ["check"] => Ok(debug(self.domain().check())),
             #[cfg(feature = "marks")]
+            ["stop", "at", mark] => {
+                crate::marks::stop_at(mark);
+                Ok("done".to_owned())
+            }
             ["die", "at", mark] => {
                 crate::marks::die_at(mark);
                 Ok("done".to_owned())

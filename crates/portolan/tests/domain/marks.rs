@@ -2,21 +2,37 @@
 //! the domain, and the others finish it.
 
 use crate::child::{Child, unique, until};
+use portolan_sys::process::{PidFd, Signal};
 use std::sync::OnceLock;
+use std::time::Duration;
 
-static DEADLY: OnceLock<String> = OnceLock::new();
+/// The mark at which something happens to this process, and what.
+static DEADLY: OnceLock<(String, Signal)> = OnceLock::new();
 
 /// Kills this process the next time that it passes the mark.
 pub(crate) fn die_at(mark: &str) {
-    DEADLY.set(mark.to_owned()).unwrap();
-    portolan_shm::mark::install(|mark| {
-        if DEADLY.get().is_some_and(|deadly| deadly == mark) {
-            let own = portolan_sys::process::PidFd::open(std::process::id()).unwrap();
-            portolan_sys::process::signal(&own, portolan_sys::process::Signal::KILL).unwrap();
-            // The signal comes before the call returns to this thread, or never mind.
-            std::thread::park();
+    DEADLY.set((mark.to_owned(), Signal::KILL)).unwrap();
+    portolan_shm::mark::install(passed);
+}
+
+/// Stops this process whenever it passes the mark.
+pub(crate) fn stop_at(mark: &str) {
+    DEADLY.set((mark.to_owned(), Signal::STOP)).unwrap();
+    portolan_shm::mark::install(passed);
+}
+
+fn passed(mark: &'static str) {
+    if let Some((deadly, signal)) = DEADLY.get()
+        && deadly == mark
+    {
+        let own = PidFd::open(std::process::id()).unwrap();
+        portolan_sys::process::signal(&own, *signal).unwrap();
+        // The signal may come to another thread first, and to this one a moment later.
+        match *signal {
+            Signal::KILL => std::thread::park(),
+            _ => std::thread::sleep(Duration::from_millis(50)),
         }
-    });
+    }
 }
 
 const RECLAIM: [&str; 25] = [
@@ -176,6 +192,28 @@ fn a_newcomer_dies_at_every_step_of_joining() {
     }
 }
 
+/// Who welcomed it is leaving, and whoever followed that one has died.
+#[test]
+fn a_newcomer_gets_in_although_its_host_has_gone_and_the_next_one_has_died() {
+    let name = unique("between");
+    let mut host = Child::joined(&name);
+    let mut second = Child::joined(&name);
+    let mut newcomer = Child::new();
+    assert_eq!(newcomer.ask("stop at join.mapped"), "done");
+    newcomer.tell(&format!("join {name}"));
+    newcomer.stopped();
+    assert_eq!(second.ask("die at host.won"), "done");
+    // It has closed the second one's connection, and not yet the newcomer's.
+    assert_eq!(host.ask("stop at leave.told"), "done");
+    host.tell("leave");
+    host.stopped();
+    until("the second one dies", || second.ended());
+    newcomer.resume();
+    let answer = newcomer.answer();
+    assert!(answer.starts_with("space "), "{answer}");
+    until("the newcomer hosts", || newcomer.is_host());
+}
+
 #[test]
 fn a_creator_dies_at_every_step_of_creating() {
     let marks = [
@@ -237,6 +275,7 @@ fn somebody_dies_at_every_step_of_leaving() {
         "host.resign",
         "host.resigned",
         "leave.resigned",
+        "leave.told",
     ] {
         let name = unique("leaving");
         let mut host = Child::joined(&name);
@@ -245,7 +284,7 @@ fn somebody_dies_at_every_step_of_leaving() {
         let by_host = !matches!(mark, "leave.begin" | "leave.dead");
         let as_host = matches!(
             mark,
-            "leave.host" | "host.resign" | "host.resigned" | "leave.resigned"
+            "leave.host" | "host.resign" | "host.resigned" | "leave.resigned" | "leave.told"
         );
         let dying = if by_host { &mut host } else { &mut second };
         assert_eq!(dying.ask(&format!("die at {mark}")), "done");
