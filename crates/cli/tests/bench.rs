@@ -144,7 +144,13 @@ fn signals_by_delivery_and_beside_others() {
         .iter()
         .map(|row| (row["case"].as_str().unwrap(), row["mode"].as_str().unwrap()))
         .collect();
-    for delivery in [("signal", "poll"), ("signal", "block")] {
+    let deliveries = [
+        ("signal", "poll"),
+        ("signal", "block"),
+        ("signal by descriptor", "block"),
+        ("signal", "upcall"),
+    ];
+    for delivery in deliveries {
         assert!(own.contains(&delivery), "{delivery:?} in {own:?}");
     }
     for others in [
@@ -157,6 +163,12 @@ fn signals_by_delivery_and_beside_others() {
         let row = rows.iter().find(|row| row["case"] == *case).unwrap();
         assert_eq!(row["yardstick"], "portolan, signal");
     }
+    // Monitor-wait has a row, or a reason.
+    let text = succeeds(&["bench", "signal", "--quick", "--json", "--filter", "upcall"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let monitored = own.contains(&("signal", "monitor"));
+    let left_out = report["left_out"][0]["what"] == "monitor-wait";
+    assert!(monitored != left_out, "{report}");
     let budgets = budgets("signal", "beside 100 ranges");
     assert_eq!(budgets[0]["must"], 1.2);
     assert_eq!(budgets[0]["rows"], 1);

@@ -81,6 +81,10 @@ pub enum Mode {
     Poll,
     /// Asleep.
     Block,
+    /// Stopped until a line is written.
+    Monitor,
+    /// Busy with something else, and interrupted.
+    Upcall,
 }
 
 /// What happens to the sender's access when it sends.
@@ -118,6 +122,8 @@ pub enum Shape {
     IdlePorts,
     /// While `portolan top` looks at the domain.
     Watched,
+    /// Woken by the descriptor of a wait set.
+    Descriptor,
     /// Beside the handlers of so many other ranges, of one listener that is never told.
     Ranges(u32),
     /// Beside so many listeners that are never told, each with a range of its own.
@@ -281,9 +287,11 @@ impl Case {
             System::Signal => parts.push(self.signal_name()),
             _ => parts.push(
                 match self.shape {
-                    Shape::Plain | Shape::Idle | Shape::Ranges(_) | Shape::Listeners(_) => {
-                        "message"
-                    }
+                    Shape::Plain
+                    | Shape::Idle
+                    | Shape::Descriptor
+                    | Shape::Ranges(_)
+                    | Shape::Listeners(_) => "message",
                     Shape::Header { queued: false } => "header",
                     Shape::Header { queued: true } => "header, queued",
                     Shape::Sparse => "word/page",
@@ -317,6 +325,7 @@ impl Case {
 
     fn signal_name(&self) -> String {
         match self.shape {
+            Shape::Descriptor => "signal by descriptor".to_owned(),
             Shape::Ranges(ranges) => format!("signal beside {ranges} ranges"),
             Shape::Listeners(listeners) => format!("signal beside {listeners} listeners"),
             _ => "signal".to_owned(),
@@ -348,6 +357,8 @@ impl Mode {
         match self {
             Self::Poll => "poll",
             Self::Block => "block",
+            Self::Monitor => "monitor",
+            Self::Upcall => "upcall",
         }
     }
 }

@@ -33,7 +33,8 @@
 //! | ask and answer | [`SendRight::request_reply`], [`ReceiveRight::get_request`], [`Request`] |
 //! | pass rights on, hear of deaths | [`Right`], [`Notice`], [`SendRight::watch`] |
 //! | share memory | [`Domain::make_segment`], [`Segment`]; to be read only, [`Domain::share_extent`] |
-//! | be told of an address | [`Domain::signal`], [`Listener`] |
+//! | be told of an address | [`Domain::signal`], [`Listener`], [`Delivery`] |
+//! | have descriptors, timers and Unix signals signal one | [`Domain::bind_address`] |
 //! | stream messages to any number of readers | [`Domain::make_channel`], [`channel`] |
 //! | publish and subscribe | [`Domain::publisher`], [`Domain::subscriber`] |
 //! | call methods of a trait in another process | [`rpc`], [`macro@service`] |
@@ -237,7 +238,10 @@ pub use portolan_derive::service;
 pub use portolan_shm::owner::OwnerError;
 pub use segment::{Segment, SegmentError};
 pub use shared_extent::{ShareError, SharedExtent};
-pub use signal::{Given, HandlerId, Listener, ListenerOptions, Outbox, SignalError};
+pub use signal::{
+    Delivery, Given, HandlerId, Listener, ListenerOptions, Note, Origin, Outbox, SignalError,
+    Source, SourceError,
+};
 pub use survey::{
     AGES, Holder, HoldingSurvey, MemorySurvey, PortKind, PortState, PortSurvey, SpaceState,
     SpaceSurvey, Survey,
@@ -245,7 +249,8 @@ pub use survey::{
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
 pub use wait::Waiting;
 pub use wait_set::{
-    AddError, AddReaderError, Ready, Token, WaitError, WaitSet, WaitSetError, WhyNoReader,
+    AddError, AddListenerError, AddReaderError, Ready, Token, WaitError, WaitSet, WaitSetError,
+    WhyNoListener, WhyNoReader,
 };
 
 /// What happens to the sender's access to an extent that it sends.

@@ -4,11 +4,12 @@ use crate::domain::Link;
 use crate::extent::Cache;
 use crate::guard::Guard;
 use crate::region::Region;
+use crate::signal::{Sources, Threads};
 use crate::{Disowned, Protection};
 use portolan_shm::owner::OwnerRow;
 use portolan_shm::region::Tables;
 use portolan_shm::rights::RightRow;
-use std::sync::Mutex;
+use std::sync::{Mutex, Weak};
 
 /// What every handle of this process in one domain shares.
 pub(crate) struct Member {
@@ -26,6 +27,10 @@ pub(crate) struct Member {
     pub(crate) protection: Protection,
     /// Extents near at hand.
     pub(crate) cache: Mutex<Cache>,
+    /// What signals addresses of ours.
+    pub(crate) sources: Mutex<Weak<Sources>>,
+    /// Threads that were interrupted by our signals.
+    pub(crate) threads: Threads,
     /// The thread that watches the host, or hosts; its drop leaves the domain.
     pub(crate) link: Link,
 }

@@ -102,6 +102,14 @@ fn request_reply() {
 }
 
 #[test]
+fn one_wait() {
+    says(
+        "one_wait",
+        &["row is 7", "text is \"hello\"", "tick", "a child has ended"],
+    );
+}
+
+#[test]
 fn rights() {
     says(
         "rights",

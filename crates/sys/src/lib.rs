@@ -12,6 +12,7 @@
 //! | [`bell`] | a descriptor that becomes readable when a futex word changes |
 //! | [`monitor`] | waiting in user mode until a line is written |
 //! | [`upcall`] | code that a signal makes run on a chosen thread |
+//! | [`watch`] | many descriptors, timers and Unix signals at once |
 //! | [`process`] | pidfds, `/proc/PID`, poll, eventfd |
 //! | [`socket`] | sequenced-packet Unix sockets that carry descriptors |
 //! | [`mqueue`] | POSIX message queues, as a peer to measure against |
@@ -50,3 +51,4 @@ pub mod ticks;
 mod time;
 pub mod upcall;
 pub mod userfault;
+pub mod watch;

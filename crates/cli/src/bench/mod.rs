@@ -58,7 +58,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         }
         _ => harness::measure(&groups, effort(args), &cpus)?,
     };
-    Ok(report::print(&machine, &measured, args.json)?)
+    let left_out = match args.kind {
+        BenchKind::Signal => signal::left_out(),
+        _ => Vec::new(),
+    };
+    Ok(report::print(&machine, &measured, &left_out, args.json)?)
 }
 
 /// Long enough that a slice sees the steady state, short enough that drift of the

@@ -19,6 +19,15 @@ struct Report<'a> {
     machine: &'a Machine,
     rows: Vec<Row>,
     budgets: Vec<Verdict>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    left_out: &'a [LeftOut],
+}
+
+/// Rows that this machine cannot have.
+#[derive(Debug, Serialize)]
+pub(crate) struct LeftOut {
+    pub(crate) what: &'static str,
+    pub(crate) why: &'static str,
 }
 
 #[derive(Serialize)]
@@ -70,13 +79,19 @@ impl Row {
 }
 
 /// Prints the rows as asked.
-pub(crate) fn print(machine: &Machine, measured: &[Measured], json: bool) -> Result<()> {
+pub(crate) fn print(
+    machine: &Machine,
+    measured: &[Measured],
+    left_out: &[LeftOut],
+    json: bool,
+) -> Result<()> {
     let budgets = budget::judge(measured);
     if json {
         return out::print_json(&Report {
             machine,
             rows: measured.iter().map(Row::new).collect(),
             budgets,
+            left_out,
         });
     }
     let mut text = format!("{machine}\n");
@@ -89,6 +104,9 @@ pub(crate) fn print(machine: &Machine, measured: &[Measured], json: bool) -> Res
         text += &format!("\n{heading_}\n{}", table(rows));
     }
     text += &legend(measured);
+    for LeftOut { what, why } in left_out {
+        text += &format!("\nleft out: {what}: {why}\n");
+    }
     if !budgets.is_empty() {
         text += &format!("\n{}", verdicts(&budgets));
     }
@@ -106,6 +124,8 @@ fn heading(case: &Case) -> String {
             let mode = match case.mode {
                 Mode::Poll => "polling",
                 Mode::Block => "blocking",
+                Mode::Monitor => "monitor-wait",
+                Mode::Upcall => "upcalls",
             };
             format!("{}, {}, {mode}", out::size(case.bytes), unit.name())
         }

@@ -4,9 +4,11 @@
 //! more kinds of row show that what is not told does not cost: beside other ranges of all
 //! sizes, and beside other listeners, which stand for members that are not interested.
 
+use portolan::Delivery;
 use portolan_measure::case::{Case, Mode, Payload, Protection, Shape, System};
 
 use super::budget::{Budget, Measure};
+use super::report::LeftOut;
 use super::{Entry, Group};
 
 /// How many others there are in the rows that have them; the row without them has one
@@ -25,6 +27,18 @@ const OTHERWISE: Budget = Budget::new(
     1.2,
     Some(1.05),
 );
+
+/// What the processor does not have.
+pub(super) fn left_out() -> Vec<LeftOut> {
+    let monitor = LeftOut {
+        what: "monitor-wait",
+        why: "the processor, or its hypervisor, offers neither umwait nor mwaitx",
+    };
+    match Delivery::monitor_instruction() {
+        Some(_) => Vec::new(),
+        None => vec![monitor],
+    }
+}
 
 /// One group: the limit, the deliveries, and signals beside others.
 pub(super) fn plan() -> Vec<Group> {
@@ -48,11 +62,24 @@ pub(super) fn plan() -> Vec<Group> {
         mode: Mode::Block,
         ..polled.clone()
     };
+    let descriptor = Case {
+        shape: Shape::Descriptor,
+        ..doorbell.clone()
+    };
+    let by = |mode| Case {
+        mode,
+        ..polled.clone()
+    };
     let mut rows = vec![
         Entry::new(polled.clone()).tagged(Some(POLLED)),
         Entry::new(futex.clone()),
         Entry::new(doorbell).against(&futex),
+        Entry::new(descriptor).against(&futex),
+        Entry::new(by(Mode::Upcall)),
     ];
+    if Delivery::monitor_instruction().is_some() {
+        rows.insert(1, Entry::new(by(Mode::Monitor)));
+    }
     let shapes = OTHERS
         .map(Shape::Ranges)
         .into_iter()

@@ -10,7 +10,6 @@ mod pages;
 mod rpc;
 mod scaling;
 mod setup;
-mod signals;
 mod table4;
 mod table5;
 mod tables;
@@ -29,7 +28,6 @@ pub(crate) const ALL: &[&Experiment] = &[
     &ablations::EXPERIMENT,
     &chain::EXPERIMENT,
     &neighbour::EXPERIMENT,
-    &signals::EXPERIMENT,
     &rpc::EXPERIMENT,
     &setup::EXPERIMENT,
     &scaling::EXPERIMENT,

@@ -71,7 +71,9 @@ impl Iceoryx {
         };
         let event = match case.mode {
             Mode::Poll => None,
-            Mode::Block => Some((notifier(&node, &ours)?, listener(&node, &theirs)?)),
+            Mode::Block | Mode::Monitor | Mode::Upcall => {
+                Some((notifier(&node, &ours)?, listener(&node, &theirs)?))
+            }
         };
         Ok(Self {
             ports,

@@ -154,7 +154,7 @@ fn waiting(case: &Case) -> Waiting {
     match case.mode {
         Mode::Poll => Waiting::Poll,
         Mode::Block if streams(case) => Waiting::Adaptive,
-        Mode::Block => Waiting::Sleep,
+        Mode::Block | Mode::Monitor | Mode::Upcall => Waiting::Sleep,
     }
 }
 

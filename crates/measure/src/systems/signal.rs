@@ -4,12 +4,15 @@
 //! behind them what handlers of a third party are told of, where a row has any. Both
 //! sides say how they want to be told by the case's mode.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-use portolan::{Deadline, Domain, Listener, ListenerOptions, Segment, Waiting};
+use portolan::{
+    Deadline, Delivery, Domain, Listener, ListenerOptions, Note, Segment, Token, WaitSet, Waiting,
+};
 
 use super::Endpoint;
-use super::memory::LINE_PAIR;
+use super::memory::{LINE_PAIR, Spin};
 use super::portolan::{MEETING, join, parent};
 use crate::case::{Case, Mode, Placement, Shape};
 use crate::error::{MeasureError, Result};
@@ -26,27 +29,89 @@ const LENGTHS: [usize; 4] = [64, 512, 4096, 1000];
 /// One side of a row of signals.
 pub(crate) struct Signal {
     to: usize,
-    listener: Listener,
+    told: Told,
     /// Who has handlers and is never told.
     _beside: Vec<Listener>,
     _segment: Segment,
     domain: Domain,
 }
 
+/// How one side is told.
+enum Told {
+    /// It waits, in whatever way.
+    Waits(Listener),
+    /// It waits for a descriptor.
+    Descriptor(WaitSet, Token),
+    /// It is interrupted while it computes, and then sees that it was.
+    Interrupted {
+        _listener: Listener,
+        note: Arc<Note>,
+        seen: u64,
+        spin: Spin,
+    },
+}
+
+impl Told {
+    fn new(case: &Case, domain: &Domain, range: std::ops::Range<usize>) -> Result<Self> {
+        let options = ListenerOptions::default().waiting(Waiting::Sleep);
+        let mut listener = domain.listen(options).map_err(listening)?;
+        let delivery = match (case.mode, case.placement) {
+            (Mode::Upcall, _) => {
+                let (_, note) = listener.note(range).map_err(listening)?;
+                return Ok(Self::Interrupted {
+                    _listener: listener,
+                    note,
+                    seen: 0,
+                    spin: Spin::new(case),
+                });
+            }
+            (Mode::Poll, Placement::TwoCpus) => Delivery::POLLED,
+            (Mode::Monitor, Placement::TwoCpus) => Delivery::MONITORED,
+            // Polling on one CPU would only keep the other side from running.
+            _ => Delivery::DOORBELL,
+        };
+        listener.on_by(delivery, range, |_| {}).map_err(listening)?;
+        if case.shape != Shape::Descriptor {
+            return Ok(Self::Waits(listener));
+        }
+        let mut set = WaitSet::new(domain).map_err(setting)?;
+        let token = set.add_listener(listener).map_err(setting)?;
+        Ok(Self::Descriptor(set, token))
+    }
+
+    #[inline(always)]
+    fn wait(&mut self) -> Result<()> {
+        match self {
+            Self::Waits(listener) => {
+                let told = listener.wait(Deadline::NEVER);
+                told.map(|_| ()).ok_or(MeasureError::Gone)
+            }
+            Self::Interrupted {
+                note, seen, spin, ..
+            } => {
+                *seen += 1;
+                spin.until(|| note.count() == *seen);
+                Ok(())
+            }
+            Self::Descriptor(set, token) => loop {
+                let ready = set.wait(Deadline::NOW).map_err(setting)?;
+                if !ready.is_empty() && set.listener_mut(*token).is_some_and(|l| l.poll() > 0) {
+                    return Ok(());
+                }
+                portolan_sys::process::poll(&[set.as_fd()], None)
+                    .map_err(MeasureError::system("polling a wait set"))?;
+            },
+        }
+    }
+}
+
 impl Signal {
     fn new(case: &Case, domain: Domain, segment: Segment, ours: usize) -> Result<Self> {
         let line = |side: usize| segment.address() + side * LINE_PAIR;
-        let options = ListenerOptions::default().waiting(match (case.mode, case.placement) {
-            (Mode::Poll, Placement::TwoCpus) => Waiting::Poll,
-            // Polling on one CPU would only keep the other side from running.
-            _ => Waiting::Sleep,
-        });
-        let mut listener = domain.listen(options).map_err(listening)?;
-        let range = line(ours)..line(ours) + LINE_PAIR;
-        listener.on(range, |_| {}).map_err(listening)?;
+        let told = Told::new(case, &domain, line(ours)..line(ours) + LINE_PAIR)?;
         Ok(Self {
             to: line(1 - ours),
-            listener,
+            told,
             _beside: Vec::new(),
             _segment: segment,
             domain,
@@ -80,6 +145,10 @@ fn bystanders(case: &Case, domain: &Domain, segment: &Segment) -> Result<Vec<Lis
 
 fn listening(error: portolan::SignalError) -> MeasureError {
     MeasureError::library("listening to a benchmark's signals")(error)
+}
+
+fn setting(error: impl std::error::Error + Send + Sync + 'static) -> MeasureError {
+    MeasureError::library("waiting for a benchmark's signals")(error)
 }
 
 fn sharing(error: impl std::error::Error + Send + Sync + 'static) -> MeasureError {
@@ -118,9 +187,6 @@ impl Endpoint for Signal {
 
     #[inline(always)]
     fn receive(&mut self) -> Result<()> {
-        match self.listener.wait(Deadline::NEVER) {
-            Some(_) => Ok(()),
-            None => Err(MeasureError::Gone),
-        }
+        self.told.wait()
     }
 }

@@ -74,6 +74,7 @@ use crate::member::Member;
 use crate::port::{ConnectError, Right, commons, raise_link};
 use crate::region::Ring;
 use crate::segment::{Segment, SegmentError};
+use crate::trace::About;
 use crate::{Deadline, Disowned, Domain};
 use portolan_shm::channel::Channel as Units;
 use portolan_shm::mark;
@@ -356,7 +357,7 @@ impl Ring {
 /// Wakes the readers of the channel in the segment `port`.
 pub(crate) fn wake_readers(member: &Member, channel: &Units<'_>, port: u16) {
     for reader in channel.readers() {
-        raise_link(member, reader.link(), port);
+        raise_link(member, reader.link(), About::port(port));
     }
     mark!("channel.raised");
     futex::wake(&channel.head().sleep.doorbell, u32::MAX);

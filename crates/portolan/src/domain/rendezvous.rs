@@ -18,6 +18,7 @@ use crate::Protection;
 use crate::guard::Guard;
 use crate::member::Member;
 use crate::region::Region;
+use crate::signal::Threads;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::{ARRIVED, Answer, Hello, Reason, Refusal, Welcome};
 use portolan_abi::limits::MAX_NAME;
@@ -125,6 +126,8 @@ fn member(
         domain: settings.name.clone(),
         protection,
         cache: Mutex::default(),
+        sources: Mutex::default(),
+        threads: Threads::default(),
         link,
     })
 }

@@ -515,7 +515,8 @@ pub(crate) fn wake(member: &Member, queue: &Queue<'_>, port: u16) {
     mark!("send.before_wake");
     // SeqCst: pairs with the receiver, which changes the link before it reads the doorbell
     // and arms (W2 of wait sets).
-    if !raise_link(member, sleep.wait_set.load(Ordering::SeqCst), port) {
+    let link = sleep.wait_set.load(Ordering::SeqCst);
+    if !raise_link(member, link, About::port(port)) {
         probe!(WakeFound);
         member.during(EventKind::Wake, About::port(port), || {
             futex::wake(&sleep.doorbell, 1)
@@ -524,9 +525,9 @@ pub(crate) fn wake(member: &Member, queue: &Queue<'_>, port: u16) {
     }
 }
 
-/// Raises the place of a wait set that `link` names, because of something at `port`; `false`
-/// if it names none.
-pub(crate) fn raise_link(member: &Member, link: u64, port: u16) -> bool {
+/// Raises the place of a wait set that `link` names, because of something at what `about`
+/// names; `false` if it names none.
+pub(crate) fn raise_link(member: &Member, link: u64, about: About) -> bool {
     let link = link.to_le_bytes();
     let set = u32::from_le_bytes([link[0], link[1], link[2], link[3]]);
     let index = u32::from_le_bytes([link[4], link[5], link[6], link[7]]);
@@ -540,7 +541,7 @@ pub(crate) fn raise_link(member: &Member, link: u64, port: u16) -> bool {
     mark!("send.raised");
     if asleep {
         // All: a descriptor may be armed besides the thread that sleeps.
-        member.during(EventKind::Wake, About::port(port), || {
+        member.during(EventKind::Wake, about, || {
             futex::wake(&entry.doorbell, u32::MAX)
         });
     }

@@ -1,20 +1,25 @@
 //! A thread that is told.
 
-use super::{SignalError, lock, offset, push, shared};
+use super::delivery::{How, Rest, rest_for};
+use super::intake::{Handling, Intake};
+use super::upcall::Upcalls;
+use super::{Delivery, Note, SignalError, lock, offset, shared};
 use crate::member::Member;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Domain};
 use portolan_abi::signal::DEFAULT_DEPTH;
 use portolan_shm::mark;
-use portolan_shm::signal::{Fifo, FifoEntry, Head};
 use portolan_sys::futex;
-use std::collections::VecDeque;
+use portolan_sys::monitor::Monitor;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Looks between two looks at the clock.
+const POLLS: u32 = 10_000;
 
 /// How a listener is made.
 ///
@@ -29,6 +34,7 @@ use std::time::{Duration, Instant};
 pub struct ListenerOptions {
     depth: usize,
     waiting: Waiting,
+    upcall_signal: Option<i32>,
 }
 
 impl Default for ListenerOptions {
@@ -36,6 +42,7 @@ impl Default for ListenerOptions {
         Self {
             depth: DEFAULT_DEPTH,
             waiting: Waiting::default(),
+            upcall_signal: None,
         }
     }
 }
@@ -54,19 +61,22 @@ impl ListenerOptions {
     pub fn waiting(self, waiting: Waiting) -> Self {
         Self { waiting, ..self }
     }
+
+    /// The real-time Unix signal by which its upcalls come ([`Delivery::upcall`]); the last
+    /// but one if not said. The same number may have other handlers, and other senders.
+    #[must_use]
+    pub fn upcall_signal(self, signal: i32) -> Self {
+        let upcall_signal = Some(signal);
+        Self {
+            upcall_signal,
+            ..self
+        }
+    }
 }
 
 /// Names a handler of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HandlerId(u16);
-
-type Run = Box<dyn FnMut(usize) + Send>;
-
-struct Handling {
-    id: u16,
-    range: Range<u64>,
-    run: Run,
-}
 
 /// Where handlers can be given to a listener, by those of its space ([`Listener::give`]).
 #[derive(Clone)]
@@ -115,19 +125,18 @@ pub enum Given {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Listener {
-    member: Arc<Member>,
-    index: u32,
-    head: Head,
-    handlers: Vec<Handling>,
-    inbox: mpsc::Receiver<Handling>,
+    intake: Intake,
+    /// Handlers that interrupt a thread; they have a FIFO of their own.
+    upcalls: Option<Upcalls>,
+    /// Never locked.
+    inbox: Mutex<mpsc::Receiver<Handling>>,
     sender: mpsc::Sender<Handling>,
     /// Something is in the inbox: a look at that alone is cheap.
     posted: Arc<AtomicBool>,
-    /// Signals taken out of the FIFO and not handled yet.
-    taken: VecDeque<u64>,
-    strays: u64,
     patience: Patience,
-    waiting: Waiting,
+    options: ListenerOptions,
+    /// How the thread waits, for the handlers that it has now.
+    rest: Rest,
 }
 
 impl Domain {
@@ -139,53 +148,26 @@ impl Domain {
     pub fn listen(&self, options: ListenerOptions) -> Result<Listener, SignalError> {
         let member = self.member();
         member.present()?;
-        let tables = member.tables();
-        let ours = u64::from(member.space);
-        let used = &tables.header.fifos.value;
-        let claimed = |(index, entry): &(usize, &FifoEntry)| {
-            let owner = &entry.control.owner;
-            if owner.load(Ordering::Relaxed) != 0 {
-                return false;
-            }
-            // Before it is ours: the host frees, and wakes, those that were ever used.
-            used.fetch_max(*index as u64 + 1, Ordering::SeqCst);
-            owner
-                .compare_exchange(0, ours, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        };
-        let (index, entry) = tables
-            .fifos
-            .iter()
-            .enumerate()
-            .find(claimed)
-            .ok_or(SignalError::NoFifo)?;
-        mark!("signal.fifo_taken");
-        let (_, head) = Fifo::open(entry, options.depth);
+        let intake = Intake::open(member, options.depth)?;
         let (sender, inbox) = mpsc::channel();
-        Ok(Listener {
-            member: Arc::clone(member),
-            index: u32::try_from(index).map_err(|_| SignalError::NoFifo)?,
-            head,
-            handlers: Vec::new(),
-            inbox,
+        let mut listener = Listener {
+            intake,
+            upcalls: None,
+            inbox: Mutex::new(inbox),
             sender,
             posted: Arc::default(),
-            taken: VecDeque::new(),
-            strays: 0,
             patience: Patience::default(),
-            waiting: options.waiting,
-        })
+            options,
+            rest: Rest::Sleep,
+        };
+        listener.choose_rest();
+        Ok(listener)
     }
 }
 
 impl Listener {
-    /// Our FIFO. Opened when the listener was made, so it is there, unless another member
-    /// wrote where it may not: then no signal comes any more.
-    fn fifo(&self) -> Option<Fifo<'_>> {
-        self.member.tables().fifo(self.index)
-    }
-
-    /// Calls `run` with every address of `range` that is signalled from now on.
+    /// Calls `run` with every address of `range` that is signalled from now on. The thread
+    /// waits for it as the listener's options say.
     ///
     /// # Errors
     ///
@@ -195,7 +177,47 @@ impl Listener {
         range: Range<usize>,
         run: impl FnMut(usize) + Send + 'static,
     ) -> Result<HandlerId, SignalError> {
-        let member = Arc::clone(&self.member);
+        self.on_by(Delivery(How::Listened), range, run)
+    }
+
+    /// As [`on`](Self::on), and says how its thread is to be told.
+    ///
+    /// Upcalls interrupt the thread that adds the listener's first one, also if the
+    /// listener is then waited on by another thread.
+    ///
+    /// # Errors
+    ///
+    /// See [`SignalError`]; nothing is left behind.
+    ///
+    /// ```
+    /// use portolan::{Delivery, Domain, ListenerOptions};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// let domain = Domain::private()?;
+    /// let segment = domain.make_segment(None, 4096)?;
+    /// let at = segment.address();
+    /// let mut listener = domain.listen(ListenerOptions::default())?;
+    /// let seen = Arc::new(AtomicUsize::new(0));
+    /// let sees = Arc::clone(&seen);
+    /// // SAFETY: a store into an atomic is async-signal-safe.
+    /// let upcall = unsafe { Delivery::upcall() };
+    /// listener.on_by(upcall, at..at + 64, move |address| sees.store(address, Ordering::Relaxed))?;
+    ///
+    /// domain.signal(at + 7)?;
+    /// // Nobody waits: the thread is interrupted.
+    /// while seen.load(Ordering::Relaxed) != at + 7 {
+    ///     std::hint::spin_loop();
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_by(
+        &mut self,
+        delivery: Delivery,
+        range: Range<usize>,
+        run: impl FnMut(usize) + Send + 'static,
+    ) -> Result<HandlerId, SignalError> {
+        let member = Arc::clone(&self.intake.member);
         member.present()?;
         if range.is_empty() {
             let Range { start, end } = range;
@@ -203,17 +225,90 @@ impl Listener {
         }
         let start = offset(&member, range.start)?;
         let end = offset(&member, range.end - 1)? + 1;
+        let how = delivery.0;
+        let fifo = match how {
+            How::Upcall => self.upcalls(&member)?.index,
+            _ => self.intake.index,
+        };
         let locked = lock::lock(&member)?;
         let ranges = member.tables().ranges();
-        let index = ranges.free_handler().ok_or(SignalError::NoHandler)?;
-        ranges.add(index, member.space, (start, end), self.index, 0)?;
-        drop(locked);
-        self.handlers.push(Handling {
-            id: index,
+        let id = ranges.free_handler().ok_or(SignalError::NoHandler)?;
+        // Before it is told of anything.
+        self.take_on(Handling {
+            id,
             range: start..end,
-            run: Box::new(run),
+            how,
+            run: Mutex::new(Box::new(run)),
         });
-        Ok(HandlerId(index))
+        let added = ranges.add(id, member.space, (start, end), fifo, how.code());
+        drop(locked);
+        if let Err(crowded) = added {
+            self.let_go(id);
+            return Err(crowded.into());
+        }
+        Ok(HandlerId(id))
+    }
+
+    /// Notes what is signalled in `range` by interrupting the calling thread: an upcall
+    /// that cannot break the rules of [`Delivery::upcall`].
+    ///
+    /// # Errors
+    ///
+    /// See [`SignalError`]; nothing is left behind.
+    ///
+    /// ```
+    /// use portolan::{Domain, ListenerOptions};
+    /// let domain = Domain::private()?;
+    /// let segment = domain.make_segment(None, 4096)?;
+    /// let at = segment.address();
+    /// let mut listener = domain.listen(ListenerOptions::default())?;
+    /// let (_handler, note) = listener.note(at..at + 64)?;
+    /// domain.signal(at + 5)?;
+    /// while note.count() == 0 {
+    ///     std::hint::spin_loop();
+    /// }
+    /// assert_eq!(note.address(), at + 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn note(&mut self, range: Range<usize>) -> Result<(HandlerId, Arc<Note>), SignalError> {
+        let note = Arc::new(Note::default());
+        let (delivery, take) = note.taker();
+        Ok((self.on_by(delivery, range, take)?, note))
+    }
+
+    fn upcalls(&mut self, member: &Arc<Member>) -> Result<&Upcalls, SignalError> {
+        let ListenerOptions {
+            depth,
+            upcall_signal,
+            ..
+        } = self.options;
+        match &mut self.upcalls {
+            Some(upcalls) => Ok(upcalls),
+            none => Ok(none.insert(Upcalls::new(member, depth, upcall_signal)?)),
+        }
+    }
+
+    fn take_on(&mut self, handling: Handling) {
+        match &mut self.upcalls {
+            Some(upcalls) if handling.how == How::Upcall => upcalls.add(handling),
+            _ => self.intake.handlers.push(handling),
+        }
+        self.choose_rest();
+    }
+
+    fn let_go(&mut self, id: u16) -> Option<Handling> {
+        let interrupted = |upcalls: &mut Upcalls| upcalls.remove(id);
+        let gone = self
+            .intake
+            .remove(id)
+            .or_else(|| self.upcalls.as_mut().and_then(interrupted));
+        self.choose_rest();
+        gone
+    }
+
+    fn choose_rest(&mut self) {
+        let deliveries = self.intake.handlers.iter().map(|h| h.how);
+        self.rest = rest_for(deliveries, self.options.waiting, Monitor::probe());
     }
 
     /// Takes a handler away; `false` if it is not here. A signal that was on its way to it
@@ -224,63 +319,65 @@ impl Listener {
     /// [`SignalError::Locked`]; it is still here then.
     pub fn off(&mut self, handler: HandlerId) -> Result<bool, SignalError> {
         self.adopt();
-        let Some(at) = self.handlers.iter().position(|h| h.id == handler.0) else {
+        let known = self.intake.handlers.iter().any(|h| h.id == handler.0)
+            || self
+                .upcalls
+                .as_mut()
+                .is_some_and(|u| u.ids().contains(&handler.0));
+        if !known {
             return Ok(false);
-        };
-        let locked = lock::lock(&self.member)?;
-        let ranges = self.member.tables().ranges();
-        ranges.remove(handler.0, self.member.space);
+        }
+        let member = Arc::clone(&self.intake.member);
+        let locked = lock::lock(&member)?;
+        member.tables().ranges().remove(handler.0, member.space);
         drop(locked);
-        self.handlers.remove(at);
+        self.let_go(handler.0);
         Ok(true)
     }
 
     /// Where other listeners of this space can give handlers to this one.
     pub fn outbox(&self) -> Outbox {
         Outbox {
-            fifo: self.index,
+            fifo: self.intake.index,
             sender: self.sender.clone(),
             posted: Arc::clone(&self.posted),
         }
     }
 
     /// Gives a handler to another thread's listener. No signal is lost; one that is signalled
-    /// meanwhile may be handled twice.
+    /// meanwhile may be handled twice. One that was an upcall is handled where the other
+    /// listener waits.
     ///
     /// # Errors
     ///
     /// [`Given`]; the handler stays where it is.
     pub fn give(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
         self.adopt();
-        let at = self.handlers.iter().position(|h| h.id == handler.0);
-        let at = at.ok_or(Given::Unknown(handler))?;
-        let range = self.handlers[at].range.clone();
+        let handling = self.let_go(handler.0).ok_or(Given::Unknown(handler))?;
+        let (range, how) = (handling.range.clone(), handling.how);
+        let here = match how {
+            How::Upcall => How::Doorbell,
+            other => other,
+        };
         // First the function, so that it is there when the first signal is.
-        if let Err(mpsc::SendError(back)) = to.sender.send(self.handlers.swap_remove(at)) {
-            self.handlers.push(back);
+        let sent = to.sender.send(Handling {
+            how: here,
+            ..handling
+        });
+        if let Err(mpsc::SendError(back)) = sent {
+            self.take_on(Handling { how, ..back });
             return Err(Given::Gone);
         }
         // Release: whoever sees it finds the function.
         to.posted.store(true, Ordering::Release);
-        if let Some(entry) = self
-            .member
-            .tables()
-            .ranges()
-            .handlers()
-            .get(usize::from(handler.0))
-        {
+        let handlers = self.intake.member.tables().ranges().handlers();
+        if let Some(entry) = handlers.get(usize::from(handler.0)) {
             entry.move_to(to.fifo);
         }
         mark!("signal.moved");
-        // S5: what reached us before the move goes on.
-        let fifo = self.member.tables().fifo(self.index);
-        while let Some(offset) = fifo.and_then(|f| f.pop(&mut self.head)) {
-            if range.contains(&offset) {
-                push(&self.member, to.fifo, offset);
-            }
-            if self.handlers.iter().any(|h| h.range.contains(&offset)) {
-                self.taken.push_back(offset);
-            }
+        match &mut self.upcalls {
+            Some(upcalls) if how == How::Upcall => upcalls.forward(&range, to.fifo),
+            _ => self.intake.forward(&range, to.fifo),
         }
         Ok(())
     }
@@ -298,7 +395,9 @@ impl Listener {
     fn take_in(&mut self) {
         // First, so that what is posted meanwhile is not forgotten.
         self.posted.store(false, Ordering::SeqCst);
-        self.handlers.extend(self.inbox.try_iter());
+        let inbox = self.inbox.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.intake.handlers.extend(inbox.try_iter());
+        self.choose_rest();
     }
 
     /// Waits for a signal and handles it; the time that is left then ([`Duration::MAX`] with
@@ -329,114 +428,139 @@ impl Listener {
         handled
     }
 
-    /// Spins, then sleeps, until a signal may be there.
-    fn rest(&mut self, deadline: Deadline) {
-        let looks = match self.waiting {
-            Waiting::Poll => u32::MAX,
-            Waiting::Sleep => 0,
-            Waiting::Adaptive => self.patience.looks(),
+    /// Whether something is there to be handled.
+    pub(crate) fn may_have(&self) -> bool {
+        self.intake.is_ready()
+    }
+
+    /// Arms it for the wait set that `link` names, 0 for none, in which case it is disarmed;
+    /// `false` if a signal is there.
+    pub(crate) fn arm_for(&mut self, link: u64) -> bool {
+        let Some(fifo) = self.intake.fifo() else {
+            return true;
         };
-        let Some(fifo) = self.member.tables().fifo(self.index) else {
-            return;
-        };
-        if self.waiting == Waiting::Poll {
-            // So that the deadline is looked at now and then.
-            fifo.spin(&mut self.head, 10_000);
-            return;
+        let wait_set = &fifo.entry().control.wait_set;
+        if link == 0 {
+            fifo.disarm(&self.intake.head);
+            // SeqCst: as in `ring`.
+            wait_set.store(0, Ordering::SeqCst);
+            return true;
         }
+        wait_set.store(link, Ordering::SeqCst);
+        self.intake.arm().is_some()
+    }
+
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.intake.member
+    }
+
+    /// Waits as the handlers want it, until a signal may be there.
+    fn rest(&mut self, deadline: Deadline) {
+        let Intake {
+            member,
+            index,
+            head,
+            ..
+        } = &mut self.intake;
+        let Some(fifo) = member.tables().fifo(*index) else {
+            return;
+        };
+        let looks = match self.rest {
+            // So that the deadline is looked at now and then.
+            Rest::Poll => {
+                fifo.spin(head, POLLS);
+                return;
+            }
+            Rest::Monitor(monitor) => {
+                if let Some((word, empty)) = fifo.watch(head) {
+                    monitor.wait(word, empty);
+                }
+                return;
+            }
+            Rest::Sleep => 0,
+            Rest::Adaptive => self.patience.looks(),
+        };
         if looks > 0 {
-            if fifo.spin(&mut self.head, looks) {
+            if fifo.spin(head, looks) {
                 self.patience.paid(looks);
                 return;
             }
             self.patience.in_vain();
         }
-        if let Some(bell) = fifo.arm(&mut self.head) {
+        if let Some(bell) = fifo.arm(head) {
             mark!("signal.before_sleep");
             let _ = futex::wait(&fifo.entry().control.doorbell, bell, deadline.instant());
         }
-        fifo.disarm(&self.head);
+        fifo.disarm(head);
     }
 
     /// Handles one signal, if there is one that a handler wants.
     #[inline]
     fn handle_one(&mut self) -> bool {
-        loop {
-            let fifo = self.member.tables().fifo(self.index);
-            let next = self.taken.pop_front();
-            let Some(offset) = next.or_else(|| fifo.and_then(|f| f.pop(&mut self.head))) else {
-                return false;
-            };
-            if self.dispatch(offset) {
+        while let Some(offset) = self.intake.next() {
+            // After the signal was taken: what was given to us before it came is seen.
+            self.adopt();
+            if self.intake.dispatch(offset) {
                 return true;
             }
         }
+        false
     }
 
-    #[inline]
-    fn dispatch(&mut self, offset: u64) -> bool {
-        self.adopt();
-        let address = self.member.region.base() + usize::try_from(offset).unwrap_or(0);
-        let mut wanted = false;
-        for handling in &mut self.handlers {
-            if handling.range.contains(&offset) {
-                wanted = true;
-                (handling.run)(address);
-            }
-        }
-        self.strays += u64::from(!wanted);
-        wanted
-    }
-
-    /// Signals that the FIFO holds.
+    /// Signals that the FIFO holds, the one that is being handled included.
     pub fn depth(&self) -> usize {
-        self.fifo().map_or(0, |fifo| fifo.depth())
+        self.intake.fifo().map_or(0, |fifo| fifo.depth())
     }
 
-    /// Signals that found the FIFO full, and were dropped.
+    /// Signals that found the FIFO full, or that of the upcalls, and were dropped.
     pub fn dropped(&self) -> u64 {
-        self.fifo().map_or(0, |fifo| fifo.dropped())
+        let upcalls = self.upcalls.as_ref().map_or(0, Upcalls::dropped);
+        self.intake.fifo().map_or(0, |fifo| fifo.dropped()) + upcalls
     }
 
     /// Signals that came for no handler of ours: for one that was taken away, most likely.
-    pub fn strays(&self) -> u64 {
-        self.strays
+    pub fn strays(&mut self) -> u64 {
+        let upcalls = self.upcalls.as_mut().map_or(0, Upcalls::strays);
+        self.intake.strays() + upcalls
     }
 
     /// What may be signalled, as addresses.
     pub fn shared(&self) -> Range<usize> {
-        shared(&self.member)
+        shared(&self.intake.member)
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if self.member.present().is_err() {
+        if self.intake.member.present().is_err() {
             return;
         }
         self.adopt();
+        let member = Arc::clone(&self.intake.member);
         // If somebody has held the lock for too long, they stay until we leave the domain:
         // their signals go to a FIFO that nobody reads, which is then kept.
-        let Ok(locked) = lock::lock(&self.member) else {
+        let Ok(locked) = lock::lock(&member) else {
             return;
         };
-        for handling in &self.handlers {
-            let ranges = self.member.tables().ranges();
-            ranges.remove(handling.id, self.member.space);
+        let upcalls = self.upcalls.as_mut().map_or_else(Vec::new, Upcalls::ids);
+        let own = self.intake.handlers.iter().map(|h| h.id);
+        for id in own.chain(upcalls) {
+            member.tables().ranges().remove(id, member.space);
         }
         drop(locked);
-        if let Some(entry) = self.member.tables().fifos.get(self.index as usize) {
-            // Release: nothing of ours comes after it.
-            entry.control.owner.store(0, Ordering::Release);
+        if let Some(upcalls) = self.upcalls.take() {
+            upcalls.close();
         }
+        self.intake.close();
     }
 }
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let handlers = self.handlers.iter().map(|h| HandlerId(h.id));
+        let handlers = self.intake.handlers.iter().map(|h| HandlerId(h.id));
         f.debug_struct("Listener")
-            .field("fifo", &self.index)
+            .field("fifo", &self.intake.index)
+            .field("upcalls", &self.upcalls)
             .field("handlers", &handlers.collect::<Vec<_>>())
             .finish_non_exhaustive()
     }

@@ -9,20 +9,38 @@
 //! who writes and who reads it ([`crate::Segment`]). What was written before a signal is
 //! seen by the handler.
 //!
+//! How a handler's thread is told is chosen for each handler ([`Delivery`]): it polls, has
+//! the processor wait, sleeps (also in a [`WaitSet`](crate::WaitSet)), or is interrupted.
+//! Descriptors, timers and Unix signals can be bound to an address
+//! ([`Domain::bind_address`]), so that one wait serves all. Nobody is asked whether he
+//! is interested but by the table of ranges, so there is nothing to prune: a stray signal
+//! comes only to who has just given a handler away or up.
+//!
 //! The model is Cheriton and Kutter's (*Optimized Memory-Based Messaging*, section 2.1):
 //! `SignalHandler` is [`Listener::on`], `Signal` is [`Domain::signal`], `SigWait` is
 //! [`Listener::wait`].
 
+mod delivery;
+mod intake;
 mod listener;
 mod lock;
+mod source;
+mod upcall;
 
+pub use delivery::{Delivery, Note};
 pub use listener::{Given, HandlerId, Listener, ListenerOptions, Outbox};
 
+pub(crate) use source::Sources;
+pub use source::{Origin, Source, SourceError};
+pub(crate) use upcall::Threads;
+
 use crate::member::Member;
-use crate::{Disowned, Domain};
+use crate::port::raise_link;
+use crate::trace::About;
+use crate::{Disowned, Domain, EventKind};
 use portolan_abi::limits::MAX_FIFOS;
 use portolan_shm::mark;
-use portolan_shm::signal::{Crowded, Fifo, Pushed};
+use portolan_shm::signal::{Crowded, Fifo, FifoControl, Pushed};
 use portolan_sys::futex;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -67,6 +85,18 @@ pub enum SignalError {
         holder: u8,
         /// How long we waited.
         seconds: u64,
+    },
+    /// The caller's: upcalls come by real-time signals, which carry an address.
+    #[error("signal {signal} is not a real-time signal: take one from SIGRTMIN to SIGRTMAX")]
+    NotRealTime {
+        /// The number.
+        signal: i32,
+    },
+    /// The system's: a signal handler, or a thread, could not be had for upcalls.
+    #[error("no upcalls ({}): wait for signals instead", std::io::Error::from_raw_os_error(*.errno))]
+    Upcall {
+        /// The system's error number.
+        errno: i32,
     },
     /// See [`Disowned`].
     #[error(transparent)]
@@ -128,19 +158,41 @@ fn push(member: &Member, index: u32, offset: u64) -> bool {
         Pushed::Done => true,
         Pushed::Full => false,
         Pushed::Wake => {
-            wake(&fifo);
+            wake(member, &fifo, index, offset);
             true
         }
     }
 }
 
-/// Wakes a reader that sleeps.
+/// Wakes a reader that sleeps, or interrupts it.
 #[cold]
-fn wake(fifo: &Fifo<'_>) {
-    let doorbell = &fifo.entry().control.doorbell;
-    doorbell.fetch_add(1, Ordering::SeqCst);
+fn wake(member: &Member, fifo: &Fifo<'_>, index: u32, offset: u64) {
     mark!("signal.before_wake");
-    futex::wake(doorbell, 1);
+    let control = &fifo.entry().control;
+    if control.thread.load(Ordering::Relaxed) == 0
+        || !member.threads.call(member, index, control, offset)
+    {
+        ring(member, control);
+    }
+}
+
+/// Rings a FIFO's doorbell, or raises the wait set that its reader is in.
+fn ring(member: &Member, control: &FifoControl) {
+    control.doorbell.fetch_add(1, Ordering::SeqCst);
+    // SeqCst: pairs with the reader, which changes the link before it reads the doorbell and
+    // arms (W2 of wait sets).
+    let link = control.wait_set.load(Ordering::SeqCst);
+    if !raise_link(member, link, About::NOTHING) {
+        member.during(EventKind::Wake, About::NOTHING, || {
+            futex::wake(&control.doorbell, 1)
+        });
+    }
+}
+
+/// A byte's address here.
+#[inline]
+fn address_of(member: &Member, offset: u64) -> usize {
+    member.region.base() + usize::try_from(offset).unwrap_or(0)
 }
 
 /// What the domain's members share, as addresses.
@@ -189,8 +241,7 @@ pub(crate) fn bury(member: &Member, space: u8) {
 pub(crate) fn wake_all(member: &Member) {
     for entry in member.tables().used_fifos() {
         if entry.control.owner.load(Ordering::Acquire) != 0 {
-            entry.control.doorbell.fetch_add(1, Ordering::SeqCst);
-            futex::wake(&entry.control.doorbell, u32::MAX);
+            ring(member, &entry.control);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Why a wait set refuses.
 
 use crate::channel::Reader;
-use crate::{Disowned, NoDescriptor, ReceiveRight};
+use crate::{Disowned, Listener, NoDescriptor, ReceiveRight};
 
 /// Why there is no wait set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +27,29 @@ pub enum WaitSetError {
 pub struct AddError {
     /// The port.
     pub port: Box<ReceiveRight>,
+}
+
+/// Why a listener was not added. It is the caller's again.
+#[derive(Debug, thiserror::Error)]
+#[error("the listener was not added: {why}")]
+pub struct AddListenerError {
+    /// The listener.
+    pub listener: Box<Listener>,
+    /// Why not.
+    #[source]
+    pub why: WhyNoListener,
+}
+
+/// See [`AddListenerError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WhyNoListener {
+    /// The caller's.
+    #[error("it belongs to another domain than the wait set: make a wait set there")]
+    OtherDomain,
+    /// The state's.
+    #[error("the wait set has no place left: make another one")]
+    Full,
 }
 
 /// Why a reader was not added. It is the caller's again.

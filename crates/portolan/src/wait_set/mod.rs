@@ -33,7 +33,9 @@ mod guest;
 mod ready;
 mod wait;
 
-pub use error::{AddError, AddReaderError, WaitError, WaitSetError, WhyNoReader};
+pub use error::{
+    AddError, AddListenerError, AddReaderError, WaitError, WaitSetError, WhyNoListener, WhyNoReader,
+};
 pub use ready::{Ready, Token};
 
 #[cfg(feature = "tokio")]
@@ -41,7 +43,7 @@ use crate::Disowned;
 use crate::channel::Reader;
 use crate::member::Member;
 use crate::wait::{Patience, Waiting};
-use crate::{Domain, NoDescriptor, ReceiveRight};
+use crate::{Domain, Listener, NoDescriptor, ReceiveRight};
 use guest::{Guest, Place};
 use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
 use portolan_shm::atomic::Ordering;
@@ -199,10 +201,46 @@ impl WaitSet {
         Err(AddReaderError { reader, why })
     }
 
+    /// Adds a listener. If a signal is there already, the next wait names it; its handlers
+    /// run when [`Listener::poll`] is called, in the thread that calls it. Handlers that
+    /// interrupt a thread do so here as anywhere.
+    ///
+    /// # Errors
+    ///
+    /// The listener comes back.
+    ///
+    /// ```
+    /// use portolan::{Deadline, Domain, ListenerOptions, WaitSet};
+    /// let domain = Domain::private()?;
+    /// let segment = domain.make_segment(None, 4096)?;
+    /// let at = segment.address();
+    /// let mut listener = domain.listen(ListenerOptions::default())?;
+    /// listener.on(at..at + 64, |address| println!("{address:x}"))?;
+    /// let mut set = WaitSet::new(&domain)?;
+    /// let token = set.add_listener(listener)?;
+    ///
+    /// domain.signal(at)?;
+    /// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token));
+    /// let listener = set.listener_mut(token).ok_or("not in the set")?;
+    /// assert_eq!(listener.poll(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn add_listener(&mut self, listener: Listener) -> Result<Token, AddListenerError> {
+        let why = if !Arc::ptr_eq(listener.member(), &self.member) {
+            WhyNoListener::OtherDomain
+        } else if self.vacant.is_empty() && self.places.len() >= MAX_PORTS {
+            WhyNoListener::Full
+        } else {
+            return Ok(self.seat(Guest::Listener(listener)));
+        };
+        let listener = Box::new(listener);
+        Err(AddListenerError { listener, why })
+    }
+
     fn seat(&mut self, guest: Guest) -> Token {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
-            // There are no more ports than that, and readers are counted.
+            // There are no more ports than that, and the others are counted.
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
         });
         let place = &mut self.places[index as usize];
@@ -234,6 +272,15 @@ impl WaitSet {
         }
     }
 
+    /// Gives a listener back; `None` if it is not in the set.
+    pub fn remove_listener(&mut self, token: Token) -> Option<Listener> {
+        self.listener_mut(token)?;
+        match self.unseat(token) {
+            Some(Guest::Listener(listener)) => Some(listener),
+            _ => None,
+        }
+    }
+
     fn unseat(&mut self, token: Token) -> Option<Guest> {
         let place = self.place(token)?;
         place.loosen();
@@ -248,7 +295,7 @@ impl WaitSet {
     pub fn port(&self, token: Token) -> Option<&ReceiveRight> {
         match self.guest(token)? {
             Guest::Port(port) => Some(port),
-            Guest::Reader(_) => None,
+            Guest::Reader(_) | Guest::Listener(_) => None,
         }
     }
 
@@ -256,7 +303,7 @@ impl WaitSet {
     pub fn reader(&self, token: Token) -> Option<&Reader> {
         match self.guest(token)? {
             Guest::Reader(reader) => Some(reader),
-            Guest::Port(_) => None,
+            Guest::Port(_) | Guest::Listener(_) => None,
         }
     }
 
@@ -274,7 +321,7 @@ impl WaitSet {
     pub fn port_mut(&mut self, token: Token) -> Option<&mut ReceiveRight> {
         match self.guest_mut(token)? {
             Guest::Port(port) => Some(port),
-            Guest::Reader(_) => None,
+            Guest::Reader(_) | Guest::Listener(_) => None,
         }
     }
 
@@ -284,7 +331,17 @@ impl WaitSet {
     pub fn reader_mut(&mut self, token: Token) -> Option<&mut Reader> {
         match self.guest_mut(token)? {
             Guest::Reader(reader) => Some(reader),
-            Guest::Port(_) => None,
+            Guest::Port(_) | Guest::Listener(_) => None,
+        }
+    }
+
+    /// A listener of the set, to handle signals; `None` if it is not in the set.
+    ///
+    /// Any call is fine, also one that waits.
+    pub fn listener_mut(&mut self, token: Token) -> Option<&mut Listener> {
+        match self.guest_mut(token)? {
+            Guest::Listener(listener) => Some(listener),
+            Guest::Port(_) | Guest::Reader(_) => None,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::guest::Place;
 use smallvec::SmallVec;
 
-/// Names one port of one [`WaitSet`].
+/// Names one port of one [`WaitSet`](super::WaitSet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
     pub(super) index: u32,

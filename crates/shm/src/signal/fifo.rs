@@ -39,13 +39,18 @@ pub struct FifoControl {
     pub doorbell: AtomicU32,
     /// The thread that takes its signals as upcalls, 0 for none.
     pub thread: AtomicU32,
+    /// The Unix signal by which it is called.
+    pub signal: AtomicU32,
+    /// What wait set the reader waits with, as in a port.
+    pub wait_set: AtomicU64,
 }
 
 /// See [`FifoEntry::senders`].
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct FifoSenders {
-    /// About where the next signal goes.
+    /// About where the next signal goes: never after it, and as far before it as a sender
+    /// that was stopped on the way left it.
     end: AtomicU64,
     /// Signals that found it full.
     dropped: AtomicU64,
@@ -90,6 +95,10 @@ pub struct Head {
     owed: bool,
 }
 
+/// Looks that a sender makes near the end hint, which other senders have moved past, before
+/// it asks the reader's line.
+const NEAR: usize = 8;
+
 /// Looks that a reader makes without a pause: nothing is half-written while it looks, so
 /// there is nobody to let pass.
 const EAGER: u32 = 256;
@@ -126,6 +135,8 @@ impl<'a> Fifo<'a> {
         entry.reader.head.store(position, Ordering::Relaxed);
         entry.senders.end.store(position, Ordering::Relaxed);
         entry.senders.dropped.store(0, Ordering::Relaxed);
+        entry.control.thread.store(0, Ordering::Relaxed);
+        entry.control.wait_set.store(0, Ordering::Relaxed);
         // Release: with the number, by whatever way it travels, goes an empty FIFO.
         entry.control.depth.store(depth as u64, Ordering::Release);
         let slots = &entry.slots[..depth];
@@ -165,10 +176,16 @@ impl<'a> Fifo<'a> {
     #[inline]
     pub fn push(&self, offset: u64) -> Pushed {
         let mut position = self.entry.senders.end.load(Ordering::Relaxed);
-        // The hint is a few positions off at most; whoever needs more looks is behind by
-        // whole laps, or in a FIFO that was opened anew with another depth.
         let mut seen = None;
-        for _ in 0..4 * self.slots.len().max(16) {
+        // Enough to find the end from the reader's head; the bound keeps garbage from
+        // holding us.
+        for look in 0..4 * self.slots.len().max(16) {
+            if look == NEAR {
+                // The hint is far behind: it was left by a sender that was stopped before
+                // it wrote it. The end is not before the head.
+                let head = self.entry.reader.head.load(Ordering::Relaxed);
+                position = position.max(head);
+            }
             let (slot, lap) = self.slot(position);
             // Nobody has looked yet, so it is empty, or so we say: a look would bring the
             // line here to be read, and the exchange once more to be written.
@@ -247,6 +264,16 @@ impl<'a> Fifo<'a> {
         Slot(slot.load(Ordering::Acquire)).offset().is_some()
     }
 
+    /// The word where the next signal will be, and its value until then; `None` if it is
+    /// there.
+    #[inline]
+    pub fn watch(&self, head: &mut Head) -> Option<(&'a AtomicU64, u64)> {
+        self.settle(head);
+        let (slot, _) = self.slot(head.position);
+        let found = slot.load(Ordering::Acquire);
+        Slot(found).offset().is_none().then_some((slot, found))
+    }
+
     /// Announces sleep (S3); the doorbell's value to sleep on, or `None` if a signal is there.
     pub fn arm(&self, head: &mut Head) -> Option<u32> {
         self.settle(head);
@@ -304,4 +331,31 @@ impl<'a> Fifo<'a> {
 fn is_before(a: u64, b: u64) -> bool {
     let ahead = b.wrapping_sub(a) % Slot::LAPS;
     ahead != 0 && ahead < Slot::LAPS / 2
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_that_is_far_behind_holds_up_nobody() {
+        let entry = FifoEntry::default();
+        let (fifo, mut head) = Fifo::open(&entry, 4);
+        let late = entry.senders.end.load(Ordering::Relaxed);
+        for i in 0..100_000 {
+            assert_eq!(fifo.push(i), Pushed::Done);
+            assert_eq!(fifo.pop(&mut head), Some(i));
+        }
+        // A sender that was stopped since the first one goes on; and so does one that knew
+        // the FIFO's memory when it was another's.
+        for behind in [late, 0] {
+            entry.senders.end.store(behind, Ordering::Relaxed);
+            for i in 0..3 {
+                assert_eq!(fifo.push(i), Pushed::Done);
+            }
+            let got: Vec<u64> = core::iter::from_fn(|| fifo.pop(&mut head)).collect();
+            assert_eq!(got, [0, 1, 2]);
+        }
+        assert_eq!(fifo.dropped(), 0);
+    }
 }

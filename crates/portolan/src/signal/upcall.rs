@@ -1,0 +1,377 @@
+//! Handlers that interrupt their thread: its own FIFO, and who calls it.
+//!
+//! ```text
+//! sender:  push; the slot was marked? --> a Unix signal to the thread --> handler: empties
+//!                                    \                               /     the FIFO, marks
+//!                                     doorbell --> courier ---------/      the next slot
+//! ```
+//!
+//! A handler that has emptied the FIFO marks the next slot, as a reader does that sleeps
+//! (S3 of `shm/signal`), and then the thread goes on with what it did. So a sender owes a
+//! call exactly when it would owe a wake, and a burst costs one Unix signal. Whoever cannot
+//! call a foreign thread rings the doorbell, and so does the host after a death; the
+//! *courier*, a thread of the receiver's process that sleeps on it, calls then.
+
+#![allow(unsafe_code)]
+
+use super::intake::{Handling, Intake};
+use super::{SignalError, address_of};
+use crate::member::Member;
+use portolan_sys::futex;
+use portolan_sys::process::{self, ThreadFd};
+use portolan_sys::upcall::{self, Callee, Caller, Upcall};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use portolan_shm::signal::FifoControl;
+
+/// Between two attempts to call a thread that has too many signals pending.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// The handlers of one thread that interrupt it.
+pub(super) struct Upcalls {
+    /// First, so that it is ended before what it calls.
+    courier: Courier,
+    upcall: Upcall<Interrupted>,
+    member: Arc<Member>,
+    pub(super) index: u32,
+}
+
+/// What runs in the signal handler.
+struct Interrupted(Intake);
+
+impl Callee for Interrupted {
+    fn run(&mut self) {
+        let Self(intake) = self;
+        loop {
+            while let Some(offset) = intake.next() {
+                intake.dispatch(offset);
+            }
+            // Marked, and still empty; or there is no FIFO any more.
+            if intake.arm().is_some() || intake.fifo().is_none() {
+                return;
+            }
+        }
+    }
+}
+
+impl Upcalls {
+    /// Makes the calling thread one that can be interrupted.
+    pub(super) fn new(
+        member: &Arc<Member>,
+        depth: usize,
+        signal: Option<i32>,
+    ) -> Result<Self, SignalError> {
+        let signal = signal.unwrap_or_else(upcall::default_signal);
+        if !upcall::is_real_time(signal) {
+            return Err(SignalError::NotRealTime { signal });
+        }
+        let failed = |error: std::io::Error| SignalError::Upcall {
+            errno: error.raw_os_error().unwrap_or(0),
+        };
+        let intake = Intake::open(member, depth)?;
+        let index = intake.index;
+        // SAFETY:
+        // - `Interrupted` uses atomics, a queue that it takes from, and calls handlers, whose
+        //   owner has promised as much (`Delivery::upcall`).
+        let upcall = unsafe { Upcall::register(signal, Interrupted(intake)) };
+        let upcall = upcall.inspect_err(|_| give_back(member, index));
+        let mut upcall = upcall.map_err(failed)?;
+        let courier = Courier::start(member, index, upcall.caller());
+        let courier = courier.inspect_err(|_| upcall.with(|Interrupted(intake)| intake.close()));
+        let courier = courier.map_err(failed)?;
+        if let Some(entry) = member.tables().fifos.get(index as usize) {
+            let caller = upcall.caller();
+            entry
+                .control
+                .signal
+                .store(caller.signal().unsigned_abs(), Ordering::Relaxed);
+            // Release: with it goes the signal's number.
+            entry
+                .control
+                .thread
+                .store(caller.thread(), Ordering::Release);
+        }
+        // Empties what is there, which is nothing, and marks the first slot.
+        upcall.with(Callee::run);
+        Ok(Self {
+            courier,
+            upcall,
+            member: Arc::clone(member),
+            index,
+        })
+    }
+
+    pub(super) fn add(&mut self, handling: Handling) {
+        self.upcall
+            .with(|Interrupted(intake)| intake.handlers.push(handling));
+    }
+
+    pub(super) fn remove(&mut self, id: u16) -> Option<Handling> {
+        self.upcall.with(|Interrupted(intake)| intake.remove(id))
+    }
+
+    /// Passes on what reached us for a handler that has gone to the FIFO `to`.
+    pub(super) fn forward(&mut self, range: &std::ops::Range<u64>, to: u32) {
+        let left = self.upcall.with(|Interrupted(intake)| {
+            intake.forward(range, to);
+            intake.is_ready()
+        });
+        if left
+            || self
+                .upcall
+                .with(|Interrupted(intake)| intake.arm().is_none())
+        {
+            // For others, and only the thread itself may handle it.
+            let _ = self.upcall.caller().call();
+        }
+    }
+
+    /// The numbers of the handlers.
+    pub(super) fn ids(&mut self) -> Vec<u16> {
+        self.upcall
+            .with(|Interrupted(intake)| intake.handlers.iter().map(|h| h.id).collect())
+    }
+
+    pub(super) fn strays(&mut self) -> u64 {
+        self.upcall.with(|Interrupted(intake)| intake.strays())
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        let fifo = self.member.tables().fifo(self.index);
+        fifo.map_or(0, |fifo| fifo.dropped())
+    }
+
+    /// Ends it. No range leads to its FIFO any more.
+    pub(super) fn close(mut self) {
+        if let Some(entry) = self.member.tables().fifos.get(self.index as usize) {
+            entry.control.thread.store(0, Ordering::Release);
+        }
+        self.courier.end();
+        give_back(&self.member, self.index);
+    }
+}
+
+fn give_back(member: &Member, index: u32) {
+    if let Some(entry) = member.tables().fifos.get(index as usize) {
+        // Release: nothing of ours comes after it.
+        entry.control.owner.store(0, Ordering::Release);
+    }
+}
+
+/// The thread that calls for those who cannot.
+struct Courier {
+    over: Arc<AtomicBool>,
+    member: Arc<Member>,
+    index: u32,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Courier {
+    fn start(member: &Arc<Member>, index: u32, caller: Caller) -> std::io::Result<Self> {
+        let over = Arc::new(AtomicBool::new(false));
+        let (its_member, its_over) = (Arc::clone(member), Arc::clone(&over));
+        let thread = thread::Builder::new()
+            .name("portolan-upcall".to_owned())
+            .spawn(move || carry(&its_member, index, caller, &its_over))?;
+        Ok(Self {
+            over,
+            member: Arc::clone(member),
+            index,
+            thread: Some(thread),
+        })
+    }
+
+    fn end(&mut self) {
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        self.over.store(true, Ordering::SeqCst);
+        if let Some(entry) = self.member.tables().fifos.get(self.index as usize) {
+            entry.control.doorbell.fetch_add(1, Ordering::SeqCst);
+            futex::wake(&entry.control.doorbell, u32::MAX);
+        }
+        let _ = thread.join();
+    }
+}
+
+impl Drop for Courier {
+    fn drop(&mut self) {
+        // A forked child has no such thread.
+        if self.member.present().is_ok() {
+            self.end();
+        }
+    }
+}
+
+/// Calls whenever the doorbell has rung.
+fn carry(member: &Member, index: u32, caller: Caller, over: &AtomicBool) {
+    let Some(entry) = member.tables().fifos.get(index as usize) else {
+        return;
+    };
+    let bell = &entry.control.doorbell;
+    // One call more than is needed, rather than one less.
+    let mut heard = bell.load(Ordering::SeqCst).wrapping_sub(1);
+    while !over.load(Ordering::SeqCst) {
+        let now = bell.load(Ordering::SeqCst);
+        if now == heard {
+            let _ = futex::wait(bell, heard, None);
+            continue;
+        }
+        match caller.call() {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => thread::sleep(AGAIN),
+            // Whoever does not run any more needs no call.
+            Ok(()) | Err(_) => heard = now,
+        }
+    }
+}
+
+/// The threads of this and other processes that we have interrupted.
+#[derive(Default)]
+pub(crate) struct Threads {
+    /// By FIFO.
+    known: RwLock<HashMap<u32, Known>>,
+}
+
+struct Known {
+    thread: u32,
+    /// `None`: it cannot be called from here.
+    way: Option<ThreadFd>,
+}
+
+impl Threads {
+    /// Calls the thread that reads a FIFO; `false` if its doorbell must be rung instead.
+    #[cold]
+    pub(super) fn call(
+        &self,
+        member: &Member,
+        index: u32,
+        control: &FifoControl,
+        offset: u64,
+    ) -> bool {
+        // Acquire: with it comes the number of the signal.
+        let thread = control.thread.load(Ordering::Acquire);
+        let signal = control.signal.load(Ordering::Relaxed).cast_signed();
+        if thread == 0 || !upcall::is_real_time(signal) {
+            return false;
+        }
+        let address = address_of(member, offset);
+        let mut gone = false;
+        // In an upcall the lock may be held by whom it has interrupted.
+        if let Ok(known) = self.known.try_read()
+            && let Some(known) = known.get(&index).filter(|k| k.thread == thread)
+        {
+            let Some(way) = &known.way else { return false };
+            match way.send(signal, address) {
+                Ok(()) => return true,
+                Err(error) => gone = error.raw_os_error() == Some(ESRCH),
+            }
+            if !gone {
+                return false;
+            }
+        }
+        if upcall::is_running() {
+            // Neither files nor memory can be had there.
+            return false;
+        }
+        let way = if gone {
+            None
+        } else {
+            find(member, control, thread)
+        };
+        let sent = way
+            .as_ref()
+            .is_some_and(|way| way.send(signal, address).is_ok());
+        let way = way.filter(|_| sent);
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.insert(index, Known { thread, way });
+        sent
+    }
+}
+
+const ESRCH: i32 = 3;
+
+/// A reference to the thread `tid`, if it belongs to the process that the FIFO's space is.
+fn find(member: &Member, control: &FifoControl, tid: u32) -> Option<ThreadFd> {
+    let owner = usize::try_from(control.owner.load(Ordering::Acquire)).ok()?;
+    let space = member.tables().spaces.get(owner)?;
+    let pid = u32::try_from(space.pid.load(Ordering::Relaxed)).ok()?;
+    let started = space.start_time.load(Ordering::Relaxed);
+    let thread = ThreadFd::open(tid).ok()?;
+    // Held by the reference, so if it still lives afterwards the answers are about it.
+    let theirs = process::has_thread(pid, tid) && process::start_time(pid) == Some(started);
+    (theirs && !thread.is_gone()).then_some(thread)
+}
+
+impl fmt::Debug for Upcalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let caller = self.upcall.caller();
+        f.debug_struct("Upcalls")
+            .field("thread", &caller.thread())
+            .field("signal", &caller.signal())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Delivery, Domain, ListenerOptions};
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Instant;
+
+    #[test]
+    fn who_cannot_call_rings_and_the_courier_calls() {
+        let domain = Domain::private().unwrap();
+        let segment = domain.make_segment(None, 4096).unwrap();
+        let at = segment.address();
+        let mut listener = domain.listen(ListenerOptions::default()).unwrap();
+        let seen = Arc::new(AtomicUsize::new(0));
+        let notes = Arc::clone(&seen);
+        // SAFETY:
+        // - An addition to an atomic.
+        let delivery = unsafe { Delivery::upcall() };
+        let note = move |_| {
+            notes.fetch_add(1, Ordering::SeqCst);
+        };
+        listener.on_by(delivery, at..at + 64, note).unwrap();
+        // As for a thread of another user's.
+        let tables = domain.member().tables();
+        let index = 1;
+        let thread = tables.fifos[1].control.thread.load(Ordering::SeqCst);
+        assert_eq!(thread, process::thread());
+        let known = Known { thread, way: None };
+        let threads = &domain.member().threads;
+        threads.known.write().unwrap().insert(index, known);
+        let end = Instant::now() + Duration::from_secs(60);
+        for sent in 1..50 {
+            assert_eq!(domain.signal(at).unwrap(), 1);
+            while seen.load(Ordering::SeqCst) < sent {
+                assert!(Instant::now() < end);
+                thread::yield_now();
+            }
+        }
+        assert!(threads.known.read().unwrap()[&index].way.is_none());
+    }
+
+    #[test]
+    fn a_thread_is_called_only_in_the_process_that_it_says() {
+        let domain = Domain::private().unwrap();
+        let _listener = domain.listen(ListenerOptions::default()).unwrap();
+        let member = domain.member();
+        let control = &member.tables().fifos[0].control;
+        let Some(found) = find(member, control, process::thread()) else {
+            // Before Linux 6.9 no thread is.
+            assert!(ThreadFd::open(process::thread()).is_err());
+            return;
+        };
+        assert!(!found.is_gone());
+        // Our parent's thread, which is none of this process.
+        assert!(find(member, control, std::os::unix::process::parent_id()).is_none());
+    }
+}
