@@ -15,6 +15,7 @@
 //! | [`report`] | a whole run: kept as JSON, compared with another |
 //! | [`pair`], [`copies`], [`grid`] | two spaces that pass messages to and fro, the copies beside them, and the figures of both |
 //! | [`calls`] | a service in another process, and its clients |
+//! | [`steps`], [`counter`] | steps of telling another thread, measured alone, and instructions |
 //! | [`paper`] | figures of the papers that several experiments use |
 //! | [`child`] | what its further processes do |
 //! | [`text`], [`page`] | a report for a terminal, and for a browser |
@@ -29,6 +30,7 @@ mod calls;
 mod child;
 mod clock;
 mod copies;
+mod counter;
 mod error;
 mod experiment;
 mod experiments;
@@ -43,6 +45,7 @@ mod paper;
 mod progress;
 mod report;
 mod run;
+mod steps;
 mod text;
 mod unit;
 

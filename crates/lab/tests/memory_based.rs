@@ -153,3 +153,64 @@ fn calls_stand_beside_other_systems_and_the_papers() {
         assert!(why.contains("built without"), "{why}");
     }
 }
+
+#[test]
+fn another_thread_is_told_by_component_by_line_and_with_many_clients() {
+    if alone() {
+        return;
+    }
+    let outcome = quick("signals", &[]);
+    let time = table(&outcome, "signals-time").unwrap();
+    let instructions = table(&outcome, "signals-instructions").unwrap();
+    // The paper's components, and that they come to its totals.
+    let sum = |table: &Value, column: &str| -> f64 {
+        let rest = "the last three, and line transfers: the rest";
+        let parts = rows(table)
+            .into_iter()
+            .filter(|row| !["total", rest].contains(row));
+        parts
+            .filter_map(|row| cell(table, row, column)["paper"].as_f64())
+            .sum()
+    };
+    for (column, micros, count) in [("software only", 36.0, 249.0), ("upcall", 16.0, 104.0)] {
+        let total = cell(time, "total", column)["paper"].as_f64().unwrap();
+        assert!((total * 1e6 - micros).abs() < 1e-6, "{column}: {total}");
+        assert!((sum(time, column) * 1e6 - micros).abs() < 1e-6, "{column}");
+        assert_eq!(cell(instructions, "total", column)["paper"], count);
+        assert_eq!(sum(instructions, column), count);
+    }
+    // Each delivery has a whole, and the components that it is made of.
+    for (column, made_of) in [
+        ("software only", "remove from kernel queue"),
+        ("doorbell", "generate interrupt"),
+        ("polled", "get physical address from FIFO"),
+    ] {
+        for row in ["total", made_of] {
+            let here = &cell(time, row, column)["here"];
+            assert!(here.is_number(), "{column}, {row}");
+        }
+    }
+    assert!(cell(time, "sender system call", "polled")["here"].is_null());
+    // Counted, or said why not.
+    let counted = cell(instructions, "determine receiving processors", "polled");
+    if counted["here"].is_null() {
+        let what = "instructions, and line transfers counted by the processor";
+        assert!(why_left_out(&outcome, what).contains("counters"));
+    }
+    let lines = table(&outcome, "signals-lines").unwrap();
+    assert_eq!(cell(lines, "a line", "in line transfers")["here"], 1.0);
+    assert_eq!(rows(lines).len(), 5);
+    let clients = table(&outcome, "signals-clients").unwrap();
+    assert_eq!(rows(clients), ["1", "100", "1000"]);
+    for row in rows(clients) {
+        for column in ["a place for each client", "one FIFO of addresses"] {
+            assert!(
+                cell(clients, row, column)["here"].is_number(),
+                "{row}, {column}"
+            );
+        }
+    }
+    let halved = verdict(&outcome, "half-of-software");
+    follows_from(halved, "doorbell, to software only", 0.5);
+    follows_from(verdict(&outcome, "fewer-lines"), "stamp, to a ring", 1.0);
+}

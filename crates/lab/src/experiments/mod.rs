@@ -10,6 +10,7 @@ mod pages;
 mod rpc;
 mod scaling;
 mod setup;
+mod signals;
 mod table4;
 mod table5;
 mod tables;
@@ -28,6 +29,7 @@ pub(crate) const ALL: &[&Experiment] = &[
     &ablations::EXPERIMENT,
     &chain::EXPERIMENT,
     &neighbour::EXPERIMENT,
+    &signals::EXPERIMENT,
     &rpc::EXPERIMENT,
     &setup::EXPERIMENT,
     &scaling::EXPERIMENT,

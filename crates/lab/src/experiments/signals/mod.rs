@@ -1,0 +1,143 @@
+//! Table 1 and Figure 5: how another thread is told, by component; how many lines a message
+//! moves; and polling with many clients.
+
+mod figures;
+mod parts;
+mod rounds;
+mod ways;
+
+use std::time::Duration;
+
+use portolan::Waiting;
+
+use crate::counter::Instructions;
+use crate::error::Result;
+use crate::experiment::{Context, Experiment, MBM, Need, Source};
+use crate::outcome::Outcome;
+use parts::Parts;
+use rounds::Ends;
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "signals",
+    title: "Telling another thread: by component, by cache line, and with many clients",
+    source: Source {
+        paper: MBM,
+        section: "2.2.4 and 4.1, Table 1 and Figure 5; 4.3",
+    },
+    hypothesis: "Telling by hardware halves what the kernel does for a message. Without such \
+        hardware a thread that watches a cache line comes nearest, and the rest is waking a thread, which \
+        no queue makes cheaper. A message that carries its own stamp moves one line, a \
+        conventional ring three, a locked queue more. Polling one place for each client takes longer \
+        the more clients there are; one queue of addresses does not.",
+    method: "Two threads on two processors. A message of 32 bytes goes there in the row's way and its \
+        number comes back by a cache line; the time is that round less the way back. A \
+        receiver that sleeps is given 50 µs to do so before each message, others follow on each \
+        other. Software only: the message beside a locked queue of addresses in shared memory, a system \
+        call, and a sleeping receiver that is woken. Components are measured alone, in one process and in \
+        cache; the rest is what is left of the whole, line transfers included. All in turn, slice by \
+        slice; medians. What the paper has for hardware support stands beside upcall, which is \
+        nearest to its delivery: an interrupt that calls the handler in a thread that does \
+        something else.",
+    needs: &[Need::Cpus(2), Need::Memory(256 << 20)],
+    run,
+};
+
+/// How long a receiver that sleeps is given to fall asleep.
+const ASLEEP: Duration = Duration::from_micros(50);
+/// Clients in the rows that poll for so many.
+const CLIENTS: [usize; 3] = [1, 100, 1000];
+
+/// A way, under way.
+struct Row {
+    name: String,
+    ends: Ends,
+    pause: Option<Duration>,
+    /// Seconds of a round, slice by slice.
+    times: Vec<f64>,
+}
+
+const LINE: &str = "a line";
+const QUEUE: &str = "locked shared queue";
+const RING: &str = "ring with two indices";
+const STAMPED: &str = "a stamp in the message's line";
+const CHANNEL: &str = "message-consistent channel";
+const SOFTWARE: &str = "software only";
+const DOORBELL: &str = "doorbell";
+const UPCALL: &str = "upcall";
+const POLLED: &str = "polled";
+
+fn mailboxes(clients: usize) -> String {
+    format!("a place each, {clients}")
+}
+
+fn fifo(clients: usize) -> String {
+    format!("one FIFO, {clients}")
+}
+
+fn rows() -> Result<Vec<Row>> {
+    let row = |name: &str, ends, pause| Row {
+        name: name.to_owned(),
+        ends,
+        pause,
+        times: Vec::new(),
+    };
+    let mut rows = vec![
+        row(LINE, ways::line(), None),
+        row(QUEUE, ways::queue(), None),
+        row(RING, ways::ring(), None),
+        row(STAMPED, ways::stamped(), None),
+        row(CHANNEL, ways::channel()?, None),
+        row(SOFTWARE, ways::software(), Some(ASLEEP)),
+        row(DOORBELL, ways::signals(Waiting::Sleep, 1)?, Some(ASLEEP)),
+        row(POLLED, ways::signals(Waiting::Poll, 1)?, None),
+    ];
+    for clients in CLIENTS {
+        rows.push(row(&mailboxes(clients), ways::mailboxes(clients), None));
+        let ends = ways::signals(Waiting::Poll, clients)?;
+        rows.push(row(&fifo(clients), ends, None));
+    }
+    Ok(rows)
+}
+
+fn run(context: &Context<'_>) -> Result<Outcome> {
+    let slices = context.pick(3, 31);
+    let [quick, paused] = context.pick([200, 20], [20_000, 200]);
+    context.progress.begin(slices);
+    let mut outcome = Outcome::default();
+    let mut rows = rows()?;
+    let mut parts = Parts::new()?;
+    for _ in 0..slices {
+        context.progress.step("ways and components");
+        parts.slice(context);
+        for row in &mut rows {
+            context.progress.note(row.name.clone());
+            let rounds = if row.pause.is_some() { paused } else { quick };
+            // None: the other thread did not get to run, and the slice has no figure.
+            let time = row.ends.rounds(context.cpus, rounds, row.pause);
+            row.times.push(time.unwrap_or(f64::NAN));
+        }
+    }
+    outcome.leave_out(
+        UPCALL,
+        "the library's upcalls are not among this program's rows: it calls no unsafe code",
+    );
+    outcome.leave_out(
+        "monitor-wait",
+        "the library's monitor-wait is not among this program's rows yet",
+    );
+    let counted = match Instructions::open() {
+        Ok(mut counter) => Some((parts.count(&mut counter), counter.what())),
+        Err(why) => {
+            outcome.leave_out(
+                "instructions, and line transfers counted by the processor",
+                why,
+            );
+            None
+        }
+    };
+    let found = figures::Found::new(&rows, &parts);
+    outcome.tables = found.tables(counted);
+    outcome.verdicts = found.verdicts();
+    outcome.plots = found.plots();
+    Ok(outcome)
+}

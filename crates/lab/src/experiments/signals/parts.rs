@@ -1,0 +1,103 @@
+//! The components of Table 1, measured alone.
+
+use std::time::Duration;
+
+use crate::counter::Instructions;
+use crate::error::Result;
+use crate::experiment::Context;
+use crate::steps::{self, BURST, Locked, Signals};
+
+/// The components that we can tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Into the kernel and back.
+    Trap,
+    /// Who handles this address?
+    Find,
+    /// Into the locked queue.
+    Insert,
+    /// Into the handlers' FIFO.
+    Push,
+    /// Waking a sleeping thread of another processor: what the sender's call does.
+    Interrupt,
+    /// Out of the FIFO, and to the handler.
+    Take,
+    /// Out of the locked queue.
+    Remove,
+}
+
+pub(super) const PARTS: usize = 7;
+
+/// What each part takes, slice by slice, in seconds.
+pub(super) struct Parts {
+    signals: Signals,
+    queue: Locked,
+    times: [Vec<f64>; PARTS],
+}
+
+impl Parts {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            signals: Signals::new()?,
+            queue: Locked::new(),
+            times: Default::default(),
+        })
+    }
+
+    pub(super) fn slice(&mut self, context: &Context<'_>) {
+        let least = context.pick(Duration::from_micros(100), Duration::from_millis(2));
+        let rounds = context.pick(20, 200);
+        let trap = steps::once(least, steps::trap);
+        let find = steps::once(least, || self.signals.to_nobody());
+        let [insert, remove] = steps::locked(&mut self.queue, rounds);
+        let [push, take] = steps::signalled(&mut self.signals, rounds);
+        let wake = steps::wake(context.cpus.ours, context.cpus.peer(0), rounds);
+        let [wake, _] = wake.unwrap_or([f64::NAN; 2]);
+        let all = [
+            (Part::Trap, trap),
+            (Part::Find, find),
+            (Part::Insert, insert),
+            (Part::Push, (push - find).max(0.0)),
+            (Part::Interrupt, (wake - trap).max(0.0)),
+            (Part::Take, take),
+            (Part::Remove, remove),
+        ];
+        for (part, time) in all {
+            self.times[part as usize].push(time);
+        }
+    }
+
+    /// Slice by slice.
+    pub(super) fn times(&self, part: Part) -> &[f64] {
+        &self.times[part as usize]
+    }
+
+    /// Instructions of each part, where they can be counted: what takes place on one processor.
+    pub(super) fn count(&mut self, counter: &mut Instructions) -> [Option<f64>; PARTS] {
+        let each = BURST as f64;
+        let find = counter.each(|| self.signals.to_nobody());
+        let pushes = counter.each(|| {
+            (0..BURST).for_each(|_| self.signals.push());
+            self.signals.take();
+        });
+        // A full FIFO drops what comes, in about as many instructions as it takes.
+        let push = counter.each(|| self.signals.push());
+        self.signals.take();
+        let insert = counter.each(|| {
+            self.queue.insert(7);
+            self.queue.remove();
+        });
+        let remove = counter.each(|| {
+            self.queue.remove();
+        });
+        let less = |all: Option<f64>, part: Option<f64>| Some((all? - part?).max(0.0));
+        let mut counts = [None; PARTS];
+        counts[Part::Trap as usize] = counter.each(steps::trap);
+        counts[Part::Find as usize] = find;
+        counts[Part::Push as usize] = less(push, find);
+        counts[Part::Take as usize] = less(pushes.map(|pushes| pushes / each), push);
+        counts[Part::Insert as usize] = less(insert, remove);
+        counts[Part::Remove as usize] = remove;
+        counts
+    }
+}

@@ -1,0 +1,365 @@
+//! The ways in which a message of 32 bytes gets to another thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use portolan::channel::{ChannelOptions, ReaderOptions};
+use portolan::{Deadline, Domain, ListenerOptions, Waiting};
+use portolan_sys::futex;
+
+use super::rounds::{Ends, Padded, until};
+use crate::error::{LabError, Result};
+use crate::steps::PATIENCE;
+
+/// Words of a message: 32 bytes.
+const WORDS: usize = 4;
+/// Slots of a ring, or a queue.
+const SLOTS: usize = 64;
+
+/// A line that holds a message.
+type Message = Padded<[AtomicU64; WORDS]>;
+
+fn write(message: &Message, number: u64) {
+    for word in &message.0 {
+        // Relaxed: whatever tells of the message publishes it.
+        word.store(number, Ordering::Relaxed);
+    }
+}
+
+/// Whether the message is the one of this number.
+fn read(message: &Message, number: u64) -> bool {
+    message
+        .0
+        .iter()
+        .all(|word| word.load(Ordering::Relaxed) == number)
+}
+
+fn slot(number: u64) -> usize {
+    usize::try_from(number % SLOTS as u64).unwrap_or(0)
+}
+
+/// The limit: a line, and nothing else.
+pub(super) fn line() -> Ends {
+    let line = Arc::new(Padded(AtomicU64::new(0)));
+    let theirs = Arc::clone(&line);
+    Ends::new(
+        move |number| line.0.store(number, Ordering::Release),
+        move |number| until(|| theirs.0.load(Ordering::Acquire) == number),
+    )
+}
+
+/// A queue in shared memory with a lock, which holds addresses of messages that lie beside it.
+#[derive(Default)]
+struct Queue {
+    lock: Padded<AtomicBool>,
+    ends: Padded<[AtomicU64; 2]>,
+    entries: Padded<[AtomicU64; 32]>,
+    bell: Padded<AtomicU32>,
+    messages: [Message; 32],
+}
+
+impl Queue {
+    fn locked<T>(&self, work: impl FnOnce(&[AtomicU64; 2]) -> T) -> T {
+        // Acquire and Release: what the lock guards is relaxed.
+        while self
+            .lock
+            .0
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            std::hint::spin_loop();
+        }
+        let done = work(&self.ends.0);
+        self.lock.0.store(false, Ordering::Release);
+        done
+    }
+
+    fn at(&self, position: u64) -> usize {
+        usize::try_from(position).unwrap_or(0) % self.messages.len()
+    }
+
+    fn insert(&self, number: u64) {
+        let at = self.at(number);
+        write(&self.messages[at], number);
+        self.locked(|[_, tail]| {
+            let position = tail.load(Ordering::Relaxed);
+            self.entries.0[self.at(position)].store(at as u64, Ordering::Relaxed);
+            tail.store(position + 1, Ordering::Relaxed);
+        });
+    }
+
+    fn is_empty(&self) -> bool {
+        let [head, tail] = &self.ends.0;
+        head.load(Ordering::Relaxed) == tail.load(Ordering::Relaxed)
+    }
+
+    fn remove(&self, number: u64) -> bool {
+        let at = self.locked(|[head, tail]| {
+            let position = head.load(Ordering::Relaxed);
+            if position == tail.load(Ordering::Relaxed) {
+                return None;
+            }
+            head.store(position + 1, Ordering::Relaxed);
+            Some(self.entries.0[self.at(position)].load(Ordering::Relaxed))
+        });
+        at.is_some_and(|at| read(&self.messages[self.at(at)], number))
+    }
+}
+
+/// A locked queue that the receiver polls.
+pub(super) fn queue() -> Ends {
+    let queue = Arc::new(Queue::default());
+    let theirs = Arc::clone(&queue);
+    Ends::new(
+        move |number| queue.insert(number),
+        // It looks without the lock, and takes it only when there is something.
+        move |number| until(|| !theirs.is_empty()) && theirs.remove(number),
+    )
+}
+
+/// The same with a system call that wakes a sleeping receiver: software only.
+pub(super) fn software() -> Ends {
+    let queue = Arc::new(Queue::default());
+    let theirs = Arc::clone(&queue);
+    Ends::new(
+        move |number| {
+            queue.insert(number);
+            queue.bell.0.fetch_add(1, Ordering::Release);
+            futex::wake(&queue.bell.0, 1);
+        },
+        move |number| {
+            let late = std::time::Instant::now() + PATIENCE;
+            loop {
+                let heard = theirs.bell.0.load(Ordering::Acquire);
+                if !theirs.is_empty() {
+                    return theirs.remove(number);
+                }
+                if futex::wait(&theirs.bell.0, heard, Some(late)) == futex::Wake::TimedOut {
+                    return false;
+                }
+            }
+        },
+    )
+}
+
+/// A conventional ring: the writer's index says what is there, the reader's what is free.
+pub(super) fn ring() -> Ends {
+    struct Ring {
+        tail: Padded<AtomicU64>,
+        head: Padded<AtomicU64>,
+        slots: Vec<Message>,
+    }
+    let ring = Arc::new(Ring {
+        tail: Padded::default(),
+        head: Padded::default(),
+        slots: (0..SLOTS).map(|_| Message::default()).collect(),
+    });
+    let theirs = Arc::clone(&ring);
+    Ends::new(
+        move |number| {
+            until(|| number - ring.head.0.load(Ordering::Acquire) <= SLOTS as u64);
+            write(&ring.slots[slot(number)], number);
+            ring.tail.0.store(number, Ordering::Release);
+        },
+        move |number| {
+            let there = until(|| theirs.tail.0.load(Ordering::Acquire) >= number);
+            let read = read(&theirs.slots[slot(number)], number);
+            theirs.head.0.store(number, Ordering::Release);
+            there && read
+        },
+    )
+}
+
+/// A message with its stamp in one line.
+pub(super) fn stamped() -> Ends {
+    struct Slot {
+        message: [AtomicU64; WORDS],
+        stamp: AtomicU64,
+    }
+    let slots: Vec<Padded<Slot>> = (0..SLOTS)
+        .map(|_| {
+            Padded(Slot {
+                message: Default::default(),
+                stamp: AtomicU64::new(0),
+            })
+        })
+        .collect();
+    let slots = Arc::new(slots);
+    let theirs = Arc::clone(&slots);
+    Ends::new(
+        move |number| {
+            let slot = &slots[slot(number)].0;
+            for word in &slot.message {
+                word.store(number, Ordering::Relaxed);
+            }
+            slot.stamp.store(number, Ordering::Release);
+        },
+        move |number| {
+            let slot = &theirs[slot(number)].0;
+            until(|| slot.stamp.load(Ordering::Acquire) == number)
+                && slot
+                    .message
+                    .iter()
+                    .all(|word| word.load(Ordering::Relaxed) == number)
+        },
+    )
+}
+
+/// A message-consistent channel, polled.
+pub(super) fn channel() -> Result<Ends> {
+    let doing = "making a channel for an experiment";
+    let domain = domain()?;
+    let channel = domain
+        .make_channel(&ChannelOptions::unnamed())
+        .map_err(LabError::library(doing))?;
+    let mut writer = channel.bind_writer().map_err(LabError::library(doing))?;
+    let reader = channel.bind_reader(ReaderOptions::default());
+    let mut reader = reader.map_err(LabError::library(doing))?;
+    reader.set_waiting(Waiting::Poll);
+    Ok(Ends::new(
+        move |number| {
+            let mut bytes = [0; WORDS * 8];
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            // What is not written does not arrive, which the other side notices.
+            let _ = writer.write(&bytes, Deadline::NOW);
+        },
+        move |number| {
+            // The domain is left after both ends.
+            let _ = &domain;
+            reader
+                .receive(PATIENCE)
+                .is_ok_and(|message| message.starts_with(&number.to_le_bytes()))
+        },
+    ))
+}
+
+fn domain() -> Result<Domain> {
+    Domain::builder("lab-ways")
+        .limit(64 << 20)
+        .private()
+        .map_err(LabError::library("making a domain for an experiment"))
+}
+
+/// Signals to lines of a segment that `clients` have one each of, in turn; a listener that
+/// waits like this takes the message from the address.
+pub(super) fn signals(waiting: Waiting, clients: usize) -> Result<Ends> {
+    let doing = "making a listener for an experiment";
+    let domain = domain()?;
+    let segment = domain
+        .make_segment(None, clients * LINE)
+        .map_err(LabError::library(doing))?;
+    let listener = domain.listen(ListenerOptions::default().waiting(waiting));
+    let mut listener = listener.map_err(LabError::library(doing))?;
+    let start = segment.address();
+    let theirs = segment.clone();
+    let seen = Arc::new(AtomicU64::new(0));
+    let sees = Arc::clone(&seen);
+    listener
+        .on(start..start + clients * LINE, move |address| {
+            // Relaxed: the same thread looks.
+            let word = theirs.words()[(address - start) / 8].load(Ordering::Relaxed);
+            sees.store(word, Ordering::Relaxed);
+        })
+        .map_err(LabError::library(doing))?;
+    let mut client = Turns::of(clients);
+    Ok(Ends::new(
+        move |number| {
+            let line = client.next() * LINE;
+            for word in &segment.words()[line / 8..line / 8 + WORDS] {
+                word.store(number, Ordering::Relaxed);
+            }
+            // One who is not told does not answer, which the driver notices.
+            let _ = domain.signal(start + line);
+        },
+        move |number| listener.wait(PATIENCE).is_some() && seen.load(Ordering::Relaxed) == number,
+    ))
+}
+
+/// Bytes of a line.
+const LINE: usize = 64;
+
+/// A line for each of so many clients, all of which the receiver polls.
+pub(super) fn mailboxes(clients: usize) -> Ends {
+    let boxes: Arc<Vec<Padded<[AtomicU64; WORDS]>>> =
+        Arc::new((0..clients).map(|_| Message::default()).collect());
+    let theirs = Arc::clone(&boxes);
+    let mut client = Turns::of(clients);
+    let mut seen = vec![0; clients];
+    let mut at = 0;
+    Ends::new(
+        move |number| {
+            let message = &boxes[client.next()].0;
+            for word in message[1..].iter() {
+                word.store(number, Ordering::Relaxed);
+            }
+            message[0].store(number, Ordering::Release);
+        },
+        move |number| {
+            until(|| {
+                // The next one, wherever the last message was.
+                at = if at + 1 == clients { 0 } else { at + 1 };
+                let found = theirs[at].0[0].load(Ordering::Acquire);
+                let new = found != seen[at];
+                seen[at] = found;
+                new
+            }) && read(&theirs[at], number)
+        },
+    )
+}
+
+/// Whose turn it is: any order, but each as often as the others.
+struct Turns {
+    clients: usize,
+    at: usize,
+}
+
+impl Turns {
+    fn of(clients: usize) -> Self {
+        Self { clients, at: 0 }
+    }
+
+    fn next(&mut self) -> usize {
+        // Coprime to 1, 100 and 1,000, so that all have their turns.
+        self.at = (self.at + 617) % self.clients;
+        self.at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_gets_there() {
+        let cpus = portolan_measure::cpus::Cpus::choose();
+        if cpus.count() < 2 {
+            return;
+        }
+        for ends in [
+            line(),
+            queue(),
+            software(),
+            ring(),
+            stamped(),
+            channel().unwrap(),
+            signals(Waiting::Sleep, 1).unwrap(),
+            signals(Waiting::Poll, 100).unwrap(),
+            mailboxes(100),
+        ] {
+            let mut ends = ends;
+            // `None` only if the other thread did not get to run in time.
+            let time = ends.rounds(&cpus, 200, None);
+            assert!(time.is_none_or(|time| time > 0.0));
+        }
+    }
+
+    #[test]
+    fn every_client_has_its_turn() {
+        for clients in [1, 100, 1000] {
+            let mut turns = Turns::of(clients);
+            let mut met = vec![false; clients];
+            (0..clients).for_each(|_| met[turns.next()] = true);
+            assert!(met.iter().all(|met| *met), "{clients}");
+        }
+    }
+}
