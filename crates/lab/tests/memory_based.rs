@@ -183,6 +183,7 @@ fn another_thread_is_told_by_component_by_line_and_with_many_clients() {
     for (column, made_of) in [
         ("software only", "remove from kernel queue"),
         ("doorbell", "generate interrupt"),
+        ("upcall", "generate interrupt"),
         ("polled", "get physical address from FIFO"),
     ] {
         for row in ["total", made_of] {
@@ -191,6 +192,16 @@ fn another_thread_is_told_by_component_by_line_and_with_many_clients() {
         }
     }
     assert!(cell(time, "sender system call", "polled")["here"].is_null());
+    // A processor that cannot monitor-wait has no column for it.
+    let monitors = portolan::Delivery::monitor_instruction().is_some();
+    let columns = array(&time["columns"]);
+    assert_eq!(
+        columns.iter().any(|c| c["name"] == "monitor-wait"),
+        monitors
+    );
+    if !monitors {
+        assert!(why_left_out(&outcome, "monitor-wait").contains("umwait"));
+    }
     // Counted, or said why not.
     let counted = cell(instructions, "determine receiving processors", "polled");
     if counted["here"].is_null() {
@@ -211,6 +222,6 @@ fn another_thread_is_told_by_component_by_line_and_with_many_clients() {
         }
     }
     let halved = verdict(&outcome, "half-of-software");
-    follows_from(halved, "doorbell, to software only", 0.5);
+    follows_from(halved, "upcall, to software only", 0.5);
     follows_from(verdict(&outcome, "fewer-lines"), "stamp, to a ring", 1.0);
 }

@@ -8,7 +8,7 @@ mod ways;
 
 use std::time::Duration;
 
-use portolan::Waiting;
+use portolan::Delivery;
 
 use crate::counter::Instructions;
 use crate::error::Result;
@@ -16,6 +16,7 @@ use crate::experiment::{Context, Experiment, MBM, Need, Source};
 use crate::outcome::Outcome;
 use parts::Parts;
 use rounds::Ends;
+use ways::signals;
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "signals",
@@ -32,12 +33,12 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     method: "Two threads on two processors. A message of 32 bytes goes there in the row's way and its \
         number comes back by a cache line; the time is that round less the way back. A \
         receiver that sleeps is given 50 µs to do so before each message, others follow on each \
-        other. Software only: the message beside a locked queue of addresses in shared memory, a system \
-        call, and a sleeping receiver that is woken. Components are measured alone, in one process and in \
-        cache; the rest is what is left of the whole, line transfers included. All in turn, slice by \
+        other. Software only: a locked queue of addresses in shared memory, a system call, and an \
+        upcall, which interrupts a thread that looks at something else. Components are measured alone, in one process and in \
+        cache; an interrupt is what is left of the sender's part without the others, and the rest what \
+        is left of the whole, line transfers included. All in turn, slice by \
         slice; medians. What the paper has for hardware support stands beside upcall, which is \
-        nearest to its delivery: an interrupt that calls the handler in a thread that does \
-        something else.",
+        nearest to its delivery.",
     needs: &[Need::Cpus(2), Need::Memory(256 << 20)],
     run,
 };
@@ -52,8 +53,9 @@ struct Row {
     name: String,
     ends: Ends,
     pause: Option<Duration>,
-    /// Seconds of a round, slice by slice.
+    /// Seconds of a round, and until the sender goes on, slice by slice.
     times: Vec<f64>,
+    sender: Vec<f64>,
 }
 
 const LINE: &str = "a line";
@@ -64,6 +66,7 @@ const CHANNEL: &str = "message-consistent channel";
 const SOFTWARE: &str = "software only";
 const DOORBELL: &str = "doorbell";
 const UPCALL: &str = "upcall";
+const MONITORED: &str = "monitor-wait";
 const POLLED: &str = "polled";
 
 fn mailboxes(clients: usize) -> String {
@@ -80,6 +83,7 @@ fn rows() -> Result<Vec<Row>> {
         ends,
         pause,
         times: Vec::new(),
+        sender: Vec::new(),
     };
     let mut rows = vec![
         row(LINE, ways::line(), None),
@@ -87,13 +91,18 @@ fn rows() -> Result<Vec<Row>> {
         row(RING, ways::ring(), None),
         row(STAMPED, ways::stamped(), None),
         row(CHANNEL, ways::channel()?, None),
-        row(SOFTWARE, ways::software(), Some(ASLEEP)),
-        row(DOORBELL, ways::signals(Waiting::Sleep, 1)?, Some(ASLEEP)),
-        row(POLLED, ways::signals(Waiting::Poll, 1)?, None),
+        // Whoever is interrupted does not sleep: no pause, but a sender that is timed.
+        row(SOFTWARE, ways::software()?, Some(Duration::ZERO)),
+        row(DOORBELL, signals(Delivery::DOORBELL, 1)?, Some(ASLEEP)),
+        row(UPCALL, ways::upcalls()?, Some(Duration::ZERO)),
+        row(POLLED, signals(Delivery::POLLED, 1)?, None),
     ];
+    if Delivery::monitor_instruction().is_some() {
+        rows.push(row(MONITORED, signals(Delivery::MONITORED, 1)?, None));
+    }
     for clients in CLIENTS {
         rows.push(row(&mailboxes(clients), ways::mailboxes(clients), None));
-        let ends = ways::signals(Waiting::Poll, clients)?;
+        let ends = signals(Delivery::POLLED, clients)?;
         rows.push(row(&fifo(clients), ends, None));
     }
     Ok(rows)
@@ -113,18 +122,18 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
             context.progress.note(row.name.clone());
             let rounds = if row.pause.is_some() { paused } else { quick };
             // None: the other thread did not get to run, and the slice has no figure.
-            let time = row.ends.rounds(context.cpus, rounds, row.pause);
-            row.times.push(time.unwrap_or(f64::NAN));
+            let round = row.ends.rounds(context.cpus, rounds, row.pause);
+            row.times.push(round.map_or(f64::NAN, |round| round.whole));
+            row.sender
+                .push(round.map_or(f64::NAN, |round| round.sender));
         }
     }
-    outcome.leave_out(
-        UPCALL,
-        "the library's upcalls are not among this program's rows: it calls no unsafe code",
-    );
-    outcome.leave_out(
-        "monitor-wait",
-        "the library's monitor-wait is not among this program's rows yet",
-    );
+    if Delivery::monitor_instruction().is_none() {
+        outcome.leave_out(
+            MONITORED,
+            "this processor has neither umwait nor mwaitx, or a hypervisor hides them",
+        );
+    }
     let counted = match Instructions::open() {
         Ok(mut counter) => Some((parts.count(&mut counter), counter.what())),
         Err(why) => {

@@ -18,15 +18,13 @@ pub(super) enum Part {
     Insert,
     /// Into the handlers' FIFO.
     Push,
-    /// Waking a sleeping thread of another processor: what the sender's call does.
-    Interrupt,
     /// Out of the FIFO, and to the handler.
     Take,
     /// Out of the locked queue.
     Remove,
 }
 
-pub(super) const PARTS: usize = 7;
+pub(super) const PARTS: usize = 6;
 
 /// What each part takes, slice by slice, in seconds.
 pub(super) struct Parts {
@@ -51,14 +49,11 @@ impl Parts {
         let find = steps::once(least, || self.signals.to_nobody());
         let [insert, remove] = steps::locked(&mut self.queue, rounds);
         let [push, take] = steps::signalled(&mut self.signals, rounds);
-        let wake = steps::wake(context.cpus.ours, context.cpus.peer(0), rounds);
-        let [wake, _] = wake.unwrap_or([f64::NAN; 2]);
         let all = [
             (Part::Trap, trap),
             (Part::Find, find),
             (Part::Insert, insert),
             (Part::Push, (push - find).max(0.0)),
-            (Part::Interrupt, (wake - trap).max(0.0)),
             (Part::Take, take),
             (Part::Remove, remove),
         ];

@@ -5,7 +5,7 @@
 //! other:              receive(n), line := n
 //! ```
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan_measure::cpus::{self, Cpus};
@@ -27,8 +27,19 @@ pub(super) struct Ends {
     pub(super) send: Box<dyn FnMut(u64) + Send>,
     /// Waits for the message of this number; whether it came in time.
     pub(super) receive: Box<dyn FnMut(u64) -> bool + Send>,
+    /// What the receiving thread does once before its first message; whether it is ready.
+    prepare: Box<dyn FnMut() -> bool + Send>,
     /// The number of the last message.
     last: u64,
+}
+
+/// What a round takes, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    /// There and back.
+    pub(super) whole: f64,
+    /// Until the sender goes on; no number in rounds without a pause.
+    pub(super) sender: f64,
 }
 
 impl Ends {
@@ -39,29 +50,46 @@ impl Ends {
         Self {
             send: Box::new(send),
             receive: Box::new(receive),
+            prepare: Box::new(|| true),
             last: 0,
         }
     }
 
-    /// Seconds that so many rounds take each. With a pause the receiver has fallen asleep
-    /// before each of them; without, they follow on each other. `None` if the other thread
-    /// did not run.
+    /// With something that the receiving thread, another one in every slice, does first.
+    pub(super) fn prepared(mut self, prepare: impl FnMut() -> bool + Send + 'static) -> Self {
+        self.prepare = Box::new(prepare);
+        self
+    }
+
+    /// What so many rounds take each. With a pause, after which a receiver that sleeps has
+    /// fallen asleep, the sender's part is known as well; without, they follow on each other.
+    /// `None` if the other thread did not run.
     pub(super) fn rounds(
         &mut self,
         cpus: &Cpus,
         rounds: u64,
         pause: Option<Duration>,
-    ) -> Option<f64> {
+    ) -> Option<Round> {
         let (ours, other) = (cpus.ours, cpus.peer(0));
         let back = Padded(AtomicU64::new(self.last));
-        // One more, which waits for the other thread to start.
+        // One more, whose lines are where they were.
         let numbers = self.last + 1..=self.last + 1 + rounds;
         self.last = *numbers.end();
-        let Self { send, receive, .. } = self;
+        let Self {
+            send,
+            receive,
+            prepare,
+            ..
+        } = self;
+        let ready = AtomicBool::new(false);
         let theirs = numbers.clone();
         std::thread::scope(|scope| {
             let echo = scope.spawn(|| {
                 cpus::pin(other).ok()?;
+                if !prepare() {
+                    return None;
+                }
+                ready.store(true, Ordering::Release);
                 for number in theirs {
                     if !receive(number) {
                         return None;
@@ -73,11 +101,15 @@ impl Ends {
             });
             let drive = scope.spawn(|| {
                 cpus::pin(ours).ok()?;
+                if !until(|| ready.load(Ordering::Acquire)) {
+                    return None;
+                }
                 let mut one = |number: u64| {
                     let start = Instant::now();
                     send(number);
+                    let sent = start.elapsed();
                     until(|| back.0.load(Ordering::Acquire) == number)
-                        .then(|| start.elapsed().as_secs_f64())
+                        .then(|| [start.elapsed(), sent].map(|time| time.as_secs_f64()))
                 };
                 let mut numbers = numbers;
                 one(numbers.next()?)?;
@@ -96,17 +128,27 @@ impl Ends {
                         }
                         times.push(start.elapsed().as_secs_f64() / f64::from(sent));
                     }
-                    return median(times);
+                    return median(times).map(|whole| Round {
+                        whole,
+                        sender: f64::NAN,
+                    });
                 };
                 let clock = clock_cost().as_secs_f64();
+                let mut sender = Vec::new();
                 for number in numbers {
                     let since = Instant::now();
                     while since.elapsed() < pause {
                         std::hint::spin_loop();
                     }
-                    times.push(one(number)? - clock);
+                    let [whole, sent] = one(number)?;
+                    // Two looks at the clock lie in the one, one in the other.
+                    times.push(whole - 2.0 * clock);
+                    sender.push(sent - clock);
                 }
-                median(times)
+                Some(Round {
+                    whole: median(times)?,
+                    sender: median(sender)?,
+                })
             });
             let time = drive.join().ok().flatten();
             echo.join().ok().flatten()?;

@@ -1,11 +1,10 @@
 //! The ways in which a message of 32 bytes gets to another thread.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::channel::{ChannelOptions, ReaderOptions};
-use portolan::{Deadline, Domain, ListenerOptions, Waiting};
-use portolan_sys::futex;
+use portolan::{Deadline, Delivery, Domain, Listener, ListenerOptions, Note, Segment, Waiting};
 
 use super::rounds::{Ends, Padded, until};
 use crate::error::{LabError, Result};
@@ -54,7 +53,6 @@ struct Queue {
     lock: Padded<AtomicBool>,
     ends: Padded<[AtomicU64; 2]>,
     entries: Padded<[AtomicU64; 32]>,
-    bell: Padded<AtomicU32>,
     messages: [Message; 32],
 }
 
@@ -114,31 +112,6 @@ pub(super) fn queue() -> Ends {
         move |number| queue.insert(number),
         // It looks without the lock, and takes it only when there is something.
         move |number| until(|| !theirs.is_empty()) && theirs.remove(number),
-    )
-}
-
-/// The same with a system call that wakes a sleeping receiver: software only.
-pub(super) fn software() -> Ends {
-    let queue = Arc::new(Queue::default());
-    let theirs = Arc::clone(&queue);
-    Ends::new(
-        move |number| {
-            queue.insert(number);
-            queue.bell.0.fetch_add(1, Ordering::Release);
-            futex::wake(&queue.bell.0, 1);
-        },
-        move |number| {
-            let late = std::time::Instant::now() + PATIENCE;
-            loop {
-                let heard = theirs.bell.0.load(Ordering::Acquire);
-                if !theirs.is_empty() {
-                    return theirs.remove(number);
-                }
-                if futex::wait(&theirs.bell.0, heard, Some(late)) == futex::Wake::TimedOut {
-                    return false;
-                }
-            }
-        },
     )
 }
 
@@ -240,39 +213,144 @@ fn domain() -> Result<Domain> {
         .map_err(LabError::library("making a domain for an experiment"))
 }
 
-/// Signals to lines of a segment that `clients` have one each of, in turn; a listener that
-/// waits like this takes the message from the address.
-pub(super) fn signals(waiting: Waiting, clients: usize) -> Result<Ends> {
+/// Signals to lines of a segment that `clients` have one each of, in turn; the listener takes
+/// the message from the address.
+pub(super) fn signals(delivery: Delivery, clients: usize) -> Result<Ends> {
     let doing = "making a listener for an experiment";
-    let domain = domain()?;
-    let segment = domain
-        .make_segment(None, clients * LINE)
-        .map_err(LabError::library(doing))?;
-    let listener = domain.listen(ListenerOptions::default().waiting(waiting));
-    let mut listener = listener.map_err(LabError::library(doing))?;
+    let (domain, segment) = shared(clients)?;
+    let mut listener = listener(&domain)?;
     let start = segment.address();
     let theirs = segment.clone();
     let seen = Arc::new(AtomicU64::new(0));
     let sees = Arc::clone(&seen);
+    let handler = move |address: usize| {
+        // Relaxed: the same thread looks.
+        let word = theirs.words()[(address - start) / 8].load(Ordering::Relaxed);
+        sees.store(word, Ordering::Relaxed);
+    };
     listener
-        .on(start..start + clients * LINE, move |address| {
-            // Relaxed: the same thread looks.
-            let word = theirs.words()[(address - start) / 8].load(Ordering::Relaxed);
-            sees.store(word, Ordering::Relaxed);
-        })
+        .on_by(delivery, start..start + clients * LINE, handler)
         .map_err(LabError::library(doing))?;
-    let mut client = Turns::of(clients);
     Ok(Ends::new(
-        move |number| {
-            let line = client.next() * LINE;
-            for word in &segment.words()[line / 8..line / 8 + WORDS] {
-                word.store(number, Ordering::Relaxed);
-            }
-            // One who is not told does not answer, which the driver notices.
-            let _ = domain.signal(start + line);
-        },
+        signaller(domain, segment, clients),
         move |number| listener.wait(PATIENCE).is_some() && seen.load(Ordering::Relaxed) == number,
     ))
+}
+
+/// Signals to a thread that looks at something else and is interrupted.
+pub(super) fn upcalls() -> Result<Ends> {
+    let (domain, segment) = shared(1)?;
+    let (start, theirs) = (segment.address(), segment.clone());
+    let noted = Noted::to(domain.clone(), start);
+    let (send, prepare) = (signaller(domain, segment, 1), noted.prepare());
+    let receive = move |number| {
+        let address = noted.next();
+        address.is_some_and(|address| {
+            theirs.words()[(address - start) / 8].load(Ordering::Relaxed) == number
+        })
+    };
+    Ok(Ends::new(send, receive).prepared(prepare))
+}
+
+/// A locked queue, a system call, and a thread that is interrupted by it: software only. (The
+/// signal brings an address of its own, which nobody looks at.)
+pub(super) fn software() -> Result<Ends> {
+    let (domain, segment) = shared(1)?;
+    let noted = Noted::to(domain.clone(), segment.address());
+    let prepare = noted.prepare();
+    let queue = Arc::new(Queue::default());
+    let theirs = Arc::clone(&queue);
+    let send = move |number| {
+        queue.insert(number);
+        let _ = domain.signal(segment.address());
+    };
+    let receive = move |number| noted.next().is_some() && theirs.remove(number);
+    Ok(Ends::new(send, receive).prepared(prepare))
+}
+
+/// What interrupts the receiving thread, which is another one in every slice, and the only
+/// one that can ask for it.
+#[derive(Clone)]
+struct Noted {
+    domain: Domain,
+    start: usize,
+    now: Arc<Mutex<Option<Noting>>>,
+}
+
+struct Noting {
+    _listener: Listener,
+    note: Arc<Note>,
+    seen: u64,
+}
+
+impl Noted {
+    fn to(domain: Domain, start: usize) -> Self {
+        Self {
+            domain,
+            start,
+            now: Arc::default(),
+        }
+    }
+
+    fn now(&self) -> MutexGuard<'_, Option<Noting>> {
+        // Nobody panics with it, and nobody else waits for it.
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the calling thread be interrupted from now on.
+    fn prepare(&self) -> impl FnMut() -> bool + Send + 'static {
+        let own = self.clone();
+        move || {
+            let made = listener(&own.domain).ok().and_then(|mut listener| {
+                let (_, note) = listener.note(own.start..own.start + LINE).ok()?;
+                Some(Noting {
+                    _listener: listener,
+                    note,
+                    seen: 0,
+                })
+            });
+            let mut now = own.now();
+            *now = made;
+            now.is_some()
+        }
+    }
+
+    /// Looks at nothing else until it is interrupted; what was signalled.
+    fn next(&self) -> Option<usize> {
+        let mut now = self.now();
+        let Noting { note, seen, .. } = now.as_mut()?;
+        until(|| note.count() > *seen).then(|| {
+            *seen = note.count();
+            note.address()
+        })
+    }
+}
+
+/// A segment with a line for each client.
+fn shared(clients: usize) -> Result<(Domain, Segment)> {
+    let domain = domain()?;
+    let segment = domain.make_segment(None, clients * LINE);
+    let segment = segment.map_err(LabError::library("making a segment for an experiment"))?;
+    Ok((domain, segment))
+}
+
+fn listener(domain: &Domain) -> Result<Listener> {
+    domain
+        .listen(ListenerOptions::default())
+        .map_err(LabError::library("making a listener for an experiment"))
+}
+
+/// Writes each message to its client's line and signals that.
+fn signaller(domain: Domain, segment: Segment, clients: usize) -> impl FnMut(u64) + Send + 'static {
+    let mut client = Turns::of(clients);
+    move |number| {
+        let line = client.next() * LINE;
+        for word in &segment.words()[line / 8..line / 8 + WORDS] {
+            word.store(number, Ordering::Relaxed);
+        }
+        // One who is not told does not answer, which the driver notices.
+        let _ = domain.signal(segment.address() + line);
+    }
 }
 
 /// Bytes of a line.
@@ -338,18 +416,22 @@ mod tests {
         for ends in [
             line(),
             queue(),
-            software(),
+            software().unwrap(),
             ring(),
             stamped(),
             channel().unwrap(),
-            signals(Waiting::Sleep, 1).unwrap(),
-            signals(Waiting::Poll, 100).unwrap(),
+            signals(Delivery::DOORBELL, 1).unwrap(),
+            signals(Delivery::MONITORED, 1).unwrap(),
+            signals(Delivery::POLLED, 100).unwrap(),
+            upcalls().unwrap(),
             mailboxes(100),
         ] {
             let mut ends = ends;
-            // `None` only if the other thread did not get to run in time.
-            let time = ends.rounds(&cpus, 200, None);
-            assert!(time.is_none_or(|time| time > 0.0));
+            // Twice, since each time has threads of its own.
+            for _ in 0..2 {
+                let round = ends.rounds(&cpus, 200, None).unwrap();
+                assert!(round.whole > 0.0);
+            }
         }
     }
 
