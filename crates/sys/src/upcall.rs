@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use crate::process;
+use crate::{fork, process};
 
 /// What runs in the signal handler.
 pub trait Callee: Send + 'static {
@@ -154,6 +154,8 @@ impl<C: Callee> Upcall<C> {
     ///
     /// [`Callee::run`] does only what is async-signal-safe.
     pub unsafe fn register(signal: i32, callee: C) -> io::Result<Self> {
+        // So that a forked child knows that it is one.
+        fork::generation();
         install(signal)?;
         LEAVING.with(|_| {});
         let node = vacant();
@@ -198,6 +200,10 @@ impl<C: Callee> Upcall<C> {
 
 impl<C: Callee> Drop for Upcall<C> {
     fn drop(&mut self) {
+        if fork::in_child() {
+            // The thread is not here, and who had the gate may not be either.
+            return;
+        }
         let held = Held::take(self.node, self.caller);
         self.node.thread.store(NOBODY, Ordering::Release);
         // SAFETY:

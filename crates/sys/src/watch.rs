@@ -18,7 +18,7 @@ use rustix::time::{
 };
 
 use crate::fork::{self, CloseOnFork};
-use crate::process::EventFd;
+use crate::process::{self, EventFd};
 
 /// Numbers that one call of [`Watch::wait`] says at most.
 const AT_ONCE: usize = 64;
@@ -126,13 +126,7 @@ impl Timer {
     ///
     /// None that a timer has.
     pub fn ran_out(&self) -> io::Result<u64> {
-        let mut count = [0; 8];
-        match rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, &mut count)) {
-            Err(Errno::AGAIN) => Ok(0),
-            other => other
-                .map(|_| u64::from_ne_bytes(count))
-                .map_err(io::Error::from),
-        }
+        process::take_count(&self.fd)
     }
 }
 

@@ -69,10 +69,7 @@ impl Intake {
 
     /// Gives the FIFO back. Nothing leads to it any more.
     pub(super) fn close(&self) {
-        if let Some(entry) = self.member.tables().fifos.get(self.index as usize) {
-            // Release: nothing of ours comes after it.
-            entry.control.owner.store(0, Ordering::Release);
-        }
+        give_back(&self.member, self.index);
     }
 
     /// Our FIFO. Opened when we were made, so it is there, unless another member wrote
@@ -145,5 +142,13 @@ impl Intake {
     /// Signals that came for no handler.
     pub(super) fn strays(&self) -> u64 {
         self.strays
+    }
+}
+
+/// Gives a FIFO of ours back.
+pub(super) fn give_back(member: &Member, index: u32) {
+    if let Some(entry) = member.tables().fifos.get(index as usize) {
+        // Release: nothing of ours comes after it.
+        entry.control.owner.store(0, Ordering::Release);
     }
 }

@@ -14,7 +14,7 @@
 
 #![allow(unsafe_code)]
 
-use super::intake::{Handling, Intake};
+use super::intake::{Handling, Intake, give_back};
 use super::{SignalError, address_of};
 use crate::member::Member;
 use portolan_sys::futex;
@@ -154,13 +154,6 @@ impl Upcalls {
         }
         self.courier.end();
         give_back(&self.member, self.index);
-    }
-}
-
-fn give_back(member: &Member, index: u32) {
-    if let Some(entry) = member.tables().fifos.get(index as usize) {
-        // Release: nothing of ours comes after it.
-        entry.control.owner.store(0, Ordering::Release);
     }
 }
 

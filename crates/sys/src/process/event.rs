@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
-use rustix::io::Errno;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::time;
 
@@ -110,14 +110,30 @@ impl EventFd {
     ///
     /// `EBADF` if the descriptor is not an eventfd.
     pub fn drain(&self) -> io::Result<u64> {
-        let mut count = [0; 8];
-        match rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, &mut count)) {
-            Err(Errno::AGAIN) => Ok(0),
-            other => other
-                .map(|_| u64::from_ne_bytes(count))
-                .map_err(io::Error::from),
-        }
+        take_count(&self.fd)
     }
+}
+
+/// Reads and resets the count of an eventfd or a timer, which does not block.
+pub(crate) fn take_count(fd: impl AsFd) -> io::Result<u64> {
+    let mut count = [0; 8];
+    match rustix::io::retry_on_intr(|| rustix::io::read(&fd, &mut count)) {
+        Err(Errno::AGAIN) => Ok(0),
+        other => other
+            .map(|_| u64::from_ne_bytes(count))
+            .map_err(io::Error::from),
+    }
+}
+
+/// Whether a pidfd, of a process or of a thread, says that it has ended.
+pub(super) fn has_ended(pidfd: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let polled = retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)));
+    polled.is_ok() && fds[0].revents().contains(PollFlags::IN)
 }
 
 impl AsFd for EventFd {

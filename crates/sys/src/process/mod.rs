@@ -6,8 +6,8 @@ mod pidfd;
 mod proc;
 mod thread;
 
-pub(crate) use event::wait;
 pub use event::{EventFd, Ready, poll};
+pub(crate) use event::{take_count, wait};
 pub use own::{dies_with_us, spawn_quiet, user};
 pub use pidfd::{PidFd, signal};
 pub use proc::{comm, start_time};

@@ -3,10 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::event::has_ended;
 use crate::socket;
 
 /// Linux 6.5: the pidfd of a socket's peer.
@@ -70,13 +70,7 @@ impl PidFd {
 
     /// Whether the process has ended. A stopped process is alive, a zombie is dead.
     pub fn is_dead(&self) -> bool {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let polled = retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)));
-        polled.is_ok() && fds[0].revents().contains(PollFlags::IN)
+        has_ended(&self.fd)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::event::has_ended;
 
 /// Linux 6.9: the descriptor refers to one thread. The same bit as `O_EXCL`.
 const PIDFD_THREAD: u32 = 0x80;
@@ -75,13 +76,7 @@ impl ThreadFd {
 
     /// Whether the thread has ended.
     pub fn is_gone(&self) -> bool {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let polled = retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)));
-        polled.is_ok() && !fds[0].revents().is_empty()
+        has_ended(&self.fd)
     }
 
     /// Whether we may send it signals.
