@@ -334,6 +334,8 @@ mod processes {
     use std::process::{Command, Stdio};
 
     const ROLE: &str = "PORTOLAN_DELIVERY_SENDER";
+    /// The domain of a process that is to be killed.
+    const VICTIM: &str = "PORTOLAN_DELIVERY_VICTIM";
     /// Whose domain it is.
     const OWNER: &str = "PORTOLAN_DELIVERY_OWNER";
     /// A user who is neither us nor root.
@@ -400,6 +402,52 @@ mod processes {
         assert!(child.wait().unwrap().success());
         assert_eq!(board.seen(), (at..at + 100).collect::<Vec<_>>());
         assert_eq!(board.on.load(Ordering::SeqCst), thread());
+    }
+
+    /// A process with a thread that can be interrupted; nothing, when it is run as a test.
+    #[test]
+    fn interrupted_one() {
+        let Ok(name) = std::env::var(VICTIM) else {
+            return;
+        };
+        let domain = Domain::join(&name).unwrap();
+        let segment = domain.find_segment("here", PATIENCE).unwrap();
+        let at = segment.address();
+        let mut listener = domain.listen(ListenerOptions::default()).unwrap();
+        let (board, _) = interrupted(&mut listener, at..at + 64);
+        let answers = domain.clone();
+        loop {
+            let before = board.count.load(Ordering::SeqCst);
+            until(|| board.count.load(Ordering::SeqCst) > before);
+            answers.signal(at + 64).unwrap();
+            // The board has no more room than that.
+            board.count.store(0, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_interrupted_may_be_killed() {
+        let name = format!("killed-{}", std::process::id());
+        let domain = Domain::join(&name).unwrap();
+        let segment = domain.make_segment(Some("here"), 4096).unwrap();
+        let at = segment.address();
+        let mut listener = domain.listen(ListenerOptions::default()).unwrap();
+        listener.on(at + 64..at + 65, |_| {}).unwrap();
+        for _ in 0..5 {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["processes::interrupted_one", "--exact", "--nocapture"])
+                .env(VICTIM, &name)
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            until(|| domain.signal(at).unwrap() == 1);
+            assert!(listener.wait(PATIENCE).is_some());
+            child.kill().unwrap();
+            // While it dies, and until the host has noticed.
+            until(|| domain.signal(at).unwrap() == 0 && domain.survey().unwrap().spaces.len() == 1);
+            child.wait().unwrap();
+            while listener.poll() > 0 {}
+        }
     }
 
     #[test]

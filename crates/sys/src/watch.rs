@@ -95,6 +95,19 @@ impl Watch {
 }
 
 /// A timer: readable when it has run out, once or again and again.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::process;
+/// use portolan_sys::watch::Timer;
+/// use std::os::fd::AsFd;
+/// use std::time::Duration;
+/// let timer = Timer::start(Duration::from_millis(1), None)?;
+/// process::poll(&[timer.as_fd()], None)?;
+/// assert_eq!(timer.ran_out()?, 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Timer {
     fd: OwnedFd,

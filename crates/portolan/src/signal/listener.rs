@@ -317,6 +317,20 @@ impl Listener {
     /// # Errors
     ///
     /// [`SignalError::Locked`]; it is still here then.
+    ///
+    /// ```
+    /// # use portolan::{Domain, ListenerOptions};
+    /// # let domain = Domain::private()?;
+    /// # let segment = domain.make_segment(None, 4096)?;
+    /// # let at = segment.address();
+    /// # let mut listener = domain.listen(ListenerOptions::default())?;
+    /// let handler = listener.on(at..at + 64, |_| {})?;
+    /// domain.signal(at)?;
+    /// assert!(listener.off(handler)?);
+    /// assert_eq!(domain.signal(at)?, 0);
+    /// assert_eq!((listener.poll(), listener.strays()), (0, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn off(&mut self, handler: HandlerId) -> Result<bool, SignalError> {
         self.adopt();
         let known = self.intake.handlers.iter().any(|h| h.id == handler.0)
@@ -351,6 +365,21 @@ impl Listener {
     /// # Errors
     ///
     /// [`Given`]; the handler stays where it is.
+    ///
+    /// ```
+    /// # use portolan::{Domain, ListenerOptions};
+    /// # let domain = Domain::private()?;
+    /// # let segment = domain.make_segment(None, 4096)?;
+    /// # let at = segment.address();
+    /// let mut here = domain.listen(ListenerOptions::default())?;
+    /// let mut there = domain.listen(ListenerOptions::default())?;
+    /// let handler = here.on(at..at + 64, |_| {})?;
+    /// domain.signal(at)?;
+    /// here.give(handler, &there.outbox())?;
+    /// // What had come already goes along.
+    /// assert_eq!((here.poll(), there.poll()), (0, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn give(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
         self.adopt();
         let handling = self.let_go(handler.0).ok_or(Given::Unknown(handler))?;
@@ -513,6 +542,18 @@ impl Listener {
     }
 
     /// Signals that found the FIFO full, or that of the upcalls, and were dropped.
+    ///
+    /// ```
+    /// # use portolan::{Domain, ListenerOptions};
+    /// # let domain = Domain::private()?;
+    /// # let segment = domain.make_segment(None, 4096)?;
+    /// # let at = segment.address();
+    /// let mut listener = domain.listen(ListenerOptions::default().depth(2))?;
+    /// listener.on(at..at + 64, |_| {})?;
+    /// assert_eq!([at, at + 1, at + 2].map(|a| domain.signal(a).unwrap()), [1, 1, 0]);
+    /// assert_eq!((listener.poll(), listener.dropped()), (2, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn dropped(&self) -> u64 {
         let upcalls = self.upcalls.as_ref().map_or(0, Upcalls::dropped);
         self.intake.fifo().map_or(0, |fifo| fifo.dropped()) + upcalls

@@ -11,12 +11,16 @@
 //! call exactly when it would owe a wake, and a burst costs one Unix signal. Whoever cannot
 //! call a foreign thread rings the doorbell, and so does the host after a death; the
 //! *courier*, a thread of the receiver's process that sleeps on it, calls then.
+//!
+//! Hand-written `unsafe` is here once, where the promise that was made for the handlers
+//! (`Delivery::upcall`) becomes the promise for what the Unix signal's handler runs.
 
 #![allow(unsafe_code)]
 
 use super::intake::{Handling, Intake, give_back};
 use super::{SignalError, address_of};
 use crate::member::Member;
+use portolan_shm::signal::FifoControl;
 use portolan_sys::futex;
 use portolan_sys::process::{self, ThreadFd};
 use portolan_sys::upcall::{self, Callee, Caller, Upcall};
@@ -27,8 +31,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-
-use portolan_shm::signal::FifoControl;
 
 /// Between two attempts to call a thread that has too many signals pending.
 const AGAIN: Duration = Duration::from_millis(1);
