@@ -1,83 +1,39 @@
 //! On what machine, and when, a report was made.
 
 use std::fmt;
-use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use portolan_measure::cpus::Cpus;
+use portolan_measure::machine::Facts;
 use portolan_measure::sampler;
-use portolan_sys::machine;
 use serde::{Deserialize, Serialize};
 
 /// The head of every report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Machine {
-    pub(crate) cpu: String,
-    pub(crate) cpus: usize,
-    pub(crate) cpus_allowed: usize,
-    pub(crate) virtual_machine: bool,
-    pub(crate) kernel: String,
-    pub(crate) memory_bytes: u64,
-    /// The settings of transparent huge pages, for private and for shared memory.
-    pub(crate) huge_pages: String,
-    pub(crate) shared_huge_pages: String,
-    /// Where the measuring process and the first other ran.
-    pub(crate) pinned: [usize; 2],
-    /// What a cache line takes from one of these to the other; tells a near pair of
-    /// processors from a far one. Not known with one processor.
+    #[serde(flatten)]
+    pub(crate) facts: Facts,
+    /// What a cache line takes from one of our processors to the other; tells a near pair
+    /// from a far one. Not known with one processor.
     pub(crate) line_seconds: Option<f64>,
     /// What reading the clock once costs.
     pub(crate) clock_seconds: f64,
-    /// One-minute load before the run. More than a little: something else was running.
-    pub(crate) load_before: f64,
 }
 
 impl Machine {
     pub(crate) fn look(cpus: &Cpus) -> Self {
-        let found = machine::describe();
-        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         Self {
-            cpu: found.cpu_model,
-            cpus: found.cpus,
-            // We are pinned by now, and may use but one.
-            cpus_allowed: cpus.count(),
-            virtual_machine: found.virtual_machine,
-            kernel: found.kernel,
-            memory_bytes: found.memory,
-            huge_pages: found.huge_pages,
-            shared_huge_pages: found.shared_huge_pages,
-            pinned: [cpus.ours, cpus.peer(0)],
+            facts: Facts::look(cpus),
             line_seconds: crate::line::one_way(cpus, 5).map(|line| line.median()),
             clock_seconds: sampler::clock_cost().as_secs_f64(),
-            load_before: load
-                .split(' ')
-                .next()
-                .and_then(|load| load.parse().ok())
-                .unwrap_or(0.0),
         }
     }
 }
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            cpu,
-            cpus,
-            cpus_allowed,
-            kernel,
-            pinned: [ours, peer],
-            load_before,
-            ..
-        } = self;
-        let kind = if self.virtual_machine {
-            " (virtual machine)"
-        } else {
-            ""
-        };
-        writeln!(
-            f,
-            "{cpu}{kind}, {cpus} CPUs, {cpus_allowed} usable; Linux {kernel}"
-        )?;
+        let [ours, peer] = self.facts.pinned;
+        writeln!(f, "{}", self.facts)?;
         match self.line_seconds {
             Some(line) => write!(
                 f,
@@ -86,7 +42,7 @@ impl fmt::Display for Machine {
             )?,
             None => write!(f, "pinned to CPU {ours}")?,
         }
-        write!(f, "; load before {load_before}")
+        write!(f, "; load before {}", self.facts.load_before)
     }
 }
 

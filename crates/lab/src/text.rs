@@ -19,7 +19,7 @@ pub(crate) fn report(report: &Report, earlier: Option<&Report>) -> String {
     if let Some(earlier) = earlier {
         text += &format!(
             "beside a run of {}, on {}\n",
-            earlier.made, earlier.machine.cpu
+            earlier.made, earlier.machine.facts.cpu
         );
     }
     for record in &report.records {

@@ -51,7 +51,7 @@ fn head(report: &Report, earlier: Option<&Report>) -> String {
         "What the papers measured, measured again: the paper's figure beside this machine's, \
          and for each claim whether it holds here.",
     );
-    let kind = if machine.virtual_machine {
+    let kind = if machine.facts.virtual_machine {
         " (virtual machine)"
     } else {
         ""
@@ -59,30 +59,36 @@ fn head(report: &Report, earlier: Option<&Report>) -> String {
     let pinned = match machine.line_seconds {
         Some(line) => format!(
             "processors {} and {}, a cache line {} apart",
-            machine.pinned[0],
-            machine.pinned[1],
+            machine.facts.pinned[0],
+            machine.facts.pinned[1],
             Unit::Seconds.show(line)
         ),
-        None => format!("processor {}", machine.pinned[0]),
+        None => format!("processor {}", machine.facts.pinned[0]),
     };
     let mut facts = vec![
         ("made", report.made.clone()),
-        ("processor", format!("{}{kind}", machine.cpu)),
+        ("processor", format!("{}{kind}", machine.facts.cpu)),
         (
             "processors",
-            format!("{}, {} usable", machine.cpus, machine.cpus_allowed),
+            format!(
+                "{}, {} usable",
+                machine.facts.cpus, machine.facts.cpus_allowed
+            ),
         ),
         ("ran on", pinned),
-        ("memory", Unit::Bytes.show(machine.memory_bytes as f64)),
-        ("kernel", format!("Linux {}", machine.kernel)),
+        (
+            "memory",
+            Unit::Bytes.show(machine.facts.memory_bytes as f64),
+        ),
+        ("kernel", format!("Linux {}", machine.facts.kernel)),
         (
             "huge pages",
             format!(
                 "{}; shared memory: {}",
-                machine.huge_pages, machine.shared_huge_pages
+                machine.facts.huge_pages, machine.facts.shared_huge_pages
             ),
         ),
-        ("load before", format!("{:.2}", machine.load_before)),
+        ("load before", format!("{:.2}", machine.facts.load_before)),
         ("portolan", report.version.clone()),
     ];
     if let Some(earlier) = earlier {
@@ -91,7 +97,7 @@ fn head(report: &Report, earlier: Option<&Report>) -> String {
             "beside",
             format!(
                 "a run of {}, on {}, Linux {}",
-                earlier.made, machine.cpu, machine.kernel
+                earlier.made, machine.facts.cpu, machine.facts.kernel
             ),
         ));
     }

@@ -15,10 +15,9 @@ mod pipe;
 mod portolan;
 mod ring;
 mod signal;
+mod socket;
 mod stream;
 mod sysv;
-mod tcp;
-mod unix;
 
 use std::os::fd::OwnedFd;
 
@@ -33,9 +32,8 @@ pub(crate) use portolan::{Portolan, Request, host_idle, join_idle};
 pub use portolan::{domain_of, extents};
 pub(crate) use ring::Ring;
 pub(crate) use signal::Signal;
+pub(crate) use socket::Socket;
 pub(crate) use sysv::SystemV;
-pub(crate) use tcp::Tcp;
-pub(crate) use unix::Unix;
 
 use crate::case::Case;
 use crate::error::Result;
@@ -93,8 +91,7 @@ macro_rules! with_endpoint {
             System::Line => with!(s::Line),
             System::Buffer | System::Memcpy { .. } => with!(s::Buffer),
             System::Pipe => with!(s::Pipe),
-            System::UnixStream | System::UnixSeqpacket => with!(s::Unix),
-            System::Tcp => with!(s::Tcp),
+            System::UnixStream | System::UnixSeqpacket | System::Tcp => with!(s::Socket),
             System::MessageQueue => with!(s::MessageQueue),
             System::SystemV => with!(s::SystemV),
             System::Futex => with!(s::Futex),

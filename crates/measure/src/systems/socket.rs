@@ -1,5 +1,7 @@
-//! A Unix socket: a byte stream, or whole packets.
+//! A Unix socket (a byte stream, or whole packets), or a TCP connection over the loopback.
 
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -17,26 +19,21 @@ const SEND_BUFFER: usize = 1 << 20;
 const LARGE_MESSAGE: u64 = 64 << 10;
 
 #[derive(Debug)]
-pub(crate) struct Unix {
+pub(crate) struct Socket {
     socket: OwnedFd,
     transfer: Transfer,
 }
 
-impl Endpoint for Unix {
+impl Endpoint for Socket {
     fn create(case: &Case) -> Result<(Self, Vec<OwnedFd>)> {
-        let doing = "making a pair of Unix sockets";
-        let kind = match case.system {
-            System::UnixSeqpacket => SocketType::SEQPACKET,
-            _ => SocketType::STREAM,
+        let made = match case.system {
+            System::Tcp => loopback(),
+            System::UnixSeqpacket => unix(SocketType::SEQPACKET, case.bytes),
+            _ => unix(SocketType::STREAM, case.bytes),
         };
-        let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
-            .map_err(MeasureError::system(doing))?;
+        let (socket, theirs) = made.map_err(MeasureError::system("making a pair of sockets"))?;
         for end in [&socket, &theirs] {
             set_mode(case, end)?;
-            if case.bytes >= LARGE_MESSAGE {
-                set_socket_send_buffer_size(end, SEND_BUFFER)
-                    .map_err(MeasureError::system(doing))?;
-            }
         }
         Ok((
             Self {
@@ -67,4 +64,34 @@ impl Endpoint for Unix {
             rustix::net::recv(&self.socket, bytes, RecvFlags::empty()).map(|(got, _)| got)
         })
     }
+}
+
+/// Two connected Unix sockets, for messages of so many bytes.
+fn unix(kind: SocketType, bytes: u64) -> io::Result<(OwnedFd, OwnedFd)> {
+    let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    if bytes >= LARGE_MESSAGE {
+        for end in [&pair.0, &pair.1] {
+            set_socket_send_buffer_size(end, SEND_BUFFER)?;
+        }
+    }
+    Ok(pair)
+}
+
+/// Two sockets of one TCP connection, each message sent at once.
+fn loopback() -> io::Result<(OwnedFd, OwnedFd)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let ours = TcpStream::connect(listener.local_addr()?)?;
+    let wanted = ours.local_addr()?;
+    // Any process of this machine may connect in between; we want ourselves.
+    let theirs = loop {
+        let (stream, from) = listener.accept()?;
+        if from == wanted {
+            break stream;
+        }
+    };
+    for end in [&ours, &theirs] {
+        // A message is not to wait for the one before to be acknowledged.
+        end.set_nodelay(true)?;
+    }
+    Ok((ours.into(), theirs.into()))
 }
