@@ -1,5 +1,8 @@
 //! Segments: memory that several spaces have at once, and that outlives each of them.
 
+#[cfg(feature = "marks")]
+mod victim;
+
 use portolan::{
     Access, ConnectError, Deadline, Domain, Message, PortKind, PortOptions, Protection, Right,
     WhenFull,
@@ -202,34 +205,19 @@ mod deaths {
     use super::*;
     use portolan::Segment;
     use std::os::unix::process::ExitStatusExt;
-    use std::process::{Child, Command, Stdio};
-    use std::sync::OnceLock;
     use std::time::Instant;
-
-    const ROLE: &str = "PORTOLAN_SEGMENT_VICTIM";
-    static DEADLY: OnceLock<String> = OnceLock::new();
-
-    fn reached(mark: &str) {
-        if DEADLY.get().is_some_and(|deadly| deadly == mark) {
-            // SAFETY:
-            // - Sends a signal to ourselves; nothing is touched.
-            unsafe { libc::raise(libc::SIGKILL) };
-        }
-    }
 
     /// The other process; nothing, when it is run as a test.
     #[test]
     fn victim() {
-        let Ok(role) = std::env::var(ROLE) else {
+        let Some((domain, mark)) = victim::role() else {
             return;
         };
-        let (domain, mark) = role.split_once(' ').unwrap();
-        let domain = Domain::join(domain).unwrap();
+        let domain = Domain::join(&domain).unwrap();
         let shared = domain.find_segment("survivor's", PATIENCE).unwrap();
         let inbox = domain.connect("survivor", PATIENCE).unwrap();
         let _held = domain.find_segment("survivor's", PATIENCE).unwrap();
-        DEADLY.set(mark.to_owned()).unwrap();
-        portolan_shm::mark::install(reached);
+        victim::die_at(mark);
         loop {
             // The survivor may still have the last one of this name.
             let Ok(made) = domain.make_segment(Some("victim's"), 70_000) else {
@@ -243,20 +231,6 @@ mod deaths {
             drop(made);
             drop(domain.make_segment(None, 1));
         }
-    }
-
-    fn spawn(domain: &str, mark: &str) -> Child {
-        Command::new(std::env::current_exe().unwrap())
-            .args([
-                "deaths::victim",
-                "--exact",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .env(ROLE, format!("{domain} {mark}"))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
     }
 
     fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
@@ -287,7 +261,7 @@ mod deaths {
             let mut inbox = domain.bind(PortOptions::named("survivor")).unwrap();
             let ours = domain.make_segment(Some("survivor's"), 4096).unwrap();
             ours.words()[1].store(77, Ordering::Relaxed);
-            let mut child = spawn(&name, mark);
+            let mut child = victim::spawn(&name, mark);
             let mut received: Vec<Segment> = vec![];
             wait_for(mark, || {
                 while let Ok(mut message) = inbox.try_receive(Access::Now) {

@@ -1,5 +1,8 @@
 //! Signals: who is told of an address, by whom, and what deaths leave behind.
 
+#[cfg(feature = "marks")]
+mod victim;
+
 use portolan::{Deadline, Domain, Given, ListenerOptions, SignalError, Waiting};
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -296,35 +299,20 @@ fn what_was_written_before_a_signal_is_seen_by_its_handler() {
 mod deaths {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
-    use std::process::{Command, Stdio};
-    use std::sync::OnceLock;
     use std::time::Instant;
-
-    const ROLE: &str = "PORTOLAN_SIGNAL_VICTIM";
-    static DEADLY: OnceLock<String> = OnceLock::new();
-
-    fn reached(mark: &str) {
-        if DEADLY.get().is_some_and(|deadly| deadly == mark) {
-            // SAFETY:
-            // - Sends a signal to ourselves; nothing is touched.
-            unsafe { libc::raise(libc::SIGKILL) };
-        }
-    }
 
     /// The other process; nothing, when it is run as a test.
     #[test]
     fn victim() {
-        let Ok(role) = std::env::var(ROLE) else {
+        let Some((domain, mark)) = victim::role() else {
             return;
         };
-        let (domain, mark) = role.split_once(' ').unwrap();
-        let domain = Domain::join(domain).unwrap();
+        let domain = Domain::join(&domain).unwrap();
         let segment = domain.find_segment("here", PATIENCE).unwrap();
         let at = segment.address();
         let mut listener = domain.listen(ListenerOptions::default()).unwrap();
         listener.on(at + 100..at + 9000, |_| {}).unwrap();
-        DEADLY.set(mark.to_owned()).unwrap();
-        portolan_shm::mark::install(reached);
+        victim::die_at(mark);
         let mut other = domain.listen(ListenerOptions::default()).unwrap();
         loop {
             let handler = listener.on(at + 64..at + 10_000, |_| {}).unwrap();
@@ -361,17 +349,7 @@ mod deaths {
             let options = ListenerOptions::default().waiting(Waiting::Sleep);
             let mut listener = domain.listen(options).unwrap();
             listener.on(at..at + 64, |_| {}).unwrap();
-            let mut child = Command::new(std::env::current_exe().unwrap())
-                .args([
-                    "deaths::victim",
-                    "--exact",
-                    "--nocapture",
-                    "--test-threads=1",
-                ])
-                .env(ROLE, format!("{name} {mark}"))
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap();
+            let mut child = victim::spawn(&name, mark);
             let end = Instant::now() + PATIENCE;
             let status = loop {
                 assert!(Instant::now() < end, "{mark}");

@@ -1,6 +1,9 @@
 //! Channels against oracles, and under threads that race.
 #![cfg(not(loom))]
 
+mod modes;
+
+use modes::{CALLED_ON, LOSSY, RELIABLE};
 use portolan_abi::channel::Shape;
 use portolan_shm::channel::{
     Channel, Finished, Garbled, Head, Lagging, Look, Meta, Mode, ReaderEntry, Reading, Signalling,
@@ -38,21 +41,6 @@ impl Memory {
         channel
     }
 }
-
-const LOSSY: Mode = Mode {
-    reliable: false,
-    many_writers: false,
-    raw: false,
-    signalling: Signalling::Message,
-};
-const RELIABLE: Mode = Mode {
-    reliable: true,
-    ..LOSSY
-};
-const CALLED_ON: Mode = Mode {
-    many_writers: true,
-    ..LOSSY
-};
 
 /// What a reader has of a stream.
 #[derive(Debug, PartialEq)]

@@ -6,34 +6,20 @@
 //! ```
 #![cfg(loom)]
 
+mod modes;
 mod support;
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;
 use loom::thread;
+use modes::{CALLED_ON, LOSSY, RELIABLE};
 use portolan_abi::channel::Shape;
 use portolan_shm::atomic::death::after;
 use portolan_shm::atomic::{AtomicU64, Ordering};
 use portolan_shm::channel::{
-    Channel, Finished, Head, Lagging, Look, Meta, Mode, Pen, ReaderEntry, Reading, Signalling,
-    Since,
+    Channel, Finished, Head, Lagging, Look, Meta, Mode, Pen, ReaderEntry, Reading, Since,
 };
 use support::{Futex, explore, explore_deaths, with};
-
-const LOSSY: Mode = Mode {
-    reliable: false,
-    many_writers: false,
-    raw: false,
-    signalling: Signalling::Message,
-};
-const RELIABLE: Mode = Mode {
-    reliable: true,
-    ..LOSSY
-};
-const CALLED_ON: Mode = Mode {
-    many_writers: true,
-    ..LOSSY
-};
 
 struct World {
     head: Head,
