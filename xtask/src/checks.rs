@@ -89,8 +89,9 @@ pub(crate) fn miri() -> ExitCode {
         return ExitCode::FAILURE;
     }
     // The examples of the last send what they build, which Miri cannot.
-    let crates: [(&str, &[&str]); 3] = [
+    let crates: [(&str, &[&str]); 4] = [
         ("portolan-abi", &[]),
+        ("portolan-proto", &[]),
         ("portolan-shm", &[]),
         ("portolan-arena", &["--lib", "--tests"]),
     ];

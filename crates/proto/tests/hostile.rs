@@ -267,7 +267,7 @@ fn nothing_but_garbage_closes_the_connection() {
 #[test]
 fn calls_that_are_never_taken_do_not_pile_up() {
     let (mut server, mut link, mut hostile) = server();
-    for number in 2..10_000 {
+    for number in 2..if cfg!(miri) { 3 * WINDOW } else { 10_000 } {
         let packet = honest_looking(&hostile, header(Kind::Call), number, b"more");
         hostile.send(&packet);
         while server.poll(NOW, &mut link).unwrap() {}
@@ -334,7 +334,7 @@ fn any_body() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 100 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn well_sealed_nonsense_never_panics(

@@ -1,5 +1,7 @@
 //! Calls over a way that loses, repeats, damages and delays: each ends in its result or an
 //! error, and none runs twice.
+// Miri would take hours: it has `small`.
+#![cfg(not(miri))]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers, in a test")]
 
 mod world;
