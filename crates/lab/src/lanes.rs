@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use portolan_measure::case::Case;
+use portolan_measure::case::{Case, Mode, Placement};
 use portolan_measure::run::{self, Run};
 use portolan_measure::sampler::{Sampler, clock_cost};
 
@@ -19,6 +19,22 @@ use crate::unit::Unit;
 
 /// Picoseconds of a second.
 const PICOS: f64 = 1e12;
+
+/// A way to run rows: for a table's id, its title, and how.
+pub(crate) type Way = (&'static str, &'static str, Mode, Placement);
+
+pub(crate) const ASLEEP: Way = (
+    "asleep",
+    "asleep, on one CPU",
+    Mode::Block,
+    Placement::OneCpu,
+);
+pub(crate) const POLLING: Way = (
+    "polling",
+    "polling, on two CPUs",
+    Mode::Poll,
+    Placement::TwoCpus,
+);
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
@@ -156,6 +172,16 @@ impl Beside {
         let [lower, upper] = self.quartiles.map(show);
         format!("{} ({lower} to {upper})", show(self.middle))
     }
+}
+
+/// [`Beside::show`], where there may be nothing to show.
+pub(crate) fn shown(beside: Option<Beside>) -> String {
+    beside.map_or_else(|| "not measured".into(), Beside::show)
+}
+
+/// [`Beside::cell`], empty where there is nothing.
+pub(crate) fn figure(beside: Option<Beside>) -> Cell {
+    beside.map_or_else(Cell::default, Beside::cell)
 }
 
 /// What every verdict by [`Beside::below`] says about its criterion.

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use portolan::channel::{ChannelOptions, ReaderOptions, Signalling};
 use portolan::{Deadline, Domain};
-use portolan_measure::case::{Case, Mode, Pattern, Payload, Placement, Protection, System};
+use portolan_measure::case::{Case, Mode, Pattern, Payload, Protection, System};
 
 use crate::calls::{Called, Calls, LARGE, SMALL};
 use crate::clock::{self, Timed};
 use crate::error::{LabError, Result};
 use crate::experiment::{Context, Experiment, MBM, Need, Source};
-use crate::lanes::{Beside, Effort, Lanes, Track, criterion};
+use crate::lanes::{ASLEEP, Beside, Effort, Lanes, POLLING, Track, Way, criterion, figure, shown};
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::unit::Unit;
 
@@ -99,21 +99,6 @@ const ROWS: &[(&str, System, u64, bool)] = &[
     #[cfg(feature = "peers")]
     ("iceoryx2, publish and subscribe", System::Iceoryx, 8, false),
 ];
-
-/// A way to run: for the table's id, its title, and how.
-type Way = (&'static str, &'static str, Mode, Placement);
-const ASLEEP: Way = (
-    "asleep",
-    "asleep, on one CPU",
-    Mode::Block,
-    Placement::OneCpu,
-);
-const POLLING: Way = (
-    "polling",
-    "polling, on two CPUs",
-    Mode::Poll,
-    Placement::TwoCpus,
-);
 
 fn run(context: &Context<'_>) -> Result<Outcome> {
     let effort = context.pick(
@@ -403,14 +388,6 @@ fn ratio(found: &Found, id: &str, column: &str, row: &str) -> Option<Beside> {
     let (_, columns) = found.iter().find(|((found, ..), _)| *found == id)?;
     let (calls, other) = (track(columns, column, CALLS)?, track(columns, column, row)?);
     Beside::ratio(&calls.times, &other.times)
-}
-
-fn shown(ratio: Option<Beside>) -> String {
-    ratio.map_or_else(|| "not measured".into(), Beside::show)
-}
-
-fn figure(ratio: Option<Beside>) -> Cell {
-    ratio.map_or_else(Cell::default, Beside::cell)
 }
 
 /// The fastest of those that copy, by the median.

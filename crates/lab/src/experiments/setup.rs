@@ -10,7 +10,7 @@ use crate::calls::{Called, Calls, Service};
 use crate::clock::Timed;
 use crate::error::{LabError, Result};
 use crate::experiment::{Context, Experiment, MBM, Need, Source};
-use crate::lanes::{Beside, criterion};
+use crate::lanes::{Beside, criterion, figure};
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::unit::Unit;
 
@@ -317,7 +317,6 @@ fn amortised(found: &[Slice]) -> Verdict {
         Unit::Count.show(paper),
         criterion(SIGNIFICANT)
     );
-    let figure = |ratio: Option<Beside>| ratio.map_or_else(Cell::default, Beside::cell);
     Verdict::new("calls-to-amortise", claim, holds.map(|below| !below))
         .because(paragraph)
         .figure("calls until 10 %, client", Unit::Count, figure(client))

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use portolan_measure::case::{
-    Case, Mode, Pattern, Payload, Placement, Protection as Protected, System,
-};
+use portolan_measure::case::{Case, Pattern, Payload, Protection as Protected, System};
 use portolan_sys::sysv;
 
 use crate::error::Result;
 use crate::experiment::{Context, DASH, Experiment, Need, Source};
-use crate::lanes::{Beside, Effort, Lanes, Track, criterion};
+use crate::lanes::{ASLEEP, Beside, Effort, Lanes, POLLING, Track, Way, criterion};
 use crate::outcome::{Axis, Cell, Origin, Outcome, Plot, Table, Verdict};
 use crate::unit::Unit;
 
@@ -88,21 +86,6 @@ const COLUMNS: [(&str, u64, bool); 5] = [
     (LARGE, 64 << 10, false),
     (LARGE_USED, 64 << 10, true),
 ];
-
-/// A way to run: for the table's id, its title, and how.
-type Way = (&'static str, &'static str, Mode, Placement);
-const ASLEEP: Way = (
-    "asleep",
-    "asleep, on one CPU",
-    Mode::Block,
-    Placement::OneCpu,
-);
-const POLLING: Way = (
-    "polling",
-    "polling, on two CPUs",
-    Mode::Poll,
-    Placement::TwoCpus,
-);
 
 fn rows() -> Vec<Row> {
     let row = |name, system| Row {

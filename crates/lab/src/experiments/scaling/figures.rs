@@ -3,7 +3,7 @@
 use super::model::{Distance, LONG_HOP, OPTIMISATIONS, PAPER, Parameters, Support};
 use super::paper;
 use crate::clock::Timed;
-use crate::lanes::Beside;
+use crate::lanes::{Beside, figure, shown};
 use crate::outcome::{Axis, Cell, Origin, Plot, Table, Verdict};
 use crate::unit::Unit;
 
@@ -301,14 +301,6 @@ fn beside(
 ) -> Option<Beside> {
     let all = |f: &dyn Fn(&Parameters) -> f64| here.iter().map(f).collect::<Vec<f64>>();
     Beside::ratio(&all(&of), &all(&to))
-}
-
-fn shown(beside: Option<Beside>) -> String {
-    beside.map_or_else(|| "not measured".into(), Beside::show)
-}
-
-fn figure(beside: Option<Beside>) -> Cell {
-    beside.map_or_else(Cell::default, Beside::cell)
 }
 
 fn largest_share(here: &[Parameters]) -> Verdict {
