@@ -1,7 +1,7 @@
 //! Packets are sealed with a checksum, and opened (T1).
 
 use portolan_abi::rpc::{HEADER_BYTES, Header, expand, low_24};
-use portolan_abi::sum::Sum;
+use portolan_abi::sum;
 
 /// What goes into the checksums of one connection beside position and content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,7 @@ impl Seal {
         }
     }
 
+    #[inline]
     fn of(&self, header: &Header, number: u64) -> u32 {
         let key = if header.kind.is_greeting() {
             self.greeting
@@ -32,6 +33,7 @@ impl Seal {
 }
 
 /// The finaliser of splitmix64: every bit of the input moves every bit of the output.
+#[inline]
 fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -61,7 +63,7 @@ pub enum Damaged {
     },
 }
 
-/// Writes a packet to `out`, in place of what was there: checksum and copy in one pass.
+/// Writes a packet to `out`, in place of what was there.
 ///
 /// ```
 /// use portolan_proto::{open, seal, Flags, Header, Kind, Seal};
@@ -88,32 +90,25 @@ pub fn seal(
     out.clear();
     out.resize(HEADER_BYTES + len, 0);
     let (head, body) = out.split_at_mut(HEADER_BYTES);
-    let mut sum = begun(position, header, len);
     let (first, second) = body.split_at_mut(parts[0].len());
-    if header.flags.has(portolan_abi::rpc::Flags::UNCHECKED) {
-        first.copy_from_slice(parts[0]);
-        second.copy_from_slice(parts[1]);
-    } else if parts[0].len().is_multiple_of(8) {
-        sum.copy(parts[0], first);
-        sum.copy(parts[1], second);
-    } else {
-        // Parts of odd lengths, which nobody in a hurry sends: the sum is that of the whole.
-        first.copy_from_slice(parts[0]);
-        second.copy_from_slice(parts[1]);
-        sum.bytes(body);
-    }
-    let [w0, w1] = header.pack(sum.finish() ^ key.of(&header, number));
+    first.copy_from_slice(parts[0]);
+    second.copy_from_slice(parts[1]);
+    let checksum = checksum(key, position, header, number, body);
+    let [w0, w1] = header.pack(checksum);
     head[..8].copy_from_slice(&w0.to_le_bytes());
     head[8..].copy_from_slice(&w1.to_le_bytes());
 }
 
-fn begun(position: u64, header: Header, len: usize) -> Sum {
+#[inline]
+fn checksum(key: &Seal, position: u64, header: Header, number: u64, body: &[u8]) -> u32 {
+    let sum = if header.flags.has(portolan_abi::rpc::Flags::UNCHECKED) {
+        0
+    } else {
+        sum::of(body)
+    };
     let [w0, w1] = header.pack(0);
-    let mut sum = Sum::seeded(position);
-    sum.word(w0);
-    sum.word(w1);
-    sum.word(len as u64);
-    sum
+    let sum = sum::with(sum, [w0, w1, body.len() as u64]);
+    sum::finish(position, sum) ^ key.of(&header, number)
 }
 
 /// Checks a packet: its header, its whole number (near `near`), its body.
@@ -140,11 +135,7 @@ pub fn open<'p>(
     } else {
         expand(header.number, near)
     };
-    let mut sum = begun(position, header, body.len());
-    if !header.flags.has(portolan_abi::rpc::Flags::UNCHECKED) {
-        sum.bytes(body);
-    }
-    let expected = sum.finish() ^ key.of(&header, number);
+    let expected = checksum(key, position, header, number, body);
     if found != expected {
         return Err(Damaged::Checksum { found, expected });
     }

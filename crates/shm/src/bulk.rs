@@ -5,6 +5,8 @@
 //! data race; word by word with relaxed atomics is sound and slow for large pieces; so
 //! those go through one instruction that the compiler cannot look into.
 
+pub mod summed;
+
 use crate::atomic::{AtomicU64, Ordering};
 
 /// From here on the string instruction is faster than words.

@@ -324,11 +324,13 @@ impl<'a> Channel<'a> {
     }
 
     /// Its shape.
+    #[inline]
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
     /// How it is used.
+    #[inline]
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -348,6 +350,7 @@ impl<'a> Channel<'a> {
         position % self.shape.units * self.shape.unit as u64
     }
 
+    #[inline]
     fn unit(&self, position: u64) -> Unit<'a> {
         let words = self.shape.unit / 8;
         #[expect(clippy::cast_possible_truncation, reason = "below the number of units")]
@@ -358,6 +361,7 @@ impl<'a> Channel<'a> {
     }
 
     /// Who writes, and how many have left.
+    #[inline]
     pub fn writer(&self) -> WriterWord {
         // Acquire: what the last writer wrote before it left is seen.
         WriterWord::unpack(self.head.config.owner.load(Ordering::Acquire))
@@ -504,18 +508,22 @@ struct Unit<'a> {
 }
 
 impl<'a> Unit<'a> {
+    #[inline]
     fn stamp(&self) -> &'a AtomicU64 {
         &self.words[0]
     }
 
+    #[inline]
     fn meta(&self) -> &'a AtomicU64 {
         &self.words[1]
     }
 
+    #[inline]
     fn payload(&self) -> &'a [AtomicU64] {
         &self.words[UNIT_HEAD_WORDS..]
     }
 
+    #[inline]
     fn look(&self) -> Stamp {
         // Acquire: pairs with the writer's release of `done`.
         Stamp(self.stamp().load(Ordering::Acquire))
@@ -523,10 +531,10 @@ impl<'a> Unit<'a> {
 
     /// The checksum of the first `len` payload bytes, at `position`.
     fn sum(&self, position: u64, len: usize) -> u32 {
-        let mut sum = Sum::seeded(position);
+        let mut sum = Sum::new();
         for word in &self.payload()[..len.div_ceil(8)] {
             sum.word(word.load(Ordering::Relaxed));
         }
-        sum.finish()
+        sum.finish(position)
     }
 }

@@ -219,6 +219,7 @@ impl Channel<'_> {
     }
 
     /// What there is to read.
+    #[inline]
     pub fn look(&self, reading: &mut Reading) -> Look {
         let begin = reading.next;
         loop {
@@ -298,6 +299,7 @@ impl Channel<'_> {
 
     /// Copies what [`Self::look`] found to the beginning of `out`, as much as fits there;
     /// `None` if it was overwritten meanwhile, or never was whole. Look again then.
+    #[inline]
     pub fn copy(&self, reading: &Reading, out: &mut [u8]) -> Option<usize> {
         let unit = self.unit(reading.next);
         let before = unit.look();
@@ -320,16 +322,13 @@ impl Channel<'_> {
     /// one of them wrote at this position (M2).
     pub fn is_whole(&self, reading: &Reading, out: &[u8]) -> bool {
         let meta = Meta(self.unit(reading.next).meta().load(Ordering::Relaxed));
-        let mut sum = super::Sum::seeded(reading.next);
-        for chunk in out.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            sum.word(u64::from_le_bytes(word));
-        }
-        sum.finish() == meta.checksum() && meta.len() == out.len()
+        let mut sum = super::Sum::new();
+        sum.bytes(out);
+        sum.finish(reading.next) == meta.checksum() && meta.len() == out.len()
     }
 
     /// Notes that `bytes` of this unit were read; goes on to the next if `closed`.
+    #[inline]
     pub fn advance(&self, reading: &mut Reading, bytes: usize, closed: bool) -> Finished {
         reading.taken += bytes;
         if !closed {
@@ -370,6 +369,7 @@ impl Channel<'_> {
         Some(missed)
     }
 
+    #[inline]
     fn stands_at(&self, reading: &Reading) -> Finished {
         let Some(entry) = reading.entry.and_then(|i| self.readers.get(i)) else {
             return Finished::Done;
@@ -387,6 +387,7 @@ impl Channel<'_> {
     }
 
     /// Whether the writer waits; whoever is told so must wake it.
+    #[inline]
     pub fn room_made(&self) -> Finished {
         let room = &self.head.room;
         store_load_barrier();
@@ -416,6 +417,7 @@ impl Channel<'_> {
     }
 
     /// Whether a look would find something, or a step over what is stuck.
+    #[inline]
     pub fn has_more(&self, reading: &Reading) -> bool {
         let unit = self.unit(reading.next);
         let stamp = unit.look();

@@ -120,10 +120,15 @@ impl<'a> Channel<'a> {
     }
 
     /// Whether `units` more may be begun.
+    #[inline]
     fn has_room(&self, pen: &mut Pen, units: u64) -> Result<(), WriteError> {
         if !self.mode.reliable || pen.next + units <= pen.limit {
             return Ok(());
         }
+        self.look_for_room(pen, units)
+    }
+
+    fn look_for_room(&self, pen: &mut Pen, units: u64) -> Result<(), WriteError> {
         // M4: pairs with the barrier in `join`: our position, then the readers.
         store_load_barrier();
         fence(Ordering::SeqCst);
@@ -161,8 +166,43 @@ impl<'a> Channel<'a> {
     }
 
     /// Writes one message, whose bytes are those of `parts` one after another.
+    #[inline]
     pub fn write(&self, pen: &mut Pen, parts: &[&[u8]]) -> Result<Finished, WriteError> {
         let len = parts.iter().map(|p| p.len()).sum();
+        if len <= self.shape.payload() && !(self.mode.many_writers || pen.is_within_message()) {
+            return self.write_unit(pen, parts, len);
+        }
+        self.write_units(pen, parts, len)
+    }
+
+    /// A message of one unit.
+    #[inline]
+    fn write_unit(
+        &self,
+        pen: &mut Pen,
+        parts: &[&[u8]],
+        len: usize,
+    ) -> Result<Finished, WriteError> {
+        self.has_room(pen, 1)?;
+        self.begin(pen);
+        let payload = self.unit(pen.next).payload();
+        let mut at = 0;
+        for part in parts {
+            bulk::store_at(payload, at, part);
+            at += part.len();
+        }
+        pen.open = Some(len);
+        let finished = self.close(pen, Meta::LAST);
+        pen.first = true;
+        Ok(finished)
+    }
+
+    fn write_units(
+        &self,
+        pen: &mut Pen,
+        parts: &[&[u8]],
+        len: usize,
+    ) -> Result<Finished, WriteError> {
         if len > self.longest() {
             let most = self.longest();
             return Err(WriteError::TooLong { len, most });
@@ -285,6 +325,7 @@ impl<'a> Channel<'a> {
         if pen.first { Meta::FIRST } else { 0 }
     }
 
+    #[inline]
     fn begin(&self, pen: &mut Pen) {
         let busy = Stamp::busy(pen.next, pen.space);
         let unit = self.unit(pen.next);
@@ -296,6 +337,7 @@ impl<'a> Channel<'a> {
     }
 
     /// Publishes the open unit and goes on to the next.
+    #[inline]
     fn close(&self, pen: &mut Pen, last: u8) -> Finished {
         let len = pen.open.take().unwrap_or(0);
         let flags = self.first_flag(pen) | last | Meta::CLOSED;
@@ -315,6 +357,7 @@ impl<'a> Channel<'a> {
     }
 
     /// The commit point of the open unit, or of what was added to it.
+    #[inline]
     fn publish(&self, pen: &mut Pen, len: usize, flags: u8, signals: bool) -> Finished {
         let unit = self.unit(pen.next);
         let done = Stamp::done(pen.next, pen.space).0;
@@ -335,6 +378,7 @@ impl<'a> Channel<'a> {
     }
 
     /// Whether a reader sleeps; whoever is told so must wake them all.
+    #[inline]
     fn owed(&self) -> Finished {
         let sleepers = &self.head.sleep.sleepers;
         store_load_barrier();
