@@ -60,6 +60,12 @@ impl Patience {
         self.looks
     }
 
+    /// Whether spinning has paid lately.
+    #[inline]
+    pub(crate) fn spins(&self) -> bool {
+        self.looks >= LEAST && may_spin()
+    }
+
     /// Something came after `looks`.
     pub(crate) fn paid(&mut self, looks: u32) {
         self.looks = (self.looks.max(LEAST) + looks).min(MOST);

@@ -268,6 +268,40 @@ impl Reader {
         Ok(self.lend_whole())
     }
 
+    /// Waits until there is a message to receive; it stays there.
+    #[inline]
+    pub(crate) fn await_message(&mut self, deadline: Deadline) -> Result<(), ReadError> {
+        self.next(true, deadline)
+    }
+
+    /// As [`Self::receive`], without waiting, and in place of what `message` holds; its
+    /// position.
+    #[inline]
+    pub(crate) fn receive_to(&mut self, message: &mut Vec<u8>) -> Result<u64, ReadError> {
+        self.next(true, Deadline::NOW)?;
+        // Either's memory serves the other next time.
+        std::mem::swap(message, &mut self.draft.buffer);
+        message.truncate(self.draft.filled);
+        self.draft.given = self.draft.filled;
+        Ok(self.draft.begun)
+    }
+
+    /// Whether a look may bring something: what a loop can ask that spins.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        self.draft.complete || self.ring.channel().has_more(&self.reading)
+    }
+
+    /// Whether it spins before it sleeps, as things are.
+    #[inline]
+    pub(crate) fn spins(&self) -> bool {
+        match self.waiting {
+            Waiting::Poll => true,
+            Waiting::Sleep => false,
+            Waiting::Adaptive => self.patience.spins(),
+        }
+    }
+
     #[inline]
     pub(super) fn lend_whole(&mut self) -> Received<'_> {
         self.draft.given = self.draft.filled;
@@ -337,7 +371,9 @@ impl Reader {
     fn check_interrupted(&self) -> Result<(), ReadError> {
         match &self.interrupted {
             // SeqCst: pairs with `Interrupter::interrupt`.
-            Some(asked) if asked.swap(false, Ordering::SeqCst) => Err(ReadError::Interrupted),
+            Some(asked) if asked.load(Ordering::SeqCst) && asked.swap(false, Ordering::SeqCst) => {
+                Err(ReadError::Interrupted)
+            }
             _ => Ok(()),
         }
     }
@@ -525,7 +561,9 @@ impl Reader {
                 Waiting::Adaptive => self.patience.looks(),
             };
             for look in 0..looks {
-                if self.take(whole)? != Took::Nothing {
+                // A look at one word is enough, but for a writer that has gone.
+                let worth = self.has_more() || look % LOOKS == LOOKS - 1;
+                if worth && self.take(whole)? != Took::Nothing {
                     self.patience.paid(look);
                     return Ok(());
                 }

@@ -17,8 +17,8 @@
 
 use super::client::{Connection, Inner, Pending, SOON, Stub};
 use super::error::RpcError;
-use super::link::{self, LinkState, Stash};
-use super::method::Method;
+use super::link::{self, LinkState};
+use super::method::{self, Method};
 use crate::Deadline;
 use crate::channel::Reader;
 use portolan_proto::{Call, CallId, Flags, NotCalled, Outcome, Status, Time};
@@ -26,7 +26,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::thread;
 
@@ -226,7 +226,7 @@ impl<R> Awaited<R> {
         match inner.with(|client, ends| client.call(now, ends, call, &mut body)) {
             Ok(id) => {
                 self.pending.id = Some(id);
-                inner.spare = body;
+                method::spare(body);
                 connection.tell_driver(inner);
                 Ok(None)
             }
@@ -287,7 +287,6 @@ impl Connection {
 #[derive(Default)]
 struct Driver {
     reader: Option<Reader>,
-    stash: Stash,
     state: LinkState,
 }
 
@@ -303,7 +302,7 @@ impl Driver {
             };
             drop(there);
             if let Some(reader) = &mut self.reader {
-                link::wait(reader, due, &mut self.state, &mut self.stash);
+                link::wait(reader, due, &mut self.state);
             }
         }
     }
@@ -314,20 +313,18 @@ impl Driver {
         let mut inner = connection.lock();
         if let Some(reader) = self.reader.take() {
             inner.reader = Some(reader);
-            inner.stash = std::mem::take(&mut self.stash);
             inner.state = self.state;
         } else {
             // The first time. A caller may be waiting with the reader, and was interrupted.
             while inner.reader.is_none() {
-                let waited = connection.turn.wait(inner);
-                inner = waited.unwrap_or_else(PoisonError::into_inner);
+                inner = connection.inner.listen(inner, None);
             }
         }
         inner.poll();
         // What it finds is found again by whoever is woken for it.
         let _ = connection.check(&mut inner);
         connection.review(&mut inner);
-        connection.turn.notify_all();
+        connection.inner.tell();
 
         let now = link::now();
         let over = inner.is_over();
@@ -336,7 +333,6 @@ impl Driver {
             waiters,
             state,
             reader,
-            stash,
             ..
         } = &mut *inner;
         let mut woken = Vec::new();
@@ -371,7 +367,6 @@ impl Driver {
             .due
             .map_or(Deadline::NEVER, |due| Deadline::at(link::instant(due)));
         self.state = *state;
-        self.stash = std::mem::take(stash);
         self.reader = reader.take();
         drop(inner);
         woken.into_iter().for_each(Waker::wake);

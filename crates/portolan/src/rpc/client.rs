@@ -2,9 +2,10 @@
 
 use super::awaited::Waiters;
 use super::error::RpcError;
-use super::link::{self, Ends, LinkState, Stash};
-use super::method::{Method, pack};
+use super::link::{self, Ends, LinkState};
+use super::method::{self, Method, pack};
 use super::parcel::{self, Parcels};
+use super::turnstile::Turnstile;
 use crate::Deadline;
 use crate::channel::{Interrupter, Reader, Writer};
 use crate::port::SendRight;
@@ -13,7 +14,7 @@ use portolan_shm::mark;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// A connection to a service; what clients made by `#[portolan::service]` call through. A
@@ -25,9 +26,8 @@ pub struct Stub {
 }
 
 pub(super) struct Connection {
-    inner: Mutex<Inner>,
-    /// Somebody has read something.
-    pub(super) turn: Condvar,
+    /// Whoever has read something tells.
+    pub(super) inner: Turnstile<Inner>,
     parcels: Option<Arc<Parcels>>,
     server: SendRight,
     /// Of its reader.
@@ -39,11 +39,13 @@ pub(super) struct Inner {
     writer: Writer,
     /// Gone while a caller waits with it; the driver's for good, if there is one.
     pub(super) reader: Option<Reader>,
-    pub(super) stash: Stash,
     pub(super) state: LinkState,
-    pub(super) spare: Vec<u8>,
     pub(super) waiters: Waiters,
 }
+
+/// Looks for an answer before a caller waits in earnest: about as long as ten of the
+/// shortest calls take.
+const LOOKS: u32 = 128;
 
 /// Looks again so soon whether a server that has left is dead or moving.
 pub(super) const SOON: Duration = Duration::from_millis(20);
@@ -74,7 +76,7 @@ impl Stub {
         let (inner, begun) = connection.begin(connection.lock(), call, &mut body);
         let outcome = connection.outcome(inner, begun?, call.deadline, &mut body)?;
         let result = self.result(method, outcome, &body);
-        connection.lock().spare = body;
+        method::spare(body);
         result
     }
 
@@ -114,7 +116,7 @@ impl Stub {
         let connection = &*self.connection;
         let (mut body, call) = self.prepare(method, arguments)?;
         let (mut inner, begun) = connection.begin(connection.lock(), call, &mut body);
-        inner.spare = body;
+        method::spare(body);
         begun?;
         // Nobody waits, so whoever calls next does what is due; the driver, if there is one.
         connection.review(&mut inner);
@@ -128,7 +130,7 @@ impl Stub {
         method: &Method,
         arguments: &A,
     ) -> Result<(Vec<u8>, Call), RpcError> {
-        let mut body = std::mem::take(&mut self.connection.lock().spare);
+        let mut body = method::spared();
         pack(arguments, &mut body, self.connection.parcels.as_ref()).map_err(|why| {
             RpcError::Unsendable {
                 what: "arguments",
@@ -138,7 +140,7 @@ impl Stub {
         let call = Call {
             method: method.id(),
             flags: method.flags(),
-            deadline: Some(link::now().after(self.limit)),
+            deadline: Some(link::deadline(self.limit)),
         };
         Ok((body, call))
     }
@@ -250,22 +252,20 @@ impl Connection {
             client,
             writer,
             reader: Some(reader),
-            stash: Stash::default(),
             state: LinkState::default(),
-            spare: Vec::new(),
             waiters: Waiters::default(),
         };
         Self {
-            inner: Mutex::new(inner),
-            turn: Condvar::new(),
+            inner: Turnstile::new(inner),
             parcels,
             server,
             interrupter,
         }
     }
 
+    #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Makes a call; waits for room in the window.
@@ -280,7 +280,7 @@ impl Connection {
             if let Err(error) = self.check(&mut inner) {
                 return (inner, Err(error));
             }
-            let now = link::now();
+            let now = link::soon();
             let error = match inner.with(|client, ends| client.call(now, ends, call, body)) {
                 Ok(id) => {
                     mark!("call.begun");
@@ -305,6 +305,9 @@ impl Connection {
         until: Option<Time>,
         body: &mut Vec<u8>,
     ) -> Result<Outcome, RpcError> {
+        if let Some(outcome) = self.spin(&mut inner, id, body) {
+            return Ok(outcome);
+        }
         loop {
             inner.poll();
             let dead = self.check(&mut inner);
@@ -315,6 +318,25 @@ impl Connection {
             dead?;
             inner = self.wait(inner, until);
         }
+    }
+
+    /// Looks for an answer for as long as a short method takes, and keeps the lock meanwhile
+    /// unless another thread wants it. Reads no clock.
+    #[inline]
+    fn spin(&self, inner: &mut Inner, id: CallId, body: &mut Vec<u8>) -> Option<Outcome> {
+        for look in 0..LOOKS {
+            let reader = inner.reader.as_ref().filter(|r| look > 0 || r.spins())?;
+            if reader.has_more() {
+                inner.read();
+                if let Some(outcome) = inner.client.take(id, body) {
+                    return Some(outcome);
+                }
+            } else if self.inner.is_wanted() {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
+        None
     }
 
     /// Whether anything can come of waiting.
@@ -353,20 +375,17 @@ impl Connection {
         };
         if let Some(mut reader) = free {
             let mut state = inner.state;
-            let mut stash = std::mem::take(&mut inner.stash);
             drop(inner);
             let due = due.map_or(Deadline::NEVER, Deadline::at);
-            link::wait(&mut reader, due, &mut state, &mut stash);
+            link::wait(&mut reader, due, &mut state);
             inner = self.lock();
             inner.reader = Some(reader);
             inner.state = state;
-            inner.stash = stash;
-            self.turn.notify_all();
+            self.inner.tell();
         } else {
             let due = due.unwrap_or_else(|| Instant::now() + SOON);
             let time = due.saturating_duration_since(Instant::now());
-            let waited = self.turn.wait_timeout(inner, time);
-            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+            inner = self.inner.listen(inner, Some(time));
         }
         // The channel tells of a death at once; this is for what it may have told already.
         inner.state.gone |= !self.server.is_live();
@@ -378,15 +397,14 @@ impl Connection {
         let now = link::now();
         if inner.client.next_timeout().is_some_and(|t| t <= now) {
             inner.with(|client, ends| client.review(now, ends));
-            self.turn.notify_all();
+            self.inner.tell();
         }
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        let inner = self.inner.get_mut();
-        if inner.unwrap_or_else(PoisonError::into_inner).waiters.driven {
+        if self.inner.get_mut().waiters.driven {
             // It has the reader, and no connection to go on for.
             self.interrupter.interrupt();
         }
@@ -404,7 +422,6 @@ impl Inner {
         let mut ends = Ends {
             writer: &mut self.writer,
             reader: self.reader.as_mut(),
-            stash: &mut self.stash,
             state: &mut self.state,
         };
         act(&mut self.client, &mut ends)
@@ -415,6 +432,14 @@ impl Inner {
     pub(super) fn poll(&mut self) {
         let now = link::now();
         self.with(|client, ends| while client.poll(now, ends) == Ok(true) {});
+    }
+
+    /// Handles one packet that has come.
+    #[inline]
+    fn read(&mut self) {
+        let now = link::soon();
+        // What is wrong with it, the next call or wait says.
+        let _ = self.with(|client, ends| client.poll(now, ends));
     }
 }
 

@@ -1,6 +1,6 @@
 //! The server's end of a connection.
 
-use super::link::{self, Ends, LinkState, Stash};
+use super::link::{self, Ends, LinkState};
 use super::method::Dispatch;
 use super::parcel::Parcels;
 use super::serve::{Serves, Shared};
@@ -18,11 +18,8 @@ use std::time::Duration;
 /// What the thread of a client works with, and keeps.
 #[derive(Default)]
 struct Desk {
-    stash: Stash,
     arguments: Vec<u8>,
     result: Vec<u8>,
-    /// What runs in this very thread is never told that it was given up.
-    never: Arc<GivenUp>,
 }
 
 /// One client.
@@ -48,7 +45,6 @@ impl Inner {
         let mut ends = Ends {
             writer: &mut self.writer,
             reader: None,
-            stash: &mut Stash::default(),
             state: &mut self.state,
         };
         act(&mut self.protocol, &mut ends)
@@ -117,8 +113,9 @@ impl Connection {
         let mut state = LinkState::default();
         let mut desk = Desk::default();
         while !(shared.is_stopping() || state.gone || state.broken || state.over.is_some()) {
-            link::wait(&mut reader, Deadline::NEVER, &mut state, &mut desk.stash);
-            if !desk.stash.is_empty() && !self.take(shared, &mut reader, &mut desk, &mut state) {
+            if link::wait(&mut reader, Deadline::NEVER, &mut state)
+                && !self.take(shared, &mut reader, &mut desk, &mut state)
+            {
                 break;
             }
         }
@@ -136,9 +133,9 @@ impl Connection {
         desk: &mut Desk,
         state: &mut LinkState,
     ) -> bool {
+        let mut inner = self.lock();
         loop {
-            let mut inner = self.lock();
-            let now = link::now();
+            let now = link::lately();
             let Inner {
                 protocol,
                 writer,
@@ -148,7 +145,6 @@ impl Connection {
             let mut ends = Ends {
                 writer,
                 reader: Some(reader),
-                stash: &mut desk.stash,
                 state,
             };
             let more = protocol.poll(now, &mut ends);
@@ -164,17 +160,17 @@ impl Connection {
                 mark!("serve.taken");
                 if shared.crew.is_caller() {
                     drop(inner);
-                    let context = Context::new(incoming.deadline, Arc::clone(&desk.never));
+                    let context = Context::new(incoming.deadline, None);
                     let (arguments, result) = (&desk.arguments, &mut desk.result);
-                    self.execute(&*shared.service, incoming, arguments, result, &context);
+                    inner = self.execute(&*shared.service, incoming, arguments, result, &context);
                 } else {
                     let given_up = Arc::<GivenUp>::default();
                     inner.running.insert(incoming.number, Arc::clone(&given_up));
                     drop(inner);
                     let arguments = std::mem::take(&mut desk.arguments);
                     self.begin(shared, incoming, arguments, given_up);
+                    inner = self.lock();
                 }
-                inner = self.lock();
             }
             match more {
                 Ok(true) => {}
@@ -194,7 +190,7 @@ impl Connection {
     ) {
         let (connection, service) = (Arc::clone(self), Arc::clone(&shared.service));
         let number = incoming.number;
-        let context = Context::new(incoming.deadline, given_up);
+        let context = Context::new(incoming.deadline, Some(given_up));
         let begun = if shared.crew.has_tasks() {
             let parcels = self.parcels.clone();
             shared.crew.spawn(move || Running {
@@ -205,7 +201,8 @@ impl Connection {
             })
         } else {
             let job: Job = Box::new(move || {
-                connection.execute(&*service, incoming, &arguments, &mut Vec::new(), &context);
+                let result = &mut Vec::new();
+                drop(connection.execute(&*service, incoming, &arguments, result, &context));
             });
             shared.crew.run(job)
         };
@@ -214,6 +211,7 @@ impl Connection {
         }
     }
 
+    /// Runs a call and answers it; whoever goes on has the lock.
     fn execute(
         &self,
         service: &dyn Serves,
@@ -221,7 +219,7 @@ impl Connection {
         arguments: &[u8],
         result: &mut Vec<u8>,
         context: &Context,
-    ) {
+    ) -> MutexGuard<'_, Inner> {
         result.clear();
         let mut call = Dispatch {
             arguments,
@@ -231,15 +229,28 @@ impl Connection {
         let run = || context.during(|| service.run(incoming.method, &mut call));
         let ended = catch_unwind(AssertUnwindSafe(run));
         let status = answer_of(ended, result);
-        self.answer(incoming.number, status, result);
+        self.answer_and_go_on(incoming.number, status, result)
     }
 
+    /// Answers a call.
     pub(super) fn answer(&self, number: u64, status: Status, result: &mut Vec<u8>) {
+        drop(self.answer_and_go_on(number, status, result));
+    }
+
+    fn answer_and_go_on(
+        &self,
+        number: u64,
+        status: Status,
+        result: &mut Vec<u8>,
+    ) -> MutexGuard<'_, Inner> {
         mark!("serve.ended");
         let mut inner = self.lock();
-        inner.running.remove(&number);
+        if !inner.running.is_empty() {
+            inner.running.remove(&number);
+        }
         // Whoever does not wait any more does not want it.
         let _ = inner.with(|protocol, ends| protocol.answer(ends, number, status, result));
         mark!("serve.answered");
+        inner
     }
 }

@@ -3,7 +3,8 @@
 use crate::channel::{ReadError, Reader, Writer};
 use crate::{Deadline, Disowned};
 use portolan_proto::{Link, Settings, Time};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Units of each channel, a cache line each: what one side can be behind.
@@ -24,9 +25,39 @@ pub(super) fn settings(period: Duration) -> Settings {
 
 /// Now, on the clock that every space has.
 pub(super) fn now() -> Time {
-    let now = clock_gettime(ClockId::Monotonic);
+    from_timespec(clock_gettime(ClockId::Monotonic))
+}
+
+#[inline]
+fn from_timespec(time: Timespec) -> Time {
     let part = |n: i64| u64::try_from(n).unwrap_or(0);
-    Time(part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec))
+    Time(part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec))
+}
+
+/// Now, or a little later: never before now. Reading the very time takes as long as all else
+/// that a small call needs on one side.
+#[inline]
+pub(super) fn soon() -> Time {
+    static TICK: OnceLock<Duration> = OnceLock::new();
+    let tick = TICK.get_or_init(|| {
+        let tick = clock_getres(ClockId::MonotonicCoarse);
+        Duration::try_from(tick).unwrap_or(Duration::from_millis(10))
+    });
+    lately().after(*tick)
+}
+
+/// When a limit is over that begins now: about, if it is a long one.
+#[inline]
+pub(super) fn deadline(limit: Duration) -> Time {
+    const LONG: Duration = Duration::from_secs(1);
+    let now = if limit < LONG { now() } else { soon() };
+    now.after(limit)
+}
+
+/// Now, or a little earlier: never after now.
+#[inline]
+pub(super) fn lately() -> Time {
+    from_timespec(clock_gettime(ClockId::MonotonicCoarse))
 }
 
 /// A moment as one on that clock.
@@ -39,26 +70,11 @@ pub(super) fn instant(at: Time) -> Instant {
     Instant::now() + at.since(now())
 }
 
-/// A packet that was received by whoever waited, and is not handled yet.
-#[derive(Default)]
-pub(super) struct Stash {
-    position: Option<u64>,
-    /// Its memory is kept.
-    bytes: Vec<u8>,
-}
-
-impl Stash {
-    pub(super) fn is_empty(&self) -> bool {
-        self.position.is_none()
-    }
-}
-
 /// The channels of one end, for as long as its lock is held.
 pub(super) struct Ends<'a> {
     pub(super) writer: &'a mut Writer,
     /// `None` while somebody waits with it.
     pub(super) reader: Option<&'a mut Reader>,
-    pub(super) stash: &'a mut Stash,
     pub(super) state: &'a mut LinkState,
 }
 
@@ -100,18 +116,12 @@ impl Link for Ends<'_> {
 
     #[inline]
     fn receive(&mut self, packet: &mut Vec<u8>) -> Option<u64> {
-        if let Some(position) = self.stash.position.take() {
-            std::mem::swap(packet, &mut self.stash.bytes);
-            return Some(position);
-        }
         let reader = self.reader.as_deref_mut()?;
         loop {
-            match reader.receive(Deadline::NOW) {
-                Ok(received) => {
-                    packet.clear();
-                    packet.extend_from_slice(&received);
+            match reader.receive_to(packet) {
+                Ok(position) => {
                     self.state.gone = false;
-                    return Some(received.position());
+                    return Some(position);
                 }
                 Err(error) if self.state.learn(&error) => {}
                 Err(_) => return None,
@@ -120,19 +130,17 @@ impl Link for Ends<'_> {
     }
 }
 
-/// Waits for a packet.
-pub(super) fn wait(reader: &mut Reader, until: Deadline, state: &mut LinkState, stash: &mut Stash) {
+/// Waits for a packet, and leaves it to be received; whether there is one.
+#[inline]
+pub(super) fn wait(reader: &mut Reader, until: Deadline, state: &mut LinkState) -> bool {
     loop {
-        match reader.receive(until) {
-            Ok(received) => {
+        match reader.await_message(until) {
+            Ok(()) => {
                 state.gone = false;
-                stash.position = Some(received.position());
-                stash.bytes.clear();
-                stash.bytes.extend_from_slice(&received);
-                return;
+                return true;
             }
             Err(error) if state.learn(&error) => {}
-            Err(_) => return,
+            Err(_) => return false,
         }
     }
 }

@@ -5,6 +5,7 @@ use super::schema::Hash;
 use super::task::{MethodFuture, OwnedCall};
 use portolan_proto::Flags;
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// One method of a service, as `#[portolan::service]` describes it.
@@ -196,6 +197,27 @@ pub(super) enum NotPacked {
     Serialiser(#[from] postcard::Error),
     #[error(transparent)]
     Parcel(#[from] parcel::NotSent),
+}
+
+/// A thread keeps so many bytes between its calls, at most.
+const MOST_SPARE: usize = 64 << 10;
+
+thread_local! {
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Memory for arguments that an earlier call of this thread left ([`spare`]).
+#[inline]
+pub(super) fn spared() -> Vec<u8> {
+    SPARE.take()
+}
+
+/// Leaves memory for the next call of this thread.
+#[inline]
+pub(super) fn spare(bytes: Vec<u8>) {
+    if bytes.capacity() <= MOST_SPARE {
+        SPARE.set(bytes);
+    }
 }
 
 /// Writes a value to `out`, in place of what was there; its extents are on their way then.

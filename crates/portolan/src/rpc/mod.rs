@@ -80,6 +80,7 @@ mod parcel;
 mod schema;
 mod serve;
 mod task;
+mod turnstile;
 mod work;
 
 pub use awaited::Awaited;

@@ -152,7 +152,8 @@ fn work(queue: &Mutex<Receiver<Job>>) -> bool {
 #[derive(Clone, Debug)]
 pub struct Context {
     deadline: Option<Time>,
-    given_up: Arc<GivenUp>,
+    /// None for what runs in the thread that would hear of it: it is never told.
+    given_up: Option<Arc<GivenUp>>,
 }
 
 /// Whether a client has given its call up, and who is to know.
@@ -182,7 +183,7 @@ thread_local! {
 }
 
 impl Context {
-    pub(super) fn new(deadline: Option<Time>, given_up: Arc<GivenUp>) -> Self {
+    pub(super) fn new(deadline: Option<Time>, given_up: Option<Arc<GivenUp>>) -> Self {
         Self { deadline, given_up }
     }
 
@@ -199,21 +200,26 @@ impl Context {
     /// Whether its client waits no more: it has given up, its deadline has passed, or it has
     /// gone. What is done from now on is for nobody.
     pub fn is_given_up(&self) -> bool {
-        self.given_up.yes.load(Ordering::Acquire) || self.deadline.is_some_and(|d| d < link::now())
+        let told = |given_up: &Arc<GivenUp>| given_up.yes.load(Ordering::Acquire);
+        self.given_up.as_ref().is_some_and(told) || self.deadline.is_some_and(|d| d < link::now())
     }
 
     /// Whether it was given up; if not, `waker` is woken when it is.
     pub(super) fn wake_if_given_up(&self, waker: &Waker) -> bool {
-        let mut known = self.given_up.waker();
+        let Some(given_up) = &self.given_up else {
+            return false;
+        };
+        let mut known = given_up.waker();
         if !known.as_ref().is_some_and(|k| k.will_wake(waker)) {
             *known = Some(waker.clone());
         }
         drop(known);
         // After it was noted: `GivenUp::set` looks for it afterwards. The lock is their pair.
-        self.given_up.yes.load(Ordering::Acquire)
+        given_up.yes.load(Ordering::Acquire)
     }
 
     /// Runs a method.
+    #[inline]
     pub(super) fn during<T>(&self, run: impl FnOnce() -> T) -> T {
         struct After(Option<Context>);
         impl Drop for After {

@@ -45,10 +45,14 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Whether it can help to spin before sleeping: with one processor the peer does not run
-/// as long as we do.
+/// Whether it can help to spin before sleeping: on a machine with one processor the peer
+/// does not run as long as we do. (Where we are kept on one of several, it may have another.)
 pub fn spin_hint() -> bool {
-    cpus_allowed().len() > 1
+    match std::fs::read_to_string("/sys/devices/system/cpu/online") {
+        // A list of numbers and ranges.
+        Ok(online) => online.contains(['-', ',']),
+        Err(_) => cpus_allowed().len() > 1,
+    }
 }
 
 /// A sensible limit for a domain's memory, in bytes: half of what is available here, to
