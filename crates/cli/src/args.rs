@@ -123,6 +123,8 @@ pub(crate) enum BenchKind {
     Watched,
     /// What stays resident in a process that has joined a domain and does nothing
     Memory,
+    /// Calls of a service in another process, polling and blocking; the checksum in their copies
+    Rpc,
     /// A map of a million keys from one process to another, beside serialisers
     Structures,
 }

@@ -118,6 +118,20 @@ fn every_shape_of_message_has_a_row() {
 }
 
 #[test]
+fn calls_and_their_copies_are_held_against_their_limits() {
+    covers("rpc", "0 B", "cache line", &["portolan"]);
+    let rows = rows("rpc", "checksum");
+    let summed = |row: &&Value| row["case"].as_str().is_some_and(|c| c.contains("copies"));
+    let summed: Vec<&Value> = rows.iter().filter(summed).collect();
+    assert_eq!(summed.len(), 3, "{rows:?}");
+    for row in summed {
+        check(row);
+        let yardstick = row["yardstick"].as_str().unwrap();
+        assert!(yardstick.starts_with("marshalling, both copies"), "{row}");
+    }
+}
+
+#[test]
 fn budgets_say_what_must_be_reached_and_what_was() {
     let wake = budgets("wake", "portolan");
     let [wake] = &wake[..] else {

@@ -232,7 +232,7 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 &self,
                 method: u32,
                 call: &mut #krate::Dispatch<'_>,
-            ) -> Result<(), #krate::NotDispatched> {
+            ) -> ::core::result::Result<(), #krate::NotDispatched> {
                 #(#arms)*
                 Err(#krate::NotDispatched::UnknownMethod)
             }
@@ -242,7 +242,7 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 self: ::std::sync::Arc<Self>,
                 method: u32,
                 call: #krate::OwnedCall,
-            ) -> Result<#krate::MethodFuture, #krate::OwnedCall> {
+            ) -> ::core::result::Result<#krate::MethodFuture, #krate::OwnedCall> {
                 #(#asynchronous)*
                 let _ = method;
                 Err(call)
@@ -264,12 +264,12 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
         let result = &m.result;
         let (returned, body) = if m.one_way {
             (
-                quote!(Result<(), #krate::RpcError>),
+                quote!(::core::result::Result<(), #krate::RpcError>),
                 quote!(self.stub.post(&#table::#constant, &(#(&#names,)*))),
             )
         } else if let Some((fine, failed)) = &m.fallible {
             (
-                quote!(Result<#fine, #krate::CallError<#failed>>),
+                quote!(::core::result::Result<#fine, #krate::CallError<#failed>>),
                 quote! {
                     let returned: #result = self.stub.call(&#table::#constant, &(#(&#names,)*))?;
                     returned.map_err(#krate::CallError::Method)
@@ -277,7 +277,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
             )
         } else {
             (
-                quote!(Result<#result, #krate::RpcError>),
+                quote!(::core::result::Result<#result, #krate::RpcError>),
                 quote!(self.stub.call(&#table::#constant, &(#(&#names,)*))),
             )
         };
@@ -290,7 +290,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 #visibility fn #start(
                     &self,
                     #(#names: #types_again),*
-                ) -> Result<#krate::Pending<#result>, #krate::RpcError> {
+                ) -> ::core::result::Result<#krate::Pending<#result>, #krate::RpcError> {
                     self.stub.start(&#table::#constant, &(#(&#names,)*))
                 }
             }
@@ -302,7 +302,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
             Some((fine, failed)) => (
                 quote! {
                     impl ::core::future::Future<
-                        Output = Result<#fine, #krate::CallError<#failed>>,
+                        Output = ::core::result::Result<#fine, #krate::CallError<#failed>>,
                     > + Send + use<>
                 },
                 quote! {
@@ -338,7 +338,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 domain: &::portolan::Domain,
                 name: &str,
                 deadline: impl Into<::portolan::Deadline>,
-            ) -> Result<Self, #krate::ConnectError> {
+            ) -> ::core::result::Result<Self, #krate::ConnectError> {
                 Self::connect_with(domain, name, &#krate::ClientOptions::default(), deadline)
             }
 
@@ -348,7 +348,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 name: &str,
                 options: &#krate::ClientOptions,
                 deadline: impl Into<::portolan::Deadline>,
-            ) -> Result<Self, #krate::ConnectError> {
+            ) -> ::core::result::Result<Self, #krate::ConnectError> {
                 let stub =
                     #krate::Stub::connect(domain, name, #text, #table::ALL, options, deadline.into())?;
                 Ok(Self { stub })

@@ -68,6 +68,13 @@ pub enum System {
     Request,
     /// Signals of an address of a domain.
     Signal,
+    /// Calls of a service, over channels.
+    Call,
+    /// What a call does to its bytes: one copy into a channel's memory, one out of it.
+    Marshal {
+        /// Whether a checksum is made in the first, and verified in the second.
+        sum: bool,
+    },
     /// Publish and subscribe; for blocking with an event.
     #[cfg(feature = "peers")]
     Iceoryx,
@@ -130,6 +137,12 @@ pub enum Shape {
     Listeners(u32),
     /// Every event of whose domain is recorded, and nobody reads them.
     Traced,
+    /// Calls over reliable channels.
+    Reliable,
+    /// Calls whose bytes have no checksum.
+    Unchecked,
+    /// Beside a thousand clients of the same server that call nothing.
+    IdleClients,
     /// No message: a process that does nothing, or one that has joined a domain and
     /// does nothing.
     Idle,
@@ -249,7 +262,8 @@ impl Case {
             System::SystemV => "system v queue",
             System::Futex => "futex",
             System::Ring => "ring",
-            System::Portolan | System::Request | System::Signal => "portolan",
+            System::Portolan | System::Request | System::Signal | System::Call => "portolan",
+            System::Marshal { .. } => "marshalling",
             #[cfg(feature = "peers")]
             System::Iceoryx => "iceoryx2",
         }
@@ -285,6 +299,17 @@ impl Case {
             }
             System::Request => parts.push("request".to_owned()),
             System::Signal => parts.push(self.signal_name()),
+            System::Marshal { sum: false } => parts.push("both copies".to_owned()),
+            System::Marshal { sum: true } => parts.push("both copies, checksum".to_owned()),
+            System::Call => parts.push(
+                match self.shape {
+                    Shape::Reliable => "call, reliable channels",
+                    Shape::Unchecked => "call, no checksum",
+                    Shape::IdleClients => "call, 1,000 clients",
+                    _ => "call",
+                }
+                .to_owned(),
+            ),
             _ => parts.push(
                 match self.shape {
                     Shape::Plain
@@ -299,6 +324,9 @@ impl Case {
                     Shape::IdlePorts => "10,000 idle ports",
                     Shape::Watched => "watched by top",
                     Shape::Traced => "traced",
+                    Shape::Reliable => "reliable",
+                    Shape::Unchecked => "no checksum",
+                    Shape::IdleClients => "1,000 clients",
                 }
                 .to_owned(),
             ),

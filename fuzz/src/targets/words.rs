@@ -12,9 +12,10 @@ use portolan_abi::rpc::{self, Header};
 use portolan_abi::signal::{self, Block};
 use portolan_abi::slot::{Meta, SlotState};
 use portolan_abi::space::{HostWord, SpaceStatus};
-use portolan_abi::sum::Sum;
+use portolan_abi::sum::{self, Sum};
 use portolan_abi::thread::Wait;
 use portolan_abi::trace::{EventState, EventWords, TraceSwitch};
+use portolan_shm::bulk::summed;
 use portolan_shm::region::read_text;
 use std::sync::atomic::AtomicU64;
 
@@ -38,11 +39,13 @@ fn records(data: &[u8]) {
 }
 
 fn sums(data: &[u8]) {
+    let words: Vec<_> = data.chunks(8).map(|_| AtomicU64::new(0)).collect();
     let mut copy = vec![0; data.len()];
-    let (mut plain, mut copying) = (Sum::seeded(1), Sum::seeded(1));
-    plain.bytes(data);
-    copying.copy(data, &mut copy);
-    assert_eq!((plain.finish(), &copy[..]), (copying.finish(), data));
+    let (mut there, mut back) = (Sum::new(), Sum::new());
+    summed::store(&words, data, &mut there);
+    summed::load(&words, &mut copy, &mut back);
+    let sums = [sum::of(data), summed::fold(&there), back.fold()];
+    assert_eq!((sums, &copy[..]), ([sums[0]; 3], data));
 }
 
 /// Names, as they stand in tables, in socket names and in the place of a region.

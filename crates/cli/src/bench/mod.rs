@@ -6,6 +6,7 @@
 //! | `plan` | which rows there are |
 //! | `resident` | `bench memory`: idle processes |
 //! | `report` | table and JSON |
+//! | `rpc` | which rows `bench rpc` has |
 //! | `signal` | `bench signal`: its rows, and what is left out |
 //! | `structures` | `bench structures`, which has steps of its own |
 //!
@@ -15,6 +16,7 @@ mod budget;
 mod plan;
 mod report;
 mod resident;
+mod rpc;
 mod signal;
 pub(crate) mod structures;
 mod watched;
@@ -76,7 +78,7 @@ fn effort(args: &BenchArgs) -> Effort {
         | BenchKind::Memory
         | BenchKind::Watched
         | BenchKind::Structures => 1,
-        BenchKind::Wake => 2,
+        BenchKind::Wake | BenchKind::Rpc => 2,
         BenchKind::Fanin => 10,
     };
     let (slices, slice, limit_slice) = if args.quick { (5, 5, 1) } else { (10, 30, 5) };

@@ -132,6 +132,7 @@ pub(crate) fn plan(kind: BenchKind, quick: bool, cpus: &Cpus) -> Vec<Group> {
         BenchKind::Signal => signal::plan(),
         BenchKind::Watched => watched(),
         BenchKind::Memory => resident(),
+        BenchKind::Rpc => super::rpc::plan(cpus),
         // It has steps of its own.
         BenchKind::Structures => Vec::new(),
     };
@@ -187,7 +188,7 @@ pub(crate) fn filter(groups: Vec<Group>, word: &str) -> Vec<Group> {
 /// About how much memory a row needs at once.
 pub(crate) fn memory(case: &Case) -> u64 {
     match (case.system, case.temper) {
-        (System::Portolan | System::Request, _) => portolan_measure::extents(case),
+        (System::Portolan | System::Request | System::Call, _) => portolan_measure::extents(case),
         (_, Temper::Cold) => COLD_ROW,
         (System::Ring, _) => 9 * case.bytes,
         // A buffer and a private copy each way.

@@ -5,10 +5,12 @@
 //! its rows in the plans of the programs.
 
 mod buffer;
+mod call;
 mod futex;
 #[cfg(feature = "peers")]
 mod iceoryx;
 mod line;
+mod marshal;
 mod memory;
 mod mqueue;
 mod pipe;
@@ -22,10 +24,12 @@ mod sysv;
 use std::os::fd::OwnedFd;
 
 pub(crate) use buffer::Buffer;
+pub(crate) use call::Call;
 pub(crate) use futex::Futex;
 #[cfg(feature = "peers")]
 pub(crate) use iceoryx::Iceoryx;
 pub(crate) use line::Line;
+pub(crate) use marshal::Marshal;
 pub(crate) use mqueue::MessageQueue;
 pub(crate) use pipe::Pipe;
 pub(crate) use portolan::{Portolan, Request, host_idle, join_idle};
@@ -99,6 +103,8 @@ macro_rules! with_endpoint {
             System::Portolan => with!(s::Portolan),
             System::Request => with!(s::Request),
             System::Signal => with!(s::Signal),
+            System::Call => with!(s::Call),
+            System::Marshal { .. } => with!(s::Marshal),
             #[cfg(feature = "peers")]
             System::Iceoryx => with!(s::Iceoryx),
         }

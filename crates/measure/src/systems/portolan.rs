@@ -20,7 +20,7 @@ use portolan::{
 
 use super::Endpoint;
 use super::memory::Spin;
-use crate::case::{Case, Mode, Pattern, Payload, Placement, Protection, Shape, Temper};
+use crate::case::{Case, Mode, Pattern, Payload, Placement, Protection, Shape, System, Temper};
 use crate::error::{MeasureError, Result};
 use crate::payload;
 
@@ -121,6 +121,9 @@ pub(crate) fn host_idle(case: &Case) -> Result<Domain> {
 
 /// Bytes of extents that a row has at one time.
 pub fn extents(case: &Case) -> u64 {
+    if case.system == System::Call {
+        return super::call::channels(case);
+    }
     let one = case.bytes.next_power_of_two();
     let under_way = match (case.pattern, case.temper) {
         (Pattern::Stream | Pattern::FanIn { .. }, _) => QUEUE_LARGE as u64 + 4,

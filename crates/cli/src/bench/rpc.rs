@@ -1,0 +1,174 @@
+//! Which rows `bench rpc` has: calls held against the machine's limits, and the checksum
+//! that is made in their copies.
+
+use portolan_measure::case::{
+    Case, Mode, Pattern, Payload, Placement, Protection, Shape, System, Temper,
+};
+use portolan_measure::cpus::Cpus;
+
+use super::budget::{Budget, Measure};
+use super::{Entry, Group};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Bytes of a small call's arguments: with its head, they fill a cache line.
+const SMALL: u64 = 32;
+
+/// What the rows must reach.
+mod budgets {
+    use super::{Budget, Measure};
+    use Measure::{Limit, Yardstick};
+
+    pub(super) const NULL: Budget =
+        Budget::new("null call, to two line transfers", Limit, 2.0, Some(1.5));
+    pub(super) const SMALL: Budget =
+        Budget::new("32 B call, to two line transfers", Limit, 2.5, Some(2.0));
+    pub(super) const LARGE: Budget =
+        Budget::new("1 KiB call, to two line transfers", Limit, 5.0, Some(4.0));
+    pub(super) const BLOCKING: Budget = Budget::new(
+        "null call, blocking, to a futex ping-pong",
+        Limit,
+        1.3,
+        Some(1.15),
+    );
+    pub(super) const CLIENTS: Budget = Budget::new(
+        "one of 1,000 clients, to one alone",
+        Yardstick,
+        1.5,
+        Some(1.2),
+    );
+    pub(super) const SUM_KIB: Budget = Budget::new(
+        "checksum, 1 KiB, to the copies alone",
+        Yardstick,
+        1.15,
+        None,
+    );
+    pub(super) const SUM_HOT: Budget = Budget::new(
+        "checksum, 64 KiB hot, to the copies alone",
+        Yardstick,
+        1.4,
+        None,
+    );
+    pub(super) const SUM_COLD: Budget = Budget::new(
+        "checksum, from memory, to the copies alone",
+        Yardstick,
+        1.1,
+        None,
+    );
+}
+
+pub(super) fn plan(cpus: &Cpus) -> Vec<Group> {
+    let mut groups = vec![calls(), clients(), copies()];
+    groups.push(blocking(Placement::OneCpu));
+    if !cpus.single() {
+        groups.push(blocking(Placement::TwoCpus));
+    }
+    groups
+}
+
+/// A call there and back; its figures are those of the whole.
+fn call(bytes: u64) -> Case {
+    Case {
+        protection: Protection::Trusted,
+        payload: Payload::Untouched,
+        pattern: Pattern::RoundTrip { one_way: false },
+        ..Case::new(System::Call, bytes)
+    }
+}
+
+fn line() -> Case {
+    Case {
+        limit: true,
+        ..Case::new(System::Line, 8)
+    }
+}
+
+/// Both sides awake.
+fn calls() -> Group {
+    let shaped = |bytes, shape| {
+        Entry::new(Case {
+            shape,
+            ..call(bytes)
+        })
+    };
+    let null = Entry::new(call(0)).tagged(Some(budgets::NULL));
+    let small = Entry::new(call(SMALL)).tagged(Some(budgets::SMALL));
+    let large = Entry::new(call(KIB)).tagged(Some(budgets::LARGE));
+    let rows = vec![
+        null,
+        small,
+        large,
+        shaped(KIB, Shape::Unchecked),
+        shaped(0, Shape::Reliable),
+        shaped(KIB, Shape::Reliable),
+        Entry::new(call(64 * KIB)),
+    ];
+    Group {
+        limit: line(),
+        rows,
+    }
+}
+
+/// One client that calls, alone and beside others that do not.
+fn clients() -> Group {
+    let alone = call(0);
+    let among = Case {
+        shape: Shape::IdleClients,
+        ..call(0)
+    };
+    let rows = vec![
+        Entry::new(alone.clone()).hidden(),
+        Entry::new(among)
+            .against(&alone)
+            .tagged(Some(budgets::CLIENTS)),
+    ];
+    Group {
+        limit: line(),
+        rows,
+    }
+}
+
+/// The bytes' way into a channel and out of it, with and without a checksum.
+fn copies() -> Group {
+    let rows = [
+        (KIB, Temper::Hot, budgets::SUM_KIB),
+        (64 * KIB, Temper::Hot, budgets::SUM_HOT),
+        (MIB, Temper::Cold, budgets::SUM_COLD),
+    ];
+    let rows = rows.into_iter().flat_map(|(bytes, temper, budget)| {
+        let case = |sum| Case {
+            payload: Payload::Untouched,
+            pattern: Pattern::RoundTrip { one_way: false },
+            temper,
+            ..Case::new(System::Marshal { sum }, bytes)
+        };
+        let plain = case(false);
+        let summed = Entry::new(case(true)).against(&plain).tagged(Some(budget));
+        [Entry::new(plain), summed]
+    });
+    Group {
+        limit: line(),
+        rows: rows.collect(),
+    }
+}
+
+/// Both sides asleep whenever they wait.
+fn blocking(placement: Placement) -> Group {
+    let asleep = |case: Case| Case {
+        mode: Mode::Block,
+        placement,
+        ..case
+    };
+    let limit = asleep(Case {
+        limit: true,
+        payload: Payload::Untouched,
+        pattern: Pattern::RoundTrip { one_way: false },
+        ..Case::new(System::Futex, 0)
+    });
+    let rows = vec![
+        Entry::new(asleep(call(0))).tagged(Some(budgets::BLOCKING)),
+        Entry::new(asleep(call(KIB))),
+    ];
+    Group { limit, rows }
+}

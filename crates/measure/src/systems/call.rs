@@ -1,0 +1,158 @@
+//! Calls: a service in the peer, and a client of it here.
+//!
+//! The peer's own threads serve, so it has nothing to do in a round. Client and server
+//! wait as they do by default where a row polls: they spin, and would sleep only after
+//! a pause that no round makes. A server that polled for ever would take the processor
+//! from the rows that are measured in turn with this one. Blocking ones sleep at once.
+
+use std::hint::black_box;
+use std::os::fd::OwnedFd;
+
+use portolan::rpc::{self, ClientOptions, Server, ServerOptions};
+use portolan::{Deadline, Domain, Waiting};
+
+use super::Endpoint;
+use super::portolan::{MEETING, join, parent};
+use crate::case::{Case, Mode, Shape};
+use crate::error::{MeasureError, Result};
+
+/// What is called. What comes back is empty: the arguments are what the rows' bytes are.
+#[portolan::service]
+trait Work {
+    fn null(&self);
+    fn small(&self, bytes: [u8; SMALL]);
+    fn bytes(&self, bytes: &[u8]);
+    #[rpc(no_checksum)]
+    fn unchecked(&self, bytes: &[u8]);
+}
+
+struct Nothing;
+
+impl Work for Nothing {
+    fn null(&self) {}
+    fn small(&self, bytes: [u8; SMALL]) {
+        black_box(bytes);
+    }
+    fn bytes(&self, bytes: &[u8]) {
+        black_box(bytes);
+    }
+    fn unchecked(&self, bytes: &[u8]) {
+        black_box(bytes);
+    }
+}
+
+/// Bytes that go by value, as fields of a record would.
+const SMALL: usize = 32;
+/// Clients that call nothing, in the row that has them.
+const IDLE: usize = 999;
+/// Memory of one client's two channels, with what their extents are rounded up to.
+const CHANNELS: u64 = 512 << 10;
+
+/// One side of a row of calls.
+pub(crate) struct Call {
+    client: Option<WorkClient>,
+    idle: Vec<WorkClient>,
+    _server: Option<Server>,
+    method: Method,
+    waiting: Waiting,
+    /// Last: it is left after all that belongs to it.
+    domain: Domain,
+}
+
+enum Method {
+    Null,
+    Small([u8; SMALL]),
+    Bytes(Vec<u8>),
+    Unchecked(Vec<u8>),
+}
+
+/// Bytes of the channels of a row.
+pub(super) fn channels(case: &Case) -> u64 {
+    match case.shape {
+        Shape::IdleClients => (IDLE as u64 + 1) * CHANNELS,
+        _ => CHANNELS,
+    }
+}
+
+impl Call {
+    fn new(case: &Case, domain: Domain, server: Option<Server>) -> Self {
+        let bytes = || vec![7; usize::try_from(case.bytes).expect("64-bit only")];
+        Self {
+            client: None,
+            idle: Vec::new(),
+            _server: server,
+            method: match (case.bytes, case.shape) {
+                (0, _) => Method::Null,
+                (_, Shape::Unchecked) => Method::Unchecked(bytes()),
+                _ if case.bytes == SMALL as u64 => Method::Small([7; SMALL]),
+                _ => Method::Bytes(bytes()),
+            },
+            waiting: waiting(case),
+            domain,
+        }
+    }
+
+    fn connect(&self, case: &Case) -> Result<WorkClient> {
+        let options = ClientOptions::default().waiting(self.waiting);
+        let options = match case.shape {
+            Shape::Reliable => options.reliable(),
+            _ => options,
+        };
+        WorkClient::connect_with(&self.domain, SERVED, &options, Deadline::after(MEETING))
+            .map_err(MeasureError::library("connecting to a benchmark's service"))
+    }
+}
+
+const SERVED: &str = "work";
+
+fn waiting(case: &Case) -> Waiting {
+    match case.mode {
+        Mode::Poll => Waiting::Adaptive,
+        _ => Waiting::Sleep,
+    }
+}
+
+impl Endpoint for Call {
+    fn create(case: &Case) -> Result<(Self, Vec<OwnedFd>)> {
+        let domain = join(case, std::process::id())?;
+        Ok((Self::new(case, domain, None), Vec::new()))
+    }
+
+    fn attach(case: &Case, _seat: u32, _descriptors: Vec<OwnedFd>) -> Result<Self> {
+        let domain = join(case, parent()?)?;
+        let options = ServerOptions::default().waiting(waiting(case));
+        let server = rpc::serve(&domain, SERVED, WorkService(Nothing), &options)
+            .map_err(MeasureError::library("serving a benchmark's service"))?;
+        Ok(Self::new(case, domain, Some(server)))
+    }
+
+    fn meet(&mut self, case: &Case) -> Result<()> {
+        if case.shape == Shape::IdleClients {
+            let idle = (0..IDLE).map(|_| self.connect(case));
+            self.idle = idle.collect::<Result<_>>()?;
+        }
+        self.client = Some(self.connect(case)?);
+        Ok(())
+    }
+
+    /// The call, if this is its client.
+    #[inline(always)]
+    fn send(&mut self) -> Result<()> {
+        let Some(client) = &self.client else {
+            return Ok(());
+        };
+        match &self.method {
+            Method::Null => client.null(),
+            Method::Small(bytes) => client.small(*bytes),
+            Method::Bytes(bytes) => client.bytes(bytes),
+            Method::Unchecked(bytes) => client.unchecked(bytes),
+        }
+        .map_err(MeasureError::library("calling in a benchmark"))
+    }
+
+    /// Nothing: a call has its answer.
+    #[inline(always)]
+    fn receive(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
