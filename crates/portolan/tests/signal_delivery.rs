@@ -1,5 +1,8 @@
 //! How handlers are told: polled, monitor-wait, doorbell, wait set, and by interruption.
 
+#[cfg(feature = "marks")]
+mod victim;
+
 use portolan::channel::{ChannelOptions, ReaderOptions};
 use portolan::{
     Access, Deadline, Delivery, Domain, HandlerId, Listener, ListenerOptions, Message, PortOptions,
@@ -328,7 +331,15 @@ fn a_wait_set_waits_for_a_listener_beside_a_port_and_a_channel() {
     assert!(set.add_listener(stranger).is_err());
 }
 
-/// Between processes, and when the sender dies before it can call.
+/// The first hundred bytes of the segment, each of which one handler waits for.
+fn signal_a_hundred(domain: &Domain) {
+    let segment = domain.find_segment("here", PATIENCE).unwrap();
+    for i in 0..100 {
+        assert_eq!(domain.signal(segment.address() + i).unwrap(), 1);
+    }
+}
+
+/// Between processes.
 mod processes {
     use super::*;
     use std::process::{Command, Stdio};
@@ -344,41 +355,19 @@ mod processes {
     /// The other process; nothing, when it is run as a test.
     #[test]
     fn sender() {
-        let Ok(role) = std::env::var(ROLE) else {
+        let Ok(name) = std::env::var(ROLE) else {
             return;
         };
-        let (name, mark) = role.split_once(' ').unwrap();
         let owner = std::env::var(OWNER).unwrap().parse().unwrap();
-        let domain = Domain::builder(name).of_user(owner).join().unwrap();
-        let segment = domain.find_segment("here", PATIENCE).unwrap();
-        #[cfg(feature = "marks")]
-        {
-            static DEADLY: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-            DEADLY.set(mark.to_owned()).unwrap();
-            portolan_shm::mark::install(|reached| {
-                if DEADLY.get().is_some_and(|deadly| deadly == reached) {
-                    // SAFETY:
-                    // - Sends a signal to ourselves; nothing is touched.
-                    unsafe { libc::raise(libc::SIGKILL) };
-                }
-            });
-        }
-        #[cfg(not(feature = "marks"))]
-        assert_eq!(mark, "");
-        for i in 0..100 {
-            assert_eq!(domain.signal(segment.address() + i).unwrap(), 1);
-        }
+        let domain = Domain::builder(&name).of_user(owner).join().unwrap();
+        signal_a_hundred(&domain);
     }
 
-    fn start(name: &str, mark: &str) -> std::process::Child {
-        command(name, mark).spawn().unwrap()
-    }
-
-    fn command(name: &str, mark: &str) -> Command {
+    fn sends(name: &str) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["processes::sender", "--exact", "--nocapture"])
-            .env(ROLE, format!("{name} {mark}"))
+            .env(ROLE, name)
             .env(OWNER, portolan_sys::process::user().to_string())
             .stdout(Stdio::null());
         command
@@ -397,7 +386,7 @@ mod processes {
         let at = segment.address();
         let mut listener = domain.listen(ListenerOptions::default()).unwrap();
         let (board, _) = interrupted(&mut listener, at..at + 4096);
-        let mut child = command(&name, "").uid(FRIEND).gid(FRIEND).spawn().unwrap();
+        let mut child = sends(&name).uid(FRIEND).gid(FRIEND).spawn().unwrap();
         until(|| board.count.load(Ordering::SeqCst) == 100);
         assert!(child.wait().unwrap().success());
         assert_eq!(board.seen(), (at..at + 100).collect::<Vec<_>>());
@@ -458,15 +447,31 @@ mod processes {
         let at = segment.address();
         let mut listener = domain.listen(ListenerOptions::default()).unwrap();
         let (board, _) = interrupted(&mut listener, at..at + 4096);
-        let mut child = start(&name, "");
+        let mut child = sends(&name).spawn().unwrap();
         until(|| board.count.load(Ordering::SeqCst) == 100);
         assert!(child.wait().unwrap().success());
         assert_eq!(board.seen(), (at..at + 100).collect::<Vec<_>>());
         assert_eq!(board.on.load(Ordering::SeqCst), thread());
     }
+}
+
+/// When the sender dies before it can call, or wake.
+#[cfg(feature = "marks")]
+mod deaths {
+    use super::*;
+
+    /// The other process; nothing, when it is run as a test.
+    #[test]
+    fn victim() {
+        let Some((name, mark)) = victim::role() else {
+            return;
+        };
+        let domain = Domain::join(&name).unwrap();
+        victim::die_at(mark);
+        signal_a_hundred(&domain);
+    }
 
     #[test]
-    #[cfg(feature = "marks")]
     fn a_call_that_the_dead_owed_is_made() {
         for mark in ["signal.filled", "signal.before_wake"] {
             let name = format!("owed-{}-{mark}", std::process::id());
@@ -475,12 +480,38 @@ mod processes {
             let at = segment.address();
             let mut listener = domain.listen(ListenerOptions::default()).unwrap();
             let (board, _) = interrupted(&mut listener, at..at + 4096);
-            let mut child = start(&name, mark);
+            let mut child = victim::spawn(&name, mark);
             until(|| board.seen() == [at]);
             assert!(!child.wait().unwrap().success());
             // And the thread can be interrupted again.
             domain.signal(at + 1).unwrap();
             until(|| board.seen() == [at, at + 1]);
+        }
+    }
+
+    #[test]
+    fn a_wait_set_is_told_of_what_the_dead_signalled() {
+        for mark in ["signal.filled", "signal.before_wake", "send.raised"] {
+            let name = format!("raised-{}-{mark}", std::process::id());
+            let domain = Domain::join(&name).unwrap();
+            let segment = domain.make_segment(Some("here"), 4096).unwrap();
+            let at = segment.address();
+            let mut listener = domain.listen(ListenerOptions::default()).unwrap();
+            listener.on(at..at + 4096, |_| {}).unwrap();
+            let mut set = WaitSet::new(&domain).unwrap();
+            set.set_waiting(Waiting::Sleep);
+            let token = set.add_listener(listener).unwrap();
+            assert!(set.wait(Deadline::NOW).unwrap().is_empty());
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| {
+                    let ready = set.wait(PATIENCE).unwrap().next();
+                    assert_eq!(ready, Some(token), "{mark}");
+                    set.listener_mut(token).unwrap().poll()
+                });
+                let mut child = victim::spawn(&name, mark);
+                assert!(!child.wait().unwrap().success());
+                assert_eq!(waits.join().unwrap(), 1, "{mark}");
+            });
         }
     }
 }
