@@ -115,6 +115,10 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     if let Some(why) = context.lacks(Need::Peers) {
         outcome.leave_out("iceoryx2", why);
     }
+    outcome.leave_out(
+        "Cap'n Proto RPC, gRPC, and iceoryx2's request and response",
+        "this program has no rows of them",
+    );
     let mut ways = vec![ASLEEP];
     match context.lacks(Need::Cpus(2)) {
         None => ways.push(POLLING),

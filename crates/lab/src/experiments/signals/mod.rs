@@ -134,6 +134,14 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
             "this processor has neither umwait nor mwaitx, or a hypervisor hides them",
         );
     }
+    outcome.leave_out(
+        "processors that share no cache",
+        if context.cpus.far().is_some() {
+            "all ways are between the first two processors, which are near each other"
+        } else {
+            "all that this program may use share their largest cache"
+        },
+    );
     let counted = match Instructions::open() {
         Ok(mut counter) => Some((parts.count(&mut counter), counter.what())),
         Err(why) => {
