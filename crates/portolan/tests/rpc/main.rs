@@ -5,4 +5,5 @@ mod calls;
 mod deaths;
 mod rendezvous;
 mod service;
+mod steps;
 mod tasks;
