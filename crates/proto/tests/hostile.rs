@@ -10,11 +10,13 @@ use proptest::prelude::*;
 const NOW: Time = Time(1_000_000_000);
 const SESSION: u64 = 77;
 const INCARNATION: u64 = 3;
+/// Packets of one random history at most.
+const MOST_PACKETS: usize = if cfg!(miri) { 12 } else { 60 };
 
 fn settings() -> Settings {
     Settings {
         longest: 4096,
-        most_damaged: 256,
+        most_damaged: if cfg!(miri) { 64 } else { 256 },
         ..Settings::default()
     }
 }
@@ -338,7 +340,7 @@ proptest! {
 
     #[test]
     fn well_sealed_nonsense_never_panics(
-        packets in prop::collection::vec((any_header(), any_body()), 1..60),
+        packets in prop::collection::vec((any_header(), any_body()), 1..MOST_PACKETS),
     ) {
         let (mut server, mut server_link, mut to_server) = server();
         let (mut client, mut client_link, mut to_client, _) = client();
@@ -360,7 +362,7 @@ proptest! {
     }
 
     #[test]
-    fn raw_garbage_never_panics(packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 1..50)) {
+    fn raw_garbage_never_panics(packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 1..MOST_PACKETS)) {
         let (mut server, mut server_link, mut to_server) = server();
         let (mut client, mut client_link, mut to_client, id) = client();
         for packet in packets {

@@ -333,6 +333,8 @@ mod tests {
             while writers.iter().any(|w| !w.is_finished()) {
                 see(&mut reader);
             }
+            // To have finished is not yet to be seen: only joined are they before us.
+            writers.into_iter().for_each(|w| w.join().unwrap());
             see(&mut reader);
         });
         reader.finish();
