@@ -174,7 +174,7 @@ pub(crate) fn poke(address: usize, value: u8) {
 }
 
 /// Faults of this thread that needed no input or output.
-pub(crate) fn faults() -> i64 {
+fn faults() -> i64 {
     // SAFETY:
     // - All bits zero are a valid `rusage`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -203,6 +203,13 @@ pub(crate) fn is_open(address: usize) -> bool {
     let offset = address as u64 / 4096 * 8;
     pagemap.read_exact_at(&mut entry, offset).unwrap();
     u64::from_le_bytes(entry) >> 63 == 1
+}
+
+/// The same of all pages of an extent. (Faults are not counted: the code that touches may
+/// fault, too, where it lies on pages of its own.)
+pub(crate) fn is_open_throughout(bytes: &[u8]) -> bool {
+    let first = bytes.as_ptr().addr();
+    (first..first + bytes.len()).step_by(4096).all(is_open)
 }
 
 /// What a process that takes orders has.
