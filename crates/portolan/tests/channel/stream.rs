@@ -1,13 +1,12 @@
 //! Channels as streams of bytes, and as frames.
 
+use crate::PATIENCE;
 use portolan::channel::{
     BindChannelError, ChannelOptions, ReadError, ReaderOptions, Signalling, WriteError,
 };
 use portolan::{Deadline, Domain};
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn bytes(len: u32) -> Vec<u8> {
     (0..len).map(|i| (i * 7 % 251).to_le_bytes()[0]).collect()
@@ -141,7 +140,8 @@ fn frames_have_places_and_whoever_looks_is_woken() {
 
 #[cfg(feature = "tokio")]
 mod with_tokio {
-    use super::{PATIENCE, bytes};
+    use super::bytes;
+    use crate::PATIENCE;
     use portolan::Domain;
     use portolan::channel::{ChannelOptions, ReadError, ReaderOptions};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

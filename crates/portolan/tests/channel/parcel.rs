@@ -1,22 +1,12 @@
 //! Parcels: large payloads beside a channel's messages.
 
+use crate::{PATIENCE, used};
 use portolan::channel::{
     Channel, ChannelOptions, Delivery, Lagging, Missed, NoParcel, Parcel, ParcelReader, ReadError,
     ReaderOptions,
 };
 use portolan::{Access, Deadline, Domain, Message, PortKind, PortOptions, Right, WhenFull};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-#[cfg(feature = "marks")]
-const ROLE: &str = "PORTOLAN_PARCEL_ROLE";
-
-fn used(domain: &Domain) -> (u64, usize) {
-    let survey = domain.survey().unwrap();
-    let segments = survey.ports.iter().filter(|p| p.kind == PortKind::Segment);
-    (survey.memory.used, segments.count())
-}
 
 /// What a parcel is full of.
 fn byte_of(parcel: Option<Parcel>) -> u8 {
@@ -349,28 +339,8 @@ fn hostile_notes_and_parcels_are_missed_and_no_more() {
 #[cfg(feature = "marks")]
 mod deaths {
     use super::*;
+    use crate::{ROLE, die, die_at, spawn, wait_for};
     use std::os::unix::process::ExitStatusExt;
-    use std::process::{Child, Command, Stdio};
-    use std::sync::OnceLock;
-    use std::time::Instant;
-
-    fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !done() {
-            assert!(Instant::now() < end, "{what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    static DEADLY: OnceLock<String> = OnceLock::new();
-
-    fn reached(mark: &str) {
-        if DEADLY.get().is_some_and(|deadly| deadly == mark) {
-            // SAFETY:
-            // - Sends a signal to ourselves; nothing is touched.
-            unsafe { libc::raise(libc::SIGKILL) };
-        }
-    }
 
     /// The other process; nothing, when it is run as a test.
     #[test]
@@ -383,10 +353,6 @@ mod deaths {
         };
         let domain = Domain::join(name).unwrap();
         let channel = domain.find_channel("channel", PATIENCE).unwrap();
-        let die = || {
-            DEADLY.set(mark.to_owned()).unwrap();
-            portolan_shm::mark::install(reached);
-        };
         if what == "reads" {
             let mut reader = channel
                 .bind_parcel_reader(ReaderOptions::default(), PATIENCE)
@@ -395,13 +361,11 @@ mod deaths {
             for i in 0.. {
                 held.push(reader.receive(PATIENCE).unwrap());
                 if i == 5 {
-                    die();
+                    die_at(mark);
                 }
                 if mark == "none" && i == 9 {
                     // With parcels in its hands.
-                    // SAFETY:
-                    // - Sends a signal to ourselves; nothing is touched.
-                    unsafe { libc::raise(libc::SIGKILL) };
+                    die();
                 }
             }
         }
@@ -417,23 +381,9 @@ mod deaths {
             };
             writer.send(&[i], Some(parcel), PATIENCE).unwrap();
             if i == 5 {
-                die();
+                die_at(mark);
             }
         }
-    }
-
-    fn spawn(role: &str) -> Child {
-        Command::new(std::env::current_exe().unwrap())
-            .args([
-                "deaths::victim",
-                "--exact",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .env(ROLE, role)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
     }
 
     #[test]
@@ -448,7 +398,7 @@ mod deaths {
             let domain = Domain::join(&name).unwrap();
             let options = ChannelOptions::named("channel").reliable();
             let channel = domain.make_channel(&options).unwrap();
-            let mut child = spawn(&format!("writes {name} {mark}"));
+            let mut child = spawn("parcel::deaths::victim", &format!("writes {name} {mark}"));
             let mut reader = channel
                 .bind_parcel_reader(ReaderOptions::default(), PATIENCE)
                 .unwrap();
@@ -495,7 +445,7 @@ mod deaths {
             let options = ChannelOptions::named("channel").reliable().units(8);
             let channel = domain.make_channel(&options).unwrap();
             let mut writer = channel.bind_parcel_writer().unwrap();
-            let mut child = spawn(&format!("reads {name} {mark}"));
+            let mut child = spawn("parcel::deaths::victim", &format!("reads {name} {mark}"));
             wait_for(mark, || writer.readers() == 1);
             for i in 0..200u8 {
                 let parcel = match writer.readers() {
@@ -522,7 +472,7 @@ mod deaths {
         let channel = domain.make_channel(&options).unwrap();
         let mut writer = channel.bind_parcel_writer().unwrap();
         let mut reader = bound(&channel);
-        let mut child = spawn(&format!("reads {name} none"));
+        let mut child = spawn("parcel::deaths::victim", &format!("reads {name} none"));
         wait_for("two readers", || writer.readers() == 2);
         let mut held = vec![];
         for i in 0..40u8 {

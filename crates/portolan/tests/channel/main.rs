@@ -1,0 +1,82 @@
+//! Channels between spaces: streams with and without flow control, and who is told of what.
+
+#[cfg(feature = "marks")]
+mod deaths;
+mod hostile;
+mod lagging;
+mod messages;
+mod parcel;
+mod stream;
+mod waiting;
+
+use portolan::channel::{Channel, Reader, ReaderOptions};
+use portolan::{Domain, PortKind};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What another process is to do; see [`spawn`].
+const ROLE: &str = "PORTOLAN_CHANNEL_ROLE";
+
+fn bound(channel: &Channel) -> Reader {
+    channel.bind_reader(ReaderOptions::default()).unwrap()
+}
+
+fn message(i: u64) -> Vec<u8> {
+    let len = usize::try_from(i * 37 % 500).unwrap();
+    let byte = u8::try_from(i % 251).unwrap();
+    let mut bytes = vec![byte; len + 8];
+    bytes[..8].copy_from_slice(&i.to_le_bytes());
+    bytes
+}
+
+/// Its number; every byte is checked.
+fn number(bytes: &[u8]) -> u64 {
+    let i = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert_eq!(bytes, message(i));
+    i
+}
+
+/// Runs a test of this program as another process.
+fn spawn(test: &str, role: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Bytes of extents in use, and segments.
+fn used(domain: &Domain) -> (u64, usize) {
+    let survey = domain.survey().unwrap();
+    let segments = survey.ports.iter().filter(|p| p.kind == PortKind::Segment);
+    (survey.memory.used, segments.count())
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Kills this process when it next passes `mark`.
+#[cfg(feature = "marks")]
+fn die_at(mark: &str) {
+    static DEADLY: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    DEADLY.set(mark.to_owned()).unwrap();
+    portolan_shm::mark::install(|mark| {
+        if DEADLY.get().is_some_and(|deadly| deadly == mark) {
+            die();
+        }
+    });
+}
+
+#[cfg(feature = "marks")]
+fn die() {
+    // SAFETY:
+    // - Sends a signal to ourselves; nothing is touched.
+    unsafe { libc::raise(libc::SIGKILL) };
+}

@@ -1,0 +1,136 @@
+//! Waiting for messages: alone, among ports, between processes.
+
+use crate::{PATIENCE, bound, number, spawn};
+use portolan::channel::{ChannelOptions, ReadError, Signalling};
+use portolan::{
+    Access, Deadline, Domain, Message, PortOptions, WaitSet, Waiting, WhenFull, WhyNoReader,
+};
+use std::time::Duration;
+
+#[test]
+fn readers_and_ports_are_waited_for_together() {
+    let domain = Domain::private().unwrap();
+    let mut set = WaitSet::new(&domain).unwrap();
+    let options = ChannelOptions::unnamed().readers(2);
+    let channels = [(); 3].map(|()| domain.make_channel(&options).unwrap());
+    let mut writers = [0, 1, 2].map(|i: usize| channels[i].bind_writer().unwrap());
+    let tokens = [0, 1, 2].map(|i: usize| set.add_reader(bound(&channels[i])).unwrap());
+    let port = domain.bind(PortOptions::unnamed()).unwrap();
+    let right = port.make_send();
+    let port = set.add(port).unwrap();
+    assert!(set.wait(Deadline::NOW).unwrap().is_empty());
+    assert!(set.port(tokens[0]).is_none() && set.reader(port).is_none());
+    assert!(set.remove(tokens[0]).is_none() && set.remove_reader(port).is_none());
+    for waiting in [Waiting::Sleep, Waiting::Adaptive] {
+        set.set_waiting(waiting);
+        for round in 0..200 {
+            let which = round % 4;
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    if round % 3 == 0 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    match writers.get_mut(which) {
+                        Some(writer) => drop(writer.write(b"x", Deadline::NOW).unwrap()),
+                        None => right.send(Message::default(), WhenFull::Fail).unwrap(),
+                    }
+                });
+                let ready: Vec<_> = set.wait(PATIENCE).unwrap().collect();
+                assert_eq!(ready, [*tokens.get(which).unwrap_or(&port)]);
+            });
+            match tokens.get(which) {
+                Some(token) => {
+                    let reader = set.reader_mut(*token).unwrap();
+                    assert_eq!(*reader.receive(Deadline::NOW).unwrap(), *b"x");
+                }
+                None => drop(
+                    set.port_mut(port)
+                        .unwrap()
+                        .try_receive(Access::Later)
+                        .unwrap(),
+                ),
+            }
+            assert!(set.wait(Deadline::NOW).unwrap().is_empty());
+        }
+    }
+    // A writer that leaves is something too.
+    let [first, ..] = writers;
+    drop(first);
+    let ready: Vec<_> = set.wait(PATIENCE).unwrap().collect();
+    assert_eq!(ready, [tokens[0]]);
+    let mut reader = set.remove_reader(tokens[0]).unwrap();
+    assert_eq!(reader.receive(Deadline::NOW), Err(ReadError::WriterGone));
+    // Readers without an entry, without signals, of another domain.
+    let _second = bound(&channels[0]);
+    let refused = set.add_reader(bound(&channels[0])).unwrap_err();
+    assert_eq!(refused.why, WhyNoReader::NoEntry);
+    let silent = ChannelOptions::unnamed().signal(Signalling::Never);
+    let silent = domain.make_channel(&silent).unwrap();
+    let refused = set.add_reader(bound(&silent)).unwrap_err();
+    assert_eq!(refused.why, WhyNoReader::NotSignalled);
+    let other = Domain::private().unwrap();
+    let other = other.make_channel(&options).unwrap();
+    let refused = set.add_reader(bound(&other)).unwrap_err();
+    assert_eq!(refused.why, WhyNoReader::OtherDomain);
+}
+
+#[test]
+fn two_processes_stream_whatever_way_they_wait() {
+    for (waiting, signalling) in [
+        (Waiting::Adaptive, Signalling::Message),
+        (Waiting::Sleep, Signalling::Message),
+        (Waiting::Sleep, Signalling::Bytes(64)),
+        (Waiting::Poll, Signalling::Never),
+    ] {
+        let name = format!("channel-{}-{waiting:?}", std::process::id());
+        let domain = Domain::join(&name).unwrap();
+        let channel = domain
+            .make_channel(
+                &ChannelOptions::named("stream")
+                    .units(64)
+                    .reliable()
+                    .signal(signalling),
+            )
+            .unwrap();
+        let mut reader = bound(&channel);
+        reader.set_waiting(waiting);
+        let mut child = spawn("lagging::other", &format!("write {name} stream"));
+        for i in 0..20_000 {
+            assert_eq!(number(&reader.receive(PATIENCE).unwrap()), i);
+        }
+        assert_eq!(reader.receive(PATIENCE), Err(ReadError::WriterGone));
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_reader_that_waits_uses_no_processor() {
+    let domain = Domain::private().unwrap();
+    let channel = domain.make_channel(&ChannelOptions::unnamed()).unwrap();
+    let _writer = channel.bind_writer().unwrap();
+    let mut reader = bound(&channel);
+    let used = || {
+        let time = rustix_time();
+        Duration::new(
+            u64::try_from(time.tv_sec).unwrap(),
+            u32::try_from(time.tv_nsec).unwrap(),
+        )
+    };
+    let before = used();
+    let deadline = Duration::from_millis(500);
+    assert_eq!(reader.receive(deadline), Err(ReadError::TimedOut));
+    let spent = used() - before;
+    // Not a duration of ours, but of the processor's, and a tenth of what a poll takes.
+    assert!(spent < Duration::from_millis(50), "{spent:?}");
+}
+
+fn rustix_time() -> libc::timespec {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY:
+    // - `time` is a timespec of ours to write to.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time
+}
