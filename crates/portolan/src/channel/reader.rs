@@ -239,6 +239,7 @@ impl Reader {
         };
         Ok(Self {
             draft: Draft {
+                buffer: vec![0; channel.shape().payload()],
                 begun: reading.position(),
                 ..Draft::default()
             },
@@ -423,6 +424,25 @@ impl Reader {
         if self.draft.complete {
             return Ok(Took::Whole);
         }
+        let channel = self.ring.channel();
+        if self.draft.filled == 0 && !self.draft.cut {
+            let at = self.reading.position();
+            let buffer = &mut self.draft.buffer;
+            if let Some((len, finished)) = channel.take_one(&mut self.reading, buffer) {
+                if finished == Finished::Wake {
+                    wake_writer(channel);
+                }
+                self.draft.filled = len;
+                self.draft.given = 0;
+                self.draft.begun = at;
+                self.draft.complete = true;
+                return Ok(Took::Whole);
+            }
+        }
+        self.take_pieces(whole)
+    }
+
+    fn take_pieces(&mut self, whole: bool) -> Result<Took, ReadError> {
         let channel = self.ring.channel();
         loop {
             let (len, flags) = match channel.look(&mut self.reading) {

@@ -128,6 +128,7 @@ impl<'a> Channel<'a> {
         self.look_for_room(pen, units)
     }
 
+    #[cold]
     fn look_for_room(&self, pen: &mut Pen, units: u64) -> Result<(), WriteError> {
         // M4: pairs with the barrier in `join`: our position, then the readers.
         store_load_barrier();
@@ -321,6 +322,7 @@ impl<'a> Channel<'a> {
         }
     }
 
+    #[inline]
     fn first_flag(&self, pen: &Pen) -> u8 {
         if pen.first { Meta::FIRST } else { 0 }
     }
