@@ -119,6 +119,8 @@ pub(crate) enum BenchKind {
     Wake,
     /// A signal of an address, by how the receiver is told of it
     Signal,
+    /// Streams over channels: to a bare ring, to memcpy, to many readers
+    Channel,
     /// What messages cost while `portolan top` looks at their domain, and while it is traced
     Watched,
     /// What stays resident in a process that has joined a domain and does nothing

@@ -75,6 +75,8 @@ pub enum System {
         /// Whether a checksum is made in the first, and verified in the second.
         sum: bool,
     },
+    /// Messages through channels.
+    Channel,
     /// Publish and subscribe; for blocking with an event.
     #[cfg(feature = "peers")]
     Iceoryx,
@@ -143,9 +145,22 @@ pub enum Shape {
     Unchecked,
     /// Beside a thousand clients of the same server that call nothing.
     IdleClients,
+    /// Over a channel of units of a line, with signals as said.
+    Signalled(Signal),
     /// No message: a process that does nothing, or one that has joined a domain and
     /// does nothing.
     Idle,
+}
+
+/// When a channel's sleeping readers are woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Signal {
+    /// At the end of a message.
+    Message,
+    /// At every so many bytes of units.
+    Bytes(u32),
+    /// Never.
+    Never,
 }
 
 /// What sender and receiver do to the bytes of each message.
@@ -177,6 +192,11 @@ pub enum Pattern {
     },
     /// One sender, as fast as it goes; we receive.
     Stream,
+    /// We write, as fast as it goes, and all of them read; what counts is our time.
+    Multicast {
+        /// How many.
+        readers: u32,
+    },
     /// Many senders at once; what counts is processor time.
     FanIn {
         /// How many.
@@ -208,6 +228,9 @@ pub enum Unit {
     /// Bytes of large messages by time.
     #[serde(rename = "GB/s")]
     Gigabytes,
+    /// The writer's time by message.
+    #[serde(rename = "ns/write")]
+    Written,
     /// Processor time of all processes by message.
     #[serde(rename = "ns CPU/msg")]
     CpuTime,
@@ -241,6 +264,7 @@ impl Case {
             Pattern::RoundTrip { one_way: false } => Unit::RoundTrip,
             Pattern::Stream if self.bytes <= SMALL => Unit::Messages,
             Pattern::Stream => Unit::Gigabytes,
+            Pattern::Multicast { .. } => Unit::Written,
             Pattern::FanIn { .. } => Unit::CpuTime,
         }
     }
@@ -264,6 +288,7 @@ impl Case {
             System::Ring => "ring",
             System::Portolan | System::Request | System::Signal | System::Call => "portolan",
             System::Marshal { .. } => "marshalling",
+            System::Channel => "channel",
             #[cfg(feature = "peers")]
             System::Iceoryx => "iceoryx2",
         }
@@ -327,6 +352,7 @@ impl Case {
                     Shape::Reliable => "reliable",
                     Shape::Unchecked => "no checksum",
                     Shape::IdleClients => "1,000 clients",
+                    Shape::Signalled(signal) => signal.name(),
                 }
                 .to_owned(),
             ),
@@ -345,6 +371,8 @@ impl Case {
                 .to_owned(),
             ),
             Pattern::Stream => parts.push("stream".to_owned()),
+            Pattern::Multicast { readers: 1 } => parts.push("1 reader".to_owned()),
+            Pattern::Multicast { readers } => parts.push(format!("{readers} readers")),
             Pattern::FanIn { senders: 1 } => parts.push("1 sender".to_owned()),
             Pattern::FanIn { senders } => parts.push(format!("{senders} senders")),
         }
@@ -391,6 +419,19 @@ impl Mode {
     }
 }
 
+impl Signal {
+    /// As reports print it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Message => "message, signal a message",
+            Self::Bytes(..=64) => "message, signal a line",
+            Self::Bytes(..=4096) => "message, signal a page",
+            Self::Bytes(_) => "message, signal now and then",
+            Self::Never => "message, no signal",
+        }
+    }
+}
+
 impl Protection {
     /// As reports print it.
     pub fn name(self) -> &'static str {
@@ -422,6 +463,7 @@ impl Unit {
             Self::RoundTrip => "ns round trip",
             Self::Messages => "msg/s",
             Self::Gigabytes => "GB/s",
+            Self::Written => "ns/write",
             Self::CpuTime => "ns CPU/msg",
             Self::Kibibytes => "KiB",
         }
@@ -431,7 +473,7 @@ impl Unit {
     /// bytes instead.
     pub fn value(self, picos: f64, bytes: u64) -> f64 {
         match self {
-            Self::OneWay | Self::RoundTrip | Self::CpuTime => picos / 1e3,
+            Self::OneWay | Self::RoundTrip | Self::Written | Self::CpuTime => picos / 1e3,
             Self::Messages => 1e12 / picos,
             Self::Gigabytes => bytes as f64 * 1e3 / picos,
             Self::Kibibytes => picos / 1024.0,

@@ -119,6 +119,7 @@ fn serve<E: Endpoint>(mut end: E, case: &Case, control: &Control) -> Result<()> 
         for _ in 0..rounds {
             match case.pattern {
                 Pattern::RoundTrip { .. } => end.echo()?,
+                Pattern::Multicast { .. } => end.receive()?,
                 Pattern::Stream | Pattern::FanIn { .. } => end.send()?,
             }
         }
@@ -143,6 +144,7 @@ impl<E: Endpoint> Typed<E> {
         let borrowed: Vec<_> = descriptors.iter().map(std::os::fd::AsFd::as_fd).collect();
         let seats = match case.pattern {
             Pattern::FanIn { senders } => senders,
+            Pattern::Multicast { readers } => readers,
             Pattern::RoundTrip { .. } | Pattern::Stream => 1,
         };
         let role = format!(
@@ -206,7 +208,8 @@ impl<E: Endpoint> Typed<E> {
                 let ways = if one_way { 2 } else { 1 };
                 self.round_trips(rounds, ways * u64::from(self.case.burst()), sampler)
             }
-            Pattern::Stream => self.stream(rounds, sampler),
+            Pattern::Stream => self.stream(rounds, sampler, E::receive),
+            Pattern::Multicast { .. } => self.stream(rounds, sampler, E::send),
             Pattern::FanIn { senders } => self.fan_in(rounds.div_ceil(senders.into()), sampler),
         }
     }
@@ -250,19 +253,25 @@ impl<E: Endpoint> Typed<E> {
         Ok(start.elapsed())
     }
 
-    fn stream(&mut self, messages: u64, sampler: &mut Sampler) -> Result<()> {
+    /// Messages one after another, of which we do `part`.
+    fn stream(
+        &mut self,
+        messages: u64,
+        sampler: &mut Sampler,
+        part: impl Fn(&mut E) -> Result<()>,
+    ) -> Result<()> {
         let warm = 1 + messages / 16;
         let batch = messages.div_ceil(STREAM_SAMPLES);
         let batches = messages.div_ceil(batch);
         self.order(warm + batches * batch)?;
         for _ in 0..warm {
-            self.end.receive()?;
+            part(&mut self.end)?;
         }
         let start = Instant::now();
         let mut last = start;
         for _ in 0..batches {
             for _ in 0..batch {
-                self.end.receive()?;
+                part(&mut self.end)?;
             }
             let now = Instant::now();
             sampler.typical(now - last, batch);
@@ -314,6 +323,7 @@ impl<E: Endpoint> Run for Typed<E> {
             match self.case.pattern {
                 Pattern::RoundTrip { .. } => self.end.round_trip()?,
                 Pattern::Stream => self.end.receive()?,
+                Pattern::Multicast { .. } => self.end.send()?,
                 Pattern::FanIn { .. } => {
                     for _ in 0..self.peers.len() {
                         self.end.receive()?;

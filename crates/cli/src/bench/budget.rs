@@ -21,6 +21,8 @@ pub(crate) struct Budget {
 pub(crate) enum Measure {
     /// Its ratio to the limit, at the most.
     Limit,
+    /// Its rate to that of the limit, at the least.
+    Rate,
     /// Its ratio to its yardstick, at the most.
     Yardstick,
     /// So many times as fast as its yardstick, at the least.
@@ -61,7 +63,7 @@ impl Budget {
     }
 
     fn at_least(&self) -> bool {
-        self.measure == Measure::Faster
+        matches!(self.measure, Measure::Faster | Measure::Rate)
     }
 
     /// Whether `measured` is on the right side of `bound`.
@@ -77,6 +79,7 @@ impl Budget {
         let yardstick = row.yardstick.as_ref().map(|(_, ratio)| *ratio);
         match self.measure {
             Measure::Limit => Some(row.ratio_to_limit),
+            Measure::Rate => Some(1.0 / row.ratio_to_limit),
             Measure::Yardstick => yardstick,
             Measure::Faster => yardstick.map(|ratio| 1.0 / ratio),
             Measure::Above => Some((row.figures.p50 - limit?.figures.p50) / 1024.0),

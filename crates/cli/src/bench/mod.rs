@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `budget` | what rows must reach |
+//! | `channel` | which rows `bench channel` has |
 //! | `plan` | which rows there are |
 //! | `resident` | `bench memory`: idle processes |
 //! | `report` | table and JSON |
@@ -13,6 +14,7 @@
 //! The mechanisms, and how they are measured, are in the crate `portolan-measure`.
 
 mod budget;
+mod channel;
 mod plan;
 mod report;
 mod resident;
@@ -74,6 +76,7 @@ fn effort(args: &BenchArgs) -> Effort {
     let scale = match args.kind {
         BenchKind::Latency
         | BenchKind::Signal
+        | BenchKind::Channel
         | BenchKind::Throughput
         | BenchKind::Memory
         | BenchKind::Watched

@@ -205,6 +205,7 @@ fn mark(yardstick: &Case) -> &'static str {
         System::Signal => "p",
         System::Futex => "f",
         System::Portolan if yardstick.pattern == Pattern::Stream => "u",
+        System::Channel => "r",
         _ => "s",
     }
 }
@@ -218,6 +219,7 @@ fn legend(measured: &[Measured]) -> String {
         ("m", "one memcpy of as much"),
         ("n", "portolan's message without a byte"),
         ("p", "the signal alone, polled"),
+        ("r", "the same with one reader"),
         ("s", "the same with one sender"),
         ("u", "the same while nobody watches"),
     ];
@@ -280,7 +282,7 @@ fn times(ratio: f64) -> String {
 fn ratio(case: &Case, times: f64) -> f64 {
     match case.unit() {
         Unit::Messages | Unit::Gigabytes => 1.0 / times,
-        Unit::OneWay | Unit::RoundTrip | Unit::CpuTime | Unit::Kibibytes => times,
+        Unit::OneWay | Unit::RoundTrip | Unit::Written | Unit::CpuTime | Unit::Kibibytes => times,
     }
 }
 
@@ -307,7 +309,9 @@ fn round(value: f64) -> f64 {
 /// unit, which the heading's ns would hide in zeros.
 fn figure(unit: Unit, value: f64) -> String {
     let (scale, suffixes): (f64, &[&str]) = match unit {
-        Unit::OneWay | Unit::RoundTrip | Unit::CpuTime => (1.0, &["ns", "us", "ms", "s"]),
+        Unit::OneWay | Unit::RoundTrip | Unit::Written | Unit::CpuTime => {
+            (1.0, &["ns", "us", "ms", "s"])
+        }
         Unit::Messages => (1e-3, &["k", "M", "G"]),
         Unit::Gigabytes | Unit::Kibibytes => (1.0, &[""]),
     };

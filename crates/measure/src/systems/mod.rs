@@ -6,6 +6,7 @@
 
 mod buffer;
 mod call;
+mod channel;
 mod futex;
 #[cfg(feature = "peers")]
 mod iceoryx;
@@ -25,6 +26,7 @@ use std::os::fd::OwnedFd;
 
 pub(crate) use buffer::Buffer;
 pub(crate) use call::Call;
+pub(crate) use channel::Channel;
 pub(crate) use futex::Futex;
 #[cfg(feature = "peers")]
 pub(crate) use iceoryx::Iceoryx;
@@ -105,6 +107,7 @@ macro_rules! with_endpoint {
             System::Signal => with!(s::Signal),
             System::Call => with!(s::Call),
             System::Marshal { .. } => with!(s::Marshal),
+            System::Channel => with!(s::Channel),
             #[cfg(feature = "peers")]
             System::Iceoryx => with!(s::Iceoryx),
         }

@@ -126,7 +126,9 @@ pub fn extents(case: &Case) -> u64 {
     }
     let one = case.bytes.next_power_of_two();
     let under_way = match (case.pattern, case.temper) {
-        (Pattern::Stream | Pattern::FanIn { .. }, _) => QUEUE_LARGE as u64 + 4,
+        (Pattern::Stream | Pattern::FanIn { .. } | Pattern::Multicast { .. }, _) => {
+            QUEUE_LARGE as u64 + 4
+        }
         (Pattern::RoundTrip { .. }, Temper::Cold) => (COLD as u64).div_ceil(case.bytes) + 1,
         (Pattern::RoundTrip { .. }, Temper::Hot) if case.protection == Protection::Copied => 4,
         (Pattern::RoundTrip { .. }, Temper::Hot) => 1,

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The peer writes, we read. A slot's sequence number says that its message is
-//! there; `taken`, published a quarter of the ring at a time, lets the writer
+//! there. A payload is written and read in its slot or, untouched, copied in and out.
+//! `taken`, published a quarter of the ring at a time, lets the writer
 //! reuse slots.
 
 use std::hint::black_box;
@@ -18,7 +19,7 @@ use portolan_sys::shared::Window;
 
 use super::Endpoint;
 use super::memory::{self, LINE_PAIR, Spin};
-use crate::case::{Case, SMALL};
+use crate::case::{Case, Payload, SMALL};
 use crate::error::Result;
 
 const WORD: usize = size_of::<AtomicU64>();
@@ -37,6 +38,8 @@ pub(crate) struct Ring {
     /// Where in its slot the payload starts, and how long it is.
     payload: usize,
     bytes: usize,
+    /// What is copied in, or out, where nobody touches the payload.
+    private: Option<Vec<u8>>,
     /// Messages sent or received.
     count: u64,
     /// The writer's last look at `taken`.
@@ -64,6 +67,7 @@ impl Ring {
             slot,
             payload,
             bytes,
+            private: (case.payload == Payload::Untouched).then(|| vec![1; bytes]),
             count: 0,
             taken: 0,
             spin: Spin::new(case),
@@ -102,8 +106,11 @@ impl Endpoint for Ring {
         }
         let slot = self.slot(self.count);
         self.count += 1;
-        self.window
-            .touch_write(slot + self.payload, self.bytes, self.count);
+        let payload = slot + self.payload;
+        match &self.private {
+            Some(private) => self.window.copy_in(payload, private),
+            None => self.window.touch_write(payload, self.bytes, self.count),
+        }
         // Release publishes the payload; pairs with the Acquire in `receive`.
         self.window
             .word(slot / WORD)
@@ -117,7 +124,13 @@ impl Endpoint for Ring {
         self.count += 1;
         let (word, expected) = (self.window.word(slot / WORD), self.count);
         self.spin.until(|| word.load(Ordering::Acquire) == expected);
-        black_box(self.window.sum(slot + self.payload, self.bytes));
+        let payload = slot + self.payload;
+        match &mut self.private {
+            Some(private) => self.window.copy_out(payload, black_box(private)),
+            None => {
+                black_box(self.window.sum(payload, self.bytes));
+            }
+        }
         if self.count.is_multiple_of(self.slots / 4) {
             self.window.word(0).store(self.count, Ordering::Release);
         }
