@@ -61,13 +61,22 @@ pub(crate) struct ServerBrief {
 #[derive(Debug, Serialize, Deserialize)]
 struct Serving;
 
-/// How both sides wait. One that polls sleeps after a pause that no row makes: for ever it
+/// How a server waits. One that polls sleeps after a pause that no row makes: for ever it
 /// would take the processor from the rows beside it.
-fn waiting(sleeps: bool) -> Waiting {
+fn serving(sleeps: bool) -> Waiting {
     if sleeps {
         Waiting::Sleep
     } else {
         Waiting::Adaptive
+    }
+}
+
+/// How a client waits. It has nothing to wait for while others are measured.
+fn calling(sleeps: bool) -> Waiting {
+    if sleeps {
+        Waiting::Sleep
+    } else {
+        Waiting::Poll
     }
 }
 
@@ -79,7 +88,7 @@ pub(crate) fn serve(brief: &ServerBrief, control: &Control) -> error::Result<()>
         .space_name("lab server")
         .join()
         .map_err(LabError::library("joining a domain of calls"))?;
-    let options = ServerOptions::default().waiting(waiting(brief.sleeps));
+    let options = ServerOptions::default().waiting(serving(brief.sleeps));
     let _server = rpc::serve(&domain, SERVICE, WorkService(Worker), &options)
         .map_err(LabError::library("serving calls"))?;
     control.send(&Serving)?;
@@ -125,7 +134,7 @@ impl Service {
     }
 
     pub(crate) fn connect(&self) -> error::Result<WorkClient> {
-        let options = ClientOptions::default().waiting(waiting(self.sleeps));
+        let options = ClientOptions::default().waiting(calling(self.sleeps));
         WorkClient::connect_with(&self.domain, SERVICE, &options, Deadline::after(MEETING))
             .map_err(LabError::library("connecting to an experiment's service"))
     }

@@ -30,8 +30,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         1 KiB and receives nothing; it goes over message-consistent channels with the whole \
         transport. Beside it requests through a port (no transport, nothing lost), and a message there and \
         back by systems that copy; those bring the 1 KiB back, too. Rows in turn, slice by \
-        slice; medians of whole calls. All sleep on one CPU, and then again poll on two (a side \
-        of a call that polls would sleep after a pause that no row makes). Components are \
+        slice; medians of whole calls. All sleep on one CPU, and then again poll on two (a server \
+        that polls would sleep after a pause that no row makes). Components are \
         measured alone, in one process and in cache: writing a message that signals nobody, what \
         signalling adds, and reading it. The rest of a call that polls is what is \
         left of it without two of each and without two line transfers, measured between the same \
