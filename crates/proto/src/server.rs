@@ -79,6 +79,11 @@ impl Server {
         self.end.session
     }
 
+    /// The number that it expects next: so many have been handed out, or will not come.
+    pub fn expected(&self) -> u64 {
+        self.next
+    }
+
     /// What it has seen.
     pub fn counts(&self) -> ServerCounts {
         ServerCounts {

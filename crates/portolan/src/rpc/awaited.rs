@@ -17,10 +17,9 @@
 
 use super::client::{Connection, Inner, Pending, SOON, Stub};
 use super::error::RpcError;
-use super::link::{self, LinkState};
+use super::link::{self, Inlet, LinkState};
 use super::method::{self, Method};
 use crate::Deadline;
-use crate::channel::Reader;
 use portolan_proto::{Call, CallId, Flags, NotCalled, Outcome, Status, Time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -227,6 +226,7 @@ impl<R> Awaited<R> {
             Ok(id) => {
                 self.pending.id = Some(id);
                 method::spare(body);
+                inner.has_called(now);
                 connection.tell_driver(inner);
                 Ok(None)
             }
@@ -260,7 +260,7 @@ impl Connection {
             })?;
         inner.waiters.driven = true;
         // Whoever blocks with the reader gives it back.
-        self.interrupter.interrupt();
+        inner.interrupter.interrupt();
         Ok(())
     }
 
@@ -278,7 +278,7 @@ impl Connection {
             && inner.waiters.due.is_none_or(|due| by < due)
         {
             inner.waiters.due = Some(by);
-            self.interrupter.interrupt();
+            inner.interrupter.interrupt();
         }
     }
 }
@@ -286,7 +286,7 @@ impl Connection {
 /// What the driver works with.
 #[derive(Default)]
 struct Driver {
-    reader: Option<Reader>,
+    reader: Option<Inlet>,
     state: LinkState,
 }
 
@@ -312,8 +312,7 @@ impl Driver {
     fn look(&mut self, connection: &Connection) -> Option<Deadline> {
         let mut inner = connection.lock();
         if let Some(reader) = self.reader.take() {
-            inner.reader = Some(reader);
-            inner.state = self.state;
+            inner.put_back(reader, self.state);
         } else {
             // The first time. A caller may be waiting with the reader, and was interrupted.
             while inner.reader.is_none() {

@@ -2,12 +2,13 @@
 
 use super::awaited::Waiters;
 use super::error::RpcError;
-use super::link::{self, Ends, LinkState};
+use super::link::{self, Ends, Inlet, LinkState, Source, Ways};
 use super::method::{self, Method, pack};
 use super::parcel::{self, Parcels};
+use super::sharing::Sharing;
 use super::turnstile::Turnstile;
 use crate::Deadline;
-use crate::channel::{Interrupter, Reader, Writer};
+use crate::channel::Interrupter;
 use crate::port::SendRight;
 use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Status, Time};
 use portolan_shm::mark;
@@ -29,16 +30,20 @@ pub(super) struct Connection {
     /// Whoever has read something tells.
     pub(super) inner: Turnstile<Inner>,
     parcels: Option<Arc<Parcels>>,
-    server: SendRight,
-    /// Of its reader.
-    pub(super) interrupter: Interrupter,
+    pub(super) server: SendRight,
 }
 
 pub(super) struct Inner {
     pub(super) client: Client,
-    writer: Writer,
+    pub(super) ways: Ways,
     /// Gone while a caller waits with it; the driver's for good, if there is one.
-    pub(super) reader: Option<Reader>,
+    pub(super) reader: Option<Inlet>,
+    /// In place of the reader, once that is back.
+    pub(super) next_reader: Option<Inlet>,
+    /// Of the reader.
+    pub(super) interrupter: Interrupter,
+    /// If it shares channels with others.
+    pub(super) sharing: Option<Box<Sharing>>,
     pub(super) state: LinkState,
     pub(super) waiters: Waiters,
 }
@@ -233,6 +238,11 @@ impl Stub {
         }
     }
 
+    /// Whether it shares its channels with others now ([`super::ClientOptions::sharing`]).
+    pub fn is_sharing(&self) -> bool {
+        !self.connection.lock().ways.has_own()
+    }
+
     /// What the transport has seen.
     pub fn counts(&self) -> portolan_proto::ClientCounts {
         self.connection.lock().client.counts()
@@ -242,16 +252,18 @@ impl Stub {
 impl Connection {
     pub(super) fn new(
         client: Client,
-        writer: Writer,
-        mut reader: Reader,
+        ways: Ways,
+        mut reader: Inlet,
         parcels: Option<Arc<Parcels>>,
         server: SendRight,
     ) -> Self {
-        let interrupter = reader.interrupter();
         let inner = Inner {
             client,
-            writer,
+            ways,
+            interrupter: reader.interrupter(),
             reader: Some(reader),
+            next_reader: None,
+            sharing: None,
             state: LinkState::default(),
             waiters: Waiters::default(),
         };
@@ -259,7 +271,6 @@ impl Connection {
             inner: Turnstile::new(inner),
             parcels,
             server,
-            interrupter,
         }
     }
 
@@ -284,6 +295,7 @@ impl Connection {
             let error = match inner.with(|client, ends| client.call(now, ends, call, body)) {
                 Ok(id) => {
                     mark!("call.begun");
+                    inner.has_called(now);
                     return (inner, Ok(id));
                 }
                 Err(NotCalled::WindowFull { .. }) if Some(now) < call.deadline => {
@@ -349,10 +361,13 @@ impl Connection {
             let packets = 0;
             return Err(Closed::Misbehaved(Misbehaved::Garbage { packets }).into());
         }
-        // A server that moves takes its port along.
-        if inner.state.gone && !self.server.is_live() {
-            inner.client.server_died();
-            return Err(RpcError::ServerDied);
+        if inner.state.gone {
+            // A server that moves takes its port along.
+            if !self.server.is_live() {
+                inner.client.server_died();
+                return Err(RpcError::ServerDied);
+            }
+            inner.share_again();
         }
         Ok(())
     }
@@ -379,21 +394,20 @@ impl Connection {
             let due = due.map_or(Deadline::NEVER, Deadline::at);
             link::wait(&mut reader, due, &mut state);
             inner = self.lock();
-            inner.reader = Some(reader);
-            inner.state = state;
+            inner.put_back(reader, state);
             self.inner.tell();
         } else {
             let due = due.unwrap_or_else(|| Instant::now() + SOON);
             let time = due.saturating_duration_since(Instant::now());
             inner = self.inner.listen(inner, Some(time));
         }
-        // The channel tells of a death at once; this is for what it may have told already.
-        inner.state.gone |= !self.server.is_live();
         self.review(&mut inner);
         inner
     }
 
     pub(super) fn review(&self, inner: &mut Inner) {
+        // The channel tells of a death at once; this is for what it may have told already.
+        inner.state.gone |= !self.server.is_live();
         let now = link::now();
         if inner.client.next_timeout().is_some_and(|t| t <= now) {
             inner.with(|client, ends| client.review(now, ends));
@@ -404,9 +418,10 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if self.inner.get_mut().waiters.driven {
+        let inner = self.inner.get_mut();
+        if inner.waiters.driven {
             // It has the reader, and no connection to go on for.
-            self.interrupter.interrupt();
+            inner.interrupter.interrupt();
         }
     }
 }
@@ -420,11 +435,21 @@ impl Inner {
     #[inline]
     pub(super) fn with<T>(&mut self, act: impl FnOnce(&mut Client, &mut Ends<'_>) -> T) -> T {
         let mut ends = Ends {
-            writer: &mut self.writer,
-            reader: self.reader.as_mut(),
+            ways: &mut self.ways,
+            source: self.reader.as_mut().map_or(Source::None, Source::Inlet),
             state: &mut self.state,
         };
         act(&mut self.client, &mut ends)
+    }
+
+    /// Takes the reader back from whoever waited with it.
+    #[inline]
+    pub(super) fn put_back(&mut self, reader: Inlet, state: LinkState) {
+        self.reader = Some(reader);
+        self.state = state;
+        if self.next_reader.is_some() {
+            self.change_readers();
+        }
     }
 
     /// Handles what has come.

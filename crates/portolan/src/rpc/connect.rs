@@ -3,10 +3,11 @@
 use super::client::{Connection, Stub};
 use super::door::{self, Part};
 use super::error::ConnectError;
-use super::hello::{Answer, Hello};
-use super::link;
+use super::hello::{Answer, Channels, Hello};
+use super::link::{self, Inlet, Ways};
 use super::method::Method;
 use super::parcel::Parcels;
+use super::sharing::Sharing;
 use crate::channel::{ChannelOptions, ReadError, Reader, ReaderOptions};
 use crate::{Access, Deadline, Domain, Message, PortOptions, Right};
 use portolan_proto::Client;
@@ -31,6 +32,33 @@ pub struct ClientOptions {
     reliable: bool,
     waiting: crate::Waiting,
     over_channel: bool,
+    sharing: bool,
+}
+
+/// What a client's own channels are like.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    units: u64,
+    reliable: bool,
+    /// What is presented has names.
+    named: bool,
+    pub(super) waiting: crate::Waiting,
+}
+
+impl Shape {
+    pub(super) fn of(self, part: Part, session: u64) -> ChannelOptions {
+        let shape = if self.named {
+            ChannelOptions::named(&part.name(session))
+        } else {
+            ChannelOptions::unnamed()
+        };
+        let shape = shape.units(self.units).readers(1);
+        if self.reliable {
+            shape.reliable()
+        } else {
+            shape
+        }
+    }
 }
 
 impl Default for ClientOptions {
@@ -42,6 +70,7 @@ impl Default for ClientOptions {
             reliable: false,
             waiting: crate::Waiting::default(),
             over_channel: false,
+            sharing: false,
         }
     }
 }
@@ -79,6 +108,21 @@ impl ClientOptions {
         }
     }
 
+    /// For a client that calls seldom: it shares channels, and the server's thread that reads
+    /// them, with others of its kind, so it costs next to nothing while it is idle. When it is
+    /// busy it is given channels of its own, and they are taken from it when others need them
+    /// more ([`super::ServerOptions::own_channels`]); no call is lost by that, and none runs
+    /// twice.
+    ///
+    /// With [`super::Concurrency::Client`] calls of all that share run one after another.
+    #[must_use]
+    pub fn sharing(self) -> Self {
+        Self {
+            sharing: true,
+            ..self
+        }
+    }
+
     /// How callers wait for answers.
     #[must_use]
     pub fn waiting(self, waiting: crate::Waiting) -> Self {
@@ -102,27 +146,16 @@ impl Stub {
     ) -> Result<Self, ConnectError> {
         let server = domain.connect(name, deadline)?;
         let session = session(domain);
-        let shape = |part: Part| {
-            let shape = if options.over_channel {
-                ChannelOptions::named(&part.name(session))
-            } else {
-                ChannelOptions::unnamed()
-            };
-            let shape = shape.units(options.units).readers(1);
-            if options.reliable {
-                shape.reliable()
-            } else {
-                shape
-            }
+        let sharing = options.sharing;
+        let shape = Shape {
+            units: options.units,
+            reliable: options.reliable,
+            named: options.over_channel && !sharing,
+            waiting: options.waiting,
         };
-        let calls = domain.make_channel(&shape(Part::Calls))?;
-        let answers = domain.make_channel(&shape(Part::Answers))?;
-        let writer = calls.bind_writer()?;
-        let mut reader = answers.bind_reader(ReaderOptions::default())?;
-        reader.set_waiting(options.waiting);
         let moves = methods.iter().any(Method::moves);
-        let inbox = if moves {
-            Some(domain.bind(if options.over_channel {
+        let inbox = if moves || sharing {
+            Some(domain.bind(if shape.named {
                 PortOptions::named(&Part::Parcels.name(session))
             } else {
                 PortOptions::unnamed()
@@ -135,20 +168,37 @@ impl Stub {
             session,
             period: options.period,
             moves,
+            channels: if sharing {
+                Channels::Shared
+            } else {
+                Channels::Own
+            },
         };
-        let (answer, there) = if options.over_channel {
-            call_out(domain, name, &hello, &mut reader, deadline)?
+        let refused = |refused: crate::Refused<Right>| refused.error;
+        let mut presented = Message::new(&hello.to_bytes())?;
+        let own = if sharing {
+            None
         } else {
-            let refused = |refused: crate::Refused<Right>| refused.error;
-            let mut message = Message::new(&hello.to_bytes())?;
-            message.attach(calls).map_err(refused)?;
-            message.attach(answers).map_err(refused)?;
-            if let Some(inbox) = &inbox {
-                message.attach(inbox.make_send()).map_err(refused)?;
+            let calls = domain.make_channel(&shape.of(Part::Calls, session))?;
+            let answers = domain.make_channel(&shape.of(Part::Answers, session))?;
+            let writer = calls.bind_writer()?;
+            let mut reader = answers.bind_reader(ReaderOptions::default())?;
+            reader.set_waiting(options.waiting);
+            presented.attach(calls).map_err(refused)?;
+            presented.attach(answers).map_err(refused)?;
+            Some((writer, reader))
+        };
+        if let Some(inbox) = &inbox {
+            presented.attach(inbox.make_send()).map_err(refused)?;
+        }
+        let mut own = own;
+        let (answer, mut rights) = match &mut own {
+            Some((_, reader)) if shape.named => call_out(domain, name, &hello, reader, deadline)?,
+            _ => {
+                let mut answer = server.request_reply(presented, Access::Later, deadline)?;
+                let rights = answer.take_rights();
+                (Answer::from_bytes(answer.header()), rights)
             }
-            let mut answer = server.request_reply(message, Access::Later, deadline)?;
-            let there = answer.take_rights().pop();
-            (Answer::from_bytes(answer.header()), there)
         };
         mark!("call.connected");
         let name = name.to_owned();
@@ -161,17 +211,48 @@ impl Stub {
                     theirs,
                 });
             }
-            None => return Err(ConnectError::NotServed { name }),
+            _ => return Err(ConnectError::NotServed { name }),
         };
-        let parcels = match (inbox, there) {
-            (Some(port), Some(Right::Send(to))) => Some(Arc::new(Parcels::new(to, port))),
-            _ => None,
+        let mut alive = None;
+        let parcels = match inbox {
+            Some(port) if moves => match rights.pop() {
+                Some(Right::Send(to)) => Some(Arc::new(Parcels::new(to, port))),
+                _ => return Err(ConnectError::NotServed { name }),
+            },
+            other => {
+                alive = other;
+                None
+            }
         };
-        let mut client = Client::new(link::settings(options.period), hello.session);
+        let mut client = Client::new(link::settings(options.period, sharing), session);
         client.met(incarnation);
-        let connection = Connection::new(client, writer, reader, parcels, server);
+        let (shares, ways, inlet) = match own {
+            Some((writer, reader)) => (None, Ways::own(writer), Inlet::own(reader)),
+            None => {
+                let begun = match (rights.pop(), rights.pop()) {
+                    (Some(Right::Segment(answers)), Some(Right::Segment(calls))) => {
+                        match (calls.try_into(), answers.try_into()) {
+                            (Ok(calls), Ok(answers)) => {
+                                Sharing::begin(domain, calls, answers, hello, shape)
+                            }
+                            _ => None,
+                        }
+                    }
+                    _ => None,
+                };
+                let Some((shares, ways, inlet)) = begun else {
+                    return Err(ConnectError::NotServed { name });
+                };
+                (Some(shares), ways, inlet)
+            }
+        };
+        let connection = Connection::new(client, ways, inlet, parcels, server);
+        let connection = Arc::new(connection);
+        if let Some(shares) = shares {
+            connection.lock().sharing = Some(shares.of(&connection, alive));
+        }
         Ok(Self {
-            connection: Arc::new(connection),
+            connection,
             limit: options.limit,
         })
     }
@@ -185,7 +266,7 @@ fn call_out(
     hello: &Hello,
     reader: &mut Reader,
     deadline: Deadline,
-) -> Result<(Option<Answer>, Option<Right>), ConnectError> {
+) -> Result<(Option<Answer>, Vec<Right>), ConnectError> {
     let channel = domain.find_channel(&door::well_known(name), deadline)?;
     let mut writer = channel.bind_writer()?;
     let call = hello.to_bytes();
@@ -203,11 +284,11 @@ fn call_out(
         }
     };
     let is_welcome = matches!(answer, Some(Answer::Welcome { .. }));
-    let there = if is_welcome && hello.moves {
+    let there: Vec<Right> = if is_welcome && hello.moves {
         let name = Part::ParcelsThere.name(hello.session);
-        Some(domain.connect(&name, deadline)?.into())
+        vec![domain.connect(&name, deadline)?.into()]
     } else {
-        None
+        Vec::new()
     };
     Ok((answer, there))
 }

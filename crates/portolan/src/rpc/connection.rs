@@ -1,23 +1,27 @@
 //! The server's end of a connection.
 
-use super::link::{self, Ends, LinkState};
+use super::link::{self, Ends, Inlet, LinkState, Source, Ways};
 use super::method::Dispatch;
 use super::parcel::Parcels;
 use super::serve::{Serves, Shared};
 use super::task::{OwnedCall, Running};
 use super::work::{Context, Full, GivenUp, Job, answer_of};
 use crate::Deadline;
-use crate::channel::{Interrupter, Reader, Writer};
+use crate::channel::{Interrupter, Writer};
+use crate::port::SendRight;
 use portolan_proto::{Incoming, Server as Protocol, ServerCounts, Status};
 use portolan_shm::mark;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What the thread of a client works with, and keeps.
 #[derive(Default)]
-struct Desk {
+pub(super) struct Desk {
+    /// What was read for a client that shares its channels.
+    pub(super) given: Option<(u64, Vec<u8>)>,
     arguments: Vec<u8>,
     result: Vec<u8>,
 }
@@ -25,8 +29,17 @@ struct Desk {
 /// One client.
 pub(super) struct Connection {
     session: u64,
-    /// Of its reader.
-    interrupter: Interrupter,
+    /// Of the reader of its own channel, if it has one.
+    interrupter: Mutex<Option<Interrupter>>,
+    /// Held by the one thread that handles what comes, and runs it there perhaps: around a
+    /// promotion there are two that might.
+    turn: Mutex<()>,
+    /// If it shares channels: a right on a port of its client's, that tells of its death.
+    alive: Option<SendRight>,
+    /// The thread of its own channel is to end.
+    demoted: AtomicBool,
+    /// How many calls had come when promotions were last weighed.
+    weighed: AtomicU64,
     inner: Mutex<Inner>,
     parcels: Option<Arc<Parcels>>,
     period: Duration,
@@ -34,7 +47,7 @@ pub(super) struct Connection {
 
 struct Inner {
     protocol: Protocol,
-    writer: Writer,
+    ways: Ways,
     state: LinkState,
     /// What tells running calls that they were given up.
     running: HashMap<u64, Arc<GivenUp>>,
@@ -43,8 +56,8 @@ struct Inner {
 impl Inner {
     fn with<T>(&mut self, act: impl FnOnce(&mut Protocol, &mut Ends<'_>) -> T) -> T {
         let mut ends = Ends {
-            writer: &mut self.writer,
-            reader: None,
+            ways: &mut self.ways,
+            source: Source::None,
             state: &mut self.state,
         };
         act(&mut self.protocol, &mut ends)
@@ -54,17 +67,21 @@ impl Inner {
 impl Connection {
     pub(super) fn new(
         protocol: Protocol,
-        writer: Writer,
-        interrupter: Interrupter,
+        ways: Ways,
+        alive: Option<SendRight>,
         parcels: Option<Arc<Parcels>>,
         period: Duration,
     ) -> Self {
         Self {
             session: protocol.session(),
-            interrupter,
+            interrupter: Mutex::default(),
+            turn: Mutex::default(),
+            alive,
+            demoted: AtomicBool::new(false),
+            weighed: AtomicU64::new(0),
             inner: Mutex::new(Inner {
                 protocol,
-                writer,
+                ways,
                 state: LinkState::default(),
                 running: HashMap::new(),
             }),
@@ -74,14 +91,51 @@ impl Connection {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        link::lock(&self.inner)
     }
 
-    /// What is left of it once its thread has ended and nothing runs.
-    pub(super) fn into_parts(self) -> (Protocol, Writer, Option<Arc<Parcels>>, Duration) {
+    /// What is left of it once its thread has ended and nothing runs; `None` if it shares its
+    /// channels.
+    pub(super) fn into_parts(self) -> Option<(Protocol, Writer, Option<Arc<Parcels>>, Duration)> {
         let inner = self.inner.into_inner();
         let inner = inner.unwrap_or_else(PoisonError::into_inner);
-        (inner.protocol, inner.writer, self.parcels, self.period)
+        let writer = inner.ways.into_own()?;
+        Some((inner.protocol, writer, self.parcels, self.period))
+    }
+
+    /// Whether it has channels that it shares, and perhaps also of its own.
+    pub(super) fn shares(&self) -> bool {
+        self.alive.is_some()
+    }
+
+    /// Whether its client may still call.
+    pub(super) fn is_alive(&self) -> bool {
+        let alive = self.alive.as_ref().is_none_or(SendRight::is_live);
+        alive && self.lock().protocol.closed().is_none()
+    }
+
+    /// Whether it has channels of its own now.
+    pub(super) fn is_promoted(&self) -> bool {
+        self.shares() && self.lock().ways.has_own()
+    }
+
+    /// How many calls have come since this was asked last.
+    pub(super) fn weigh(&self) -> u64 {
+        let now = self.lock().protocol.expected();
+        // Relaxed: only the door weighs.
+        now - self.weighed.swap(now, Ordering::Relaxed).min(now)
+    }
+
+    /// It has a channel of its own from now on.
+    pub(super) fn promote(&self, writer: Writer) {
+        self.demoted.store(false, Ordering::Release);
+        self.lock().ways.promote(writer);
+    }
+
+    /// It shares again: the thread of its own channel ends.
+    pub(super) fn demote(&self) {
+        self.demoted.store(true, Ordering::Release);
+        self.interrupt();
     }
 
     /// Its client's session.
@@ -96,7 +150,9 @@ impl Connection {
 
     /// Ends the wait of the thread that reads for it.
     pub(super) fn interrupt(&self) {
-        self.interrupter.interrupt();
+        if let Some(interrupter) = &*link::lock(&self.interrupter) {
+            interrupter.interrupt();
+        }
     }
 
     /// Tells the client, and what runs for it.
@@ -108,43 +164,70 @@ impl Connection {
         inner.with(|protocol, ends| protocol.close(ends));
     }
 
+    /// Whoever interrupts it interrupts the waits of `reader`.
+    pub(super) fn reads_with(&self, reader: &mut Inlet) {
+        *link::lock(&self.interrupter) = Some(reader.interrupter());
+    }
+
     /// Reads calls until the client has gone, or the server ends.
-    pub(super) fn run(self: &Arc<Self>, shared: &Shared, mut reader: Reader) -> Reader {
+    pub(super) fn run(self: &Arc<Self>, shared: &Shared, mut reader: Inlet) -> Inlet {
         let mut state = LinkState::default();
         let mut desk = Desk::default();
         while !(shared.is_stopping() || state.gone || state.broken || state.over.is_some()) {
-            if link::wait(&mut reader, Deadline::NEVER, &mut state)
-                && !self.take(shared, &mut reader, &mut desk, &mut state)
-            {
+            let came = link::wait(&mut reader, Deadline::NEVER, &mut state);
+            let _turn = self.shares().then(|| link::lock(&self.turn));
+            if came && !self.take(shared, Some(&mut reader), &mut desk, &mut state) {
+                break;
+            }
+            if self.shares() && self.demoted.swap(false, Ordering::AcqRel) {
                 break;
             }
         }
-        if !shared.is_stopping() {
+        if self.shares() {
+            // Its client finds out, and shares again; if it lives.
+            self.lock().ways.demote();
+        } else if !shared.is_stopping() {
             self.close();
         }
         reader
     }
 
-    /// Handles what has come, and runs it; `false` once the connection is closed.
+    /// Handles a packet that came over a channel that many share; `false` once the connection
+    /// is closed.
+    pub(super) fn take_shared(self: &Arc<Self>, shared: &Shared, desk: &mut Desk) -> bool {
+        // The thread of its own channel may be running a call: then this packet is lost, and
+        // asked for. Other clients wait for this thread.
+        let Ok(_turn) = self.turn.try_lock() else {
+            return true;
+        };
+        self.take(shared, None, desk, &mut LinkState::default())
+    }
+
+    /// Handles what has come, by its own reader or given, and runs it; `false` once the
+    /// connection is closed.
     fn take(
         self: &Arc<Self>,
         shared: &Shared,
-        reader: &mut Reader,
+        mut reader: Option<&mut Inlet>,
         desk: &mut Desk,
         state: &mut LinkState,
     ) -> bool {
         let mut inner = self.lock();
+        inner.ways.heard(reader.is_some());
         loop {
             let now = link::lately();
             let Inner {
                 protocol,
-                writer,
+                ways,
                 running,
                 ..
             } = &mut *inner;
             let mut ends = Ends {
-                writer,
-                reader: Some(reader),
+                ways,
+                source: match reader.as_deref_mut() {
+                    Some(inlet) => Source::Inlet(inlet),
+                    None => Source::Given(&mut desk.given),
+                },
                 state,
             };
             let more = protocol.poll(now, &mut ends);

@@ -5,8 +5,9 @@
 //! follow from its session, and calls again until it is answered, in the channel that it
 //! presented; the server finds them by those names.
 
+use super::connection::Connection;
 use super::error::ServeError;
-use super::hello::{Answer, Hello};
+use super::hello::{Answer, Channels, Hello};
 use super::link;
 use super::parcel::Parcels;
 use super::serve::Shared;
@@ -79,6 +80,20 @@ impl Shared {
             return None;
         }
         let mut rights = request.message.take_rights().into_iter();
+        match hello.channels {
+            Channels::Own => {}
+            Channels::Shared => {
+                let welcome = self.let_share(domain, &hello, rights)?;
+                return request.reply(welcome).ok();
+            }
+            Channels::Promoted => {
+                let answer = match self.promote(&hello, rights) {
+                    Some(()) => self.welcome(),
+                    None => Answer::NotPromoted,
+                };
+                return request.reply(Message::new(&answer.to_bytes()).ok()?).ok();
+            }
+        }
         let (Some(Right::Segment(calls)), Some(Right::Segment(answers))) =
             (rights.next(), rights.next())
         else {
@@ -100,6 +115,68 @@ impl Shared {
             welcome.attach(port).ok()?;
         }
         request.reply(welcome).ok()
+    }
+
+    /// Lets in a client that shares channels: what it is answered.
+    fn let_share(
+        self: &Arc<Self>,
+        domain: &Domain,
+        hello: &Hello,
+        mut rights: impl Iterator<Item = Right>,
+    ) -> Option<Message> {
+        let Some(Right::Send(alive)) = rights.next() else {
+            return None;
+        };
+        let commons = self.commons(domain)?;
+        let mut welcome = Message::new(&self.welcome().to_bytes()).ok()?;
+        welcome.attach(commons.calls.clone()).ok()?;
+        welcome.attach(commons.answers.clone()).ok()?;
+        let mut parcels = None;
+        if hello.moves {
+            let port = domain.bind(PortOptions::unnamed()).ok()?;
+            welcome.attach(port.make_send()).ok()?;
+            parcels = Some(Arc::new(Parcels::new(alive.clone(), port)));
+        }
+        let settings = link::settings(hello.period, true);
+        let protocol = Protocol::new(settings, hello.session, self.identity().1);
+        let ways = commons.ways(hello.session);
+        let connection = Connection::new(protocol, ways, Some(alive), parcels, hello.period);
+        commons.join(Arc::new(connection));
+        mark!("serve.let_in");
+        Some(welcome)
+    }
+
+    /// A client that shares presents channels of its own.
+    fn promote(
+        self: &Arc<Self>,
+        hello: &Hello,
+        mut rights: impl Iterator<Item = Right>,
+    ) -> Option<()> {
+        let (Some(Right::Segment(calls)), Some(Right::Segment(answers))) =
+            (rights.next(), rights.next())
+        else {
+            return None;
+        };
+        let (calls, answers) = (
+            Channel::try_from(calls).ok()?,
+            Channel::try_from(answers).ok()?,
+        );
+        let sharing = self.clients().into_iter().filter(|c| c.shares());
+        let sharing = sharing.collect::<Vec<_>>();
+        let client = sharing.iter().find(|c| c.session() == hello.session)?;
+        let reader = calls.bind_reader(ReaderOptions::default()).ok()?;
+        let writer = answers.bind_writer().ok()?;
+        let promoted = sharing.iter().filter(|c| c.is_promoted());
+        let mut promoted = promoted.map(|c| (c.weigh(), c)).collect::<Vec<_>>();
+        promoted.sort_unstable_by_key(|(calls, _)| *calls);
+        let most = self.own_channels.max(1);
+        let too_many = (promoted.len() + 1).saturating_sub(most);
+        for (_, least) in promoted.into_iter().take(too_many) {
+            least.demote();
+        }
+        client.promote(writer);
+        self.read_for(Arc::clone(client), reader)?;
+        Some(())
     }
 
     /// Lets in who calls on the channel, until it is interrupted.
@@ -197,7 +274,7 @@ impl Shared {
         if let Some(welcome) = welcome {
             writer.write(welcome, Deadline::NOW).ok()?;
         }
-        let settings = link::settings(hello.period);
+        let settings = link::settings(hello.period, false);
         let protocol = Protocol::new(settings, hello.session, self.identity().1);
         self.connect(protocol, reader, writer, parcels, hello.period)?;
         mark!("serve.let_in");

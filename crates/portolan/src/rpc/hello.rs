@@ -4,20 +4,39 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The client presents both channels; the channels are the rights of the message.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) service: String,
     pub(super) session: u64,
     pub(super) period: Duration,
     /// A send right for parcels comes with it, and is expected back.
     pub(super) moves: bool,
+    pub(super) channels: Channels,
+}
+
+/// On which channels a client calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Channels {
+    /// On those that it presents.
+    Own,
+    /// On those that others call on too, and that the server presents. A send right on a port
+    /// of the client's comes with it, which lives as long as the client.
+    Shared,
+    /// It called on those, and presents its own.
+    Promoted,
 }
 
 /// What the server says.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
-    Welcome { incarnation: u64 },
-    OtherService { service: String },
+    Welcome {
+        incarnation: u64,
+    },
+    OtherService {
+        service: String,
+    },
+    /// It calls on shared channels as before: it is not known, or there is no thread.
+    NotPromoted,
 }
 
 /// A server that moves: how many clients come with it.

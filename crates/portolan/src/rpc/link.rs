@@ -1,20 +1,20 @@
 //! Two channels as the link of a connection.
 
-use crate::channel::{ReadError, Reader, Writer};
+use crate::channel::{Interrupter, ReadError, Reader, Writer};
 use crate::{Deadline, Disowned};
 use portolan_proto::{Link, Settings, Time};
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Units of each channel, a cache line each: what one side can be behind.
 pub(super) const UNITS: u64 = 1024;
 
 /// What both ends agree on, from the shape of the channels.
-pub(super) fn settings(period: Duration) -> Settings {
+pub(super) fn settings(period: Duration, shares: bool) -> Settings {
     Settings {
-        // 86 units: 11 of them in a ring.
-        packet: 4096,
+        // 86 units: 11 of them in a ring. Where many write a packet is one unit.
+        packet: if shares { SHARED_PACKET } else { 4096 },
         // A reader copies one while others are written behind it.
         burst: 4,
         period,
@@ -70,11 +70,197 @@ pub(super) fn instant(at: Time) -> Instant {
     Instant::now() + at.since(now())
 }
 
+/// Bytes of a packet on a channel that many connections share; and of what says whose it is.
+const SHARED_PACKET: usize = 1024;
+const SHARED_HEAD: usize = 16;
+/// Bytes of a unit of a channel on which many clients call.
+pub(super) const SHARED_UNIT: usize = 1088;
+/// And how many it has.
+pub(super) const SHARED_UNITS: u64 = 128;
+// Two words of the unit's head, and one of checksum at most.
+const _: () = assert!(SHARED_HEAD + SHARED_PACKET + 24 <= SHARED_UNIT);
+
+/// Where the packets of one connection go: to a channel of its own while it has one, else to
+/// one that it shares, where each says whose it is and which one of those.
+#[derive(Default)]
+pub(super) struct Ways {
+    own: Option<Writer>,
+    shared: Option<SharedWay>,
+    on_own: bool,
+}
+
+pub(super) struct SharedWay {
+    pub(super) writer: Arc<Mutex<Writer>>,
+    pub(super) session: u64,
+    pub(super) sent: u64,
+}
+
+impl Ways {
+    pub(super) fn own(writer: Writer) -> Self {
+        Self {
+            own: Some(writer),
+            shared: None,
+            on_own: true,
+        }
+    }
+
+    pub(super) fn shared(writer: &Arc<Mutex<Writer>>, session: u64) -> Self {
+        Self {
+            own: None,
+            shared: Some(SharedWay {
+                writer: Arc::clone(writer),
+                session,
+                sent: 0,
+            }),
+            on_own: false,
+        }
+    }
+
+    /// From now on in a channel of its own.
+    pub(super) fn promote(&mut self, writer: Writer) {
+        self.own = Some(writer);
+        self.on_own = true;
+    }
+
+    /// From now on in the one that it shares.
+    pub(super) fn demote(&mut self) {
+        self.own = None;
+        self.on_own = false;
+    }
+
+    /// Answers go where calls come from.
+    #[inline]
+    pub(super) fn heard(&mut self, on_own: bool) {
+        self.on_own = on_own && self.own.is_some();
+    }
+
+    /// Whether there is a channel of its own.
+    pub(super) fn has_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// The channel of its own, if it shares none.
+    pub(super) fn into_own(self) -> Option<Writer> {
+        self.own.filter(|_| self.shared.is_none())
+    }
+
+    #[inline]
+    fn position(&self) -> u64 {
+        match (&self.own, &self.shared) {
+            (Some(writer), _) if self.on_own => writer.position(),
+            (_, Some(shared)) => shared.sent,
+            _ => 0,
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, packet: &[u8]) {
+        // A message-consistent channel takes everything. Who reads a reliable one and is
+        // slow is asked, and asks, again.
+        match (&mut self.own, &mut self.shared) {
+            (Some(writer), _) if self.on_own => {
+                let _ = writer.write(packet, Deadline::NOW);
+            }
+            (_, Some(shared)) => {
+                let [session, sent] = [shared.session, shared.sent].map(u64::to_le_bytes);
+                shared.sent += 1;
+                let mut writer = lock(&shared.writer);
+                let _ = writer.write_parts(&[&session, &sent, packet], Deadline::NOW);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A packet of a channel that many share: whose, which, and the packet itself.
+pub(super) fn of_many(message: &[u8]) -> Option<(u64, u64, &[u8])> {
+    let (session, rest) = message.split_first_chunk::<8>()?;
+    let (sent, packet) = rest.split_first_chunk::<8>()?;
+    Some((
+        u64::from_le_bytes(*session),
+        u64::from_le_bytes(*sent),
+        packet,
+    ))
+}
+
+/// Where the packets of one connection come from.
+pub(super) struct Inlet {
+    reader: Reader,
+    /// Others' packets come there too.
+    session: Option<u64>,
+}
+
+impl Inlet {
+    pub(super) fn own(reader: Reader) -> Self {
+        let session = None;
+        Self { reader, session }
+    }
+
+    pub(super) fn shared(reader: Reader, session: u64) -> Self {
+        let session = Some(session);
+        Self { reader, session }
+    }
+
+    pub(super) fn interrupter(&mut self) -> Interrupter {
+        self.reader.interrupter()
+    }
+
+    pub(super) fn into_reader(self) -> Reader {
+        self.reader
+    }
+
+    #[inline]
+    pub(super) fn spins(&self) -> bool {
+        self.reader.spins()
+    }
+
+    #[inline]
+    pub(super) fn has_more(&self) -> bool {
+        self.reader.has_more()
+    }
+
+    /// The next packet, in place of what `packet` holds, and its position.
+    #[inline]
+    fn receive(&mut self, state: &mut LinkState, packet: &mut Vec<u8>) -> Option<u64> {
+        loop {
+            match self.reader.receive_to(packet) {
+                Ok(position) => {
+                    state.gone = false;
+                    let Some(ours) = self.session else {
+                        return Some(position);
+                    };
+                    if let Some((session, sent, _)) = of_many(packet)
+                        && session == ours
+                    {
+                        packet.drain(..SHARED_HEAD);
+                        return Some(sent);
+                    }
+                }
+                Err(error) if state.learn(&error) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// A poisoned lock is as good: nothing is left half-written in what it guards.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where packets are read from, for now.
+pub(super) enum Source<'a> {
+    /// Nowhere: somebody waits with the reader, or nothing is to be read.
+    None,
+    Inlet(&'a mut Inlet),
+    /// One that was read for this connection, and its position.
+    Given(&'a mut Option<(u64, Vec<u8>)>),
+}
+
 /// The channels of one end, for as long as its lock is held.
 pub(super) struct Ends<'a> {
-    pub(super) writer: &'a mut Writer,
-    /// `None` while somebody waits with it.
-    pub(super) reader: Option<&'a mut Reader>,
+    pub(super) ways: &'a mut Ways,
+    pub(super) source: Source<'a>,
     pub(super) state: &'a mut LinkState,
 }
 
@@ -104,37 +290,33 @@ impl LinkState {
 
 impl Link for Ends<'_> {
     fn position(&self) -> u64 {
-        self.writer.position()
+        self.ways.position()
     }
 
     #[inline]
     fn send(&mut self, packet: &[u8]) {
-        // A message-consistent channel takes everything. Who reads a reliable one and is
-        // slow is asked, and asks, again.
-        let _ = self.writer.write(packet, Deadline::NOW);
+        self.ways.send(packet);
     }
 
     #[inline]
     fn receive(&mut self, packet: &mut Vec<u8>) -> Option<u64> {
-        let reader = self.reader.as_deref_mut()?;
-        loop {
-            match reader.receive_to(packet) {
-                Ok(position) => {
-                    self.state.gone = false;
-                    return Some(position);
-                }
-                Err(error) if self.state.learn(&error) => {}
-                Err(_) => return None,
+        match &mut self.source {
+            Source::Inlet(inlet) => inlet.receive(self.state, packet),
+            Source::Given(given) => {
+                let (position, bytes) = given.take()?;
+                *packet = bytes;
+                Some(position)
             }
+            Source::None => None,
         }
     }
 }
 
-/// Waits for a packet, and leaves it to be received; whether there is one.
+/// Waits for a packet, and leaves it to be received; whether there is one, if only another's.
 #[inline]
-pub(super) fn wait(reader: &mut Reader, until: Deadline, state: &mut LinkState) -> bool {
+pub(super) fn wait(inlet: &mut Inlet, until: Deadline, state: &mut LinkState) -> bool {
     loop {
-        match reader.await_message(until) {
+        match inlet.reader.await_message(until) {
             Ok(()) => {
                 state.gone = false;
                 return true;

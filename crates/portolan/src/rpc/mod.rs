@@ -58,6 +58,7 @@
 //! | large data | [`Large`]: an extent in arguments or result, by move |
 //! | threads | [`Concurrency`]: one a client, one a call, a pool; too many calls are refused |
 //! | tasks | [`ServerOptions::tasks`]: each call is one, of any runtime; methods may be `async` |
+//! | many clients | those that call seldom may share channels ([`ClientOptions::sharing`]) |
 //! | versions | a method is called by the hash of its name and its types ([`Schema`]); others give [`RpcError::OtherVersion`] or [`RpcError::UnknownMethod`] |
 //! | a server that moves | [`Server::move_to`], [`take_over`]: its clients notice nothing |
 //! | deaths | [`RpcError::ServerDied`] at once, by the channel and the server's port |
@@ -68,6 +69,7 @@
 
 mod awaited;
 mod client;
+mod commons;
 mod connect;
 mod connection;
 mod door;
@@ -79,6 +81,7 @@ mod moving;
 mod parcel;
 mod schema;
 mod serve;
+mod sharing;
 mod task;
 mod turnstile;
 mod work;

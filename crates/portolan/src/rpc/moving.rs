@@ -142,7 +142,9 @@ fn pack(
         }
         std::thread::sleep(LOOK);
     };
-    let (mut protocol, writer, parcels, period) = connection.into_parts();
+    let Some((mut protocol, writer, parcels, period)) = connection.into_parts() else {
+        return Ok(None);
+    };
     if protocol.closed().is_some() {
         return Ok(None);
     }
@@ -222,7 +224,7 @@ fn unpack(mut message: Message) -> Result<Option<Moved>, MoveError> {
     ) else {
         return Ok(None);
     };
-    let protocol = Protocol::thaw(link::settings(client.period), state)?;
+    let protocol = Protocol::thaw(link::settings(client.period, false), state)?;
     let (Some(Right::Segment(up)), Some(Right::Segment(down))) = (rights.next(), rights.next())
     else {
         return Ok(None);

@@ -1,9 +1,10 @@
 //! The server: its port, its connections, its threads.
 
+use super::commons::Commons;
 use super::connection::Connection;
 use super::door;
 use super::error::ServeError;
-use super::link;
+use super::link::{self, Inlet, Ways};
 use super::method::{Dispatch, Method, NotDispatched, Service};
 use super::parcel::Parcels;
 use super::task::{MethodFuture, OwnedCall, Spawner, Task};
@@ -44,6 +45,7 @@ pub struct ServerOptions {
     queue: usize,
     waiting: crate::Waiting,
     on_channel: bool,
+    own_channels: usize,
 }
 
 impl Default for ServerOptions {
@@ -54,6 +56,7 @@ impl Default for ServerOptions {
             queue: 1024,
             waiting: crate::Waiting::default(),
             on_channel: false,
+            own_channels: 64,
         }
     }
 }
@@ -130,6 +133,17 @@ impl ServerOptions {
         }
     }
 
+    /// How many of the clients that share channels ([`super::ClientOptions::sharing`]) may have
+    /// some of their own at a time, because they are busy: 64. One more takes the place of
+    /// whoever has called least, who shares again.
+    #[must_use]
+    pub fn own_channels(self, clients: usize) -> Self {
+        Self {
+            own_channels: clients,
+            ..self
+        }
+    }
+
     /// How threads wait for calls.
     #[must_use]
     pub fn waiting(self, waiting: crate::Waiting) -> Self {
@@ -145,6 +159,7 @@ impl std::fmt::Debug for ServerOptions {
             .field("queue", &self.queue)
             .field("waiting", &self.waiting)
             .field("on_channel", &self.on_channel)
+            .field("own_channels", &self.own_channels)
             .finish()
     }
 }
@@ -168,11 +183,15 @@ pub(super) struct Shared {
     /// Higher for each later server.
     incarnation: u64,
     stopping: AtomicBool,
+    /// How many of those that share may have channels of their own.
+    pub(super) own_channels: usize,
     connections: Mutex<Vec<Connected>>,
+    /// Once somebody wanted to share.
+    commons: Mutex<Option<Arc<Commons>>>,
 }
 
 /// A connection, and the thread that reads for it.
-type Connected = (Arc<Connection>, JoinHandle<Reader>);
+type Connected = (Arc<Connection>, JoinHandle<Inlet>);
 
 /// [`Service`], as an object; with the method that every service has.
 pub(super) trait Serves: Send + Sync {
@@ -253,7 +272,9 @@ impl Server {
             name: name.to_owned(),
             incarnation,
             stopping: AtomicBool::new(false),
+            own_channels: options.own_channels,
             connections: Mutex::default(),
+            commons: Mutex::default(),
         });
         let (inside, at) = (Arc::clone(&shared), domain.clone());
         let door = thread::Builder::new()
@@ -286,8 +307,9 @@ impl Server {
         let connections = std::mem::take(&mut *self.shared.connections());
         let ended = connections.into_iter().filter_map(|(connection, thread)| {
             let reader = thread.join().ok()?;
-            Some((connection, reader))
+            Some((connection, reader.into_reader()))
         });
+        let ended = ended.filter(|(connection, _)| !connection.shares());
         (port, ended.collect())
     }
 
@@ -305,19 +327,28 @@ impl Server {
         for (connection, _) in &*self.shared.connections() {
             connection.interrupt();
         }
+        if let Some(commons) = link::lock(&self.shared.commons).take() {
+            commons.close();
+        }
         port
     }
 
     /// Clients that are connected.
     pub fn clients(&self) -> usize {
-        let connections = self.shared.connections();
-        connections.iter().filter(|c| !c.1.is_finished()).count()
+        self.shared.clients().len()
+    }
+
+    /// Those of them that share channels, and have none of their own now.
+    pub fn sharing(&self) -> usize {
+        let clients = self.shared.clients();
+        let shares = |c: &&Arc<Connection>| c.shares() && !c.is_promoted();
+        clients.iter().filter(shares).count()
     }
 
     /// What the transport has seen, all clients together that are connected.
     pub fn counts(&self) -> ServerCounts {
         let mut sum = ServerCounts::default();
-        for (connection, _) in &*self.shared.connections() {
+        for connection in self.shared.clients() {
             let one = connection.counts();
             sum.damaged += one.damaged;
             sum.repeated += one.repeated;
@@ -358,25 +389,55 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// Those who share, and those who never did.
+    pub(super) fn clients(&self) -> Vec<Arc<Connection>> {
+        let commons = link::lock(&self.commons).clone();
+        let sharing = commons.map(|c| c.members()).unwrap_or_default();
+        let connections = self.connections();
+        let own = connections
+            .iter()
+            .filter(|(connection, thread)| !connection.shares() && !thread.is_finished());
+        let own = own.map(|(connection, _)| Arc::clone(connection));
+        sharing.into_iter().chain(own).collect()
+    }
+
+    /// The channels that clients share; made when the first one wants to.
+    pub(super) fn commons(self: &Arc<Self>, domain: &Domain) -> Option<Arc<Commons>> {
+        let mut commons = link::lock(&self.commons);
+        if commons.is_none() {
+            *commons = Commons::open(domain, self);
+        }
+        commons.clone()
+    }
+
     /// Whether a client of this session is connected.
     pub(super) fn knows(&self, session: u64) -> bool {
         let connections = self.connections();
         connections.iter().any(|(c, _)| c.session() == session)
     }
 
-    /// Begins to serve a client.
+    /// Begins to serve a client over channels of its own.
     pub(super) fn connect(
         self: &Arc<Self>,
         protocol: Protocol,
-        mut reader: Reader,
+        reader: Reader,
         writer: Writer,
         parcels: Option<Arc<Parcels>>,
         period: Duration,
     ) -> Option<()> {
+        let connection = Connection::new(protocol, Ways::own(writer), None, parcels, period);
+        self.read_for(Arc::new(connection), reader)
+    }
+
+    /// Begins a thread that reads for a client.
+    pub(super) fn read_for(
+        self: &Arc<Self>,
+        connection: Arc<Connection>,
+        mut reader: Reader,
+    ) -> Option<()> {
         reader.set_waiting(self.waiting);
-        let interrupter = reader.interrupter();
-        let connection = Connection::new(protocol, writer, interrupter, parcels, period);
-        let connection = Arc::new(connection);
+        let mut reader = Inlet::own(reader);
+        connection.reads_with(&mut reader);
         let (shared, own) = (Arc::clone(self), Arc::clone(&connection));
         let thread = thread::Builder::new()
             .name("portolan-rpc".to_owned())

@@ -117,7 +117,12 @@ async fn deadlines_and_a_full_window_end_what_is_awaited() -> Outcome {
     let options = ServerOptions::default().concurrency(Concurrency::Call);
     let (_domain, _server, client) = served(&options);
     let hurried = client.within(Duration::from_millis(50));
-    assert_eq!(hurried.wait_async(600_000).await, Err(RpcError::Deadline));
+    // The method knows its deadline too, and may just have said so.
+    let ended = hurried.wait_async(600_000).await;
+    assert!(
+        matches!(ended, Err(RpcError::Deadline) | Ok(false)),
+        "{ended:?}"
+    );
     until("the method knows", || client.given_up() == Ok(1));
 
     let mut waiting = Vec::new();

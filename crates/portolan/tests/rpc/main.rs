@@ -5,5 +5,6 @@ mod calls;
 mod deaths;
 mod rendezvous;
 mod service;
+mod sharing;
 mod steps;
 mod tasks;

@@ -6,7 +6,7 @@ use portolan::rpc::{self, Concurrency, RpcError, Server, ServerOptions};
 use portolan::{Domain, PortOptions, Segment};
 use portolan_sys::process::{PidFd, Signal, signal};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Set in another process: its part, the domain, and the mark at which it dies.
@@ -104,7 +104,10 @@ fn serve(domain: &Domain) -> Server {
 }
 
 fn domain(test: &str) -> (Domain, Segment) {
-    let domain = Domain::join(&format!("rpc-steps-{test}-{}", std::process::id())).unwrap();
+    // Two tests may be about one mark.
+    static DOMAINS: AtomicU64 = AtomicU64::new(0);
+    let (process, count) = (std::process::id(), DOMAINS.fetch_add(1, Ordering::Relaxed));
+    let domain = Domain::join(&format!("rpc-steps-{test}-{process}-{count}")).unwrap();
     let ledger = domain.make_segment(Some(LEDGER), 1 << 20).unwrap();
     (domain, ledger)
 }

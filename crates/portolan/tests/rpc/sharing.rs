@@ -1,0 +1,142 @@
+//! Clients that share channels, become busy, and share again.
+
+use super::service::{Fault, PATIENCE, TestClient, Tested, until};
+use portolan::rpc::{self, CallError, ClientOptions, Concurrency, RpcError, ServerOptions};
+use portolan::{Deadline, Domain};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn served(options: &ServerOptions) -> (Domain, rpc::Server) {
+    let domain = Domain::private().unwrap();
+    let server = rpc::serve(&domain, "test", Tested::service(&domain), options).unwrap();
+    (domain, server)
+}
+
+fn share(domain: &Domain) -> TestClient {
+    let options = ClientOptions::default().limit(PATIENCE).sharing();
+    TestClient::connect_with(domain, "test", &options, Deadline::after(PATIENCE)).unwrap()
+}
+
+#[test]
+fn many_who_call_seldom_share_and_have_all_that_others_have() -> Outcome {
+    let (domain, server) = served(&ServerOptions::default());
+    let clients = (0..30).map(|_| share(&domain)).collect::<Vec<_>>();
+    assert_eq!((server.clients(), server.sharing()), (30, 30));
+    for (i, client) in (0..).zip(&clients) {
+        assert_eq!(client.add(i, 1), Ok(i + 1));
+        assert!(client.stub().is_sharing());
+    }
+    let client = &clients[7];
+    let (a, b) = (u64::MAX, 1);
+    let overflow = CallError::Method(Fault::Overflow { a, b });
+    assert_eq!(client.add(a, b), Err(overflow));
+    let bytes = vec![5; 60_000];
+    assert_eq!(client.raw(&bytes), Ok(bytes.len()));
+    let large = client.fill(50_000, 3)?.into_extent().ok_or("no extent")?;
+    assert_eq!(client.total(vec![large.into()], false), Ok(150_000));
+    client.count(3)?;
+    assert!(client.stub().flush(PATIENCE)?);
+    until("it is counted", || clients[8].counted() == Ok(3));
+    assert_eq!(server.counts().damaged, 0);
+    drop(clients);
+    until("all have left", || server.clients() == 0);
+    Ok(())
+}
+
+#[test]
+fn a_busy_one_gets_channels_of_its_own_and_no_call_is_lost_or_runs_twice() -> Outcome {
+    for concurrency in [Concurrency::Client, Concurrency::Call, Concurrency::Pool(2)] {
+        let (domain, server) = served(&ServerOptions::default().concurrency(concurrency));
+        let (busy, idle) = (share(&domain), share(&domain));
+        assert_eq!(idle.add(1, 1), Ok(2));
+        let done = AtomicBool::new(false);
+        let calls = std::thread::scope(|scope| {
+            let threads = (0..3_u64).map(|thread| {
+                let (busy, done) = (&busy, &done);
+                scope.spawn(move || {
+                    let mut calls = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        assert_eq!(busy.once(thread << 32 | calls), Ok(0), "it ran twice");
+                        busy.count(1).unwrap();
+                        calls += 1;
+                    }
+                    calls
+                })
+            });
+            let threads = threads.collect::<Vec<_>>();
+            until("it is promoted", || !busy.stub().is_sharing());
+            done.store(true, Ordering::Relaxed);
+            threads.into_iter().map(|t| t.join().unwrap()).sum::<u64>()
+        });
+        assert!(busy.stub().flush(PATIENCE)?);
+        until("all are counted", || busy.counted() == Ok(calls));
+        assert!(idle.stub().is_sharing());
+        assert_eq!((server.clients(), server.sharing()), (2, 1));
+        assert_eq!(idle.add(2, 2), Ok(4));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_one_that_calls_least_shares_again_when_another_is_busy() -> Outcome {
+    let options = ServerOptions::default().own_channels(1);
+    let (domain, server) = served(&options.concurrency(Concurrency::Call));
+    let clients = [share(&domain), share(&domain)];
+    let mut number = 0;
+    for turn in 0..6 {
+        let (busy, other) = (&clients[turn % 2], &clients[(turn + 1) % 2]);
+        // A call of the other's is under way as its channels are taken from it.
+        let slow = other.start_wait(600_000)?;
+        until("the busy one is promoted", || {
+            for _ in 0..100 {
+                number += 1;
+                assert_eq!(busy.once(number), Ok(0), "it ran twice");
+            }
+            !busy.stub().is_sharing()
+        });
+        assert_eq!(other.add(3, 4), Ok(7));
+        until("the other one shares", || {
+            other.add(3, 4) == Ok(7) && other.stub().is_sharing()
+        });
+        assert!(slow.cancel(), "it goes on, wherever its client calls");
+        assert_eq!(server.sharing(), 1);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn awaited_calls_share_too() -> Outcome {
+    let (domain, server) = served(&ServerOptions::default());
+    let client = share(&domain);
+    for number in 0..100_000 {
+        assert_eq!(client.once_async(number).await, Ok(0));
+        if !client.stub().is_sharing() {
+            break;
+        }
+    }
+    assert!(!client.stub().is_sharing());
+    assert_eq!(client.add_async(1, 2).await, Ok(3));
+    drop(server);
+    assert_eq!(client.null_async().await, Err(RpcError::ServerDied));
+    Ok(())
+}
+
+#[test]
+fn a_server_that_ends_tells_those_who_share() -> Outcome {
+    let (domain, server) = served(&ServerOptions::default().concurrency(Concurrency::Call));
+    let client = share(&domain);
+    let slow = client.start_wait(600_000)?;
+    assert_eq!(client.add(1, 1), Ok(2));
+    drop(server);
+    assert_eq!(slow.wait(), Err(RpcError::ServerDied));
+    assert_eq!(client.null(), Err(RpcError::ServerDied));
+    let _again = rpc::serve(
+        &domain,
+        "test",
+        Tested::service(&domain),
+        &Default::default(),
+    )?;
+    assert_eq!(share(&domain).add(1, 1), Ok(2));
+    Ok(())
+}
