@@ -289,7 +289,7 @@ impl Header {
             return fits;
         }
         let more = bytes.saturating_sub(old);
-        if !fits || at.wrapping_add(old) != next.addr() || more > self.left() {
+        if !fits || !self.is_last(at, old) || more > self.left() {
             return false;
         }
         self.next.set(next.wrapping_add(bytes.wrapping_sub(old)));
@@ -307,7 +307,7 @@ impl Header {
 
     fn free_bytes(&self, at: usize, bytes: usize) {
         let next = self.next.get();
-        if at.wrapping_add(bytes) == next.addr() {
+        if self.is_last(at, bytes) {
             // From `next`, which may reach all of its extent, as the block's own need not.
             self.next.set(next.wrapping_sub(bytes));
         } else if let Some(start) = self.part_of(at) {
@@ -320,8 +320,7 @@ impl Header {
     /// extent. None, if that is not what the head says.
     #[inline]
     fn left(&self) -> usize {
-        let newest = self.used.get().checked_sub(1);
-        let Some(part) = newest.and_then(|newest| self.parts.get(newest)) else {
+        let Some(part) = self.newest() else {
             return 0;
         };
         let (start, bytes) = (part.start.get().addr(), part.bytes.get());
@@ -332,6 +331,19 @@ impl Header {
             return 0;
         }
         (end - next) / UNIT * UNIT
+    }
+
+    #[inline]
+    fn newest(&self) -> Option<&Part> {
+        self.parts.get(self.used.get().checked_sub(1)?)
+    }
+
+    /// Whether a block is what was handed out last, just before `next`. One at the end of an
+    /// earlier extent is not, though the newest may lie right behind it.
+    #[inline]
+    fn is_last(&self, at: usize, bytes: usize) -> bool {
+        let within = |p: &Part| at.wrapping_sub(p.start.get().addr()) < p.bytes.get();
+        at.wrapping_add(bytes) == self.next.get().addr() && self.newest().is_some_and(within)
     }
 
     /// The beginning of the extent that holds `at`.
@@ -454,9 +466,7 @@ impl Header {
             while let Some((_, more)) = blocks.next_if(|(other, _)| joins(at + bytes, *other)) {
                 bytes += more;
             }
-            if at + bytes == self.next.get().addr()
-                && self.part_of(self.next.get().addr().wrapping_sub(1)) == part
-            {
+            if self.is_last(at, bytes) {
                 self.next.set(self.next.get().wrapping_sub(bytes));
             } else if let Some(start) = part {
                 self.put(start.wrapping_add(at - start.addr()), bytes);
