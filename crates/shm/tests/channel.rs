@@ -381,7 +381,7 @@ fn garbage_is_survived() {
         let channel = memory.channel();
         let mut reading = channel.start_reading(Since::Last(8));
         let (mut out, mut garbled) = (vec![], 0);
-        for _ in 0..if cfg!(miri) { 50 } else { 5000 } {
+        for _ in 0..if cfg!(miri) { 300 } else { 5000 } {
             for _ in 0..3 {
                 let word = &memory.words[usize::try_from(random() % 128).unwrap()];
                 let near = (reading.position().wrapping_add(random() % 4) << 16) | (random() % 3);
