@@ -1,7 +1,7 @@
 //! What client and server do alike: packets are read, judged and sent.
 
 use crate::assembly::pieces;
-use crate::packet::{Seal, open, seal};
+use crate::packet::{Seal, head, open};
 use crate::{Closed, Link, Misbehaved, Settings, Time};
 use portolan_abi::rpc::{Flags, Header, Kind};
 
@@ -76,9 +76,8 @@ impl End {
         number: u64,
         parts: &[&[u8]; 2],
     ) {
-        let out = &mut self.outbox;
-        seal(&self.key, link.position(), header, number, parts, out);
-        link.send(out);
+        let head = head(&self.key, link.position(), header, number, parts);
+        link.send_parts(&[&head, parts[0], parts[1]], &mut self.outbox);
     }
 
     /// Sends a message whole, if a packet holds it; if not, the pieces of it that are named.

@@ -16,6 +16,16 @@ pub trait Link {
     /// Sends a packet, or loses it.
     fn send(&mut self, packet: &[u8]);
 
+    /// As [`Link::send`], of a packet whose parts lie apart. `spare` is memory in which they
+    /// may be put together.
+    fn send_parts(&mut self, parts: &[&[u8]; 3], spare: &mut Vec<u8>) {
+        spare.clear();
+        for part in parts {
+            spare.extend_from_slice(part);
+        }
+        self.send(spare);
+    }
+
     /// The next packet, in place of what `packet` holds, and its position; `None` if there is
     /// none now.
     fn receive(&mut self, packet: &mut Vec<u8>) -> Option<u64>;
@@ -28,6 +38,10 @@ impl<L: Link + ?Sized> Link for &mut L {
 
     fn send(&mut self, packet: &[u8]) {
         (**self).send(packet);
+    }
+
+    fn send_parts(&mut self, parts: &[&[u8]; 3], spare: &mut Vec<u8>) {
+        (**self).send_parts(parts, spare);
     }
 
     fn receive(&mut self, packet: &mut Vec<u8>) -> Option<u64> {

@@ -46,11 +46,15 @@ pub(super) struct Inner {
     pub(super) sharing: Option<Box<Sharing>>,
     pub(super) state: LinkState,
     pub(super) waiters: Waiters,
+    /// When the last call was made, or a little later.
+    begun: Time,
 }
 
 /// Looks for an answer before a caller waits in earnest: about as long as ten of the
 /// shortest calls take.
-const LOOKS: u32 = 128;
+const LOOKS: u32 = 256;
+/// The first looks are made without a pause.
+const EAGER: u32 = 64;
 
 /// Looks again so soon whether a server that has left is dead or moving.
 pub(super) const SOON: Duration = Duration::from_millis(20);
@@ -266,6 +270,7 @@ impl Connection {
             sharing: None,
             state: LinkState::default(),
             waiters: Waiters::default(),
+            begun: link::now(),
         };
         Self {
             inner: Turnstile::new(inner),
@@ -292,6 +297,7 @@ impl Connection {
                 return (inner, Err(error));
             }
             let now = link::soon();
+            inner.begun = now;
             let error = match inner.with(|client, ends| client.call(now, ends, call, body)) {
                 Ok(id) => {
                     mark!("call.begun");
@@ -346,7 +352,9 @@ impl Connection {
             } else if self.inner.is_wanted() {
                 return None;
             }
-            std::hint::spin_loop();
+            if look > EAGER {
+                std::hint::spin_loop();
+            }
         }
         None
     }
@@ -462,7 +470,8 @@ impl Inner {
     /// Handles one packet that has come.
     #[inline]
     fn read(&mut self) {
-        let now = link::soon();
+        // The last call was just made.
+        let now = self.begun;
         // What is wrong with it, the next call or wait says.
         let _ = self.with(|client, ends| client.poll(now, ends));
     }

@@ -299,6 +299,11 @@ impl Link for Ends<'_> {
     }
 
     #[inline]
+    fn send_parts(&mut self, parts: &[&[u8]; 3], _spare: &mut Vec<u8>) {
+        let _ = self.writer.write_parts(parts, Deadline::NOW);
+    }
+
+    #[inline]
     fn receive(&mut self, packet: &mut Vec<u8>) -> Option<u64> {
         match &mut self.source {
             Source::Inlet(inlet) => inlet.receive(self.state, packet),

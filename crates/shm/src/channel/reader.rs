@@ -452,6 +452,9 @@ impl Channel<'_> {
     pub fn has_more(&self, reading: &Reading) -> bool {
         let unit = self.unit(reading.next);
         let stamp = unit.look();
+        if stamp.position() < reading.next && !self.mode.many_writers {
+            return false;
+        }
         stamp.phase() != UnitPhase::Empty
             && (stamp.position() > reading.next
                 || stamp.position() == reading.next && stamp.phase() == UnitPhase::Done && {
