@@ -26,6 +26,9 @@ const LEAST: u32 = 64;
 const EAGER: u32 = 32;
 /// Of so many waits in a row that skip spinning, the next one tries it.
 const PROBE: u32 = 16;
+/// Looks of such a try: the other side may sleep as we do, and for the same reason. Its wake
+/// and its answer must fall within, or both would go on sleeping.
+const TRY: u32 = 2 * MOST;
 
 /// How long spinning has paid lately; one for each waiter.
 #[derive(Debug)]
@@ -52,7 +55,7 @@ impl Patience {
         if self.looks < LEAST {
             self.skipped += 1;
             return if self.skipped.is_multiple_of(PROBE) {
-                LEAST
+                TRY
             } else {
                 0
             };

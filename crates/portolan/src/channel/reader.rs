@@ -11,6 +11,9 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// A look at a unit takes so much less time than [`Patience`] reckons with.
+const CHEAP: u32 = 3;
+
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 256;
 
@@ -578,13 +581,13 @@ impl Reader {
             let looks = match self.waiting {
                 Waiting::Poll => u32::MAX,
                 Waiting::Sleep => 0,
-                Waiting::Adaptive => self.patience.looks(),
+                Waiting::Adaptive => self.patience.looks().saturating_mul(CHEAP),
             };
             for look in 0..looks {
                 // A look at one word is enough, but for a writer that has gone.
                 let worth = self.has_more() || look % LOOKS == LOOKS - 1;
                 if worth && self.take(whole)? != Took::Nothing {
-                    self.patience.paid(look);
+                    self.patience.paid(look / CHEAP);
                     return Ok(());
                 }
                 if look % LOOKS == LOOKS - 1 {
