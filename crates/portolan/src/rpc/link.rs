@@ -154,18 +154,19 @@ impl Ways {
     }
 
     #[inline]
-    fn send(&mut self, packet: &[u8]) {
+    fn send(&mut self, parts: &[&[u8]; 3]) {
         // A message-consistent channel takes everything. Who reads a reliable one and is
         // slow is asked, and asks, again.
         match (&mut self.own, &mut self.shared) {
             (Some(writer), _) if self.on_own => {
-                let _ = writer.write(packet, Deadline::NOW);
+                let _ = writer.write_parts(parts, Deadline::NOW);
             }
             (_, Some(shared)) => {
                 let [session, sent] = [shared.session, shared.sent].map(u64::to_le_bytes);
                 shared.sent += 1;
-                let mut writer = lock(&shared.writer);
-                let _ = writer.write_parts(&[&session, &sent, packet], Deadline::NOW);
+                let [head, first, second] = *parts;
+                let all = [&session, &sent, head, first, second];
+                let _ = lock(&shared.writer).write_parts(&all, Deadline::NOW);
             }
             _ => {}
         }
@@ -295,12 +296,12 @@ impl Link for Ends<'_> {
 
     #[inline]
     fn send(&mut self, packet: &[u8]) {
-        self.ways.send(packet);
+        self.ways.send(&[packet, &[], &[]]);
     }
 
     #[inline]
     fn send_parts(&mut self, parts: &[&[u8]; 3], _spare: &mut Vec<u8>) {
-        let _ = self.writer.write_parts(parts, Deadline::NOW);
+        self.ways.send(parts);
     }
 
     #[inline]

@@ -286,6 +286,7 @@ impl State {
                 crate::marks::stop_at(mark);
                 Ok("done".to_owned())
             }
+            #[cfg(feature = "marks")]
             ["die", "at", mark] => {
                 crate::marks::die_at(mark);
                 Ok("done".to_owned())
