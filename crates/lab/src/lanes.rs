@@ -44,6 +44,17 @@ pub(crate) struct Effort {
     pub(crate) slice: Duration,
 }
 
+impl Effort {
+    /// Of rows that stand beside other systems.
+    pub(crate) fn beside_others(context: &Context<'_>) -> Self {
+        let of = |slices, millis| Self {
+            slices,
+            slice: Duration::from_millis(millis),
+        };
+        context.pick(of(3, 1), of(30, 10))
+    }
+}
+
 /// Rows under way, each with processes of its own.
 pub(crate) struct Lanes {
     lanes: Vec<(Track, Box<dyn Run>, Sampler)>,

@@ -17,6 +17,8 @@ const MODE: usize = 4;
 const WRITER: usize = 5;
 /// The bit of the mode that says that several write.
 const MANY_WRITERS: u64 = 2;
+/// Lines of a channel's head; its readers' come next.
+const HEAD_LINES: usize = 4;
 /// Words of a cache line.
 const LINE: usize = 8;
 
@@ -48,7 +50,7 @@ impl Memory {
 
     fn readers(&self) -> Vec<Entry> {
         let entries = usize::try_from(self.shape.readers).unwrap_or(0);
-        let lines = self.words.chunks(LINE).skip(4).take(entries);
+        let lines = self.words.chunks(LINE).skip(HEAD_LINES).take(entries);
         let entry = |line: &[u64]| match ReaderState::unpack(line[0]) {
             ReaderState::Free => None,
             ReaderState::Live { space, .. } => Some(Entry {

@@ -101,16 +101,7 @@ const ROWS: &[(&str, System, u64, bool)] = &[
 ];
 
 fn run(context: &Context<'_>) -> Result<Outcome> {
-    let effort = context.pick(
-        Effort {
-            slices: 3,
-            slice: Duration::from_millis(1),
-        },
-        Effort {
-            slices: 30,
-            slice: Duration::from_millis(10),
-        },
-    );
+    let effort = Effort::beside_others(context);
     let mut outcome = Outcome::default();
     if let Some(why) = context.lacks(Need::Peers) {
         outcome.leave_out("iceoryx2", why);

@@ -1,7 +1,5 @@
 //! Table V: what other systems take for a message, then and now.
 
-use std::time::Duration;
-
 use portolan_measure::case::{Case, Pattern, Payload, Protection as Protected, System};
 use portolan_sys::sysv;
 
@@ -151,16 +149,7 @@ fn limit(path: &str) -> u64 {
 }
 
 fn run(context: &Context<'_>) -> Result<Outcome> {
-    let effort = context.pick(
-        Effort {
-            slices: 3,
-            slice: Duration::from_millis(1),
-        },
-        Effort {
-            slices: 30,
-            slice: Duration::from_millis(10),
-        },
-    );
+    let effort = Effort::beside_others(context);
     let mut outcome = Outcome::default();
     let rows = usable(rows(), context, &mut outcome);
     let mut ways = vec![ASLEEP];
