@@ -1,9 +1,14 @@
-//! Progress on standard error: a bar on a terminal, else a line an experiment.
+//! Progress on standard error: a bar on a terminal, else a line an experiment, and one now and
+//! then within a long one.
 
+use std::cell::Cell;
 use std::io::IsTerminal as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// Where there is no terminal, a long experiment says so often how far it is.
+const EVERY: Duration = Duration::from_secs(30);
 
 /// One bar, used by one experiment after the other.
 ///
@@ -13,6 +18,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) struct Progress {
     bar: ProgressBar,
     lines: bool,
+    /// When something was last said, where there is no terminal.
+    said: Cell<Instant>,
 }
 
 impl Progress {
@@ -24,6 +31,7 @@ impl Progress {
         Self {
             bar,
             lines: !std::io::stderr().is_terminal(),
+            said: Cell::new(Instant::now()),
         }
     }
 
@@ -33,6 +41,7 @@ impl Progress {
         self.bar.set_length(1);
         self.bar.set_prefix(name.to_owned());
         self.bar.set_message("");
+        self.said.set(Instant::now());
     }
 
     /// It will make so many steps.
@@ -43,7 +52,14 @@ impl Progress {
 
     /// It is about to do `what`.
     pub(crate) fn step(&self, what: impl Into<String>) {
-        self.bar.set_message(what.into());
+        let what = what.into();
+        if self.lines && self.said.get().elapsed() >= EVERY {
+            let (prefix, at) = (self.bar.prefix(), self.bar.position());
+            let of = self.bar.length().unwrap_or_default();
+            eprintln!("{prefix}: {at} of {of} steps done, now {what}");
+            self.said.set(Instant::now());
+        }
+        self.bar.set_message(what);
         self.bar.inc(1);
     }
 

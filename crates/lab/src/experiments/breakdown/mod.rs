@@ -47,7 +47,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     method: "Probes in the library cut a send, a receive, a wake and an access into segments, as \
         the paper's did. The main run is the paper's sequence: two processes send 8 KiB to and \
         fro in a guarded domain, the receiver asleep before each send, pages opened by the touch. \
-        A million round trips, ten times (a hundred thousand or ten thousand, where only means \
+        A million round trips, ten times, which takes about twenty minutes (a hundred thousand or ten thousand, where only means \
         are compared); a segment's mean is that of the ten, less the price of a probe, which is \
         the mean of a segment with nothing in it. The clock counts in steps that can be longer \
         than a segment; as in the paper, the mean of a million readings is finer than one. Beside each raw mean stands a trimmed one, without the slowest twentieth \
