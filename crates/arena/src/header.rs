@@ -518,7 +518,7 @@ impl Header {
         NonNull::new(block)
     }
 
-    /// Takes another extent; the rest of the last becomes a block.
+    /// Takes another extent.
     #[cold]
     fn grow(&self, need: usize) -> Option<()> {
         if self.used.get() >= MAX_PARTS {
@@ -529,6 +529,12 @@ impl Header {
         let all = self.capacity();
         let wish = if all < SMALL { 3 * all } else { all };
         let (start, bytes) = growth::more(self, need, need.max(wish))?;
+        self.append(start, bytes);
+        Some(())
+    }
+
+    /// Goes on in a fresh extent; the rest of the last becomes a block.
+    fn append(&self, start: NonNull<u8>, bytes: usize) {
         let rest = self.left();
         if rest > 0 {
             self.put(self.next.get(), rest);
@@ -536,7 +542,6 @@ impl Header {
         self.next.set(start.as_ptr());
         self.end.set(start.addr().get() + bytes / UNIT * UNIT);
         self.note_part(start, bytes);
-        Some(())
     }
 }
 
@@ -557,6 +562,49 @@ fn read(cells: &[Cell<u8>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const EXTENT: usize = 8192;
+
+    /// An arena whose second extent lies right behind the first, which is full of one block.
+    fn two_in_a_row(memory: &mut [u128]) -> (&Header, NonNull<u8>, Layout) {
+        let start = NonNull::from(memory).cast::<u8>();
+        // SAFETY:
+        // - aligned, writable, nobody else's: the caller's, for as long as the header lives.
+        let header = unsafe { Header::begin(start, EXTENT) }.unwrap();
+        let all = Layout::from_size_align(header.left(), UNIT).unwrap();
+        let block = header.allocate(all).unwrap();
+        let second = start.as_ptr().wrapping_add(EXTENT);
+        header.append(NonNull::new(second).unwrap(), EXTENT);
+        assert_eq!(header.next.get(), block.as_ptr().wrapping_add(all.size()));
+        (header, block, all)
+    }
+
+    #[test]
+    fn a_block_right_before_the_newest_extent_is_not_taken_for_the_last_handed_out() {
+        let mut memory = vec![0_u128; 2 * EXTENT / size_of::<u128>()];
+        let (header, block, all) = two_in_a_row(&mut memory);
+
+        let more = Layout::from_size_align(all.size() + UNIT, UNIT).unwrap();
+        assert!(!header.extend(block, all, more));
+        header.free(block, all);
+        assert_eq!(header.left(), EXTENT);
+        assert_eq!(header.allocate(all), Some(block));
+    }
+
+    #[test]
+    fn joined_blocks_right_before_the_newest_extent_stay_in_their_own() {
+        let mut memory = vec![0_u128; 2 * EXTENT / size_of::<u128>()];
+        let (header, block, all) = two_in_a_row(&mut memory);
+
+        let half = Layout::from_size_align(all.size() / 2 / UNIT * UNIT, UNIT).unwrap();
+        let rest = Layout::from_size_align(all.size() - half.size(), UNIT).unwrap();
+        header.free(block, half);
+        let second = NonNull::new(block.as_ptr().wrapping_add(half.size())).unwrap();
+        header.free(second, rest);
+        header.join_blocks();
+        assert_eq!(header.left(), EXTENT);
+        assert_eq!(header.allocate(all), Some(block));
+    }
 
     #[test]
     fn every_block_of_a_list_is_as_large_as_the_list_says() {

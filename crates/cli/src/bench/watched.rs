@@ -58,6 +58,8 @@ pub(crate) fn measure(
 /// A case's run, and how many rounds its slices have.
 struct Lane {
     run: Box<dyn Run>,
+    /// How long a slice is to take.
+    slice: Duration,
     rounds: u64,
     /// Events of one round.
     events: u64,
@@ -76,19 +78,18 @@ impl Lane {
             run.rounds(rounds)?;
             let elapsed = begun.elapsed();
             if elapsed * 4 >= slice {
-                let parts = u64::try_from(slice.as_nanos() * 16 / elapsed.as_nanos().max(1));
-                rounds = rounds * parts.unwrap_or(16) / 16;
+                rounds = paced(rounds, elapsed, slice);
                 break;
             }
             rounds *= 2;
         }
-        let rounds = rounds.max(1);
         let events = match case.pattern {
             Pattern::RoundTrip { one_way: true } => 2,
             _ => 1,
         };
         Ok(Self {
             run,
+            slice,
             rounds,
             events,
             times: Vec::new(),
@@ -105,8 +106,23 @@ impl Lane {
         self.sampler.close_slice();
         let time = elapsed.as_secs_f64() * 1e12 / (self.rounds * self.events) as f64;
         self.times.push(time);
+        self.keep_pace(elapsed);
         Ok(time)
     }
+
+    /// Fewer rounds in the next slice, or more, where the machine's pace has changed: a virtual
+    /// one takes some times as long for a line when its processors are moved apart.
+    fn keep_pace(&mut self, elapsed: Duration) {
+        if elapsed > self.slice * 2 || elapsed < self.slice / 2 {
+            self.rounds = paced(self.rounds, elapsed, self.slice);
+        }
+    }
+}
+
+/// How many rounds take as long as a slice, if `rounds` took `elapsed`.
+fn paced(rounds: u64, elapsed: Duration, slice: Duration) -> u64 {
+    let parts = u64::try_from(slice.as_nanos() * 16 / elapsed.as_nanos().max(1));
+    (rounds.saturating_mul(parts.unwrap_or(16)) / 16).max(1)
 }
 
 fn measure_group(
