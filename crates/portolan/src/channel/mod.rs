@@ -60,12 +60,12 @@ mod writer;
 
 pub use frame::{FrameReader, FrameWriter};
 pub use interrupt::Interrupter;
-pub use options::{ChannelOptions, OptionsError};
+pub use options::{ChannelOptions, OptionsError, ReaderOptions};
 pub use parcel::{
     Delivery, NoParcel, Parcel, ParcelBindError, ParcelError, ParcelReader, ParcelWriter,
 };
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
-pub use reader::{Missed, ReadError, Reader, ReaderOptions, Received};
+pub use reader::{Missed, ReadError, Reader, Received};
 pub use stream::{StreamReader, StreamWriter};
 pub use topic::{Loan, Publisher, Sample, SubscribeError, Subscriber, TopicError, TopicOptions};
 pub use writer::{Claim, WriteError, Writer};

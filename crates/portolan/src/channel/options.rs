@@ -1,8 +1,8 @@
-//! How a channel is to be.
+//! How a channel is to be, and one of its readers.
 
 use portolan_abi::channel::{Shape, ShapeError};
 use portolan_abi::limits::LINE;
-use portolan_shm::channel::{Mode, Signalling};
+use portolan_shm::channel::{Lagging, Mode, Signalling, Since};
 
 /// How a channel is to be; message-consistent, of 1,024 units of a cache line, if nothing
 /// else is said.
@@ -81,7 +81,7 @@ impl ChannelOptions {
     }
 
     /// The writer waits for the slowest reader, but for those that choose otherwise
-    /// ([`Lagging`](super::Lagging)).
+    /// ([`Lagging`]).
     pub fn reliable(mut self) -> Self {
         self.mode.reliable = true;
         self
@@ -158,5 +158,46 @@ impl ChannelOptions {
             return Err(OptionsError::RawReliable);
         }
         Ok((shape, self.mode))
+    }
+}
+
+/// How a reader is to be.
+///
+/// ```
+/// use portolan::channel::{ChannelOptions, Lagging, ReadError, ReaderOptions, Since};
+/// use portolan::{Deadline, Domain};
+/// let domain = Domain::private()?;
+/// let channel = domain.make_channel(&ChannelOptions::unnamed().units(4).reliable())?;
+/// let mut writer = channel.bind_writer()?;
+/// writer.write(b"old", Deadline::NOW)?;
+/// let options = ReaderOptions::default().lagging(Lagging::Skip).since(Since::Last(1));
+/// let mut reader = channel.bind_reader(options)?;
+/// assert_eq!(*reader.receive(Deadline::NOW)?, *b"old");
+/// for i in 0..9 {
+///     writer.write(&[i], Deadline::NOW)?;
+/// }
+/// let Err(ReadError::Missed(missed)) = reader.receive(Deadline::NOW) else { panic!() };
+/// assert_eq!((missed.from, missed.to), (1, 7));
+/// assert_eq!(*reader.receive(Deadline::NOW)?, [6]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReaderOptions {
+    pub(super) lagging: Lagging,
+    pub(super) since: Since,
+}
+
+impl ReaderOptions {
+    /// On a reliable channel, what becomes of it if it lags; a message-consistent channel
+    /// waits for nobody.
+    pub fn lagging(mut self, lagging: Lagging) -> Self {
+        self.lagging = lagging;
+        self
+    }
+
+    /// How much of the past it wants.
+    pub fn since(mut self, since: Since) -> Self {
+        self.since = since;
+        self
     }
 }

@@ -1,0 +1,303 @@
+//! Reading.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `error` | why nothing was read, and what was missed |
+//! | `take` | copying what is there |
+//! | `wait` | waiting for what is to be read |
+
+mod error;
+mod take;
+mod wait;
+
+pub use error::{Missed, ReadError};
+
+use super::{BindChannelError, Channel, Interrupter, Lagging, ReaderOptions, Since, wake_writer};
+use crate::Deadline;
+use crate::region::Ring;
+use crate::wait::{Patience, Waiting};
+use portolan_shm::channel::{Finished, Reading};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use take::{Draft, Took};
+
+/// Reads a channel at its own pace.
+///
+/// A message is copied to memory of the reader's own and lent from there, until the next
+/// call. What was overwritten meanwhile, or never finished, is never handed out.
+pub struct Reader {
+    ring: Ring,
+    reading: Reading,
+    draft: Draft,
+    /// Writers that had left when we last looked.
+    left: u32,
+    /// It is told of a writer that left also when the next one is there already.
+    every_change: bool,
+    /// Where one of many writers is in the way, and how often we looked.
+    stuck: (u64, u32),
+    /// Nothing will come any more.
+    over: Option<ReadError>,
+    patience: Patience,
+    waiting: Waiting,
+    /// Another thread wants its wait to end; there if any may want it.
+    interrupted: Option<Arc<AtomicBool>>,
+}
+
+/// A message, or its next piece; lent by the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'r> {
+    bytes: &'r [u8],
+    position: u64,
+    complete: bool,
+}
+
+impl Received<'_> {
+    /// The position of the message's first unit.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Whether the message ends here.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+}
+
+impl Deref for Received<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes
+    }
+}
+
+impl Reader {
+    pub(super) fn bind(ring: Ring, options: ReaderOptions) -> Result<Self, BindChannelError> {
+        let member = &ring.segment().right().to.member;
+        member.present()?;
+        if ring.channel().mode().raw {
+            return Err(BindChannelError::WrongKind("raw", "`bind_frame_reader`"));
+        }
+        let channel = ring.channel();
+        let left = channel.writer().left;
+        let reliable = channel.mode().reliable;
+        let lagging = if reliable {
+            options.lagging
+        } else {
+            Lagging::Skip
+        };
+        let reading = match channel.join(member.space, lagging, options.since) {
+            Ok(reading) => {
+                // It may have waited for us while we did not yet say where we are.
+                if channel.room_made() == Finished::Wake {
+                    wake_writer(channel);
+                }
+                reading
+            }
+            Err(full) if reliable => {
+                let entries = full.entries;
+                return Err(BindChannelError::NoEntry { entries });
+            }
+            Err(_) => channel.start_reading(options.since),
+        };
+        Ok(Self {
+            draft: Draft {
+                buffer: vec![0; channel.shape().payload()],
+                begun: reading.position(),
+                ..Draft::default()
+            },
+            ring,
+            reading,
+            left,
+            every_change: false,
+            stuck: (0, 0),
+            over: None,
+            patience: Patience::default(),
+            waiting: Waiting::default(),
+            interrupted: None,
+        })
+    }
+
+    /// The next message, waiting for it until the deadline.
+    ///
+    /// One that is being written piece by piece is handed out when it is whole; what came
+    /// of it before a deadline is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`].
+    #[inline]
+    pub fn receive(&mut self, deadline: impl Into<Deadline>) -> Result<Received<'_>, ReadError> {
+        self.next(true, deadline.into())?;
+        Ok(self.lend_whole())
+    }
+
+    /// Waits until there is a message to receive; it stays there.
+    #[inline]
+    pub(crate) fn await_message(&mut self, deadline: Deadline) -> Result<(), ReadError> {
+        self.next(true, deadline)
+    }
+
+    /// As [`Self::receive`], without waiting, and in place of what `message` holds; its
+    /// position.
+    #[inline]
+    pub(crate) fn receive_to(&mut self, message: &mut Vec<u8>) -> Result<u64, ReadError> {
+        self.next(true, Deadline::NOW)?;
+        // Either's memory serves the other next time.
+        std::mem::swap(message, &mut self.draft.buffer);
+        message.truncate(self.draft.filled);
+        self.draft.given = self.draft.filled;
+        Ok(self.draft.begun)
+    }
+
+    /// Whether a look may bring something: what a loop can ask that spins.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        self.draft.complete || self.ring.channel().has_more(&self.reading)
+    }
+
+    /// Whether it spins before it sleeps, as things are.
+    #[inline]
+    pub(crate) fn spins(&self) -> bool {
+        match self.waiting {
+            Waiting::Poll => true,
+            Waiting::Sleep => false,
+            Waiting::Adaptive => self.patience.spins(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn lend_whole(&mut self) -> Received<'_> {
+        self.draft.given = self.draft.filled;
+        Received {
+            bytes: &self.draft.buffer[..self.draft.filled],
+            position: self.draft.begun,
+            complete: true,
+        }
+    }
+
+    /// Copies what there is to read to `out`, as much as fits; how much, and whether the
+    /// message ends there.
+    pub(super) fn read_into(
+        &mut self,
+        out: &mut [u8],
+        deadline: Deadline,
+    ) -> Result<(usize, bool), ReadError> {
+        self.next(false, deadline)?;
+        let draft = &mut self.draft;
+        let there = &draft.buffer[draft.given..draft.filled];
+        let fits = there.len().min(out.len());
+        out[..fits].copy_from_slice(&there[..fits]);
+        draft.given += fits;
+        Ok((fits, draft.complete && draft.given == draft.filled))
+    }
+
+    /// What there is to read of a message that may still be being written, from where the
+    /// last piece ended.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]. After [`ReadError::Missed`] the rest of a message will not come.
+    pub fn receive_some(
+        &mut self,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Received<'_>, ReadError> {
+        self.next(false, deadline.into())?;
+        let from = std::mem::replace(&mut self.draft.given, self.draft.filled);
+        Ok(Received {
+            bytes: &self.draft.buffer[from..self.draft.filled],
+            position: self.draft.begun,
+            complete: self.draft.complete,
+        })
+    }
+
+    /// The position that it reads next.
+    pub fn position(&self) -> u64 {
+        self.reading.position()
+    }
+
+    /// Whether somebody writes; of many writers, nobody knows.
+    pub fn has_writer(&self) -> bool {
+        self.ring.channel().writer().space != 0
+    }
+
+    /// Chooses how it waits.
+    pub fn set_waiting(&mut self, waiting: Waiting) {
+        self.waiting = waiting;
+    }
+
+    /// With which other threads end its waits.
+    pub fn interrupter(&mut self) -> Interrupter {
+        Interrupter::new(self.interrupted.get_or_insert_default(), &self.ring)
+    }
+
+    /// Its entry, if the writer waits for it.
+    pub(super) fn waited_for_at(&self) -> Option<u8> {
+        self.ring.channel().waited_for_at(&self.reading)
+    }
+
+    /// Tells of every writer that leaves, also if another one came at once.
+    pub(super) fn tell_every_change(&mut self) {
+        self.every_change = true;
+    }
+
+    /// Reads no more; the channel again.
+    pub fn unbind(self) -> Channel {
+        let ring = self.ring.clone();
+        drop(self);
+        Channel { ring }
+    }
+
+    /// Waits for a whole message, or for a piece of one.
+    #[inline]
+    pub(super) fn next(&mut self, whole: bool, deadline: Deadline) -> Result<(), ReadError> {
+        self.ring.segment().right().to.member.present()?;
+        if !self.begin_look(whole)? {
+            self.wait(whole, deadline)?;
+        }
+        Ok(())
+    }
+
+    /// The first look of a call; whether it found what is wanted.
+    #[inline]
+    fn begin_look(&mut self, whole: bool) -> Result<bool, ReadError> {
+        if let Some(over) = self.over {
+            return Err(over);
+        }
+        if self.draft.complete && self.draft.given == self.draft.filled {
+            self.draft.forget();
+        }
+        Ok(self.take(whole)? != Took::Nothing)
+    }
+
+    /// Gives its entry back: nobody waits for it any more.
+    fn leave(&mut self) {
+        let channel = self.ring.channel();
+        let none = channel.start_reading(Since::Now);
+        let reading = std::mem::replace(&mut self.reading, none);
+        if channel.leave(reading) == Finished::Wake {
+            wake_writer(channel);
+        }
+    }
+
+    pub(crate) fn member(&self) -> &Arc<crate::member::Member> {
+        &self.ring.segment().right().to.member
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if self.ring.segment().right().to.member.present().is_ok() {
+            self.leave();
+        }
+    }
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader")
+            .field("position", &self.position())
+            .finish_non_exhaustive()
+    }
+}

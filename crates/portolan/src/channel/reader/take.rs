@@ -1,0 +1,183 @@
+//! Copying what is there, unit by unit.
+
+use super::super::wake_writer;
+use super::{Missed, ReadError, Reader};
+use portolan_shm::channel::{Finished, Look, Meta};
+use portolan_shm::mark;
+
+/// As much of a message as came so far.
+#[derive(Default)]
+pub(super) struct Draft {
+    /// Its memory is kept.
+    pub(super) buffer: Vec<u8>,
+    pub(super) filled: usize,
+    /// How much of that was handed out.
+    pub(super) given: usize,
+    /// Of what was handed out the beginning is no longer there.
+    pub(super) cut: bool,
+    /// The message is whole.
+    pub(super) complete: bool,
+    /// Where it begins.
+    pub(super) begun: u64,
+}
+
+impl Draft {
+    /// The message is of no use any more.
+    #[inline]
+    pub(super) fn forget(&mut self) {
+        self.filled = 0;
+        self.given = 0;
+        self.cut = false;
+        self.complete = false;
+    }
+}
+
+/// What a look brought.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Took {
+    Nothing,
+    /// More of a message.
+    Piece,
+    /// The rest of a message, or all of it.
+    Whole,
+}
+
+impl Reader {
+    /// Copies what is there, until a message is whole; or, of pieces, as much as there is.
+    #[inline]
+    pub(super) fn take(&mut self, whole: bool) -> Result<Took, ReadError> {
+        if self.draft.complete {
+            return Ok(Took::Whole);
+        }
+        let channel = self.ring.channel();
+        if self.draft.filled == 0 && !self.draft.cut {
+            let at = self.reading.position();
+            let buffer = &mut self.draft.buffer;
+            if let Some((len, finished)) = channel.take_one(&mut self.reading, buffer) {
+                if finished == Finished::Wake {
+                    wake_writer(channel);
+                }
+                self.draft.filled = len;
+                self.draft.given = 0;
+                self.draft.begun = at;
+                self.draft.complete = true;
+                return Ok(Took::Whole);
+            }
+        }
+        self.take_pieces(whole)
+    }
+
+    fn take_pieces(&mut self, whole: bool) -> Result<Took, ReadError> {
+        let channel = self.ring.channel();
+        loop {
+            let (len, flags) = match channel.look(&mut self.reading) {
+                Look::Unit { len, flags } => (len, flags),
+                Look::Nothing if !whole && self.draft.given < self.draft.filled => {
+                    return Ok(Took::Piece);
+                }
+                Look::Nothing => return self.nothing(),
+                other => return Err(self.unusual(other)),
+            };
+            if flags & Meta::FIRST != 0 && self.reading.taken() == 0 {
+                // What came before has no end: its writer died (M3).
+                let cut = self.draft.begun..self.reading.position();
+                let lost = !whole && (self.draft.cut || self.draft.given > 0);
+                self.draft.forget();
+                self.draft.begun = self.reading.position();
+                if lost {
+                    return Err(ReadError::Missed(cut.into()));
+                }
+            }
+            let end = self.draft.filled + len;
+            let most = channel.longest();
+            if whole && (self.draft.cut || end > most) {
+                channel.seek(&mut self.reading);
+                self.draft.forget();
+                return Err(ReadError::TooLong { most });
+            }
+            if end > most {
+                if self.draft.given < self.draft.filled {
+                    return Ok(Took::Piece);
+                }
+                // Pieces that were handed out need not be kept.
+                self.draft.forget();
+                self.draft.cut = true;
+                continue;
+            }
+            if end > self.draft.buffer.len() {
+                self.draft.buffer.resize(end, 0);
+            }
+            let out = &mut self.draft.buffer[self.draft.filled..end];
+            let Some(copied) = channel.copy(&self.reading, out) else {
+                continue;
+            };
+            mark!("channel.copied");
+            let is_whole =
+                !channel.mode().many_writers || channel.is_whole(&self.reading, &out[..copied]);
+            let closed = flags & Meta::CLOSED != 0;
+            if channel.advance(&mut self.reading, copied, closed) == Finished::Wake {
+                wake_writer(channel);
+            }
+            if !is_whole {
+                let to = self.reading.position();
+                self.draft.forget();
+                return Err(ReadError::Missed(Missed { from: to - 1, to }));
+            }
+            self.draft.filled += copied;
+            if closed && flags & Meta::LAST != 0 {
+                self.draft.complete = true;
+                return Ok(Took::Whole);
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn nothing(&mut self) -> Result<Took, ReadError> {
+        // A line that changes only when writers come and go.
+        if self.has_lost_writer() {
+            return self.gone();
+        }
+        Ok(Took::Nothing)
+    }
+
+    /// The writer has gone; but what it wrote last may have come since the look.
+    #[cold]
+    fn gone(&mut self) -> Result<Took, ReadError> {
+        if self.ring.channel().has_more(&self.reading) {
+            return Ok(Took::Nothing);
+        }
+        let writer = self.ring.channel().writer();
+        self.left = writer.left;
+        if writer.space == 0 {
+            // Of a message that it did not end, nothing more will come.
+            self.draft.forget();
+        }
+        Err(ReadError::WriterGone)
+    }
+
+    #[cold]
+    fn unusual(&mut self, look: Look) -> ReadError {
+        let from = std::mem::replace(&mut self.draft.filled, 0);
+        let begun = self.draft.begun;
+        self.draft.forget();
+        match look {
+            Look::Missed(range) => {
+                self.draft.begun = range.end;
+                // Of a message whose end is gone, the beginning is of no use either.
+                let from = if from > 0 { begun } else { range.start };
+                ReadError::Missed(Missed {
+                    from,
+                    to: range.end,
+                })
+            }
+            Look::Garbled(why) => {
+                self.leave();
+                *self.over.insert(ReadError::Garbled(why))
+            }
+            _ => {
+                self.leave();
+                *self.over.insert(ReadError::Dropped)
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Waiting for what is to be read, by hand or in a wait set.
+
+use super::super::wake_writer;
+use super::{ReadError, Reader, Took};
+use crate::Deadline;
+use crate::wait::{Waiting, pause};
+use portolan_shm::channel::{Finished, Signalling};
+use portolan_shm::mark;
+use portolan_sys::futex;
+use std::sync::atomic::Ordering;
+
+/// A look at a unit takes so much less time than [`Patience`] reckons with.
+const CHEAP: u32 = 3;
+
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 256;
+
+/// Looks at one of many writers that is in the way, before it is stepped over.
+const STUCK: u32 = 16;
+
+impl Reader {
+    /// Spins, then sleeps, until something comes.
+    #[cold]
+    pub(super) fn wait(&mut self, whole: bool, deadline: Deadline) -> Result<(), ReadError> {
+        if deadline.is_now() {
+            self.step_over()?;
+            return Err(ReadError::TimedOut);
+        }
+        loop {
+            self.check_interrupted()?;
+            let looks = match self.waiting {
+                Waiting::Poll => u32::MAX,
+                Waiting::Sleep => 0,
+                Waiting::Adaptive => self.patience.looks().saturating_mul(CHEAP),
+            };
+            for look in 0..looks {
+                // A look at one word is enough, but for a writer that has gone.
+                let worth = self.has_more() || look % LOOKS == LOOKS - 1;
+                if worth && self.take(whole)? != Took::Nothing {
+                    self.patience.paid(look / CHEAP);
+                    return Ok(());
+                }
+                if look % LOOKS == LOOKS - 1 {
+                    if deadline.has_passed() {
+                        return Err(ReadError::TimedOut);
+                    }
+                    self.check_interrupted()?;
+                    self.step_over()?;
+                }
+                pause(look);
+            }
+            if looks > 0 {
+                self.patience.in_vain();
+            }
+            if !self.step_over()? {
+                self.sleep(deadline)?;
+            }
+            if self.take(whole)? != Took::Nothing {
+                return Ok(());
+            }
+            if deadline.has_passed() {
+                return Err(ReadError::TimedOut);
+            }
+        }
+    }
+
+    /// Where many write, one that stopped in the middle does not hold up the rest for long;
+    /// whether one does.
+    fn step_over(&mut self) -> Result<bool, ReadError> {
+        if !self.ring.channel().is_stuck(&self.reading) {
+            return Ok(false);
+        }
+        let at = self.reading.position();
+        if self.stuck.0 != at {
+            self.stuck = (at, 0);
+        }
+        self.stuck.1 += 1;
+        if self.stuck.1 < STUCK {
+            std::thread::yield_now();
+            return Ok(true);
+        }
+        match self.ring.channel().step_over(&mut self.reading) {
+            Some(range) => {
+                self.draft.forget();
+                Err(ReadError::Missed(range.into()))
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Sleeps until woken, if there is nothing (M5).
+    fn sleep(&mut self, deadline: Deadline) -> Result<(), ReadError> {
+        let Some(bell) = self.arm() else {
+            return Ok(());
+        };
+        self.check_interrupted()?;
+        // It rings after it has left, so a change of the bell tells of what this misses.
+        if self.nothing()? == Took::Nothing {
+            mark!("channel.before_sleep");
+            let doorbell = &self.ring.channel().head().sleep.doorbell;
+            let _ = futex::wait(doorbell, bell, deadline.instant());
+        }
+        Ok(())
+    }
+
+    /// Whether a look may find something, or say something.
+    pub(crate) fn may_have(&self) -> bool {
+        let channel = self.ring.channel();
+        self.over.is_some() || channel.has_more(&self.reading) || self.has_lost_writer()
+    }
+
+    pub(super) fn has_lost_writer(&self) -> bool {
+        let writer = self.ring.channel().writer();
+        writer.left != self.left && (writer.space == 0 || self.every_change)
+    }
+
+    /// Arms it for a wait set, whose place `link` names, or for nobody (0); `false` if
+    /// something is there.
+    pub(crate) fn arm_for(&mut self, link: u64) -> bool {
+        self.ring.channel().link(&self.reading, link);
+        link == 0 || self.arm().is_some() && !self.may_have()
+    }
+
+    /// Whether it can be woken in a wait set.
+    pub(crate) fn can_be_linked(&self) -> bool {
+        self.ring.channel().has_entry(&self.reading)
+    }
+
+    /// The word that changes when something comes.
+    #[cfg(feature = "tokio")]
+    pub(in crate::channel) fn doorbell(&self) -> &std::sync::atomic::AtomicU32 {
+        &self.ring.channel().head().sleep.doorbell
+    }
+
+    pub(crate) fn is_signalled(&self) -> bool {
+        self.ring.channel().mode().signalling != Signalling::Never
+    }
+
+    /// Whether somebody has asked to end the wait; asked once, told once.
+    fn check_interrupted(&self) -> Result<(), ReadError> {
+        match &self.interrupted {
+            // SeqCst: pairs with `Interrupter::interrupt`.
+            Some(asked) if asked.load(Ordering::SeqCst) && asked.swap(false, Ordering::SeqCst) => {
+                Err(ReadError::Interrupted)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Says that it sleeps: the value of the doorbell to sleep on, unless something is there.
+    pub(in crate::channel) fn arm(&mut self) -> Option<u32> {
+        let channel = self.ring.channel();
+        let (bell, owed) = channel.arm(&mut self.reading);
+        if owed == Finished::Wake {
+            wake_writer(channel);
+        }
+        bell
+    }
+}
