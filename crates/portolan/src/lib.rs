@@ -36,7 +36,7 @@
 //! | be told of an address | [`Domain::signal`], [`Listener`], [`Delivery`] |
 //! | have descriptors, timers and Unix signals signal one | [`Domain::bind_address`] |
 //! | stream messages to any number of readers | [`Domain::make_channel`], [`channel`] |
-//! | publish and subscribe | [`Domain::publisher`], [`Domain::subscriber`] |
+//! | publish and subscribe, values and slices of any length | [`Domain::publisher`], [`Domain::subscriber`] |
 //! | call methods of a trait in another process | [`rpc`], [`macro@service`] |
 //! | wait for many ports and channels, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |

@@ -155,7 +155,8 @@ impl Region {
     ///
     /// The caller is an [`crate::Extent`]: it holds the pages, is not cloned, and lends
     /// its own borrow out; or a [`crate::SharedExtent`], whose right keeps the pages, and
-    /// to which no handle in any space writes. `len` was checked against its size.
+    /// to which no handle in any space writes while there is another one (B1 of topics'
+    /// samples). `len` was checked against its size.
     #[inline]
     pub(crate) fn bytes(&self, page: u32, len: usize) -> &[u8] {
         self.check(page, len);
@@ -170,14 +171,17 @@ impl Region {
 
     /// The bytes of the extent at `page`, to write.
     ///
-    /// The caller is an [`crate::Extent`] that lends its own exclusive borrow out.
+    /// The caller is an [`crate::Extent`] that lends its own exclusive borrow out; or a block
+    /// of a topic's publisher on which nobody else has a right, or can come by one (B1 of
+    /// topics' samples), and which does the same.
     #[inline]
     #[allow(clippy::mut_from_ref)]
     pub(crate) fn bytes_mut(&self, page: u32, len: usize) -> &mut [u8] {
         self.check(page, len);
         // SAFETY:
         // - in bounds, live, initialised: as in `bytes`;
-        // - exclusive: the caller holds the extent and lends its `&mut` borrow.
+        // - exclusive: the caller holds the extent, or the one right on it, and lends its
+        //   `&mut` borrow.
         unsafe { core::slice::from_raw_parts_mut(self.address(page) as *mut u8, len) }
     }
 

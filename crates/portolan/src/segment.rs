@@ -134,6 +134,18 @@ impl Segment {
         self.right().to.member.region.bytes(self.page, self.len)
     }
 
+    /// As [`Self::bytes`], to write: of one that was just made, or renewed, so that nobody
+    /// else has a right on it.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let (page, len) = (self.page, self.len);
+        self.right().to.member.region.bytes_mut(page, len)
+    }
+
+    /// See [`commons::renew`].
+    pub(crate) fn renew(&mut self) -> bool {
+        self.right.as_mut().is_some_and(commons::renew)
+    }
+
     pub(crate) fn right(&self) -> &SendRight {
         // Gone only while it is being dropped or given away.
         self.right.as_ref().expect("a segment in use has its right")

@@ -217,6 +217,21 @@ fn topic() {
 }
 
 #[test]
+fn pictures() {
+    says(
+        "pictures",
+        &[
+            "4 x 4: 0 of 3 look at it where it was drawn",
+            "64 x 64: 3 of 3 look at it where it was drawn",
+            "1024 x 1024: 3 of 3 look at it where it was drawn",
+            "a viewer died with pictures in its hands, and 1000 more were published",
+            "viewer 1: no more pictures",
+            "viewer 2: no more pictures",
+        ],
+    );
+}
+
+#[test]
 fn find_server() {
     says("find_server", &["the doubler says 42", "the adder says 42"]);
 }

@@ -67,7 +67,10 @@ pub use parcel::{
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
 pub use reader::{Missed, ReadError, Reader, Received};
 pub use stream::{StreamReader, StreamWriter};
-pub use topic::{Loan, Publisher, Sample, SubscribeError, Subscriber, TopicError, TopicOptions};
+pub use topic::{
+    Loan, Payload, PublishError, Publisher, Sample, SubscribeError, Subscriber, TopicError,
+    TopicOptions,
+};
 pub use writer::{Claim, WriteError, Writer};
 
 use crate::member::Member;

@@ -16,7 +16,7 @@
 //! before, fails to.
 
 use super::bind::bind;
-use super::rights::{SendRight, check_senders, is_live, senders, touch_epoch};
+use super::rights::{SendRight, check_senders, held, is_live, senders, touch_epoch};
 use super::wire::Contents;
 use super::{BindError, ConnectError, PortOptions, Unsent, close, names, send};
 use crate::member::Member;
@@ -120,6 +120,61 @@ pub(crate) fn connect(
         let attached = shared.then(|| Attached::new(member, port))??;
         join(attached)
     })
+}
+
+/// A right on a segment whose name somebody told us; nothing, if it is gone, or was renewed.
+pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<SendRight> {
+    let to = Attached::new(member, port)?;
+    // Before it is counted: our row would take a name that nothing has yet for the newest.
+    if !is_segment(to.queue().port, port) {
+        return None;
+    }
+    join(to)
+}
+
+/// Gives a segment on which nobody else has a right another name, so that whoever was told
+/// of it comes too late; `false` if somebody has a right, or the segment is gone.
+///
+/// For segments on which no right travels in messages: those are not counted here.
+pub(crate) fn renew(right: &mut SendRight) -> bool {
+    let (member, port) = (&right.to.member, right.to.port);
+    let entry = right.to.queue().port;
+    let status = &entry.control.status;
+    // SeqCst: before the count. Who joins counts its right before it changes this word: it
+    // is counted here, or the exchange below fails, or its own does.
+    let word = status.load(Ordering::SeqCst);
+    let was = PortStatus::unpack(word);
+    if !(was.shared && is_live(was, port)) || held(member, port) != 1 {
+        return false;
+    }
+    let renewed = PortName {
+        generation: port.generation.wrapping_add(1) & GENERATION_MASK,
+        ..port
+    };
+    let now = PortStatus {
+        generation: renewed.generation,
+        joins: 0,
+        ..was
+    };
+    let exchanged = status.compare_exchange(word, now.pack(), Ordering::SeqCst, Ordering::Relaxed);
+    if exchanged.is_err() {
+        return false;
+    }
+    mark!("segment.renewing");
+    // Under its new name it is nobody's until we have come, as others come to a segment that
+    // they find. Before the exchange our row would have forgotten the rights of our other
+    // threads.
+    touch_epoch(member);
+    member.rights().add_send(renewed, 1);
+    if is_joined(entry, renewed) {
+        right.to.port = renewed;
+        return true;
+    }
+    touch_epoch(member);
+    if member.rights().drop_send(renewed) == 0 {
+        check_senders(member, renewed);
+    }
+    false
 }
 
 /// A right out of nothing, unless the segment is being closed.

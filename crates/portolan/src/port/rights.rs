@@ -490,10 +490,7 @@ pub(super) fn senders(member: &Member, port: PortName) -> u32 {
     let epoch = &tables.header.rights.value;
     loop {
         let before = epoch.load(Ordering::SeqCst);
-        let held: u32 = tables
-            .used_spaces()
-            .map(|s| tables.right_row(s).sends(port))
-            .sum();
+        let held = held(member, port);
         if held > 0 {
             return held;
         }
@@ -502,6 +499,13 @@ pub(super) fn senders(member: &Member, port: PortName) -> u32 {
             return travelling;
         }
     }
+}
+
+/// Send rights on the port in every row.
+pub(super) fn held(member: &Member, port: PortName) -> u32 {
+    let tables = member.tables();
+    let rows = tables.used_spaces().map(|s| tables.right_row(s));
+    rows.map(|row| row.sends(port)).sum()
 }
 
 fn in_slots(member: &Member, port: PortName) -> u32 {

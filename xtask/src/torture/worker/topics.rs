@@ -99,8 +99,8 @@ impl Worker {
         for _ in 0..=self.random.below(BATCH) {
             let sample = told(*who, *number + 1);
             let published = if self.random.once_in(3) {
-                publisher.loan().map(|loan| {
-                    loan.write(&sample);
+                publisher.loan().and_then(|mut loan| {
+                    *loan = sample;
                     loan.publish()
                 })
             } else {

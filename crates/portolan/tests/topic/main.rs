@@ -1,13 +1,46 @@
 //! Topics: who gets what, and that nobody holds anybody up.
 
+#[cfg(feature = "marks")]
+mod deaths;
+mod hostile;
+mod long;
+mod others;
+
 use portolan::channel::{SubscribeError, TopicError, TopicOptions};
-use portolan::{Deadline, Domain};
+use portolan::rpc::Schema;
+use portolan::{Deadline, Domain, PortKind};
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What another process is to do; see [`spawn`].
 const ROLE: &str = "PORTOLAN_TOPIC_ROLE";
+
+/// Runs a test of this program as another process.
+fn spawn(test: &str, role: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Bytes of extents in use, and segments.
+fn used(domain: &Domain) -> (u64, usize) {
+    let survey = domain.survey().unwrap();
+    let segments = survey.ports.iter().filter(|p| p.kind == PortKind::Segment);
+    (survey.memory.used, segments.count())
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 fn options() -> TopicOptions {
     TopicOptions::default().history(10)
@@ -80,6 +113,63 @@ fn types_are_compared() {
     };
     assert!(topic == "bytes" && expected != found);
     assert!(domain.publisher::<[i8; 4]>("bytes", options()).is_err());
+    assert!(domain.subscriber::<[u8]>("bytes", options()).is_err());
+    assert!(domain.subscriber::<[u8; 4]>("bytes", options()).is_ok());
+    let _slices = domain.publisher::<[u16]>("slices", options()).unwrap();
+    assert!(domain.subscriber::<[i16]>("slices", options()).is_err());
+    assert!(domain.subscriber::<u16>("slices", options()).is_err());
+    assert!(domain.subscriber::<[u16]>("slices", options()).is_ok());
+}
+
+/// One type, in three versions, as different programs have them.
+mod version {
+    macro_rules! version {
+        ($module:ident, $name:ident, $first:ident) => {
+            pub(super) mod $module {
+                #[derive(Clone, Copy, portolan::rpc::Schema)]
+                #[repr(C)]
+                pub(in super::super) struct $name {
+                    pub(in super::super) $first: u32,
+                    pub(in super::super) other: f32,
+                }
+                // SAFETY:
+                // - zeros are a value of both fields.
+                unsafe impl bytemuck::Zeroable for $name {}
+                // SAFETY:
+                // - any bytes are a value of both fields, and there are none beside them.
+                unsafe impl bytemuck::Pod for $name {}
+            }
+        };
+    }
+    version!(one, Reading, first);
+    version!(again, Reading, first);
+    version!(two, Reading, renamed);
+}
+
+#[test]
+fn two_programs_types_are_one_if_they_mean_the_same() {
+    let domain = Domain::private().unwrap();
+    let mut publisher = domain
+        .publisher::<version::one::Reading>("t", options())
+        .unwrap();
+    let mut subscriber = domain
+        .subscriber::<version::again::Reading>("t", options())
+        .unwrap();
+    let (first, other) = (7, 0.5);
+    publisher
+        .publish(&version::one::Reading { first, other })
+        .unwrap();
+    let sample = subscriber.receive(Deadline::NOW).unwrap();
+    assert_eq!((sample.first, sample.other), (7, 0.5));
+    assert_ne!(
+        version::one::Reading::HASH,
+        version::two::Reading::HASH,
+        "its size is the same, and its fields have other names"
+    );
+    let refused = domain.subscriber::<version::two::Reading>("t", options());
+    assert!(matches!(refused, Err(TopicError::OtherType { .. })));
+    let refused = domain.publisher::<[version::one::Reading]>("t", options());
+    assert!(matches!(refused, Err(TopicError::OtherType { .. })));
 }
 
 #[test]
@@ -103,10 +193,9 @@ fn who_is_late_gets_the_history_and_who_is_slow_is_told_what_it_missed() {
     }
     // In place; a loan that is given up publishes nothing.
     drop(publisher.loan().unwrap());
-    let loan = publisher.loan().unwrap();
-    loan.write(&5);
-    assert_eq!(loan.words().len(), 1);
-    assert_eq!(loan.publish(), 1000);
+    let mut loan = publisher.loan().unwrap();
+    *loan = 5;
+    assert_eq!(loan.publish().unwrap(), 1000);
     assert_eq!(*late.receive(Deadline::NOW).unwrap(), 5);
 }
 
@@ -127,48 +216,5 @@ fn a_sleeping_subscriber_is_woken_by_a_newcomer() {
             assert_eq!(*subscriber.receive(PATIENCE).unwrap(), round);
             drop(publisher.join().unwrap());
         });
-    }
-}
-
-/// The other process; nothing, when it is run as a test.
-#[test]
-fn other() {
-    let Ok(name) = std::env::var(ROLE) else {
-        return;
-    };
-    let domain = Domain::join(&name).unwrap();
-    let mut subscriber = domain.subscriber::<u64>("news", options()).unwrap();
-    let mut ready = domain.publisher::<u32>("ready", options()).unwrap();
-    ready.publish(&std::process::id()).unwrap();
-    loop {
-        let _ = subscriber.receive(PATIENCE).unwrap();
-    }
-}
-
-#[test]
-fn a_dead_subscriber_is_nobodys_business() {
-    let name = format!("topic-{}", std::process::id());
-    let domain = Domain::join(&name).unwrap();
-    let mut publisher = domain.publisher::<u64>("news", options()).unwrap();
-    let mut ours = domain.subscriber::<u64>("news", options()).unwrap();
-    let mut ready = domain.subscriber::<u32>("ready", options()).unwrap();
-    let mut next = 0;
-    for _ in 0..3 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["other", "--exact", "--nocapture", "--test-threads=1"])
-            .env(ROLE, &name)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        while *ready.receive(PATIENCE).unwrap() != child.id() {}
-        for i in next..next + 2000 {
-            publisher.publish(&i).unwrap();
-            assert_eq!(*ours.receive(Deadline::NOW).unwrap(), i);
-            if i == next + 1000 {
-                child.kill().unwrap();
-            }
-        }
-        child.wait().unwrap();
-        next += 2000;
     }
 }

@@ -1,0 +1,217 @@
+//! Samples that do not lie in the ring: each in a block, which all its readers read in place.
+//!
+//! ```text
+//! publisher: block, nobody else has a right --fill--> note in the ring
+//!              ^                                        |  readers take rights by the note
+//!              |                                        v
+//!              +--renew-- nobody has one any more <-- kept: the last few samples
+//! ```
+//!
+//! A block is a segment that is only read. Its publisher keeps a right on those of its last
+//! samples; a subscriber that reads a note makes itself a right out of the segment's name, as
+//! one does that finds a segment by name. So a sample costs its publisher the same, however
+//! many subscribe, and nothing new decides when memory is freed: with the last right on it,
+//! whoever died with it.
+//!
+//! # Invariants
+//!
+//! - **B1** A block is written only by its publisher, while nobody else has a right on it,
+//!   and its name is one that nobody was told of. Renewing gives it such a name, and fails if
+//!   somebody has a right, or comes for one meanwhile (`port::commons`).
+//! - **B2** Rights on blocks are handles of samples, and travel in no message: so counting
+//!   all spaces' rows is counting all of them.
+//! - **B3** Of the last `history` samples, those in blocks have a right of their publisher's.
+
+use super::sample::Bytes;
+use crate::member::Member;
+use crate::port::commons;
+use crate::segment::{Segment, SegmentError};
+use crate::{AllocateError, Domain, ShareError, SharedExtent};
+use portolan_abi::owner::Size;
+use portolan_abi::port::PortName;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Blocks that a publisher keeps for later samples, or until readers have let go of them.
+const SPARE: usize = 4;
+
+/// Where a sample begins that says itself how long it is: copied, or a note.
+const HERE: [u8; TAG] = [0; TAG];
+const THERE: [u8; TAG] = [1, 0, 0, 0, 0, 0, 0, 0];
+/// Bytes of either; the sample after them is aligned for words.
+pub(super) const TAG: usize = 8;
+
+/// How samples lie in their units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// All have one length, and are copied: nothing but their bytes.
+    Bare,
+    /// After a tag.
+    Tagged,
+}
+
+impl Form {
+    /// The parts of a message that holds a sample's bytes.
+    #[inline]
+    pub(super) fn parts(self, bytes: &[u8]) -> [&[u8]; 2] {
+        match self {
+            Self::Bare => [&[], bytes],
+            Self::Tagged => [&HERE, bytes],
+        }
+    }
+
+    /// The bytes of the sample that a message holds, or tells of.
+    #[inline]
+    pub(super) fn bytes(self, message: &[u8], member: &Arc<Member>) -> Option<Bytes> {
+        let Self::Tagged = self else {
+            return Some(Bytes::copy(message));
+        };
+        match message.split_first_chunk::<TAG>()? {
+            (&HERE, bytes) => Some(Bytes::copy(bytes)),
+            (&THERE, note) => Note::unpack(note)?.take(member),
+            _ => None,
+        }
+    }
+}
+
+/// Where a sample lies. Nothing of it is believed.
+#[derive(Clone, Copy)]
+pub(super) struct Note {
+    block: PortName,
+    len: usize,
+}
+
+impl Note {
+    /// With its tag.
+    pub(super) const BYTES: usize = TAG + 16;
+
+    pub(super) fn pack(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..TAG].copy_from_slice(&THERE);
+        bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.block.generation.to_le_bytes());
+        bytes[20..22].copy_from_slice(&self.block.index.to_le_bytes());
+        bytes
+    }
+
+    fn unpack(bytes: &[u8]) -> Option<Self> {
+        let (len, rest) = bytes.split_first_chunk()?;
+        let (generation, rest) = rest.split_first_chunk()?;
+        let (index, _) = rest.split_first_chunk()?;
+        let block = PortName {
+            index: u16::from_le_bytes(*index),
+            generation: u32::from_le_bytes(*generation),
+        };
+        let len = usize::from_le_bytes(*len);
+        Some(Self { block, len })
+    }
+
+    /// Our own right on the block; `None` if it is used for a later sample, or gone.
+    fn take(self, member: &Arc<Member>) -> Option<Bytes> {
+        let right = commons::join_told(member, self.block)?;
+        let (segment, frozen) = Segment::taken(right)?;
+        if !frozen || self.len > segment.len() {
+            return None;
+        }
+        Some(Bytes::Shared(SharedExtent::of(segment), self.len))
+    }
+}
+
+/// A block that nobody else has a right on (B1).
+pub(super) struct Block {
+    segment: Segment,
+}
+
+impl Block {
+    fn make(domain: &Domain, len: usize) -> Result<Self, SegmentError> {
+        // All of it, so that it serves samples of other lengths too.
+        let extent = domain.allocate(Size::for_bytes(len).bytes())?;
+        match domain.share_extent(extent) {
+            Ok(shared) => Ok(Self {
+                segment: shared.into_segment(),
+            }),
+            Err(ShareError { reason, .. }) => Err(reason),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.segment.bytes()
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.segment.bytes_mut()
+    }
+}
+
+/// A publisher's blocks.
+pub(super) struct Store {
+    domain: Domain,
+    history: u64,
+    /// Of the last samples, by position (B3).
+    told: VecDeque<(u64, Segment)>,
+    /// Of earlier ones; readers may have rights on them still.
+    spare: VecDeque<Segment>,
+}
+
+impl Store {
+    pub(super) fn new(domain: &Domain, history: u64) -> Self {
+        Self {
+            domain: domain.clone(),
+            history: history.max(1),
+            told: VecDeque::new(),
+            spare: VecDeque::new(),
+        }
+    }
+
+    /// A block for the sample at `position`, of `len` bytes at least.
+    pub(super) fn block(&mut self, position: u64, len: usize) -> Result<Block, SegmentError> {
+        self.retire(position);
+        for index in 0..self.spare.len() {
+            if self.spare[index].len() < len || !self.spare[index].renew() {
+                continue;
+            }
+            if let Some(segment) = self.spare.remove(index) {
+                return Ok(Block { segment });
+            }
+        }
+        match Block::make(&self.domain, len) {
+            Err(SegmentError::Allocate(AllocateError::OutOfPages(_))) => {
+                // Ours may be what is missing.
+                self.spare.clear();
+                Block::make(&self.domain, len)
+            }
+            made => made,
+        }
+    }
+
+    /// Keeps what was filled for the sample at `position`, and says where it lies.
+    pub(super) fn keep(&mut self, block: Block, position: u64, len: usize) -> Note {
+        let Block { segment } = block;
+        let block = segment.right().to.port;
+        self.told.push_back((position, segment));
+        Note { block, len }
+    }
+
+    /// Takes back a block that was not told of.
+    pub(super) fn give_back(&mut self, block: Block) {
+        self.put_by(block.segment);
+    }
+
+    /// Lets go of samples that are no longer among the last ones before `position` (B3).
+    fn retire(&mut self, position: u64) {
+        let oldest = position.saturating_sub(self.history);
+        while self.told.front().is_some_and(|(told, _)| *told < oldest)
+            && let Some((_, segment)) = self.told.pop_front()
+        {
+            self.put_by(segment);
+        }
+    }
+
+    /// What is kept longest is let go: it is too small, or somebody holds it.
+    fn put_by(&mut self, segment: Segment) {
+        if self.spare.len() == SPARE {
+            self.spare.pop_front();
+        }
+        self.spare.push_back(segment);
+    }
+}

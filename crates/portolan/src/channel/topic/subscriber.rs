@@ -1,0 +1,195 @@
+//! Subscribing.
+
+use super::payload::Payload;
+use super::store::Form;
+use super::{Sample, SubscribeError, TopicError, TopicOptions, check, form_of};
+use crate::channel::{Channel, ReadError, Reader, ReaderOptions, Since};
+use crate::member::Member;
+use crate::wait_set::{Token, WaitSet};
+use crate::{Deadline, Domain, Waiting};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Gets the samples of a topic. See [`Domain::subscriber`].
+pub struct Subscriber<T: ?Sized> {
+    domain: Domain,
+    topic: String,
+    options: TopicOptions,
+    set: WaitSet,
+    /// Where publishers announce themselves.
+    newcomers: Token,
+    sources: Vec<Source>,
+    /// Whose turn it is.
+    next: usize,
+    of: PhantomData<fn(&T)>,
+}
+
+struct Source {
+    publisher: u8,
+    token: Token,
+    form: Form,
+    missed: u64,
+}
+
+impl<T: Payload + ?Sized> Subscriber<T> {
+    pub(super) fn new(
+        domain: &Domain,
+        topic: &str,
+        options: TopicOptions,
+        lobby: &Channel,
+    ) -> Result<Self, TopicError> {
+        let mut set = WaitSet::new(domain)?;
+        let newcomers = set.add_reader(lobby.bind_reader(ReaderOptions::default())?)?;
+        let mut subscriber = Self {
+            domain: domain.clone(),
+            topic: topic.to_owned(),
+            options,
+            set,
+            newcomers,
+            sources: Vec::new(),
+            next: 0,
+            of: PhantomData,
+        };
+        subscriber.follow(options.history)?;
+        Ok(subscriber)
+    }
+
+    /// The next sample of any publisher, waiting for it until the deadline. Each publisher's
+    /// samples come in order.
+    ///
+    /// # Errors
+    ///
+    /// [`SubscribeError`].
+    pub fn receive(&mut self, deadline: impl Into<Deadline>) -> Result<Sample<T>, SubscribeError> {
+        let deadline = deadline.into();
+        loop {
+            if let Some(sample) = self.look()? {
+                return Ok(sample);
+            }
+            if self.greet()? {
+                continue;
+            }
+            if self.set.wait(deadline)?.is_empty() {
+                return Err(SubscribeError::TimedOut);
+            }
+        }
+    }
+
+    /// How many have published so far, and may again.
+    pub fn publishers(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Chooses how it waits.
+    pub fn set_waiting(&mut self, waiting: Waiting) {
+        self.set.set_waiting(waiting);
+    }
+
+    /// The wait set that it sleeps in, as a descriptor for epoll: readable while
+    /// [`Self::receive`] may find something.
+    pub fn wait_set(&self) -> &WaitSet {
+        &self.set
+    }
+
+    /// A sample that is there, of each publisher in turn.
+    fn look(&mut self) -> Result<Option<Sample<T>>, SubscribeError> {
+        let count = self.sources.len();
+        for step in 0..count {
+            let index = (self.next + step) % count;
+            let source = &mut self.sources[index];
+            let Some(reader) = self.set.reader_mut(source.token) else {
+                continue;
+            };
+            if !reader.may_have() {
+                continue;
+            }
+            if let Some(sample) = next_of(reader, source, self.domain.member())? {
+                self.next = index + 1;
+                return Ok(Some(sample));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether somebody has announced itself: then all are looked for.
+    fn greet(&mut self) -> Result<bool, SubscribeError> {
+        let Some(lobby) = self.set.reader_mut(self.newcomers) else {
+            return Ok(false);
+        };
+        let mut came = false;
+        while lobby.may_have() {
+            match lobby.receive(Deadline::NOW) {
+                Ok(_) | Err(ReadError::Missed(_)) => came = true,
+                Err(_) => break,
+            }
+        }
+        if came {
+            // Of somebody who came after us, all that is there.
+            self.follow(u64::MAX)?;
+        }
+        Ok(came)
+    }
+
+    /// Reads the channels of publishers that it does not read yet, from so many samples ago.
+    fn follow(&mut self, history: u64) -> Result<(), TopicError> {
+        for publisher in 0..self.options.publishers {
+            if self.sources.iter().any(|s| s.publisher == publisher) {
+                continue;
+            }
+            let name = format!("{}#{publisher}", self.topic);
+            let Ok(channel) = self.domain.find_channel(&name, Deadline::NOW) else {
+                continue;
+            };
+            check::<T>(&self.topic, &channel)?;
+            let since = ReaderOptions::default().since(Since::Last(history));
+            let token = self.set.add_reader(channel.bind_reader(since)?)?;
+            self.sources.push(Source {
+                publisher,
+                token,
+                form: form_of::<T>(&channel),
+                missed: 0,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl<T: ?Sized> std::fmt::Debug for Subscriber<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subscriber")
+            .field("topic", &self.topic)
+            .field("publishers", &self.sources.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A sample that one publisher has written, and how many of its were missed.
+#[inline]
+fn next_of<T: Payload + ?Sized>(
+    reader: &mut Reader,
+    source: &mut Source,
+    member: &Arc<Member>,
+) -> Result<Option<Sample<T>>, SubscribeError> {
+    let publisher = source.publisher;
+    loop {
+        match reader.receive(Deadline::NOW) {
+            Ok(received) => {
+                let bytes = source.form.bytes(&received, member);
+                let sample =
+                    bytes.and_then(|b| Sample::<T>::new(b, publisher, received.position()));
+                if let Some(sample) = sample {
+                    let missed = std::mem::take(&mut source.missed);
+                    return Ok(Some(sample.after(missed)));
+                }
+                // Its memory is used for a later one; or it was not written by a publisher
+                // of ours.
+                source.missed += 1;
+            }
+            Err(ReadError::Missed(range)) => source.missed += range.units(),
+            Err(ReadError::TimedOut) => return Ok(None),
+            // The next one to publish here goes on.
+            Err(ReadError::WriterGone) => {}
+            Err(why) => return Err(SubscribeError::Read { publisher, why }),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Publishers and subscribers that die at marked steps.
+
+use crate::long::{content, is_content};
+use crate::{PATIENCE, ROLE, options, spawn, used, wait_for};
+use portolan::channel::{SubscribeError, TopicOptions};
+use portolan::{Deadline, Domain, Protection};
+use std::os::unix::process::ExitStatusExt;
+use std::sync::OnceLock;
+
+const LONG: usize = 70_000;
+static DEADLY: OnceLock<String> = OnceLock::new();
+
+/// Kills this process when it next passes `mark`.
+fn die_at(mark: &str) {
+    DEADLY.set(mark.to_owned()).unwrap();
+    portolan_shm::mark::install(|mark| {
+        if DEADLY.get().is_some_and(|deadly| deadly == mark) {
+            // SAFETY:
+            // - Sends a signal to ourselves; nothing is touched.
+            unsafe { libc::raise(libc::SIGKILL) };
+        }
+    });
+}
+
+/// The other process; nothing, when it is run as a test.
+#[test]
+fn victim() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let [what, name, mark] = role.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{role}")
+    };
+    let domain = Domain::join(name).unwrap();
+    if what == "subscribes" {
+        let mut subscriber = domain.subscriber::<[u8]>("t", options()).unwrap();
+        let mut held = Vec::new();
+        loop {
+            held.push(subscriber.receive(PATIENCE).unwrap());
+            if held.len() == 6 {
+                die_at(mark);
+            }
+            if held.len() > 8 {
+                // So that some are let go of, too.
+                drop(held.remove(2));
+            }
+        }
+    }
+    let mut publisher = domain.publisher::<[u8]>("t", options()).unwrap();
+    for number in 0.. {
+        let mut loan = publisher.loan(LONG).unwrap();
+        loan.copy_from_slice(&content(number, LONG));
+        loan.publish().unwrap();
+        if number == 30 {
+            die_at(mark);
+        }
+    }
+}
+
+fn domain(what: &str, mark: &str, protection: Protection) -> (Domain, std::process::Child) {
+    let name = format!("topic-{what}-{}-{mark}-{protection:?}", std::process::id());
+    let domain = Domain::builder(&name)
+        .protection(protection)
+        .join()
+        .unwrap();
+    let child = spawn("deaths::victim", &format!("{what} {name} {mark}"));
+    (domain, child)
+}
+
+#[test]
+fn a_publisher_dies_at_whatever_step() {
+    let all = [
+        ("segment.renewing", Protection::Trusted),
+        ("channel.begun", Protection::Trusted),
+        ("channel.filled", Protection::Trusted),
+        ("channel.advanced", Protection::Trusted),
+        ("segment.renewing", Protection::Guarded),
+        ("channel.published", Protection::Guarded),
+    ];
+    for (mark, protection) in all {
+        let (domain, mut child) = domain("publishes", mark, protection);
+        let mut subscriber = domain.subscriber::<[u8]>("t", options()).unwrap();
+        let mut held = std::collections::VecDeque::new();
+        loop {
+            match subscriber.receive(Deadline::after(std::time::Duration::from_millis(100))) {
+                Ok(sample) => {
+                    is_content(&sample, sample.position());
+                    held.push_back(sample);
+                    held.truncate(3);
+                }
+                Err(SubscribeError::TimedOut) if child.try_wait().unwrap().is_some() => break,
+                Err(SubscribeError::TimedOut) => {}
+                Err(error) => panic!("{mark}: {error}"),
+            }
+        }
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "{mark}");
+        // What is held stays; the place is free.
+        held.iter().for_each(|s| is_content(s, s.position()));
+        let mut publisher = None;
+        let one = TopicOptions::default().publishers(1);
+        wait_for(mark, || {
+            publisher = domain.publisher::<[u8]>("t", one).ok();
+            publisher.is_some()
+        });
+        let mut publisher = publisher.unwrap();
+        let at = publisher.publish(&vec![3; LONG]).unwrap();
+        let sample = subscriber.receive(Deadline::NOW).unwrap();
+        assert_eq!((sample.position(), sample[LONG - 1]), (at, 3), "{mark}");
+        drop((held, sample, subscriber, publisher));
+        wait_for(mark, || used(&domain) == (0, 0));
+    }
+}
+
+#[test]
+fn a_subscriber_dies_at_whatever_step() {
+    let all = [
+        ("segment.joining", Protection::Trusted),
+        ("channel.copied", Protection::Trusted),
+        ("channel.armed", Protection::Trusted),
+        ("segment.joining", Protection::Guarded),
+    ];
+    for (mark, protection) in all {
+        let (domain, mut child) = domain("subscribes", mark, protection);
+        let mut publisher = domain.publisher::<[u8]>("t", options()).unwrap();
+        let mut ours = domain.subscriber::<[u8]>("t", options()).unwrap();
+        let (mut number, mut after) = (0, 0);
+        while after < 100 {
+            let mut loan = publisher.loan(LONG).unwrap();
+            loan.copy_from_slice(&content(number, LONG));
+            loan.publish().unwrap();
+            let sample = ours.receive(Deadline::NOW).unwrap();
+            assert_eq!((sample.position(), sample.missed()), (number, 0), "{mark}");
+            is_content(&sample, number);
+            number += 1;
+            std::thread::sleep(std::time::Duration::from_micros(200));
+            after += u64::from(after > 0 || child.try_wait().unwrap().is_some());
+        }
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "{mark}");
+        drop((ours, publisher));
+        wait_for(mark, || used(&domain) == (0, 0));
+    }
+}

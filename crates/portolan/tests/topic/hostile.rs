@@ -1,0 +1,93 @@
+//! What no publisher writes, in a publisher's channel.
+
+use crate::{PATIENCE, options, used};
+use portolan::channel::SubscribeError;
+use portolan::{Deadline, Domain, PortKind};
+
+/// A note as publishers write it.
+fn note(len: u64, generation: u32, index: u16) -> Vec<u8> {
+    let mut bytes = vec![1, 0, 0, 0, 0, 0, 0, 0];
+    bytes.extend(len.to_le_bytes());
+    bytes.extend(generation.to_le_bytes());
+    bytes.extend(index.to_le_bytes());
+    bytes.extend([0, 0]);
+    bytes
+}
+
+#[test]
+fn hostile_notes_are_missed_and_no_more() {
+    let domain = Domain::private().unwrap();
+    let mut subscriber = domain.subscriber::<[u64]>("t", options()).unwrap();
+    let mut publisher = domain.publisher::<[u64]>("t", options()).unwrap();
+    publisher.publish(&[1; 1000]).unwrap();
+    let sample = subscriber.receive(Deadline::NOW).unwrap();
+    assert_eq!(*sample, [1; 1000]);
+    let channel = publisher.channel().clone();
+    drop(publisher);
+    // What the sample lies in, and a segment that is written.
+    let written = domain.make_segment(None, 4096).unwrap();
+    let survey = domain.survey().unwrap();
+    let segments = survey.ports.iter().filter(|p| p.kind == PortKind::Segment);
+    let segments: Vec<_> = segments.map(|p| (p.generation, p.index)).collect();
+    assert!(segments.len() >= 3, "{segments:?}");
+    let port = domain.bind(Default::default()).unwrap();
+    let mut writer = channel.bind_writer().unwrap();
+    let mut hostile = vec![
+        vec![],
+        vec![0; 7],
+        vec![2; 30],
+        // Not whole words.
+        [&[0; 8][..], &[1; 9]].concat(),
+        note(8, 0, u16::MAX),
+        note(0, u32::MAX, 0),
+        note(8, 0, 4000),
+        note(8, 0, 0)[..20].to_vec(),
+    ];
+    for (generation, index) in segments {
+        // Too long, of no whole words, and of a later use.
+        hostile.push(note(u64::MAX, generation, index));
+        hostile.push(note(1 << 30, generation, index));
+        hostile.push(note(7, generation, index));
+        hostile.push(note(8, generation + 1, index));
+    }
+    let count = hostile.len() as u64;
+    for message in hostile {
+        writer.write(&message, PATIENCE).unwrap();
+        let nothing = subscriber.receive(Deadline::NOW);
+        assert!(
+            matches!(nothing, Err(SubscribeError::TimedOut)),
+            "{message:?}: {nothing:?}"
+        );
+    }
+    drop(writer);
+    let mut publisher = domain.publisher::<[u64]>("t", options()).unwrap();
+    publisher.publish(&[2; 1000]).unwrap();
+    let honest = subscriber.receive(Deadline::NOW).unwrap();
+    assert_eq!((honest[999], honest.missed()), (2, count));
+    assert_eq!(*sample, [1; 1000]);
+    drop((
+        sample, honest, subscriber, publisher, channel, written, port,
+    ));
+    assert_eq!(used(&domain), (0, 0));
+}
+
+#[test]
+fn a_segment_that_is_written_is_nobodys_sample() {
+    let domain = Domain::private().unwrap();
+    let mut subscriber = domain.subscriber::<[u64]>("t", options()).unwrap();
+    let publisher = domain.publisher::<[u64]>("t", options()).unwrap();
+    let channel = publisher.channel().clone();
+    drop(publisher);
+    let mut writer = channel.bind_writer().unwrap();
+    let survey = domain.survey().unwrap();
+    // The channels themselves.
+    for port in survey.ports.iter().filter(|p| p.kind == PortKind::Segment) {
+        let told = note(64, port.generation, port.index);
+        writer.write(&told, PATIENCE).unwrap();
+        let nothing = subscriber.receive(Deadline::NOW);
+        assert!(
+            matches!(nothing, Err(SubscribeError::TimedOut)),
+            "{nothing:?}"
+        );
+    }
+}
