@@ -111,7 +111,11 @@ impl Server {
                 3 => Stage::Over,
                 _ => return Err(bad(begin)),
             };
-            let placed = number == 0 || index(number) == index_;
+            // Numbers begin with 1: this place was never used.
+            let placed = match number {
+                0 => stage == Stage::Vacant,
+                _ => index(number) == index_,
+            };
             if !placed || number >= server.next.saturating_add(WINDOW) {
                 return Err(bad(begin));
             }

@@ -2,8 +2,8 @@
 #![allow(clippy::cast_possible_truncation, reason = "small numbers, in a test")]
 
 use portolan_proto::{
-    Call, Client, Closed, Flags, Header, Kind, Link, Misbehaved, NotCalled, Outcome, Pipe, Seal,
-    Server, Settings, Status, Time, WINDOW, seal,
+    Call, Client, Closed, Flags, Header, Kind, Link, Misbehaved, NotCalled, NotFrozen, Outcome,
+    Pipe, Seal, Server, Settings, Status, Time, WINDOW, seal,
 };
 use proptest::prelude::*;
 
@@ -397,5 +397,24 @@ proptest! {
                 let _ = thawed.take(NOW, &mut Vec::new());
             }
         }
+    }
+}
+
+#[test]
+fn a_state_in_which_a_place_that_was_never_used_holds_a_call_is_refused() {
+    let state = Server::new(settings(), SESSION, INCARNATION)
+        .freeze()
+        .unwrap();
+    // Seven words of the server's own, and five for each place; the second is its stage.
+    let stages = (8 * 8..state.len()).step_by(5 * 8);
+    assert!(stages.len() > 8, "{} places", stages.len());
+    for at in stages {
+        let mut state = state.clone();
+        state[at] = 1;
+        let thawed = Server::thaw(settings(), &state).map(|s| s.expected());
+        assert!(
+            matches!(thawed, Err(NotFrozen::Bytes { .. })),
+            "{at}: {thawed:?}"
+        );
     }
 }
