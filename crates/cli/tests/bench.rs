@@ -278,6 +278,49 @@ fn a_filter_that_matches_nothing_is_the_callers_mistake() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("carrier pigeon"));
 }
 
+#[test]
+fn calls_by_other_libraries_are_rows_or_left_out() {
+    let text = succeeds(&["bench", "rpc", "--quick", "--json", "--filter", "32 B"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let peers = ["iceoryx2", "capnp-rpc", "tonic"];
+    if !cfg!(feature = "peers") {
+        assert!(
+            !rows
+                .iter()
+                .any(|row| peers.iter().any(|p| row["system"] == *p))
+        );
+        let left_out = &report["left_out"][0];
+        assert!(
+            left_out["why"]
+                .as_str()
+                .unwrap()
+                .contains("--features peers")
+        );
+        return;
+    }
+    assert!(report["left_out"].is_null(), "{report}");
+    for system in peers {
+        let own: Vec<&Value> = rows.iter().filter(|row| row["system"] == system).collect();
+        own.iter().for_each(|row| check(row));
+        let cases: Vec<&str> = own
+            .iter()
+            .map(|row| row["case"].as_str().unwrap())
+            .collect();
+        if portolan_sys::machine::cpus_allowed().len() > 1 {
+            assert_eq!(
+                cases,
+                ["call", "call, one CPU", "call, two CPUs"],
+                "{system}"
+            );
+        }
+        for row in own {
+            let ours = format!("portolan, {}", row["case"].as_str().unwrap());
+            assert_eq!(row["yardstick"], *ours, "{row}");
+        }
+    }
+}
+
 #[cfg(feature = "peers")]
 #[test]
 fn peers_have_rows() {

@@ -69,6 +69,6 @@ pub(crate) struct RunArgs {
 pub(crate) enum FeatureName {
     /// Guarded domains: userfaultfd with minor faults on shared memory
     Guarded,
-    /// Other shared-memory libraries, of which a build may have rows
+    /// Other libraries, of which a build may have rows
     Peers,
 }

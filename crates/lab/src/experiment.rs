@@ -76,7 +76,7 @@ pub(crate) enum Need {
     Cpus(usize),
     /// Guarded domains.
     Guarded,
-    /// Other shared-memory libraries to measure against.
+    /// Other libraries to measure against.
     Peers,
     /// A build with the library's probes.
     Probes,
@@ -155,7 +155,11 @@ impl Features {
                 .map(|error| format!("no guarded domains here: {error}"))
         };
         let unpeered = if !cfg!(feature = "peers") {
-            Some("this program was built without it (feature `peers`)".to_owned())
+            Some(
+                "this program was built without other libraries (feature `peers`: cargo run \
+                 --release -p portolan-lab --features peers -- run ...; that needs libclang)"
+                    .to_owned(),
+            )
         } else if without.contains(&FeatureName::Peers) {
             Some("this run is without other libraries (--without peers)".to_owned())
         } else {

@@ -148,9 +148,26 @@ fn calls_stand_beside_other_systems_and_the_papers() {
     follows_from(faster, "asleep, to the fastest that copies", 1.0);
     let transport = verdict(&outcome, "transport-insignificant");
     follows_from(transport, "asleep, to a request", 1.1);
+    let peers = [
+        "iceoryx2, publish/subscribe",
+        "iceoryx2, request/response",
+        "Cap'n Proto RPC",
+        "gRPC (tonic)",
+    ];
+    for way in ways {
+        let table = table(&outcome, way).unwrap();
+        for row in peers {
+            // Each call's answer was compared with what it had to be; else there is no row.
+            let there = rows(table).contains(&row);
+            assert_eq!(there, cfg!(feature = "peers"), "{way}: {row}");
+            for column in ["null", "32 B there and back", "1 KiB there"] {
+                assert!(!there || cell(table, row, column)["here"].is_f64(), "{row}");
+            }
+        }
+    }
     if !cfg!(feature = "peers") {
-        let why = why_left_out(&outcome, "iceoryx2");
-        assert!(why.contains("built without"), "{why}");
+        let why = why_left_out(&outcome, "iceoryx2, Cap'n Proto RPC, gRPC");
+        assert!(why.contains("--features peers"), "{why}");
     }
 }
 

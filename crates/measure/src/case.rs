@@ -80,6 +80,15 @@ pub enum System {
     /// Publish and subscribe; for blocking with an event.
     #[cfg(feature = "peers")]
     Iceoryx,
+    /// Requests and responses of the same.
+    #[cfg(feature = "peers")]
+    IceoryxCall,
+    /// Calls by Cap'n Proto RPC, over a Unix socket.
+    #[cfg(feature = "peers")]
+    Capnp,
+    /// Calls by gRPC, over a Unix socket.
+    #[cfg(feature = "peers")]
+    Tonic,
 }
 
 /// How a receiver waits.
@@ -143,6 +152,9 @@ pub enum Shape {
     Reliable,
     /// Calls whose bytes have no checksum.
     Unchecked,
+    /// Calls of other libraries' services that answer with the bytes that they were sent;
+    /// else they answer with none.
+    Answered,
     /// Beside a thousand clients of the same server that call nothing.
     IdleClients,
     /// Over a channel of units of a line, with signals as said.
@@ -239,6 +251,18 @@ pub enum Unit {
     Kibibytes,
 }
 
+impl System {
+    /// Whether it is calls, or the copies that calls make.
+    pub fn calls(self) -> bool {
+        match self {
+            Self::Call | Self::Marshal { .. } => true,
+            #[cfg(feature = "peers")]
+            Self::IceoryxCall | Self::Capnp | Self::Tonic => true,
+            _ => false,
+        }
+    }
+}
+
 impl Case {
     /// A touched, hot, two-CPU round trip of `bytes`; the plan changes what differs.
     pub fn new(system: System, bytes: u64) -> Self {
@@ -290,7 +314,11 @@ impl Case {
             System::Marshal { .. } => "marshalling",
             System::Channel => "channel",
             #[cfg(feature = "peers")]
-            System::Iceoryx => "iceoryx2",
+            System::Iceoryx | System::IceoryxCall => "iceoryx2",
+            #[cfg(feature = "peers")]
+            System::Capnp => "capnp-rpc",
+            #[cfg(feature = "peers")]
+            System::Tonic => "tonic",
         }
     }
 
@@ -326,6 +354,14 @@ impl Case {
             System::Signal => parts.push(self.signal_name()),
             System::Marshal { sum: false } => parts.push("both copies".to_owned()),
             System::Marshal { sum: true } => parts.push("both copies, checksum".to_owned()),
+            #[cfg(feature = "peers")]
+            System::IceoryxCall | System::Capnp | System::Tonic => parts.push(
+                match self.shape {
+                    Shape::Answered => "call, answered",
+                    _ => "call",
+                }
+                .to_owned(),
+            ),
             System::Call => parts.push(
                 match self.shape {
                     Shape::Reliable => "call, reliable channels",
@@ -351,6 +387,7 @@ impl Case {
                     Shape::Traced => "traced",
                     Shape::Reliable => "reliable",
                     Shape::Unchecked => "no checksum",
+                    Shape::Answered => "answered",
                     Shape::IdleClients => "1,000 clients",
                     Shape::Signalled(signal) => signal.name(),
                 }

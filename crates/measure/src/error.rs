@@ -46,6 +46,16 @@ pub enum MeasureError {
     /// A peer's: a packet on the control socket makes no sense.
     #[error("another process of this run sent a packet that does not parse: {0}")]
     Garbled(serde_json::Error),
+    /// A peer's: a call of another library brought something else back.
+    #[error("a call of {sent} bytes by {system} brought back {came} that are not its answer")]
+    WrongAnswer {
+        /// Which library.
+        system: &'static str,
+        /// Bytes that the call took there.
+        sent: usize,
+        /// Bytes that it brought back.
+        came: usize,
+    },
     /// Nobody's: the reader of our output has gone away.
     #[error("nobody reads the output any more")]
     ReaderLeft,
@@ -125,7 +135,9 @@ impl MeasureError {
         match self {
             Self::NoCoordinator => Blame::Caller,
             Self::System { .. } | Self::Library { .. } | Self::ReaderLeft => Blame::System,
-            Self::PeerDied { .. } | Self::Gone | Self::Garbled(_) => Blame::Peer,
+            Self::PeerDied { .. } | Self::Gone | Self::Garbled(_) | Self::WrongAnswer { .. } => {
+                Blame::Peer
+            }
         }
     }
 
@@ -139,7 +151,9 @@ impl MeasureError {
             Self::PeerDied { .. } => {
                 "if nobody killed it, look for its own message above, and in the kernel log for the out-of-memory killer"
             }
-            Self::Gone | Self::Garbled(_) => "run it again; if it repeats, report it",
+            Self::Gone | Self::Garbled(_) | Self::WrongAnswer { .. } => {
+                "run it again; if it repeats, report it"
+            }
             Self::ReaderLeft => "nothing",
         }
     }

@@ -64,6 +64,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     };
     let left_out = match args.kind {
         BenchKind::Signal => signal::left_out(),
+        BenchKind::Rpc => rpc::left_out(),
         _ => Vec::new(),
     };
     Ok(report::print(&machine, &measured, &left_out, args.json)?)

@@ -23,7 +23,7 @@ struct Report<'a> {
     left_out: &'a [LeftOut],
 }
 
-/// Rows that this machine cannot have.
+/// Rows that this machine, or this build, cannot have.
 #[derive(Debug, Serialize)]
 pub(crate) struct LeftOut {
     pub(crate) what: &'static str,
@@ -145,8 +145,8 @@ fn name(case: &Case) -> String {
     };
     let words = case.name();
     let words = words.strip_prefix("message").unwrap_or(&words);
-    // Nothing to touch in an empty message; and copies alone say what they do.
-    let untouched = case.payload == Payload::Untouched && case.bytes > 0;
+    // Nothing to touch in an empty message; and copies alone, and calls, say what they do.
+    let untouched = case.payload == Payload::Untouched && case.bytes > 0 && !case.system.calls();
     let payload = if untouched { "untouched" } else { "" };
     let size = match case.pattern {
         Pattern::Stream if case.limit => out::size(case.bytes),
@@ -206,6 +206,8 @@ fn mark(yardstick: &Case) -> &'static str {
         System::Futex => "f",
         System::Portolan if yardstick.pattern == Pattern::Stream => "u",
         System::Channel => "r",
+        System::Call => "a",
+        System::Marshal { .. } => "o",
         _ => "s",
     }
 }
@@ -213,11 +215,13 @@ fn mark(yardstick: &Case) -> &'static str {
 /// What the letters of this run stand for.
 fn legend(measured: &[Measured]) -> String {
     let explained = [
+        ("a", "portolan's call of as much, and one client"),
         ("b", "the same work in a shared buffer"),
         ("c", "one memcpy of as much, cold"),
         ("f", "a bare futex, one way"),
         ("m", "one memcpy of as much"),
         ("n", "portolan's message without a byte"),
+        ("o", "the copies alone"),
         ("p", "the signal alone, polled"),
         ("r", "the same with one reader"),
         ("s", "the same with one sender"),

@@ -1,5 +1,5 @@
-//! Which rows `bench rpc` has: calls held against the machine's limits, and the checksum
-//! that is made in their copies.
+//! Which rows `bench rpc` has: calls held against the machine's limits, beside calls by
+//! other libraries, and the checksum that is made in their copies.
 
 use portolan_measure::case::{
     Case, Mode, Pattern, Payload, Placement, Protection, Shape, System, Temper,
@@ -7,6 +7,7 @@ use portolan_measure::case::{
 use portolan_measure::cpus::Cpus;
 
 use super::budget::{Budget, Measure};
+use super::report::LeftOut;
 use super::{Entry, Group};
 
 const KIB: u64 = 1 << 10;
@@ -14,6 +15,8 @@ const MIB: u64 = 1 << 20;
 
 /// Bytes of a small call's arguments: with its head, they fill a cache line.
 const SMALL: u64 = 32;
+/// Bytes of calls that stand beside other libraries'.
+const SIZES: [u64; 4] = [0, SMALL, KIB, 64 * KIB];
 
 /// What the rows must reach.
 mod budgets {
@@ -67,6 +70,17 @@ pub(super) fn plan(cpus: &Cpus) -> Vec<Group> {
     groups
 }
 
+/// What only a build with other libraries has.
+pub(super) fn left_out() -> Vec<LeftOut> {
+    if cfg!(feature = "peers") {
+        return Vec::new();
+    }
+    vec![LeftOut {
+        what: "calls by iceoryx2, Cap'n Proto RPC and gRPC",
+        why: "build with --features peers (that needs libclang)",
+    }]
+}
+
 /// A call there and back; its figures are those of the whole.
 fn call(bytes: u64) -> Case {
     Case {
@@ -95,7 +109,7 @@ fn calls() -> Group {
     let null = Entry::new(call(0)).tagged(Some(budgets::NULL));
     let small = Entry::new(call(SMALL)).tagged(Some(budgets::SMALL));
     let large = Entry::new(call(KIB)).tagged(Some(budgets::LARGE));
-    let rows = vec![
+    let mut rows = vec![
         null,
         small,
         large,
@@ -104,10 +118,30 @@ fn calls() -> Group {
         shaped(KIB, Shape::Reliable),
         Entry::new(call(64 * KIB)),
     ];
+    rows.extend(SIZES.into_iter().flat_map(|bytes| peers(&call(bytes))));
     Group {
         limit: line(),
         rows,
     }
+}
+
+/// Other libraries' calls of as many bytes as `ours`, which they are held against. They wait
+/// as it does, and answer with nothing, as it does; their bytes have no checksum.
+#[cfg(feature = "peers")]
+fn peers(ours: &Case) -> Vec<Entry> {
+    let systems = [System::IceoryxCall, System::Capnp, System::Tonic];
+    let row = |system| Case {
+        system,
+        protection: Protection::None,
+        ..ours.clone()
+    };
+    let rows = systems.map(|system| Entry::new(row(system)).against(ours));
+    rows.into()
+}
+
+#[cfg(not(feature = "peers"))]
+fn peers(_ours: &Case) -> Vec<Entry> {
+    Vec::new()
 }
 
 /// One client that calls, alone and beside others that do not.
@@ -166,9 +200,9 @@ fn blocking(placement: Placement) -> Group {
         pattern: Pattern::RoundTrip { one_way: false },
         ..Case::new(System::Futex, 0)
     });
-    let rows = vec![
-        Entry::new(asleep(call(0))).tagged(Some(budgets::BLOCKING)),
-        Entry::new(asleep(call(KIB))),
-    ];
+    let ours = SIZES.map(|bytes| asleep(call(bytes)));
+    let mut rows: Vec<Entry> = ours.iter().cloned().map(Entry::new).collect();
+    rows[0].tag = Some(budgets::BLOCKING);
+    rows.extend(ours.iter().flat_map(peers));
     Group { limit, rows }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portolan::channel::{ChannelOptions, ReaderOptions, Signalling};
 use portolan::{Deadline, Domain};
-use portolan_measure::case::{Case, Mode, Pattern, Payload, Protection, System};
+use portolan_measure::case::{Case, Mode, Pattern, Payload, Protection, Shape, System};
 
 use crate::calls::{Called, Calls, LARGE, SMALL};
 use crate::clock::{self, Timed};
@@ -29,7 +29,10 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     method: "A service in another process. A call is null, or sends and receives 32 bytes, or sends \
         1 KiB and receives nothing; it goes over message-consistent channels with the whole \
         transport. Beside it requests through a port (no transport, nothing lost), and a message there and \
-        back by systems that copy; those bring the 1 KiB back, too. Rows in turn, slice by \
+        back by systems that copy; those bring the 1 KiB back, too. In a build with other libraries \
+        the same calls by them, with as many bytes each way and without a checksum: iceoryx2's \
+        requests and responses in shared memory (asleep with an event each way), and Cap'n Proto RPC and \
+        gRPC over a Unix socket, on tokio, with one thread a side. Rows in turn, slice by \
         slice; medians of whole calls. All sleep on one CPU, and then again poll on two (a server \
         that polls would sleep after a pause that no row makes). Components are \
         measured alone, in one process and in cache: writing a message that signals nobody, what \
@@ -52,29 +55,14 @@ mod paper {
     /// back, one with 1 KB.
     pub(super) const SYSTEMS: [(&str, [f64; 3]); 8] = [
         ("Opt. MBM (L2), 68040, 15", [44e-6, 47e-6, 215e-6]),
-        (
-            "Opt. MBM (L3), 68040, 15; 1 KB estimated",
-            [120e-6, 127e-6, 502e-6],
-        ),
+        ("Opt. MBM (L3), 68040, 15", [120e-6, 127e-6, 502e-6]),
         ("Soft MBM (L2), 68040, 15", [121e-6, 124e-6, 268e-6]),
         ("Soft MBM (L3), 68040, 15", [1857e-6, 1860e-6, 12580e-6]),
-        (
-            "Mach 3.0, DEC 3100, 14.3; 32 bytes and 1 KB estimated",
-            [95e-6, 98e-6, 268e-6],
-        ),
-        (
-            "V System, 68040, 15; null estimated",
-            [469e-6, 472e-6, 794e-6],
-        ),
+        ("Mach 3.0, DEC 3100, 14.3", [95e-6, 98e-6, 268e-6]),
+        ("V System, 68040, 15", [469e-6, 472e-6, 794e-6]),
         // Printed as 899, between 93 and 608.
-        (
-            "URPC, Firefly, 3; 32 bytes (printed: 899) and 1 KB estimated",
-            [93e-6, 99e-6, 608e-6],
-        ),
-        (
-            "LRPC, Firefly, 3; 32 bytes estimated",
-            [125e-6, 131e-6, 640e-6],
-        ),
+        ("URPC, Firefly, 3", [93e-6, 99e-6, 608e-6]),
+        ("LRPC, Firefly, 3", [125e-6, 131e-6, 640e-6]),
     ];
 }
 
@@ -89,27 +77,73 @@ const COLUMNS: [(&str, usize, Called); 3] = [
     ("1 KiB there", LARGE, Called::Large),
 ];
 
-/// Rows beside the calls; the fewest bytes of a message; whether they copy.
-const ROWS: &[(&str, System, u64, bool)] = &[
-    (REQUESTS, System::Request, 0, false),
-    ("pipe", System::Pipe, 8, true),
-    ("unix stream", System::UnixStream, 8, true),
-    ("unix seqpacket", System::UnixSeqpacket, 0, true),
-    ("tcp loopback", System::Tcp, 8, true),
+/// A row beside the calls.
+struct Other {
+    name: &'static str,
+    system: System,
+    /// The fewest bytes of a message.
+    least: u64,
+    copies: bool,
+    /// Of another library.
+    peer: bool,
+    /// A call with as many bytes there and back as ours, not a message each way.
+    calls: bool,
+}
+
+/// A message there and back by a system that copies it.
+const fn copied(name: &'static str, system: System, least: u64) -> Other {
+    Other {
+        name,
+        system,
+        least,
+        copies: true,
+        peer: false,
+        calls: false,
+    }
+}
+
+/// A call through another library.
+#[cfg(feature = "peers")]
+const fn called(name: &'static str, system: System) -> Other {
+    Other {
+        peer: true,
+        calls: true,
+        ..copied(name, system, 0)
+    }
+}
+
+const OTHERS: &[Other] = &[
+    Other {
+        copies: false,
+        ..copied(REQUESTS, System::Request, 0)
+    },
+    copied("pipe", System::Pipe, 8),
+    copied("unix stream", System::UnixStream, 8),
+    copied("unix seqpacket", System::UnixSeqpacket, 0),
+    copied("tcp loopback", System::Tcp, 8),
     #[cfg(feature = "peers")]
-    ("iceoryx2, publish and subscribe", System::Iceoryx, 8, false),
+    Other {
+        copies: false,
+        peer: true,
+        ..copied("iceoryx2, publish/subscribe", System::Iceoryx, 8)
+    },
+    #[cfg(feature = "peers")]
+    Other {
+        copies: false,
+        ..called("iceoryx2, request/response", System::IceoryxCall)
+    },
+    #[cfg(feature = "peers")]
+    called("Cap'n Proto RPC", System::Capnp),
+    #[cfg(feature = "peers")]
+    called("gRPC (tonic)", System::Tonic),
 ];
 
 fn run(context: &Context<'_>) -> Result<Outcome> {
     let effort = Effort::beside_others(context);
     let mut outcome = Outcome::default();
     if let Some(why) = context.lacks(Need::Peers) {
-        outcome.leave_out("iceoryx2", why);
+        outcome.leave_out("iceoryx2, Cap'n Proto RPC, gRPC", why);
     }
-    outcome.leave_out(
-        "Cap'n Proto RPC, gRPC, and iceoryx2's request and response",
-        "this program has no rows of them",
-    );
     let mut ways = vec![ASLEEP];
     match context.lacks(Need::Cpus(2)) {
         None => ways.push(POLLING),
@@ -117,7 +151,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     }
     context
         .progress
-        .begin(ways.len() * COLUMNS.len() * (ROWS.len() + 2) + 1);
+        .begin(ways.len() * COLUMNS.len() * (OTHERS.len() + 2) + 1);
     let mut found = Vec::new();
     for way in ways {
         let mut columns = Vec::new();
@@ -152,28 +186,48 @@ fn start(
     let mut lanes = Lanes::new();
     let calls = Calls::start(called, mode == Mode::Block, context.cpus)?;
     lanes.add(CALLS, Box::new(calls));
-    let case = |system, least: u64| Case {
+    let case = Case {
         mode,
-        protection: match system {
-            System::Request => Protection::Trusted,
-            _ => Protection::None,
-        },
         payload: Payload::Touched,
         pattern: Pattern::RoundTrip { one_way: false },
         placement,
-        ..Case::new(system, least.max(bytes as u64))
+        ..Case::new(System::Line, 8)
     };
     if id == POLLING.0 {
-        lanes.start(LINE, &case(System::Line, 8), context)?;
+        lanes.start(LINE, &case, context)?;
     }
-    for &(name, system, least, copies) in ROWS {
-        if !copies && system != System::Request && context.lacks(Need::Peers).is_some() {
+    for other in OTHERS {
+        if other.peer && context.lacks(Need::Peers).is_some() {
             continue;
         }
-        match lanes.start(name, &case(system, least), context) {
+        let case = Case {
+            system: other.system,
+            bytes: other.least.max(bytes as u64),
+            protection: match other.system {
+                System::Request => Protection::Trusted,
+                _ => Protection::None,
+            },
+            ..case.clone()
+        };
+        let case = match called {
+            _ if !other.calls => case,
+            Called::Small => Case {
+                payload: Payload::Untouched,
+                shape: Shape::Answered,
+                ..case
+            },
+            Called::Null | Called::Large => Case {
+                payload: Payload::Untouched,
+                ..case
+            },
+        };
+        match lanes.start(other.name, &case, context) {
             Ok(()) => {}
-            Err(error) if system == System::Request => return Err(error),
-            Err(error) => outcome.leave_out(format!("{name}, {column}, {id}"), error.to_string()),
+            Err(error) if other.system == System::Request => return Err(error),
+            Err(error) => {
+                let row = format!("{}, {column}, {id}", other.name);
+                outcome.leave_out(row, error.to_string());
+            }
         }
     }
     Ok(lanes)
@@ -344,7 +398,10 @@ fn printed() -> Table {
     for (name, figures) in paper::SYSTEMS {
         table.row(name, figures.map(Cell::paper));
     }
-    table
+    table.note(
+        "The paper estimates: 1 KB of Opt. MBM (L3); 32 bytes and 1 KB of Mach and URPC (whose 32 \
+         bytes it prints as 899); a null call of V; 32 bytes of LRPC.",
+    )
 }
 
 fn table(columns: &Columns, (id, title, ..): Way) -> Table {
@@ -358,7 +415,7 @@ fn table(columns: &Columns, (id, title, ..): Way) -> Table {
         "system",
         &heading,
     );
-    let others = ROWS.iter().map(|(name, ..)| *name);
+    let others = OTHERS.iter().map(|other| other.name);
     for row in [CALLS, LINE].into_iter().chain(others) {
         let cells: Vec<Cell> = columns
             .iter()
@@ -373,7 +430,19 @@ fn table(columns: &Columns, (id, title, ..): Way) -> Table {
             table.row(row, cells);
         }
     }
-    table.note("Beside our calls: the paper's, between processors that share an L2 cache.")
+    let calls = |(_, tracks): &(_, Vec<Track>)| {
+        let mut calls = OTHERS.iter().filter(|other| other.calls);
+        calls.any(|other| Track::find(tracks, other.name).is_some())
+    };
+    let peers = if columns.iter().any(calls) {
+        " The last three are calls by other libraries, with as many bytes each way as ours; those \
+         before them are a message there, and one of as many bytes back."
+    } else {
+        ""
+    };
+    table.note(format!(
+        "Beside our calls: the paper's, between processors that share an L2 cache.{peers}"
+    ))
 }
 
 type Found = [(Way, Vec<(&'static str, Vec<Track>)>)];
@@ -389,9 +458,9 @@ fn ratio(found: &Found, id: &str, column: &str, row: &str) -> Option<Beside> {
 fn fastest_copy(found: &Found, id: &str, column: &str) -> &'static str {
     let columns = found.iter().find(|((found, ..), _)| *found == id);
     let median = |row: &str| Some(track(&columns?.1, column, row)?.timed().median());
-    let copying = ROWS.iter().filter(|(.., copies)| *copies);
+    let copying = OTHERS.iter().filter(|other| other.copies);
     copying
-        .filter_map(|(name, ..)| Some((*name, median(name)?)))
+        .filter_map(|other| Some((other.name, median(other.name)?)))
         .min_by(|one, other| one.1.total_cmp(&other.1))
         .map_or("", |(name, _)| name)
 }

@@ -1,4 +1,5 @@
-//! iceoryx2: a publisher and a subscriber each way; for blocking an event, too.
+//! iceoryx2: a publisher and a subscriber each way; for blocking an event, too. Its
+//! requests and responses are in [`call`].
 //!
 //! The payload is written in the loaned sample and read in the received one.
 
@@ -16,8 +17,13 @@ use iceoryx2::prelude::*;
 
 use super::Endpoint;
 use super::memory::Spin;
+use super::portolan::parent;
 use crate::case::{Case, Mode, Payload};
 use crate::error::{MeasureError, Result};
+
+pub(crate) use call::IceoryxCall;
+
+mod call;
 
 type Service = ipc::Service;
 
@@ -26,8 +32,7 @@ const DEPTH: usize = 8;
 
 pub(crate) struct Iceoryx {
     ports: Ports,
-    /// For blocking: wakes the other side, and is woken by it.
-    event: Option<(Notifier<Service>, Listener<Service>)>,
+    event: Option<Event>,
     words: usize,
     count: u64,
     spin: Spin,
@@ -50,34 +55,16 @@ struct Pair<T: Debug + ZeroCopySend + 'static> {
 impl Iceoryx {
     /// `coordinator` is the process that both sides know; `ours` and `theirs` name the directions.
     fn new(case: &Case, coordinator: u32, ours: &str, theirs: &str) -> Result<Self> {
-        set_log_level(LogLevel::Fatal);
-        let node = NodeBuilder::new()
-            // Control-C is to end us, not to be noticed by a library at its leisure.
-            .signal_handling_mode(SignalHandlingMode::Disabled)
-            .create::<Service>()
-            .map_err(refused)?;
+        let node = node()?;
         let words = usize::try_from(case.bytes).expect("64-bit only") / size_of::<u64>();
-        let name = |way: &str| {
-            let row = format!("{} {} {:?}", case.name(), case.bytes, case.payload);
-            format!(
-                "portolan-bench/{coordinator}/{row}/{}/{way}",
-                case.mode.name()
-            )
-        };
-        let (ours, theirs) = (name(ours), name(theirs));
+        let [ours, theirs] = [ours, theirs].map(|way| name(case, coordinator, way));
         let ports = match case.payload {
             Payload::Touched => Ports::Touched(Pair::new(&node, &ours, &theirs, words)?),
             Payload::Untouched => Ports::Untouched(Pair::new(&node, &ours, &theirs, words)?),
         };
-        let event = match case.mode {
-            Mode::Poll => None,
-            Mode::Block | Mode::Monitor | Mode::Upcall => {
-                Some((notifier(&node, &ours)?, listener(&node, &theirs)?))
-            }
-        };
         Ok(Self {
             ports,
-            event,
+            event: event(case, &node, &ours, &theirs)?,
             words,
             count: 0,
             spin: Spin::new(case),
@@ -123,30 +110,61 @@ impl<T: Debug + ZeroCopySend + 'static> Pair<T> {
 
     /// Waits for a sample and lets `read` have it.
     #[inline(always)]
-    fn receive(
-        &self,
-        spin: Spin,
-        listener: Option<&Listener<Service>>,
-        mut read: impl FnMut(&[T]),
-    ) -> Result<()> {
-        let mut outcome = Ok(());
-        spin.until(|| match self.subscriber.receive() {
-            Ok(Some(sample)) => {
-                read(&sample);
-                true
-            }
-            Ok(None) => {
-                let woken = listener.map_or(Ok(0), |listener| listener.blocking_wait(|_| {}));
-                outcome = woken.map(|_| ()).map_err(refused);
-                outcome.is_err()
-            }
-            Err(error) => {
-                outcome = Err(refused(error));
-                true
-            }
-        });
-        outcome
+    fn receive(&self, spin: Spin, event: Option<&Event>, read: impl FnOnce(&[T])) -> Result<()> {
+        let sample = wait(spin, event, || self.subscriber.receive().map_err(refused))?;
+        read(&sample);
+        Ok(())
     }
+}
+
+fn node() -> Result<Node<Service>> {
+    set_log_level(LogLevel::Fatal);
+    NodeBuilder::new()
+        // Control-C is to end us, not to be noticed by a library at its leisure.
+        .signal_handling_mode(SignalHandlingMode::Disabled)
+        .create::<Service>()
+        .map_err(refused)
+}
+
+/// What both sides of a row call one of its services.
+fn name(case: &Case, coordinator: u32, part: &str) -> String {
+    let row = format!("{} {} {:?}", case.name(), case.bytes, case.payload);
+    let mode = case.mode.name();
+    format!("portolan-bench/{coordinator}/{row}/{mode}/{part}")
+}
+
+/// What wakes a side that sleeps.
+type Event = (Notifier<Service>, Listener<Service>);
+
+/// Where sides sleep: one that wakes the other, and one that is woken.
+fn event(case: &Case, node: &Node<Service>, ours: &str, theirs: &str) -> Result<Option<Event>> {
+    Ok(match case.mode {
+        Mode::Poll => None,
+        Mode::Block | Mode::Monitor | Mode::Upcall => {
+            Some((notifier(node, ours)?, listener(node, theirs)?))
+        }
+    })
+}
+
+/// Looks until there is something to be had, or sleeps between looks.
+#[inline(always)]
+fn wait<T>(
+    spin: Spin,
+    event: Option<&Event>,
+    mut look: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let mut found = None;
+    spin.until(|| {
+        let looked = look().and_then(|looked| {
+            if let (None, Some((_, listener))) = (&looked, event) {
+                listener.blocking_wait(|_| {}).map_err(refused)?;
+            }
+            Ok(looked)
+        });
+        found = looked.transpose();
+        found.is_some()
+    });
+    found.expect("it was waited for")
 }
 
 fn notifier(node: &Node<Service>, name: &str) -> Result<Notifier<Service>> {
@@ -194,9 +212,7 @@ impl Endpoint for Iceoryx {
     }
 
     fn attach(case: &Case, _seat: u32, _descriptors: Vec<OwnedFd>) -> Result<Self> {
-        let coordinator = rustix::process::getppid().ok_or(MeasureError::NoCoordinator)?;
-        let coordinator = coordinator.as_raw_nonzero().get().unsigned_abs();
-        Self::new(case, coordinator, "back", "there")
+        Self::new(case, parent()?, "back", "there")
     }
 
     #[inline(always)]
@@ -215,16 +231,16 @@ impl Endpoint for Iceoryx {
 
     #[inline(always)]
     fn receive(&mut self) -> Result<()> {
-        let listener = self.event.as_ref().map(|(_, listener)| listener);
+        let event = self.event.as_ref();
         match &self.ports {
-            Ports::Touched(pair) => pair.receive(self.spin, listener, |words| {
+            Ports::Touched(pair) => pair.receive(self.spin, event, |words| {
                 black_box(
                     words
                         .iter()
                         .fold(0_u64, |sum, word| sum.wrapping_add(*word)),
                 );
             }),
-            Ports::Untouched(pair) => pair.receive(self.spin, listener, |words| {
+            Ports::Untouched(pair) => pair.receive(self.spin, event, |words| {
                 black_box(words.as_ptr());
             }),
         }

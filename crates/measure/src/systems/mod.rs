@@ -4,8 +4,12 @@
 //! [`System`](crate::case::System), a file here, a line in [`with_endpoint`], and
 //! its rows in the plans of the programs.
 
+#[cfg(feature = "peers")]
+mod answer;
 mod buffer;
 mod call;
+#[cfg(feature = "peers")]
+mod capnp;
 mod channel;
 mod futex;
 #[cfg(feature = "peers")]
@@ -14,6 +18,8 @@ mod line;
 mod marshal;
 mod memory;
 mod mqueue;
+#[cfg(feature = "peers")]
+mod over_socket;
 mod pipe;
 mod portolan;
 mod ring;
@@ -21,18 +27,24 @@ mod signal;
 mod socket;
 mod stream;
 mod sysv;
+#[cfg(feature = "peers")]
+mod tonic;
 
 use std::os::fd::OwnedFd;
 
 pub(crate) use buffer::Buffer;
 pub(crate) use call::Call;
+#[cfg(feature = "peers")]
+pub(crate) use capnp::Capnp;
 pub(crate) use channel::Channel;
 pub(crate) use futex::Futex;
 #[cfg(feature = "peers")]
-pub(crate) use iceoryx::Iceoryx;
+pub(crate) use iceoryx::{Iceoryx, IceoryxCall};
 pub(crate) use line::Line;
 pub(crate) use marshal::Marshal;
 pub(crate) use mqueue::MessageQueue;
+#[cfg(feature = "peers")]
+pub(crate) use over_socket::OverSocket;
 pub(crate) use pipe::Pipe;
 pub(crate) use portolan::{Portolan, Request, host_idle, join_idle};
 pub use portolan::{domain_of, extents};
@@ -40,6 +52,8 @@ pub(crate) use ring::Ring;
 pub(crate) use signal::Signal;
 pub(crate) use socket::Socket;
 pub(crate) use sysv::SystemV;
+#[cfg(feature = "peers")]
+pub(crate) use tonic::Tonic;
 
 use crate::case::Case;
 use crate::error::Result;
@@ -110,6 +124,12 @@ macro_rules! with_endpoint {
             System::Channel => with!(s::Channel),
             #[cfg(feature = "peers")]
             System::Iceoryx => with!(s::Iceoryx),
+            #[cfg(feature = "peers")]
+            System::IceoryxCall => with!(s::IceoryxCall),
+            #[cfg(feature = "peers")]
+            System::Capnp => with!(s::OverSocket<s::Capnp>),
+            #[cfg(feature = "peers")]
+            System::Tonic => with!(s::OverSocket<s::Tonic>),
         }
     }};
 }
