@@ -208,6 +208,13 @@ impl Header {
         ]
     }
 
+    /// The flags in words, whatever else they say.
+    #[inline]
+    pub const fn flags(words: [u64; 2]) -> Flags {
+        let [low, ..] = words[1].to_le_bytes();
+        Flags(low >> 4)
+    }
+
     /// From words; and the checksum. `None` if there is no such kind.
     #[inline]
     pub const fn unpack(words: [u64; 2]) -> Option<(Self, u32)> {

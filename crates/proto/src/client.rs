@@ -332,7 +332,7 @@ impl Client {
         link: &mut L,
         header: Header,
         number: u64,
-        body: &[u8],
+        body: &mut Vec<u8>,
     ) -> Result<(), Misbehaved> {
         let what = header.what;
         let status = Status::unpack(what).ok_or(Misbehaved::Status { what })?;
@@ -345,8 +345,7 @@ impl Client {
         }
         place.arrived = true;
         if !header.flags.has(Flags::PIECE) {
-            place.body.clear();
-            place.body.extend_from_slice(body);
+            std::mem::swap(&mut place.body, body);
             self.end(at, Outcome::Answered(status));
             return Ok(());
         }
@@ -496,7 +495,7 @@ impl Client {
             behind: u8::try_from(behind).unwrap_or(u8::MAX),
             ..plain(kind)
         };
-        self.end.send(link, header, number, &[body, &[]]);
+        self.end.send(link, header, number, &[], body);
     }
 }
 
@@ -518,7 +517,7 @@ impl Side for Client {
         link: &mut L,
         header: Header,
         number: u64,
-        body: &[u8],
+        body: &mut Vec<u8>,
     ) -> Result<(), Misbehaved> {
         let kind = header.kind;
         let len = body.len();

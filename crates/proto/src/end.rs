@@ -1,8 +1,8 @@
 //! What client and server do alike: packets are read, judged and sent.
 
 use crate::assembly::pieces;
-use crate::packet::{Seal, head, open};
-use crate::{Closed, Link, Misbehaved, Settings, Time};
+use crate::packet::{Seal, Unsealed, check};
+use crate::{Arrived, Closed, Link, Misbehaved, Settings, Time};
 use portolan_abi::rpc::{Flags, Header, Kind};
 
 /// One end of a connection, whichever.
@@ -30,14 +30,14 @@ pub(crate) trait Side {
     /// A number near those that may come.
     fn near(&self) -> u64;
 
-    /// Does what a packet asks for.
+    /// Does what a packet asks for. It may take the body, and leave other memory.
     fn handle<L: Link + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
         header: Header,
         number: u64,
-        body: &[u8],
+        body: &mut Vec<u8>,
     ) -> Result<(), Misbehaved>;
 
     /// Many packets in a row were damaged.
@@ -74,10 +74,18 @@ impl End {
         link: &mut L,
         header: Header,
         number: u64,
-        parts: &[&[u8]; 2],
+        place: &[u8],
+        body: &[u8],
     ) {
-        let head = head(&self.key, link.position(), header, number, parts);
-        link.send_parts(&[&head, parts[0], parts[1]], &mut self.outbox);
+        let packet = Unsealed {
+            key: &self.key,
+            position: link.position(),
+            header,
+            number,
+            place,
+            body,
+        };
+        link.send_unsealed(&packet, &mut self.outbox);
     }
 
     /// Sends a message whole, if a packet holds it; if not, the pieces of it that are named.
@@ -91,14 +99,14 @@ impl End {
         (first, bits): (u32, u64),
     ) {
         if message.len() <= self.settings.whole() {
-            self.send(link, header, number, &[message, &[]]);
+            self.send(link, header, number, &[], message);
             return;
         }
         let flags = header.flags.with(Flags::PIECE);
         let header = Header { flags, ..header };
         let settings = self.settings;
         for (place, bytes) in pieces(&settings, message, first, bits) {
-            self.send(link, header, number, &[&place.to_le_bytes()[..], bytes]);
+            self.send(link, header, number, &place.to_le_bytes(), bytes);
         }
     }
 }
@@ -114,19 +122,19 @@ pub(crate) fn poll<S: Side, L: Link + ?Sized>(
     if let Some(closed) = end.closed {
         return Err(closed);
     }
-    let mut packet = std::mem::take(&mut end.inbox);
-    let position = link.receive(&mut packet);
-    let handled = match position {
-        Some(position) => read(side, now, link, position, &packet),
+    let mut body = std::mem::take(&mut end.inbox);
+    let arrived = link.receive_summed(&mut body);
+    let handled = match &arrived {
+        Some(arrived) => read(side, now, link, arrived, &mut body),
         None => Ok(()),
     };
-    side.end().inbox = packet;
+    side.end().inbox = body;
     if let Err(why) = handled {
         side.bye(link);
         side.shut(why.into());
         return Err(why.into());
     }
-    side.end().closed.map_or(Ok(position.is_some()), Err)
+    side.end().closed.map_or(Ok(arrived.is_some()), Err)
 }
 
 #[inline]
@@ -134,12 +142,18 @@ fn read<S: Side, L: Link + ?Sized>(
     side: &mut S,
     now: Time,
     link: &mut L,
-    position: u64,
-    packet: &[u8],
+    &Arrived {
+        position,
+        head,
+        sum,
+    }: &Arrived,
+    body: &mut Vec<u8>,
 ) -> Result<(), Misbehaved> {
     let near = side.near();
     let end = side.end();
-    if let Ok((header, number, body)) = open(&end.key, position, near, packet) {
+    if let Some(head) = head
+        && let Ok((header, number)) = check(&end.key, position, near, head, body, sum)
+    {
         end.in_a_row = 0;
         return side.handle(now, link, header, number, body);
     }

@@ -1,5 +1,8 @@
 //! What the transport stands on.
 
+use crate::packet::{Unsealed, behead, summed};
+use portolan_abi::rpc::HEADER_BYTES;
+use portolan_abi::sum;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -16,19 +19,52 @@ pub trait Link {
     /// Sends a packet, or loses it.
     fn send(&mut self, packet: &[u8]);
 
-    /// As [`Link::send`], of a packet whose parts lie apart. `spare` is memory in which they
+    /// As [`Link::send`], of a packet that is sealed on its way. `spare` is memory in which it
     /// may be put together.
-    fn send_parts(&mut self, parts: &[&[u8]; 3], spare: &mut Vec<u8>) {
-        spare.clear();
-        for part in parts {
-            spare.extend_from_slice(part);
-        }
+    fn send_unsealed(&mut self, packet: &Unsealed<'_>, spare: &mut Vec<u8>) {
+        let sum = if packet.is_summed() {
+            sum::of(packet.body())
+        } else {
+            0
+        };
+        packet.write(sum, spare);
         self.send(spare);
     }
 
     /// The next packet, in place of what `packet` holds, and its position; `None` if there is
     /// none now.
     fn receive(&mut self, packet: &mut Vec<u8>) -> Option<u64>;
+
+    /// As [`Link::receive`], with the packet's head apart from its body, and summed on its way.
+    fn receive_summed(&mut self, body: &mut Vec<u8>) -> Option<Arrived> {
+        let position = self.receive(body)?;
+        Some(Arrived::of(position, body, sum::of))
+    }
+}
+
+/// A packet that has come: all but its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Its position.
+    pub position: u64,
+    /// The words before the body; `None` if it is too short to have any.
+    pub head: Option<[u64; 2]>,
+    /// The sum of what is summed of the body ([`summed`]).
+    pub sum: u64,
+}
+
+impl Arrived {
+    /// Of a whole packet, of which the body is left, summed by `sum`.
+    pub fn of(position: u64, packet: &mut Vec<u8>, sum: impl FnOnce(&[u8]) -> u64) -> Self {
+        let head = behead(packet).map(|(head, _)| head);
+        packet.drain(..packet.len().min(HEADER_BYTES));
+        let covered = head.and_then(|head| summed(head, packet));
+        Self {
+            position,
+            head,
+            sum: covered.map_or(0, sum),
+        }
+    }
 }
 
 impl<L: Link + ?Sized> Link for &mut L {
@@ -40,12 +76,16 @@ impl<L: Link + ?Sized> Link for &mut L {
         (**self).send(packet);
     }
 
-    fn send_parts(&mut self, parts: &[&[u8]; 3], spare: &mut Vec<u8>) {
-        (**self).send_parts(parts, spare);
+    fn send_unsealed(&mut self, packet: &Unsealed<'_>, spare: &mut Vec<u8>) {
+        (**self).send_unsealed(packet, spare);
     }
 
     fn receive(&mut self, packet: &mut Vec<u8>) -> Option<u64> {
         (**self).receive(packet)
+    }
+
+    fn receive_summed(&mut self, body: &mut Vec<u8>) -> Option<Arrived> {
+        (**self).receive_summed(body)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Packets are sealed with a checksum, and opened (T1).
 
-use portolan_abi::rpc::{HEADER_BYTES, Header, expand, low_24};
-use portolan_abi::sum::{self, Sum};
+use portolan_abi::rpc::{Flags, HEADER_BYTES, Header, PIECE_BYTES, expand, low_24};
+use portolan_abi::sum;
 
 /// What goes into the checksums of one connection beside position and content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,55 +70,121 @@ pub enum Damaged {
 /// let header = Header { kind: Kind::Call, flags: Flags(0), what: 5, number: 0, behind: 0, when: 0 };
 /// let (key, position, number) = (Seal::new(1, 1), 17, 3);
 /// let mut packet = Vec::new();
-/// seal(&key, position, header, number, &[b"argu", b"ments"], &mut packet);
+/// seal(&key, position, header, number, b"arguments", &mut packet);
 /// let opened = open(&key, position, number, &packet).unwrap();
 /// assert_eq!((opened.1, opened.2), (number, &b"arguments"[..]));
 /// assert!(open(&key, position + 1, number, &packet).is_err());
 /// assert!(open(&Seal::new(1, 2), position, number, &packet).is_err());
 /// ```
-#[inline]
 pub fn seal(
     key: &Seal,
     position: u64,
     header: Header,
     number: u64,
-    parts: &[&[u8]; 2],
+    body: &[u8],
     out: &mut Vec<u8>,
 ) {
-    let head = head(key, position, header, number, parts);
-    out.clear();
-    for part in [&head, parts[0], parts[1]] {
-        out.extend_from_slice(part);
+    let (place, body) = apart(header.flags, body);
+    let unsealed = Unsealed {
+        key,
+        position,
+        header,
+        number,
+        place,
+        body,
+    };
+    unsealed.write(sum_of(header.flags, body), out);
+}
+
+/// A packet without its checksum: whoever copies its body makes that.
+#[derive(Debug)]
+pub struct Unsealed<'a> {
+    pub(crate) key: &'a Seal,
+    pub(crate) position: u64,
+    pub(crate) header: Header,
+    pub(crate) number: u64,
+    pub(crate) place: &'a [u8],
+    pub(crate) body: &'a [u8],
+}
+
+impl Unsealed<'_> {
+    /// What lies between its head and its body: of a piece, its place in the whole.
+    #[inline]
+    pub fn place(&self) -> &[u8] {
+        self.place
+    }
+
+    /// Its body.
+    #[inline]
+    pub fn body(&self) -> &[u8] {
+        self.body
+    }
+
+    /// Whether its body has a sum; if not, any will do.
+    #[inline]
+    pub fn is_summed(&self) -> bool {
+        !self.header.flags.has(Flags::UNCHECKED)
+    }
+
+    /// The words before all else, for a body of this sum ([`portolan_abi::sum::of`]).
+    #[inline]
+    pub fn head(&self, sum: u64) -> [u64; 2] {
+        let mut header = self.header;
+        header.number = low_24(self.number);
+        let len = self.place.len() + self.body.len();
+        let at = self.place;
+        header.pack(checksum(
+            self.key,
+            self.position,
+            header,
+            self.number,
+            len,
+            at,
+            sum,
+        ))
+    }
+
+    /// Writes it to `out`, in place of what was there.
+    pub fn write(&self, sum: u64, out: &mut Vec<u8>) {
+        let head: [u8; HEADER_BYTES] = words(self.head(sum));
+        out.clear();
+        for part in [&head, self.place, self.body] {
+            out.extend_from_slice(part);
+        }
     }
 }
 
-/// The words of a packet before its body, which is `parts` one after the other.
+/// What is summed of the body of a packet with such a head: nothing, or all that it carries.
+///
+/// `None` if it is no head.
 #[inline]
-pub(crate) fn head(
-    key: &Seal,
-    position: u64,
-    mut header: Header,
-    number: u64,
-    parts: &[&[u8]; 2],
-) -> [u8; HEADER_BYTES] {
-    header.number = low_24(number);
-    let len = parts[0].len() + parts[1].len();
-    let [w0, w1] = header.pack(checksum(key, position, header, number, len, || {
-        match parts {
-            [[], body] | [body, []] => sum::of(body),
-            [first, second] if first.len().is_multiple_of(8) => {
-                let mut sum = Sum::new();
-                sum.bytes(first);
-                sum.bytes(second);
-                sum.fold()
-            }
-            // Nobody in a hurry sends such.
-            parts => sum::of(&parts.concat()),
-        }
-    }));
-    words([w0, w1])
+pub fn summed(head: [u64; 2], body: &[u8]) -> Option<&[u8]> {
+    let (header, _) = Header::unpack(head)?;
+    let (_, summed) = apart(header.flags, body);
+    Some(if header.flags.has(Flags::UNCHECKED) {
+        &[]
+    } else {
+        summed
+    })
 }
 
+/// A body's place, if it is that of a piece, and the rest.
+#[inline]
+fn apart(flags: Flags, body: &[u8]) -> (&[u8], &[u8]) {
+    if flags.has(Flags::PIECE) {
+        return body.split_at(body.len().min(PIECE_BYTES));
+    }
+    (&[], body)
+}
+
+fn sum_of(flags: Flags, body: &[u8]) -> u64 {
+    if flags.has(Flags::UNCHECKED) {
+        return 0;
+    }
+    sum::of(body)
+}
+
+/// The checksum of a packet whose body has this sum.
 #[inline]
 fn checksum(
     key: &Seal,
@@ -126,12 +192,16 @@ fn checksum(
     header: Header,
     number: u64,
     len: usize,
-    body: impl FnOnce() -> u64,
+    place: &[u8],
+    sum: u64,
 ) -> u32 {
-    let unchecked = header.flags.has(portolan_abi::rpc::Flags::UNCHECKED);
-    let sum = if unchecked { 0 } else { body() };
+    let unchecked = header.flags.has(Flags::UNCHECKED);
+    let sum = if unchecked { 0 } else { sum };
     let [w0, w1] = header.pack(0);
-    let sum = sum::with(sum, [w0, w1, len as u64]);
+    let sum = match word(place, 0) {
+        Some(place) if !unchecked => sum::with(sum, [w0, w1, len as u64, place]),
+        _ => sum::with(sum, [w0, w1, len as u64]),
+    };
     sum::finish(position, sum) ^ key.of(&header, number)
 }
 
@@ -140,31 +210,47 @@ fn checksum(
 /// # Errors
 ///
 /// [`Damaged`]: whoever receives it drops it.
-#[inline]
 pub fn open<'p>(
     key: &Seal,
     position: u64,
     near: u64,
     packet: &'p [u8],
 ) -> Result<(Header, u64, &'p [u8]), Damaged> {
-    let Some((words, body)) = packet.split_first_chunk::<HEADER_BYTES>() else {
-        return Err(Damaged::Short { len: packet.len() });
-    };
-    let (Some(w0), Some(w1)) = (word(words, 0), word(words, 8)) else {
-        return Err(Damaged::Short { len: packet.len() });
-    };
-    let (header, found) = Header::unpack([w0, w1]).ok_or(Damaged::Kind)?;
+    let (head, body) = behead(packet).ok_or(Damaged::Short { len: packet.len() })?;
+    let sum = summed(head, body).map_or(0, sum::of);
+    let (header, number) = check(key, position, near, head, body, sum)?;
+    Ok((header, number, body))
+}
+
+/// A packet's head, and the rest.
+#[inline]
+pub(crate) fn behead(packet: &[u8]) -> Option<([u64; 2], &[u8])> {
+    let (head, body) = packet.split_first_chunk::<HEADER_BYTES>()?;
+    Some(([word(head, 0)?, word(head, 8)?], body))
+}
+
+/// As [`open`], of a packet whose body has this sum.
+#[inline]
+pub(crate) fn check(
+    key: &Seal,
+    position: u64,
+    near: u64,
+    head: [u64; 2],
+    body: &[u8],
+    sum: u64,
+) -> Result<(Header, u64), Damaged> {
+    let (header, found) = Header::unpack(head).ok_or(Damaged::Kind)?;
     let number = if header.kind.is_greeting() {
         u64::from(header.number)
     } else {
         expand(header.number, near)
     };
-    let sum = || sum::of(body);
-    let expected = checksum(key, position, header, number, body.len(), sum);
+    let (place, _) = apart(header.flags, body);
+    let expected = checksum(key, position, header, number, body.len(), place, sum);
     if found != expected {
         return Err(Damaged::Checksum { found, expected });
     }
-    Ok((header, number, body))
+    Ok((header, number))
 }
 
 /// The word at byte `at`, if there is one.

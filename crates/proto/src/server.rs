@@ -204,7 +204,7 @@ impl Server {
         link: &mut L,
         header: Header,
         number: u64,
-        body: &[u8],
+        body: &mut Vec<u8>,
     ) -> Result<(), Misbehaved> {
         self.raise_floor_behind(header, number)?;
         if number < self.next {
@@ -245,8 +245,7 @@ impl Server {
                 Progress::Known | Progress::Waiting => {}
             }
         } else {
-            entry.body.clear();
-            entry.body.extend_from_slice(body);
+            std::mem::swap(&mut entry.body, body);
             entry.assembly.clear();
             entry.stage = Stage::Ready;
         }
@@ -372,7 +371,7 @@ impl Server {
             when,
             ..plain(kind)
         };
-        self.end.send(link, header, number, &[body, &[]]);
+        self.end.send(link, header, number, &[], body);
     }
 }
 
@@ -394,7 +393,7 @@ impl Side for Server {
         link: &mut L,
         header: Header,
         number: u64,
-        body: &[u8],
+        body: &mut Vec<u8>,
     ) -> Result<(), Misbehaved> {
         let kind = header.kind;
         let len = body.len();

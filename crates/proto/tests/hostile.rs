@@ -25,14 +25,7 @@ fn settings() -> Settings {
 fn honest_looking(link: &Pipe, header: Header, number: u64, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let key = Seal::new(SESSION, INCARNATION);
-    seal(
-        &key,
-        link.position(),
-        header,
-        number,
-        &[body, &[]],
-        &mut out,
-    );
+    seal(&key, link.position(), header, number, body, &mut out);
     out
 }
 

@@ -157,7 +157,7 @@ impl World {
             from.position(),
             header,
             number,
-            &[&body, &[]],
+            &body,
             &mut packet,
         );
         from.send(&packet);

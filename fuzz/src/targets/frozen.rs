@@ -69,7 +69,7 @@ fn say(link: &mut Pipe, session: u64, kind: Kind, number: u64, body: &[u8]) {
         link.position(),
         header,
         number,
-        &[body, &[]],
+        body,
         &mut packet,
     );
     link.send(&packet);

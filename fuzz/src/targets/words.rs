@@ -12,7 +12,7 @@ use portolan_abi::rpc::{self, Header};
 use portolan_abi::signal::{self, Block};
 use portolan_abi::slot::{Meta, SlotState};
 use portolan_abi::space::{HostWord, SpaceStatus};
-use portolan_abi::sum::{self, Sum};
+use portolan_abi::sum;
 use portolan_abi::thread::Wait;
 use portolan_abi::trace::{EventState, EventWords, TraceSwitch};
 use portolan_shm::bulk::summed;
@@ -41,10 +41,9 @@ fn records(data: &[u8]) {
 fn sums(data: &[u8]) {
     let words: Vec<_> = data.chunks(8).map(|_| AtomicU64::new(0)).collect();
     let mut copy = vec![0; data.len()];
-    let (mut there, mut back) = (Sum::new(), Sum::new());
-    summed::store(&words, data, &mut there);
-    summed::load(&words, &mut copy, &mut back);
-    let sums = [sum::of(data), summed::fold(&there), back.fold()];
+    let there = summed::store(&words, data);
+    let back = summed::load(&words, &mut copy);
+    let sums = [sum::of(data), there, back];
     assert_eq!((sums, &copy[..]), ([sums[0]; 3], data));
 }
 

@@ -8,12 +8,18 @@ use std::hint::black_box;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 
-use portolan_abi::sum::{self, Sum};
+use portolan_abi::channel::UNIT_HEAD_WORDS;
+use portolan_abi::limits::LINE;
+use portolan_abi::rpc::HEADER_BYTES;
+use portolan_abi::sum;
 use portolan_shm::bulk::{self, summed};
 
 use super::Endpoint;
 use crate::case::{Case, System, Temper};
 use crate::error::{MeasureError, Result};
+
+/// Bytes of a unit before a call's, in the line that it begins: its own head, and the packet's.
+const HEADS: usize = 8 * UNIT_HEAD_WORDS + HEADER_BYTES;
 
 /// Buffers of each kind together, in cold rows: beyond any cache.
 const COLD: usize = 128 << 20;
@@ -23,6 +29,8 @@ pub(crate) struct Marshal {
     from: Vec<u8>,
     channel: Vec<AtomicU64>,
     to: Vec<u8>,
+    /// Words of the channel's memory before what is used of it.
+    skipped: usize,
     bytes: usize,
     /// Which buffer is next.
     next: usize,
@@ -37,10 +45,14 @@ impl Endpoint for Marshal {
             Temper::Cold => COLD.div_ceil(bytes),
         };
         let all = bytes * buffers;
+        let words = all.div_ceil(8) + LINE / 8;
+        let channel: Vec<_> = (0..words).map(|_| AtomicU64::new(1)).collect();
+        let begin = channel.as_ptr().addr() % LINE;
         let end = Self {
             from: vec![7; all],
-            channel: (0..all.div_ceil(8)).map(|_| AtomicU64::new(1)).collect(),
+            channel,
             to: vec![1; all],
+            skipped: (LINE + HEADS - begin) % LINE / 8,
             bytes,
             next: 0,
             sum: case.system == System::Marshal { sum: true },
@@ -53,6 +65,7 @@ impl Endpoint for Marshal {
             from: Vec::new(),
             channel: Vec::new(),
             to: Vec::new(),
+            skipped: 0,
             bytes: 0,
             next: 0,
             sum: false,
@@ -71,15 +84,13 @@ impl Endpoint for Marshal {
             0
         };
         let from = &self.from[at..at + self.bytes];
-        let channel = &self.channel[at / 8..(at + self.bytes) / 8];
+        let channel = &self.channel[self.skipped + at / 8..][..self.bytes / 8];
         let to = &mut self.to[at..at + self.bytes];
         if self.sum {
             let position = black_box(at as u64);
-            let (mut sent, mut came) = (Sum::new(), Sum::new());
-            summed::store(channel, from, &mut sent);
-            let sent = sum::finish(position, summed::fold(&sent));
-            summed::load(channel, to, &mut came);
-            if sent != sum::finish(position, summed::fold(&came)) {
+            let sent = sum::finish(position, summed::store(channel, from));
+            let came = sum::finish(position, summed::load(channel, to));
+            if sent != came {
                 return Err(MeasureError::Gone);
             }
         } else {

@@ -148,6 +148,23 @@ impl Writer {
         Ok(self.written(position))
     }
 
+    /// As [`Self::write`], of a message of `len` bytes that `copy` puts at the beginning of the
+    /// words; `false` if it does not fit a unit. Waits for nobody.
+    #[inline]
+    pub(crate) fn write_with(
+        &mut self,
+        len: usize,
+        copy: impl FnOnce(&[AtomicU64]),
+    ) -> Result<bool, WriteError> {
+        self.present()?;
+        self.finish_begun();
+        match self.ring.channel().write_with(&mut self.pen, len, copy) {
+            Some(finished) => self.owe(finished?),
+            None => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Where the message that was just written begins.
     #[inline]
     fn written(&self, before: u64) -> u64 {

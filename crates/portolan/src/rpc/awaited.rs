@@ -19,9 +19,10 @@ use super::client::{Connection, Inner, Pending, SOON, Stub};
 use super::error::RpcError;
 use super::link::{self, Inlet, LinkState};
 use super::method::{self, Method};
+use super::schema::Schema;
+use super::wire::Pack;
 use crate::Deadline;
 use portolan_proto::{Call, CallId, Flags, NotCalled, Outcome, Status, Time};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -99,13 +100,13 @@ impl<R> Unpin for Awaited<R> {}
 
 impl Stub {
     /// Calls a method, to be awaited. Of a one-way method the future ends when it is under way.
-    pub fn call_async<A: Serialize + ?Sized, R: DeserializeOwned>(
+    pub fn call_async<A: Pack, R: Schema + DeserializeOwned>(
         &self,
         method: &'static Method,
         arguments: &A,
     ) -> Awaited<R> {
         let (step, call) = match self.prepare(method, arguments) {
-            Ok((body, call)) => (Step::ToBegin(body), call),
+            Ok((body, call, _)) => (Step::ToBegin(body), call),
             Err(error) => (Step::Failed(error), Call::new(method.id())),
         };
         let pending = Pending {
@@ -119,7 +120,7 @@ impl Stub {
     }
 }
 
-impl<R: DeserializeOwned> IntoFuture for Pending<R> {
+impl<R: Schema + DeserializeOwned> IntoFuture for Pending<R> {
     type Output = Result<R, RpcError>;
     type IntoFuture = Awaited<R>;
 
@@ -128,7 +129,7 @@ impl<R: DeserializeOwned> IntoFuture for Pending<R> {
     }
 }
 
-impl<R: DeserializeOwned> Future for Awaited<R> {
+impl<R: Schema + DeserializeOwned> Future for Awaited<R> {
     type Output = Result<R, RpcError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -162,7 +163,7 @@ impl<R> Awaited<R> {
     fn describe(&mut self) {
         self.describing = true;
         match self.pending.stub.prepare(&Method::describe(), &()) {
-            Ok((body, call)) => {
+            Ok((body, call, _)) => {
                 self.pending.call = call;
                 self.step = Step::ToBegin(body);
             }

@@ -2,17 +2,18 @@
 
 use super::awaited::Waiters;
 use super::error::RpcError;
-use super::link::{self, Ends, Inlet, LinkState, Source, Ways};
+use super::link::{self, EAGER, Ends, Inlet, LOOKS, LinkState, Source, Ways};
 use super::method::{self, Method, pack};
 use super::parcel::{self, Parcels};
+use super::schema::Schema;
 use super::sharing::Sharing;
 use super::turnstile::Turnstile;
+use super::wire::Pack;
 use crate::Deadline;
 use crate::channel::Interrupter;
 use crate::port::SendRight;
 use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Status, Time};
 use portolan_shm::mark;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 use std::sync::{Arc, MutexGuard};
@@ -50,12 +51,6 @@ pub(super) struct Inner {
     begun: Time,
 }
 
-/// Looks for an answer before a caller waits in earnest: about as long as ten of the
-/// shortest calls take.
-const LOOKS: u32 = 256;
-/// The first looks are made without a pause.
-const EAGER: u32 = 64;
-
 /// Looks again so soon whether a server that has left is dead or moving.
 pub(super) const SOON: Duration = Duration::from_millis(20);
 
@@ -75,14 +70,14 @@ impl Stub {
     ///
     /// [`RpcError`].
     #[inline]
-    pub fn call<A: Serialize + ?Sized, R: DeserializeOwned>(
+    pub fn call<A: Pack, R: Schema + DeserializeOwned>(
         &self,
         method: &Method,
         arguments: &A,
     ) -> Result<R, RpcError> {
         let connection = &*self.connection;
-        let (mut body, call) = self.prepare(method, arguments)?;
-        let (inner, begun) = connection.begin(connection.lock(), call, &mut body);
+        let (mut body, call, now) = self.prepare(method, arguments)?;
+        let (inner, begun) = connection.begin(connection.lock(), now, call, &mut body);
         let outcome = connection.outcome(inner, begun?, call.deadline, &mut body)?;
         let result = self.result(method, outcome, &body);
         method::spare(body);
@@ -94,14 +89,14 @@ impl Stub {
     /// # Errors
     ///
     /// [`RpcError`].
-    pub fn start<A: Serialize + ?Sized, R: DeserializeOwned>(
+    pub fn start<A: Pack, R: Schema + DeserializeOwned>(
         &self,
         method: &'static Method,
         arguments: &A,
     ) -> Result<Pending<R>, RpcError> {
-        let (mut body, call) = self.prepare(method, arguments)?;
+        let (mut body, call, now) = self.prepare(method, arguments)?;
         let connection = &*self.connection;
-        let (inner, begun) = connection.begin(connection.lock(), call, &mut body);
+        let (inner, begun) = connection.begin(connection.lock(), now, call, &mut body);
         drop(inner);
         Ok(Pending {
             stub: self.clone(),
@@ -117,14 +112,10 @@ impl Stub {
     /// # Errors
     ///
     /// [`RpcError`].
-    pub fn post<A: Serialize + ?Sized>(
-        &self,
-        method: &Method,
-        arguments: &A,
-    ) -> Result<(), RpcError> {
+    pub fn post<A: Pack>(&self, method: &Method, arguments: &A) -> Result<(), RpcError> {
         let connection = &*self.connection;
-        let (mut body, call) = self.prepare(method, arguments)?;
-        let (mut inner, begun) = connection.begin(connection.lock(), call, &mut body);
+        let (mut body, call, now) = self.prepare(method, arguments)?;
+        let (mut inner, begun) = connection.begin(connection.lock(), now, call, &mut body);
         method::spare(body);
         begun?;
         // Nobody waits, so whoever calls next does what is due; the driver, if there is one.
@@ -134,11 +125,11 @@ impl Stub {
     }
 
     #[inline]
-    pub(super) fn prepare<A: Serialize + ?Sized>(
+    pub(super) fn prepare<A: Pack>(
         &self,
         method: &Method,
         arguments: &A,
-    ) -> Result<(Vec<u8>, Call), RpcError> {
+    ) -> Result<(Vec<u8>, Call, Time), RpcError> {
         let mut body = method::spared();
         pack(arguments, &mut body, self.connection.parcels.as_ref()).map_err(|why| {
             RpcError::Unsendable {
@@ -146,16 +137,17 @@ impl Stub {
                 why: why.to_string(),
             }
         })?;
+        let now = link::soon();
         let call = Call {
             method: method.id(),
             flags: method.flags(),
-            deadline: Some(link::deadline(self.limit)),
+            deadline: Some(link::deadline(now, self.limit)),
         };
-        Ok((body, call))
+        Ok((body, call, now))
     }
 
     #[inline]
-    pub(super) fn result<R: DeserializeOwned>(
+    pub(super) fn result<R: Schema + DeserializeOwned>(
         &self,
         method: &Method,
         outcome: Outcome,
@@ -170,7 +162,7 @@ impl Stub {
         };
         Err(match status {
             Status::Returned => match parcel::read(body, self.connection.parcels.as_ref()) {
-                Some(result) => return Ok(result),
+                Some((result,)) => return Ok(result),
                 None => RpcError::Unreadable { what: "the result" },
             },
             Status::UnknownMethod => self.what_differs(method),
@@ -284,11 +276,12 @@ impl Connection {
         self.inner.lock()
     }
 
-    /// Makes a call; waits for room in the window.
+    /// Makes a call, at this moment or a little earlier; waits for room in the window.
     #[inline]
     fn begin<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
+        mut now: Time,
         call: Call,
         body: &mut Vec<u8>,
     ) -> (MutexGuard<'a, Inner>, Result<CallId, RpcError>) {
@@ -296,7 +289,6 @@ impl Connection {
             if let Err(error) = self.check(&mut inner) {
                 return (inner, Err(error));
             }
-            let now = link::soon();
             inner.begun = now;
             let error = match inner.with(|client, ends| client.call(now, ends, call, body)) {
                 Ok(id) => {
@@ -307,6 +299,7 @@ impl Connection {
                 Err(NotCalled::WindowFull { .. }) if Some(now) < call.deadline => {
                     inner.poll();
                     inner = self.wait(inner, call.deadline);
+                    now = link::soon();
                     continue;
                 }
                 Err(error) => error,
@@ -509,7 +502,7 @@ pub struct Pending<R> {
     pub(super) result: PhantomData<fn() -> R>,
 }
 
-impl<R: DeserializeOwned> Pending<R> {
+impl<R: Schema + DeserializeOwned> Pending<R> {
     /// Waits for its result.
     ///
     /// # Errors

@@ -52,7 +52,7 @@ impl Shape {
         } else {
             ChannelOptions::unnamed()
         };
-        let shape = shape.units(self.units).readers(1);
+        let shape = shape.unit(link::OWN_UNIT).units(self.units).readers(1);
         if self.reliable {
             shape.reliable()
         } else {
@@ -66,7 +66,7 @@ impl Default for ClientOptions {
         Self {
             limit: Duration::from_secs(30),
             period: Duration::from_millis(10),
-            units: link::UNITS,
+            units: link::OWN_UNITS,
             reliable: false,
             waiting: crate::Waiting::default(),
             over_channel: false,

@@ -5,6 +5,7 @@ use super::method::Dispatch;
 use super::parcel::Parcels;
 use super::serve::{Serves, Shared};
 use super::task::{OwnedCall, Running};
+use super::turnstile::Turnstile;
 use super::work::{Context, Full, GivenUp, Job, answer_of};
 use crate::Deadline;
 use crate::channel::{Interrupter, Writer};
@@ -14,7 +15,7 @@ use portolan_shm::mark;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// What the thread of a client works with, and keeps.
@@ -40,7 +41,8 @@ pub(super) struct Connection {
     demoted: AtomicBool,
     /// How many calls had come when promotions were last weighed.
     weighed: AtomicU64,
-    inner: Mutex<Inner>,
+    /// Whoever reads keeps it while the next call may come soon.
+    inner: Turnstile<Inner>,
     parcels: Option<Arc<Parcels>>,
     period: Duration,
 }
@@ -79,7 +81,7 @@ impl Connection {
             alive,
             demoted: AtomicBool::new(false),
             weighed: AtomicU64::new(0),
-            inner: Mutex::new(Inner {
+            inner: Turnstile::new(Inner {
                 protocol,
                 ways,
                 state: LinkState::default(),
@@ -91,14 +93,13 @@ impl Connection {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        link::lock(&self.inner)
+        self.inner.lock()
     }
 
     /// What is left of it once its thread has ended and nothing runs; `None` if it shares its
     /// channels.
     pub(super) fn into_parts(self) -> Option<(Protocol, Writer, Option<Arc<Parcels>>, Duration)> {
         let inner = self.inner.into_inner();
-        let inner = inner.unwrap_or_else(PoisonError::into_inner);
         let writer = inner.ways.into_own()?;
         Some((inner.protocol, writer, self.parcels, self.period))
     }
@@ -256,10 +257,22 @@ impl Connection {
                 }
             }
             match more {
-                Ok(true) => {}
-                Ok(false) => return true,
+                Ok(true) if self.goes_on(shared, reader.as_deref()) => {}
+                Ok(_) => return true,
                 Err(_) => return false,
             }
+        }
+    }
+
+    /// Whether to look for more, after something has come. Whoever runs calls itself keeps the
+    /// lock for as long as a client takes that calls again at once, unless somebody wants it.
+    #[inline]
+    fn goes_on(&self, shared: &Shared, reader: Option<&Inlet>) -> bool {
+        match reader {
+            Some(reader) if shared.crew.is_caller() && !self.shares() => {
+                !shared.is_stopping() && reader.comes_soon(|| self.inner.is_wanted())
+            }
+            _ => true,
         }
     }
 

@@ -58,7 +58,7 @@ pub(super) struct MovingClient {
 }
 
 /// Begins each, so that somebody else's message is not taken for one.
-const MAGIC: u64 = u64::from_le_bytes(*b"portrpc\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"portrpc\x02");
 
 pub(super) fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
     // Plain structs into memory: there is nothing to fail.

@@ -2,26 +2,43 @@
 
 use crate::channel::{Interrupter, ReadError, Reader, Writer};
 use crate::{Deadline, Disowned};
-use portolan_proto::{Link, Settings, Time};
+use portolan_abi::channel::UNIT_HEAD_WORDS;
+use portolan_abi::rpc::HEADER_BYTES;
+use portolan_proto::{Arrived, Flags, Header, Link, Settings, Time, Unsealed};
+use portolan_shm::bulk::{self, summed};
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Units of each channel, a cache line each: what one side can be behind.
+/// Units of the channel in which those are answered that share one, a cache line each.
 pub(super) const UNITS: u64 = 1024;
+/// Bytes of a unit of a connection's own channels: of a call without arguments it takes the
+/// first line, of one with 1 KiB all 17, one after another.
+pub(super) const OWN_UNIT: usize = 1088;
+/// How many there are: what one side can be behind. Twice the calls that can be open.
+pub(super) const OWN_UNITS: u64 = 2 * portolan_proto::WINDOW;
+/// Bytes of a packet there: four units.
+const OWN_PACKET: usize = 4 * (OWN_UNIT - 8 * UNIT_HEAD_WORDS);
 
 /// What both ends agree on, from the shape of the channels.
 pub(super) fn settings(period: Duration, shares: bool) -> Settings {
     Settings {
-        // 86 units: 11 of them in a ring. Where many write a packet is one unit.
-        packet: if shares { SHARED_PACKET } else { 4096 },
-        // A reader copies one while others are written behind it.
-        burst: 4,
+        // Where many write a packet is one unit.
+        packet: if shares { SHARED_PACKET } else { OWN_PACKET },
+        // A quarter of a ring: a reader copies some while others are written behind it.
+        burst: 8,
         period,
         most_damaged: 2 * 1024,
         ..Settings::default()
     }
 }
+
+/// Looks for a packet before a thread waits in earnest: about as long as ten of the shortest
+/// calls take.
+pub(super) const LOOKS: u32 = 256;
+/// The first looks are made without a pause.
+pub(super) const EAGER: u32 = 64;
 
 /// Now, on the clock that every space has.
 pub(super) fn now() -> Time {
@@ -46,11 +63,11 @@ pub(super) fn soon() -> Time {
     lately().after(*tick)
 }
 
-/// When a limit is over that begins now: about, if it is a long one.
+/// When a limit is over that begins now, at the moment `soon`: about, if it is a long one.
 #[inline]
-pub(super) fn deadline(limit: Duration) -> Time {
+pub(super) fn deadline(soon: Time, limit: Duration) -> Time {
     const LONG: Duration = Duration::from_secs(1);
-    let now = if limit < LONG { now() } else { soon() };
+    let now = if limit < LONG { now() } else { soon };
     now.after(limit)
 }
 
@@ -153,8 +170,46 @@ impl Ways {
         }
     }
 
+    /// Seals a packet while it is copied to its place, where that is one unit of a channel of
+    /// its own; if not, before.
     #[inline]
-    fn send(&mut self, parts: &[&[u8]; 3]) {
+    fn send_unsealed(&mut self, packet: &Unsealed<'_>) {
+        let (place, body) = (packet.place(), packet.body());
+        if let Some(writer) = &mut self.own
+            && self.on_own
+        {
+            let len = HEADER_BYTES + place.len() + body.len();
+            let sent = writer.write_with(len, |words| {
+                let (head, rest) = words.split_at(HEADER_BYTES / 8);
+                let (before, rest) = rest.split_at(place.len().div_ceil(8));
+                // What lies in further lines is written first: somebody watches this one.
+                let sum = if packet.is_summed() {
+                    summed::store(rest, body)
+                } else {
+                    bulk::store(rest, body);
+                    0
+                };
+                bulk::store(before, place);
+                for (word, value) in head.iter().zip(packet.head(sum)) {
+                    // Relaxed: the unit's stamp publishes it.
+                    word.store(value, Ordering::Relaxed);
+                }
+            });
+            if sent != Ok(false) {
+                return;
+            }
+        }
+        let sum = if packet.is_summed() {
+            summed::of(body)
+        } else {
+            0
+        };
+        let [w0, w1] = packet.head(sum).map(u64::to_le_bytes);
+        self.send(&[&w0, &w1, place, body]);
+    }
+
+    #[inline]
+    fn send(&mut self, parts: &[&[u8]; 4]) {
         // A message-consistent channel takes everything. Who reads a reliable one and is
         // slow is asked, and asks, again.
         match (&mut self.own, &mut self.shared) {
@@ -164,8 +219,8 @@ impl Ways {
             (_, Some(shared)) => {
                 let [session, sent] = [shared.session, shared.sent].map(u64::to_le_bytes);
                 shared.sent += 1;
-                let [head, first, second] = *parts;
-                let all = [&session, &sent, head, first, second];
+                let [first, second, third, fourth] = *parts;
+                let all = [&session, &sent, first, second, third, fourth];
                 let _ = lock(&shared.writer).write_parts(&all, Deadline::NOW);
             }
             _ => {}
@@ -215,9 +270,59 @@ impl Inlet {
         self.reader.spins()
     }
 
+    /// Looks for a packet for as long as some short calls take, unless it is `enough`; whether
+    /// there may be one. One look, if it does not spin.
+    #[inline]
+    pub(super) fn comes_soon(&self, enough: impl Fn() -> bool) -> bool {
+        for look in 0..LOOKS {
+            if self.has_more() {
+                return true;
+            }
+            if enough() || look == 0 && !self.spins() {
+                return false;
+            }
+            if look > EAGER {
+                std::hint::spin_loop();
+            }
+        }
+        false
+    }
+
     #[inline]
     pub(super) fn has_more(&self) -> bool {
         self.reader.has_more()
+    }
+
+    /// The next packet, if it lies in one unit of a channel of its own: summed as it is copied.
+    #[inline]
+    fn receive_summed(&mut self, state: &mut LinkState, body: &mut Vec<u8>) -> Option<Arrived> {
+        if self.session.is_some() {
+            return None;
+        }
+        let copy = |words: &[AtomicU64], len: usize| {
+            let (head, rest) = words.split_at_checked(HEADER_BYTES / 8)?;
+            let len = len.checked_sub(HEADER_BYTES)?;
+            // Relaxed: its stamp has published the unit, and is compared again afterwards.
+            let head = [0, 1].map(|i: usize| head[i].load(Ordering::Relaxed));
+            if Header::flags(head).has(Flags::PIECE) {
+                return None;
+            }
+            body.resize(len, 0);
+            let sum = if Header::flags(head).has(Flags::UNCHECKED) {
+                bulk::load(rest, body);
+                0
+            } else {
+                summed::load(rest, body)
+            };
+            Some((head, sum))
+        };
+        let (position, (head, sum)) = self.reader.take_with(copy)?;
+        state.gone = false;
+        Some(Arrived {
+            position,
+            head: Some(head),
+            sum,
+        })
     }
 
     /// The next packet, in place of what `packet` holds, and its position.
@@ -294,14 +399,13 @@ impl Link for Ends<'_> {
         self.ways.position()
     }
 
-    #[inline]
     fn send(&mut self, packet: &[u8]) {
-        self.ways.send(&[packet, &[], &[]]);
+        self.ways.send(&[packet, &[], &[], &[]]);
     }
 
     #[inline]
-    fn send_parts(&mut self, parts: &[&[u8]; 3], _spare: &mut Vec<u8>) {
-        self.ways.send(parts);
+    fn send_unsealed(&mut self, packet: &Unsealed<'_>, _spare: &mut Vec<u8>) {
+        self.ways.send_unsealed(packet);
     }
 
     #[inline]
@@ -315,6 +419,17 @@ impl Link for Ends<'_> {
             }
             Source::None => None,
         }
+    }
+
+    #[inline]
+    fn receive_summed(&mut self, body: &mut Vec<u8>) -> Option<Arrived> {
+        if let Source::Inlet(inlet) = &mut self.source
+            && let Some(arrived) = inlet.receive_summed(self.state, body)
+        {
+            return Some(arrived);
+        }
+        let position = self.receive(body)?;
+        Some(Arrived::of(position, body, summed::of))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Methods, and how a server finds the one that was called.
 
 use super::parcel::{self, Parcels};
-use super::schema::Hash;
+use super::schema::{Hash, Schema};
 use super::task::{MethodFuture, OwnedCall};
+use super::wire::{Pack, Unpack};
 use portolan_proto::Flags;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -176,7 +177,7 @@ impl<'a> Dispatch<'a> {
     /// # Errors
     ///
     /// [`NotDispatched::Unreadable`].
-    pub fn arguments<T: Deserialize<'a>>(&self) -> Result<T, NotDispatched> {
+    pub fn arguments<T: Unpack<'a>>(&self) -> Result<T, NotDispatched> {
         parcel::read(self.arguments, self.parcels).ok_or(NotDispatched::Unreadable)
     }
 
@@ -185,8 +186,8 @@ impl<'a> Dispatch<'a> {
     /// # Errors
     ///
     /// [`NotDispatched::Unwritable`].
-    pub fn returns<T: Serialize + ?Sized>(&mut self, result: &T) -> Result<(), NotDispatched> {
-        pack(result, self.result, self.parcels).map_err(|_| NotDispatched::Unwritable)
+    pub fn returns<T: Schema + Serialize>(&mut self, result: &T) -> Result<(), NotDispatched> {
+        pack(&(result,), self.result, self.parcels).map_err(|_| NotDispatched::Unwritable)
     }
 }
 
@@ -220,16 +221,16 @@ pub(super) fn spare(bytes: Vec<u8>) {
     }
 }
 
-/// Writes a value to `out`, in place of what was there; its extents are on their way then.
-pub(super) fn pack<T: Serialize + ?Sized>(
-    value: &T,
+/// Writes values to `out`, in place of what was there; their extents are on their way then.
+#[inline]
+pub(super) fn pack<T: Pack>(
+    values: &T,
     out: &mut Vec<u8>,
     parcels: Option<&Arc<Parcels>>,
 ) -> Result<(), NotPacked> {
     out.clear();
-    let bytes = std::mem::take(out);
-    let (written, extents) = parcel::packing(parcels, || postcard::to_extend(value, bytes));
-    *out = written?;
+    let (written, extents) = parcel::packing(parcels, || values.pack(out));
+    written?;
     if let Some((number, extents)) = extents {
         parcels
             .ok_or(parcel::NotSent::NoWay)?

@@ -65,7 +65,9 @@
 //!
 //! The client makes both channels and presents them at the server's port, or over a channel
 //! that everybody knows ([`ClientOptions::over_channel`]). Arguments and
-//! results are written by `serde` in the `postcard` format, extents go through a port.
+//! results are written by `serde` in the `postcard` format, but for lists of bytes, which are
+//! copied in one go (those inside other types by `serde_bytes`, if need be); extents go
+//! through a port.
 
 mod awaited;
 mod client;
@@ -84,6 +86,7 @@ mod serve;
 mod sharing;
 mod task;
 mod turnstile;
+mod wire;
 mod work;
 
 pub use awaited::Awaited;
@@ -98,4 +101,6 @@ pub use portolan_proto::{ClientCounts, Closed, Misbehaved, ServerCounts};
 pub use schema::{Hash, Schema};
 pub use serve::{Concurrency, Server, ServerOptions, serve};
 pub use task::{MethodFuture, OwnedCall, Task, wait_for};
+#[doc(hidden)]
+pub use wire::{Bulk, Pack, Unpack};
 pub use work::Context;

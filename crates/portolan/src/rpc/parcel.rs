@@ -6,6 +6,7 @@
 //! that names it, so it is there when the call arrives. The parcel of a call that is given
 //! up lies until a later one shows that nobody will ask for it.
 
+use super::wire::Unpack;
 use crate::port::{ReceiveRight, SendRight, WhenFull};
 use crate::{Access, Deadline, Extent, Message};
 use portolan_shm::mark;
@@ -225,16 +226,14 @@ fn unpacking<T>(parcels: Option<&Arc<Parcels>>, deserialise: impl FnOnce() -> T)
     read
 }
 
-/// A value from all of `bytes`; `None` if they are something else.
+/// Values from all of `bytes`; `None` if they are something else.
 #[inline]
-pub(super) fn read<'a, T: Deserialize<'a>>(
-    bytes: &'a [u8],
+pub(super) fn read<'a, T: Unpack<'a>>(
+    mut bytes: &'a [u8],
     parcels: Option<&Arc<Parcels>>,
 ) -> Option<T> {
-    match unpacking(parcels, || postcard::take_from_bytes::<T>(bytes)) {
-        Ok((value, [])) => Some(value),
-        _ => None,
-    }
+    let values = unpacking(parcels, || T::unpack(&mut bytes))?;
+    bytes.is_empty().then_some(values)
 }
 
 impl Serialize for Large {

@@ -1,5 +1,6 @@
 //! What a type looks like as bytes, in 64 bits.
 
+use super::wire::{Bulk, split_list};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Travels in calls: what its bytes mean has a hash, so that two programs notice when they
@@ -25,6 +26,77 @@ pub trait Schema {
     const HASH: u64;
     /// Whether there may be a [`super::Large`] in it.
     const MOVES: bool = false;
+
+    /// What `serde` would write of it, if most of that is a list of bytes.
+    #[doc(hidden)]
+    #[inline]
+    fn bulk(&self) -> Option<Bulk<'_>> {
+        None
+    }
+
+    /// Takes a value off the beginning of `bytes`: it, and what comes after it. `None` leaves
+    /// it to `serde`.
+    #[doc(hidden)]
+    #[inline]
+    fn from_bulk(bytes: &[u8]) -> Option<(Self, &[u8])>
+    where
+        Self: Sized,
+    {
+        let _ = bytes;
+        None
+    }
+
+    /// A list of these as bytes, if they are bytes.
+    #[doc(hidden)]
+    #[inline]
+    fn as_bytes(list: &[Self]) -> Option<&[u8]>
+    where
+        Self: Sized,
+    {
+        let _ = list;
+        None
+    }
+
+    /// Bytes as a list of these, if they are bytes.
+    #[doc(hidden)]
+    #[inline]
+    fn list_of(bytes: &[u8]) -> Option<Vec<Self>>
+    where
+        Self: Sized,
+    {
+        let _ = bytes;
+        None
+    }
+
+    /// Bytes as an array of these, if they are bytes.
+    #[doc(hidden)]
+    #[inline]
+    fn array_of<const N: usize>(bytes: &[u8; N]) -> Option<[Self; N]>
+    where
+        Self: Sized,
+    {
+        let _ = bytes;
+        None
+    }
+}
+
+impl Schema for u8 {
+    const HASH: u64 = Hash::new().text("u8").finish();
+
+    #[inline]
+    fn as_bytes(list: &[Self]) -> Option<&[u8]> {
+        Some(list)
+    }
+
+    #[inline]
+    fn list_of(bytes: &[u8]) -> Option<Vec<Self>> {
+        Some(bytes.to_vec())
+    }
+
+    #[inline]
+    fn array_of<const N: usize>(bytes: &[u8; N]) -> Option<[Self; N]> {
+        Some(*bytes)
+    }
 }
 
 /// A hash that can be computed at compile time: FNV-1a.
@@ -89,7 +161,7 @@ macro_rules! named {
 
 named! {
     () => "()", bool => "bool", char => "char",
-    u8 => "u8", u16 => "u16", u32 => "u32", u64 => "u64", u128 => "u128", usize => "usize",
+    u16 => "u16", u32 => "u32", u64 => "u64", u128 => "u128", usize => "usize",
     i8 => "i8", i16 => "i16", i32 => "i32", i64 => "i64", i128 => "i128", isize => "isize",
     f32 => "f32", f64 => "f64",
     str => "text", String => "text",
@@ -106,10 +178,6 @@ macro_rules! holding {
 }
 
 holding! {
-    Option<T>, "option", T;
-    Result<T, E>, "result", T E;
-    Vec<T>, "list", T;
-    [T], "list", T;
     BTreeSet<T>, "list", T;
     BTreeMap<K, V>, "map", K V;
     (A,), "tuple", A;
@@ -117,6 +185,72 @@ holding! {
     (A, B, C), "tuple", A B C;
     (A, B, C, D), "tuple", A B C D;
     (A, B, C, D, E), "tuple", A B C D E;
+}
+
+impl<T: Schema> Schema for Option<T> {
+    const HASH: u64 = Hash::new().text("option").word(T::HASH).finish();
+    const MOVES: bool = T::MOVES;
+
+    #[inline]
+    fn bulk(&self) -> Option<Bulk<'_>> {
+        self.as_ref()?.bulk()?.tagged(1)
+    }
+
+    #[inline]
+    fn from_bulk(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (&1, bytes) = bytes.split_first()? else {
+            return None;
+        };
+        T::from_bulk(bytes).map(|(value, rest)| (Some(value), rest))
+    }
+}
+
+impl<T: Schema, E: Schema> Schema for Result<T, E> {
+    const HASH: u64 = Hash::new()
+        .text("result")
+        .word(T::HASH)
+        .word(E::HASH)
+        .finish();
+    const MOVES: bool = T::MOVES || E::MOVES;
+
+    #[inline]
+    fn bulk(&self) -> Option<Bulk<'_>> {
+        self.as_ref().ok()?.bulk()?.tagged(0)
+    }
+
+    #[inline]
+    fn from_bulk(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (&0, bytes) = bytes.split_first()? else {
+            return None;
+        };
+        T::from_bulk(bytes).map(|(value, rest)| (Ok(value), rest))
+    }
+}
+
+impl<T: Schema> Schema for [T] {
+    const HASH: u64 = Hash::new().text("list").word(T::HASH).finish();
+    const MOVES: bool = T::MOVES;
+
+    #[inline]
+    fn bulk(&self) -> Option<Bulk<'_>> {
+        T::as_bytes(self).map(Bulk::list)
+    }
+}
+
+impl<T: Schema> Schema for Vec<T> {
+    const HASH: u64 = <[T]>::HASH;
+    const MOVES: bool = T::MOVES;
+
+    #[inline]
+    fn bulk(&self) -> Option<Bulk<'_>> {
+        self[..].bulk()
+    }
+
+    #[inline]
+    fn from_bulk(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (list, rest) = split_list(bytes)?;
+        T::list_of(list).map(|list| (list, rest))
+    }
 }
 
 impl<T: Schema, S> Schema for HashSet<T, S> {
@@ -136,14 +270,35 @@ impl<T: Schema, const N: usize> Schema for [T; N] {
         .word(T::HASH)
         .finish();
     const MOVES: bool = T::MOVES;
+
+    #[inline]
+    fn bulk(&self) -> Option<Bulk<'_>> {
+        T::as_bytes(self).map(Bulk::fixed)
+    }
+
+    #[inline]
+    fn from_bulk(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (array, rest) = bytes.split_first_chunk::<N>()?;
+        T::array_of(array).map(|array| (array, rest))
+    }
 }
 
 impl<T: Schema + ?Sized> Schema for &T {
     const HASH: u64 = T::HASH;
     const MOVES: bool = T::MOVES;
+
+    #[inline]
+    fn bulk(&self) -> Option<Bulk<'_>> {
+        (**self).bulk()
+    }
 }
 
 impl<T: Schema + ?Sized> Schema for Box<T> {
     const HASH: u64 = T::HASH;
     const MOVES: bool = T::MOVES;
+
+    #[inline]
+    fn bulk(&self) -> Option<Bulk<'_>> {
+        (**self).bulk()
+    }
 }

@@ -3,9 +3,11 @@
 use super::connection::Connection;
 use super::method::NotDispatched;
 use super::parcel::{self, Parcels};
+use super::schema::Schema;
+use super::wire::Unpack;
 use super::work::{Context, answer_of};
 use portolan_proto::Status;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -35,7 +37,7 @@ impl OwnedCall {
     /// # Errors
     ///
     /// [`NotDispatched::Unreadable`].
-    pub fn arguments<'a, T: Deserialize<'a>>(&'a self) -> Result<T, NotDispatched> {
+    pub fn arguments<'a, T: Unpack<'a>>(&'a self) -> Result<T, NotDispatched> {
         parcel::read(&self.arguments, self.parcels.as_ref()).ok_or(NotDispatched::Unreadable)
     }
 
@@ -44,9 +46,9 @@ impl OwnedCall {
     /// # Errors
     ///
     /// [`NotDispatched::Unwritable`].
-    pub fn returns<T: Serialize + ?Sized>(&self, result: &T) -> Result<Vec<u8>, NotDispatched> {
+    pub fn returns<T: Schema + Serialize>(&self, result: &T) -> Result<Vec<u8>, NotDispatched> {
         let mut bytes = Vec::new();
-        super::method::pack(result, &mut bytes, self.parcels.as_ref())
+        super::method::pack(&(result,), &mut bytes, self.parcels.as_ref())
             .map_err(|_| NotDispatched::Unwritable)?;
         Ok(bytes)
     }

@@ -79,6 +79,12 @@ impl<T> Turnstile<T> {
         }
     }
 
+    pub(super) fn into_inner(self) -> T {
+        self.inner
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

@@ -57,9 +57,9 @@ use crate::mark;
 use portolan_abi::channel::{
     MAGIC, ReaderState, Shape, Stamp, UNIT_HEAD_WORDS, UnitPhase, WriterWord,
 };
+use portolan_abi::sum;
 
 pub use portolan_abi::channel::{Lagging, Meta};
-pub use portolan_abi::sum::Sum;
 
 /// The head of a channel.
 #[repr(C, align(64))]
@@ -484,7 +484,7 @@ impl Channel<'_> {
             let unit = self.unit(index);
             let stamp = unit.look();
             if stamp.phase() == UnitPhase::Busy && stamp.writer() == space {
-                let sum = unit.sum(stamp.position(), 0);
+                let sum = sum::finish(stamp.position(), sum::of(&[]));
                 let bad = Meta::new(0, Meta::FIRST | Meta::LAST | Meta::CLOSED, !sum);
                 unit.meta().store(bad.0, Ordering::Relaxed);
                 // Nobody else writes it: the writer is dead, and a lap ahead is refused
@@ -527,14 +527,5 @@ impl<'a> Unit<'a> {
     fn look(&self) -> Stamp {
         // Acquire: pairs with the writer's release of `done`.
         Stamp(self.stamp().load(Ordering::Acquire))
-    }
-
-    /// The checksum of the first `len` payload bytes, at `position`.
-    fn sum(&self, position: u64, len: usize) -> u32 {
-        let mut sum = Sum::new();
-        for word in &self.payload()[..len.div_ceil(8)] {
-            sum.word(word.load(Ordering::Relaxed));
-        }
-        sum.finish(position)
     }
 }

@@ -1,11 +1,12 @@
 //! Reading from a channel (M2, M4, M5).
 
 use super::{Channel, Finished, Lagging, Meta, ReaderEntry, ReaderState};
-use crate::atomic::{Ordering, fence, store_load_barrier};
-use crate::bulk;
+use crate::atomic::{AtomicU64, Ordering, fence, store_load_barrier};
+use crate::bulk::{self, summed};
 use crate::mark;
 use core::ops::Range;
 use portolan_abi::channel::{POSITIONS, UnitPhase};
+use portolan_abi::sum;
 
 /// Where a reader stands.
 #[derive(Debug)]
@@ -223,6 +224,21 @@ impl Channel<'_> {
     /// [`Self::advance`] do with most messages, in one go; `None` leaves it to them.
     #[inline]
     pub fn take_one(&self, reading: &mut Reading, out: &mut [u8]) -> Option<(usize, Finished)> {
+        self.take_with(reading, |payload, len| {
+            bulk::load(payload, out.get_mut(..len)?);
+            Some(len)
+        })
+    }
+
+    /// As [`Self::take_one`], by the caller's own copy, of so many bytes of the words: what it
+    /// makes of them, which counts only if it is returned. If it makes nothing, the message
+    /// stays.
+    #[inline]
+    pub fn take_with<T>(
+        &self,
+        reading: &mut Reading,
+        copy: impl FnOnce(&[AtomicU64], usize) -> Option<T>,
+    ) -> Option<(T, Finished)> {
         const WHOLE: u8 = Meta::FIRST | Meta::LAST | Meta::CLOSED;
         let unit = self.unit(reading.next);
         let stamp = unit.look();
@@ -232,11 +248,10 @@ impl Channel<'_> {
         }
         // Acquire: what it counts was written before it.
         let meta = Meta(unit.meta().load(Ordering::Acquire));
-        let out = out.get_mut(..meta.len())?;
-        if meta.flags() != WHOLE || out.len() > self.shape.payload() {
+        if meta.flags() != WHOLE || meta.len() > self.shape.payload() {
             return None;
         }
-        bulk::load(unit.payload(), out);
+        let copied = copy(unit.payload(), meta.len())?;
         // As in `copy`.
         fence(Ordering::Acquire);
         if unit.stamp().load(Ordering::Relaxed) != stamp.0 {
@@ -245,7 +260,7 @@ impl Channel<'_> {
         mark!("channel.copied");
         reading.seeks = false;
         reading.next += 1;
-        Some((out.len(), self.stands_at(reading)))
+        Some((copied, self.stands_at(reading)))
     }
 
     /// What there is to read.
@@ -352,9 +367,8 @@ impl Channel<'_> {
     /// one of them wrote at this position (M2).
     pub fn is_whole(&self, reading: &Reading, out: &[u8]) -> bool {
         let meta = Meta(self.unit(reading.next).meta().load(Ordering::Relaxed));
-        let mut sum = super::Sum::new();
-        sum.bytes(out);
-        sum.finish(reading.next) == meta.checksum() && meta.len() == out.len()
+        let sum = sum::finish(reading.next, summed::of(out));
+        sum == meta.checksum() && meta.len() == out.len()
     }
 
     /// Notes that `bytes` of this unit were read; goes on to the next if `closed`.

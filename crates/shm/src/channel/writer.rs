@@ -2,9 +2,10 @@
 
 use super::{Channel, Lagging, Meta, ReaderState, Signalling, Unit};
 use crate::atomic::{AtomicU64, Ordering, fence, pause, store_load_barrier};
-use crate::bulk;
+use crate::bulk::{self, summed};
 use crate::mark;
 use portolan_abi::channel::{POSITIONS, Stamp, UnitPhase};
+use portolan_abi::sum;
 
 /// Where a writer stands; one for each writer.
 #[derive(Debug)]
@@ -184,14 +185,40 @@ impl<'a> Channel<'a> {
         parts: &[&[u8]],
         len: usize,
     ) -> Result<Finished, WriteError> {
+        self.write_by(pen, len, |payload| {
+            let mut at = 0;
+            for part in parts {
+                bulk::store_at(payload, at, part);
+                at += part.len();
+            }
+        })
+    }
+
+    /// Writes one message of `len` bytes by the caller's own copy, to the beginning of the
+    /// words; `None` if it does not fit a unit, or others write too.
+    #[inline]
+    pub fn write_with(
+        &self,
+        pen: &mut Pen,
+        len: usize,
+        copy: impl FnOnce(&[AtomicU64]),
+    ) -> Option<Result<Finished, WriteError>> {
+        if len > self.shape.payload() || self.mode.many_writers || pen.is_within_message() {
+            return None;
+        }
+        Some(self.write_by(pen, len, copy))
+    }
+
+    #[inline]
+    fn write_by(
+        &self,
+        pen: &mut Pen,
+        len: usize,
+        copy: impl FnOnce(&[AtomicU64]),
+    ) -> Result<Finished, WriteError> {
         self.has_room(pen, 1)?;
         self.begin(pen);
-        let payload = self.unit(pen.next).payload();
-        let mut at = 0;
-        for part in parts {
-            bulk::store_at(payload, at, part);
-            at += part.len();
-        }
+        copy(self.unit(pen.next).payload());
         pen.open = Some(len);
         let finished = self.close(pen, Meta::LAST);
         pen.first = true;
@@ -444,6 +471,7 @@ impl<'a> Channel<'a> {
     fn call(&self, pen: &mut Pen, parts: &[&[u8]], len: usize) -> Result<Finished, WriteError> {
         let from = self.head.writer.next.load(Ordering::Relaxed).max(pen.next);
         let from = from.min(POSITIONS - 1 - Self::TRIES);
+        let message = parts.concat();
         for position in from..from + Self::TRIES {
             if !self.take(position, pen.space) {
                 pause();
@@ -451,13 +479,9 @@ impl<'a> Channel<'a> {
             }
             mark!("channel.begun");
             let unit = self.unit(position);
-            let mut at = 0;
-            for part in parts {
-                bulk::store_at(unit.payload(), at, part);
-                at += part.len();
-            }
+            let sum = summed::store(unit.payload(), &message);
             let flags = Meta::FIRST | Meta::LAST | Meta::CLOSED;
-            let meta = Meta::new(len, flags, unit.sum(position, len));
+            let meta = Meta::new(len, flags, sum::finish(position, sum));
             unit.meta().store(meta.0, Ordering::Relaxed);
             mark!("channel.filled");
             let busy = Stamp::busy(position, pen.space).0;

@@ -4,6 +4,7 @@ use super::super::wake_writer;
 use super::{Missed, ReadError, Reader};
 use portolan_shm::channel::{Finished, Look, Meta};
 use portolan_shm::mark;
+use std::sync::atomic::AtomicU64;
 
 /// As much of a message as came so far.
 #[derive(Default)]
@@ -65,6 +66,31 @@ impl Reader {
             }
         }
         self.take_pieces(whole)
+    }
+
+    /// The next message, by the caller's own copy, of so many bytes of the words; its position,
+    /// and what the copy makes of it, which counts only if it is returned. `None` if there is
+    /// none, or it takes more than one look: receive it then.
+    #[inline]
+    pub(crate) fn take_with<T>(
+        &mut self,
+        copy: impl FnOnce(&[AtomicU64], usize) -> Option<T>,
+    ) -> Option<(u64, T)> {
+        let draft = &self.draft;
+        let had = draft.complete && draft.given == draft.filled;
+        if draft.cut || draft.filled > 0 && !had || self.over.is_some() {
+            return None;
+        }
+        self.ring.segment().right().to.member.present().ok()?;
+        let channel = self.ring.channel();
+        let at = self.reading.position();
+        let (made, finished) = channel.take_with(&mut self.reading, copy)?;
+        if finished == Finished::Wake {
+            wake_writer(channel);
+        }
+        self.draft.forget();
+        self.draft.begun = at;
+        Some((at, made))
     }
 
     fn take_pieces(&mut self, whole: bool) -> Result<Took, ReadError> {
