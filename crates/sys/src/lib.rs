@@ -6,14 +6,14 @@
 //!
 //! | module | what it wraps |
 //! |---|---|
-//! | [`memory`] | sealed memfds, mappings at a fixed address, advice on ranges |
+//! | [`memory`] | memfds sealed in size or for good, mappings, advice on ranges |
 //! | [`shared`] | a small safe window of shared memory, for benchmarks and tests |
 //! | [`futex`] | sleeping on a shared word and waking sleepers |
 //! | [`bell`] | a descriptor that becomes readable when a futex word changes |
 //! | [`monitor`] | waiting in user mode until a line is written |
 //! | [`upcall`] | code that a signal makes run on a chosen thread |
 //! | [`watch`] | many descriptors, timers and Unix signals at once |
-//! | [`process`] | pidfds, `/proc/PID`, poll, eventfd |
+//! | [`process`] | pidfds, `/proc/PID`, other processes' memory, poll, eventfd |
 //! | [`socket`] | sequenced-packet Unix sockets that carry descriptors |
 //! | [`mqueue`] | POSIX message queues, as a peer to measure against |
 //! | [`sysv`] | System V message queues, the same |

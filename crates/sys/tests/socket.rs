@@ -166,6 +166,40 @@ fn no_more_descriptors_come_than_there_is_room_for() {
 }
 
 #[test]
+fn a_socket_that_refuses_descriptors_gets_none_on_any_kernel() {
+    let (ours, theirs) = socket::pair().unwrap();
+    let event = events(1);
+    // One that was sent before waits, and is closed unseen.
+    socket::send(&theirs, b"early", &borrow(&event)).unwrap();
+    let refuses = socket::refuse_descriptors(&ours).unwrap();
+    let sent = socket::send(&theirs, b"late", &borrow(&event));
+    assert_eq!(sent.is_err(), refuses, "{sent:?}");
+    if let Err(error) = &sent {
+        assert!(
+            matches!(error, SocketError::Io { source, .. }
+                if source.raw_os_error() == Some(libc::EPERM)),
+            "{error:?}"
+        );
+    }
+    let mut buffer = [0; 16];
+    for expected in std::iter::once(&b"early"[..]).chain(sent.is_ok().then_some(&b"late"[..])) {
+        let received = socket::receive(&ours, &mut buffer, 0).unwrap();
+        assert_eq!(&buffer[..received.len], expected);
+        assert!(received.fds.is_empty() && received.truncated);
+    }
+    // The other direction, and messages without descriptors, are as before.
+    socket::send(&ours, b"back", &borrow(&event)).unwrap();
+    assert_eq!(
+        socket::receive(&theirs, &mut buffer, 1).unwrap().fds.len(),
+        1
+    );
+    socket::send(&theirs, b"plain", &[]).unwrap();
+    let received = socket::receive(&ours, &mut buffer, 0).unwrap();
+    assert!(!received.truncated);
+    assert!(socket::refuse_descriptors(std::fs::File::open("/dev/null").unwrap()).is_err());
+}
+
+#[test]
 fn a_message_comes_whole_or_says_that_it_does_not() {
     let (ours, theirs) = socket::pair().unwrap();
     socket::send(&ours, b"too long", &[]).unwrap();

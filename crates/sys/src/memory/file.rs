@@ -11,7 +11,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 /// The seals that make a file's size final (M1).
-const SEALS: SealFlags = SealFlags::SHRINK
+pub(super) const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
@@ -39,6 +39,11 @@ const ALLOCATE_STEP: u64 = 32 << 20;
 ///
 /// The kernel's, above all `EMFILE` and `ENFILE`, and `EINVAL` for a name too long.
 pub fn create(name: &str, len: u64) -> io::Result<OwnedFd> {
+    make(name, len, SEALS)
+}
+
+/// A memfd of `len` bytes with `seals`.
+pub(super) fn make(name: &str, len: u64, seals: SealFlags) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Kernels before 6.3 do not know the flag.
@@ -47,7 +52,7 @@ pub fn create(name: &str, len: u64) -> io::Result<OwnedFd> {
     };
     fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
     ftruncate(&fd, len)?;
-    fcntl_add_seals(&fd, SEALS)?;
+    fcntl_add_seals(&fd, seals)?;
     Ok(fd)
 }
 
@@ -59,7 +64,15 @@ pub fn create(name: &str, len: u64) -> io::Result<OwnedFd> {
 ///
 /// [`VerifyError`]; all but `Io` are the sender's fault.
 pub fn verify(fd: impl AsFd, expected_len: u64) -> Result<(), VerifyError> {
-    let fd = fd.as_fd();
+    verify_seals(fd.as_fd(), expected_len, SEALS)
+}
+
+/// As [`verify`], with at least the seals `wanted`.
+pub(super) fn verify_seals(
+    fd: BorrowedFd<'_>,
+    expected_len: u64,
+    wanted: SealFlags,
+) -> Result<(), VerifyError> {
     let seals = match fcntl_get_seals(fd) {
         Err(Errno::INVAL) => return Err(VerifyError::NotMemfd),
         other => other.map_err(io::Error::from)?,
@@ -68,9 +81,9 @@ pub fn verify(fd: impl AsFd, expected_len: u64) -> Result<(), VerifyError> {
     if fstatfs(fd).map_err(io::Error::from)?.f_type != TMPFS_MAGIC {
         return Err(VerifyError::NotMemfd);
     }
-    if !seals.contains(SEALS) {
+    if !seals.contains(wanted) {
         return Err(VerifyError::Unsealed {
-            wanted: SEALS.bits(),
+            wanted: wanted.bits(),
             found: seals.bits(),
         });
     }
@@ -91,7 +104,7 @@ pub enum VerifyError {
     /// The sender's: this is some other kind of file.
     #[error("the descriptor is not a memfd; refuse the sender")]
     NotMemfd,
-    /// The sender's: the file could still change size under us.
+    /// The sender's: the file could still change size, or content, under us.
     #[error("the memfd has seals {found:#x} and needs {wanted:#x}; refuse the sender")]
     Unsealed {
         /// `F_SEAL_*` bits that must be there.

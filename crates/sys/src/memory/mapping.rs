@@ -1,4 +1,4 @@
-//! Mappings of shared memory, at a fixed address or anywhere.
+//! Mappings of memory files, at a fixed address or anywhere.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,8 +10,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use super::{HUGE_PAGE, PAGE};
 use crate::fork;
 
-/// A shared mapping of a memory file from its first byte on, readable, and writable
-/// unless it was made by [`Mapping::read_only`].
+/// A mapping of a memory file: shared unless it was made by [`Mapping::private`], readable,
+/// and writable unless it was made by [`Mapping::read_only`].
 ///
 /// Unmapped when dropped. Not `Clone`: it is the capability to unmap. What it points to
 /// is memory that other processes may write at any time, so it is handed out only as a
@@ -137,21 +137,58 @@ impl Mapping {
     ///
     /// [`MapError`], never `Taken`.
     pub fn read_only(fd: &OwnedFd, len: usize) -> Result<Self, MapError> {
+        let mapping = Self::whole(fd, len, ProtFlags::READ, MapFlags::SHARED)?;
+        mapping.advise(Advice::LinuxDontDump)?;
+        Ok(mapping)
+    }
+
+    /// Maps the first `len` bytes of `fd` so that what is written there stays ours,
+    /// wherever there is room. Forked children inherit a copy.
+    ///
+    /// A page shows the file's content until the first write to it. Of a file that is not
+    /// [sealed](super::verify_sealed) that content may change until then; a page given up
+    /// with `MADV_DONTNEED` shows it again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan_sys::memory::{self, Mapping};
+    /// let fd = memory::create_unsealed("example", 4096)?;
+    /// memory::seal(&fd)?;
+    /// memory::verify_sealed(&fd, 4096)?;
+    /// let ours = Mapping::private(&fd, 4096)?;
+    /// assert_eq!(ours.len(), 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`], never `Taken`.
+    pub fn private(fd: &OwnedFd, len: usize) -> Result<Self, MapError> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        Self::whole(fd, len, access, MapFlags::PRIVATE)
+    }
+
+    /// Maps the first `len` bytes of `fd` wherever there is room.
+    fn whole(
+        fd: &OwnedFd,
+        len: usize,
+        access: ProtFlags,
+        kind: MapFlags,
+    ) -> Result<Self, MapError> {
         if len == 0 || !len.is_multiple_of(PAGE) {
             return Err(MapError::Misaligned { base: 0, len });
         }
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        let flags = kind | MapFlags::NORESERVE;
         // SAFETY:
         // - No address is asked for, so the kernel takes a free range.
-        let mapped = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, fd, 0) };
+        let mapped = unsafe { mmap(ptr::null_mut(), len, access, flags, fd, 0) };
         let mapped = mapped.map_err(|source| MapError::Refused {
             base: 0,
             len,
             source: source.into(),
         })?;
-        let mapping = Self::new(mapped.cast(), len, None)?;
-        mapping.advise(Advice::LinuxDontDump)?;
-        Ok(mapping)
+        Self::new(mapped.cast(), len, None)
     }
 
     /// The first byte. Other processes may change what it points to at any time.

@@ -6,10 +6,13 @@
 //!   a mapping of it runs past its end into SIGBUS.
 //! - **M2** A [`Mapping`] never replaces another mapping of the process.
 //! - **M3** A [`Mapping`] unmaps only what it mapped, also in a forked child.
+//! - **M4** Once a memfd has passed [`seal`] or [`verify_sealed`], no process can change a
+//!   byte of it.
 
 mod file;
 mod mapping;
 mod range;
+mod sealed;
 
 pub use file::{
     AllocateError, DataRanges, VerifyError, allocate, allocated_bytes, create, data_ranges, punch,
@@ -19,6 +22,7 @@ pub use mapping::{MapError, Mapping};
 pub use range::{
     Access, Lock, advise_huge, collapse, lock, populate_read, populate_write, protect, zap,
 };
+pub use sealed::{SealError, create_unsealed, seal, verify_sealed};
 
 /// Bytes in a page.
 pub const PAGE: usize = 4096;

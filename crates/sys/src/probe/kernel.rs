@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -271,17 +271,9 @@ fn async_write_protect() -> Outcome {
 }
 
 fn pass_rights() -> Outcome {
-    /// Linux 6.16.
-    const SO_PASSRIGHTS: i32 = 83;
     let (one, other) = socket::pair().map_err(text)?;
-    let off = 0_i32;
-    let bytes = libc::socklen_t::try_from(size_of_val(&off)).map_err(text)?;
-    let (fd, value) = (one.as_raw_fd(), (&raw const off).cast());
-    // SAFETY:
-    // - `value` points to as many bytes as said.
-    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, value, bytes) };
-    if set < 0 {
-        return Err(text(io::Error::last_os_error()));
+    if !socket::refuse_descriptors(&one).map_err(text)? {
+        return Err("the kernel has no such option".to_owned());
     }
     match socket::send(&other, b"x", &[one.as_fd()]) {
         Err(_) => Ok("since Linux 6.16: a descriptor was refused".to_owned()),

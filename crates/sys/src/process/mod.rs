@@ -1,15 +1,23 @@
-//! Other processes, and waiting on descriptors.
+//! Other processes and their memory, and waiting on descriptors.
 
 mod event;
+mod maps;
+mod memory;
 mod own;
 mod pidfd;
 mod proc;
 mod thread;
+mod transfer;
+mod vm;
 
 pub use event::{EventFd, Ready, poll};
 pub(crate) use event::{take_count, wait};
+pub use maps::{Area, Maps, MapsError};
+pub use memory::{ForeignError, Need, ProcessMemory};
 pub use own::{dies_with_us, spawn_quiet, user};
 pub use pidfd::{PidFd, signal};
 pub use proc::{comm, start_time};
 pub use rustix::process::Signal;
 pub use thread::{ThreadFd, has_thread, thread};
+pub use transfer::TransferError;
+pub use vm::{Remote, read_memory, write_memory};

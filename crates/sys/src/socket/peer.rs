@@ -10,6 +10,9 @@ use crate::process::comm;
 /// Linux 4.13: the supplementary groups of a socket's peer.
 const SO_PEERGROUPS: i32 = 59;
 
+/// Linux 6.16: whether a socket takes descriptors.
+const SO_PASSRIGHTS: i32 = 83;
+
 /// The process that connected, or that first listened, at the other end.
 ///
 /// All of it as of that moment. A listener's process may be dead, its socket inherited:
@@ -44,6 +47,50 @@ pub fn peer(socket: impl AsFd) -> Result<Peer, SocketError> {
         gid: credentials.gid,
         groups,
     })
+}
+
+/// Has a socket refuse descriptors: a peer's attempt to send some fails in the peer.
+///
+/// `Ok(false)` where the kernel cannot (before 6.16). There, and in any case, a call that
+/// receives with room for none takes none and reports the message as truncated.
+///
+/// Messages that wait to be received already keep their descriptors.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::socket;
+/// let (ours, theirs) = socket::pair()?;
+/// if socket::refuse_descriptors(&ours)? {
+///     let fd = std::os::fd::AsFd::as_fd(&theirs);
+///     assert!(socket::send(&theirs, b"unwanted", &[fd]).is_err());
+/// }
+/// socket::send(&theirs, b"fine", &[])?;
+/// # Ok::<(), socket::SocketError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`SocketError::Io`]: not a Unix socket.
+pub fn refuse_descriptors(socket: impl AsFd) -> Result<bool, SocketError> {
+    let off = 0_i32;
+    let value = (&raw const off).cast();
+    let len = libc::socklen_t::try_from(size_of_val(&off)).unwrap_or(0);
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY:
+    // - `value` points to `len` bytes that live until the call returns.
+    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, value, len) };
+    if set == 0 {
+        return Ok(true);
+    }
+    let source = io::Error::last_os_error();
+    match source.raw_os_error() {
+        Some(libc::ENOPROTOOPT) => Ok(false),
+        _ => Err(SocketError::Io {
+            doing: "cannot have a socket refuse descriptors",
+            source,
+        }),
+    }
 }
 
 /// `SO_PEERCRED`. Not rustix's, which cannot express a peer outside our pid namespace.

@@ -1,0 +1,246 @@
+//! A process's memory by descriptors that it opened itself and handed to somebody it trusts.
+//!
+//! Whoever has them may read and write *all* of the process's memory, for as long as that
+//! memory exists: they are for a third party that checks every bound, never for a peer.
+//! They belong to the memory, not to the process id: after exec or death they reach
+//! nothing, whoever has the number by then.
+//!
+//! The kernel's file ignores page protection: a write to a page that the process itself
+//! may only read succeeds (in private memory; a shared mapping of a file that was opened
+//! to read is refused). So the holder asks first, with [`ProcessMemory::check`]. Between
+//! the question and the write the process may remap the range, and then gets what it
+//! remapped it to: its own memory, nobody else's.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, fstatfs, open};
+use rustix::io::{pread, preadv, pwrite, pwritev};
+
+use super::transfer::Target;
+use super::{Maps, TransferError};
+
+/// `f_type` of `/proc`.
+const PROC_MAGIC: i64 = 0x9fa0;
+
+/// Most parts that the kernel takes in one call; `UIO_MAXIOV`.
+pub(super) const MAX_PARTS: usize = 1024;
+
+/// All memory of one process, and what it has mapped where.
+///
+/// Not `Clone`: it is the capability to change that process.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::memory::{self, Mapping, PAGE};
+/// use portolan_sys::process::{Need, ProcessMemory};
+/// let fd = memory::create("example", PAGE as u64)?;
+/// let target = Mapping::shared_anywhere(&fd, PAGE)?;
+/// let address = target.base().addr() + 10;
+///
+/// // The exporter opens its own and sends both descriptors; the holder verifies them.
+/// let [mem, maps] = ProcessMemory::own()?.into_descriptors();
+/// let memory = ProcessMemory::from_descriptors(mem, maps)?;
+///
+/// memory.check(address, 5, Need::Write)?;
+/// memory.write_at(address, b"hello")?;
+/// let mut back = [0; 5];
+/// memory.read_at(address, &mut back)?;
+/// assert_eq!(&back, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ProcessMemory {
+    memory: OwnedFd,
+    maps: Maps,
+}
+
+/// What a range must permit its own process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Reads.
+    Read,
+    /// Reads and writes.
+    Write,
+}
+
+/// Why descriptors were not accepted as a process's memory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForeignError {
+    /// The sender's: one is some other file, or they are two processes'.
+    #[error(
+        "the descriptors show {memory:?} and {maps:?} instead of one process's mem and maps; refuse the sender"
+    )]
+    NotProcess {
+        /// What the first one is open on.
+        memory: String,
+        /// What the second one is open on.
+        maps: String,
+    },
+    /// The machine's: the kernel refused the check itself.
+    #[error("cannot examine the descriptors: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl ProcessMemory {
+    /// That of this process.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's; `/proc` must be mounted, and the process may not have made itself
+    /// undumpable.
+    pub fn own() -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(Self {
+            memory: open("/proc/self/mem", flags, Mode::empty())?,
+            maps: Maps::own()?,
+        })
+    }
+
+    /// Takes the descriptors that another process sent, `mem` and `maps`.
+    ///
+    /// A process can only open memory that it may trace, so what it sends shows memory
+    /// that it could change by itself. The check keeps it from having us write to other
+    /// files in our name.
+    ///
+    /// # Errors
+    ///
+    /// [`ForeignError`].
+    pub fn from_descriptors(memory: OwnedFd, maps: OwnedFd) -> Result<Self, ForeignError> {
+        let (shown_memory, shown_maps) = (shown(&memory)?, shown(&maps)?);
+        let (memory_path, maps_path) = (Path::new(&shown_memory), Path::new(&shown_maps));
+        let ours = memory_path.file_name().is_some_and(|name| name == "mem")
+            && maps_path.file_name().is_some_and(|name| name == "maps")
+            && memory_path.parent() == maps_path.parent();
+        if !ours || !on_proc(&memory)? || !on_proc(&maps)? {
+            return Err(ForeignError::NotProcess {
+                memory: shown_memory,
+                maps: shown_maps,
+            });
+        }
+        let maps = Maps::from(maps);
+        Ok(Self { memory, maps })
+    }
+
+    /// To hand over: `mem` and `maps`.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.memory.as_fd(), self.maps.as_fd()]
+    }
+
+    /// As [`Self::descriptors`], keeping none.
+    pub fn into_descriptors(self) -> [OwnedFd; 2] {
+        [self.memory, self.maps.into()]
+    }
+
+    /// What the process has mapped where.
+    pub fn maps(&self) -> &Maps {
+        &self.maps
+    }
+
+    /// Checks that the process itself may do to the whole range what is about to be done.
+    ///
+    /// # Errors
+    ///
+    /// [`TransferError::Protected`], and `Unmapped` where there is a hole.
+    pub fn check(&self, address: usize, len: usize, need: Need) -> Result<(), TransferError> {
+        let target = Target::new(address, len)?;
+        let range = target.address..target.address + target.len;
+        let mut reached = range.start;
+        for area in self.maps.areas(range.clone())? {
+            if area.range.start > reached {
+                break;
+            }
+            if !area.read || (need == Need::Write && !area.write) {
+                let wanted = match need {
+                    Need::Read => "read",
+                    Need::Write => "write",
+                };
+                return Err(TransferError::Protected { range, wanted });
+            }
+            reached = area.range.end;
+        }
+        if reached < range.end {
+            return Err(TransferError::Unmapped {
+                address: reached,
+                done: 0,
+                len,
+            });
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes` at `address` of the process, whatever the protection there.
+    ///
+    /// # Errors
+    ///
+    /// [`TransferError`]. Its `done` bytes were written.
+    pub fn write_at(&self, address: usize, bytes: &[u8]) -> Result<(), TransferError> {
+        Target::new(address, bytes.len())?
+            .carry(|done| pwrite(&self.memory, &bytes[done..], (address + done) as u64))
+    }
+
+    /// Reads at `address` of the process into all of `bytes`, whatever the protection there.
+    ///
+    /// # Errors
+    ///
+    /// [`TransferError`]. Its `done` bytes were read.
+    pub fn read_at(&self, address: usize, bytes: &mut [u8]) -> Result<(), TransferError> {
+        Target::new(address, bytes.len())?
+            .carry(|done| pread(&self.memory, &mut bytes[done..], (address + done) as u64))
+    }
+
+    /// Writes the parts, in their order, one behind the other from `address` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write_at`].
+    pub fn write_vectored_at(
+        &self,
+        address: usize,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), TransferError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let mut parts = parts.to_vec();
+        let mut left = parts.as_mut_slice();
+        let mut passed = 0;
+        Target::new(address, len)?.carry(|done| {
+            IoSlice::advance_slices(&mut left, done - passed);
+            passed = done;
+            let now = left.len().min(MAX_PARTS);
+            pwritev(&self.memory, &left[..now], (address + done) as u64)
+        })
+    }
+
+    /// Reads from `address` on into the parts, in their order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read_at`].
+    pub fn read_vectored_at(
+        &self,
+        address: usize,
+        mut parts: &mut [IoSliceMut<'_>],
+    ) -> Result<(), TransferError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let mut passed = 0;
+        Target::new(address, len)?.carry(|done| {
+            IoSliceMut::advance_slices(&mut parts, done - passed);
+            passed = done;
+            let now = parts.len().min(MAX_PARTS);
+            preadv(&self.memory, &mut parts[..now], (address + done) as u64)
+        })
+    }
+}
+
+/// The path that a descriptor was opened by, as this process would write it.
+fn shown(fd: &OwnedFd) -> io::Result<String> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+    Ok(link.to_string_lossy().into_owned())
+}
+
+fn on_proc(fd: &OwnedFd) -> io::Result<bool> {
+    Ok(fstatfs(fd)?.f_type == PROC_MAGIC)
+}
