@@ -79,6 +79,17 @@ impl Layout {
     }
 }
 
+/// Messages of such `extents` that together come to `cold` bytes. An extent takes whole
+/// pages, however few bytes are asked for; and what has no bytes is never cold, so of that
+/// one is enough.
+fn turns(extents: &[u64], cold: u64) -> u64 {
+    let pages = extents.iter().map(|bytes| bytes.div_ceil(PAGE as u64));
+    match pages.sum::<u64>() * PAGE as u64 {
+        0 => 1,
+        whole => cold.div_ceil(whole).max(1),
+    }
+}
+
 /// What is passed to and fro.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Load {
@@ -234,11 +245,10 @@ impl Pair {
         })
     }
 
-    /// Makes `turns` messages that pass in turn, or so many that they come to `cold` bytes.
+    /// Makes one message, or so many to pass in turn that they come to `cold` bytes.
     pub(crate) fn load(&mut self, load: Load, cold: Option<u64>) -> Result<Loaded<'_>> {
         let extents = load.layout.extents(load.bytes);
-        let whole: u64 = extents.iter().sum();
-        let turns = cold.map_or(1, |cold| cold.div_ceil(whole.max(1)).max(1));
+        let turns = cold.map_or(1, |cold| turns(&extents, cold));
         let messages = (0..turns).map(|_| self.message(&extents));
         let messages = messages.collect::<Result<Vec<_>>>()?;
         Ok(Loaded {
@@ -395,6 +405,25 @@ mod tests {
         assert_eq!(Layout::One.extents(64 << 20), [64 << 20]);
         assert_eq!(Layout::Huge.extents(4096), [2 << 20]);
         assert!(Layout::One.extents(0).is_empty() && Layout::Huge.extents(0).is_empty());
+    }
+
+    #[test]
+    fn cold_loads_are_as_many_messages_as_fill_the_memory_and_no_more() {
+        assert_eq!(turns(&[], 512 << 20), 1);
+        assert_eq!(turns(&[4096], 512 << 20), 128 << 10);
+        // A byte takes a page.
+        assert_eq!(turns(&[1], 512 << 20), 128 << 10);
+        assert_eq!(turns(&[1 << 20, 1 << 19], 3 << 20), 2);
+        assert_eq!(turns(&[64 << 20], 4 << 20), 1);
+        for layout in [Layout::Pages, Layout::One, Layout::Small, Layout::Huge] {
+            for bytes in [0, 1, 4096, PAPER_PAGE + 1, 64 << 20] {
+                let turns = turns(&layout.extents(bytes), 512 << 20);
+                assert!(
+                    turns * bytes.max(4096) < (512 << 20) + (64 << 20),
+                    "{bytes}"
+                );
+            }
+        }
     }
 
     #[test]
