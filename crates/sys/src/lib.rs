@@ -6,7 +6,7 @@
 //!
 //! | module | what it wraps |
 //! |---|---|
-//! | [`memory`] | memfds sealed in size or for good, mappings, advice on ranges |
+//! | [`memory`] | memfds sealed in size or for good, mappings, shared memory made private and back |
 //! | [`shared`] | a small safe window of shared memory, for benchmarks and tests |
 //! | [`futex`] | sleeping on a shared word and waking sleepers |
 //! | [`bell`] | a descriptor that becomes readable when a futex word changes |
@@ -18,6 +18,7 @@
 //! | [`mqueue`] | POSIX message queues, as a peer to measure against |
 //! | [`sysv`] | System V message queues, the same |
 //! | [`userfault`] | closing and opening pages with userfaultfd minor faults |
+//! | [`track`] | finding the pages of a range that were written |
 //! | [`fault`] | the SIGSEGV and SIGBUS handler, by address range |
 //! | [`fork`] | what a forked child must let go of |
 //! | [`ticks`] | the processor's clock |
@@ -49,6 +50,7 @@ pub mod socket;
 pub mod sysv;
 pub mod ticks;
 mod time;
+pub mod track;
 pub mod upcall;
 pub mod userfault;
 pub mod watch;

@@ -292,6 +292,7 @@ fn what_owns_something_is_not_clone() {
     <Window as NotClone<_>>::holds();
     <portolan_sys::process::PidFd as NotClone<_>>::holds();
     <portolan_sys::process::ProcessMemory as NotClone<_>>::holds();
+    <portolan_sys::track::Tracker as NotClone<_>>::holds();
     <portolan_sys::fault::Watch as NotClone<_>>::holds();
     <portolan_sys::fork::CloseOnFork as NotClone<_>>::holds();
     <portolan_sys::bell::FutexFd as NotClone<_>>::holds();

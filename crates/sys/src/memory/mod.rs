@@ -8,21 +8,27 @@
 //! - **M3** A [`Mapping`] unmaps only what it mapped, also in a forked child.
 //! - **M4** Once a memfd has passed [`seal`] or [`verify_sealed`], no process can change a
 //!   byte of it.
+//! - **M5** Once [`privatise`] has returned, no other process can change a byte of the
+//!   range, whatever it kept; and no store of our own was lost, nor by [`share_in_place`].
 
 mod file;
 mod mapping;
+mod privatise;
 mod range;
 mod sealed;
+mod share;
 
 pub use file::{
     AllocateError, DataRanges, VerifyError, allocate, allocated_bytes, create, data_ranges, punch,
     reopen_to_read, verify,
 };
 pub use mapping::{MapError, Mapping};
+pub use privatise::{PrivatiseError, privatise};
 pub use range::{
     Access, Lock, advise_huge, collapse, lock, populate_read, populate_write, protect, zap,
 };
 pub use sealed::{SealError, create_unsealed, seal, verify_sealed};
+pub use share::{ShareError, share_in_place};
 
 /// Bytes in a page.
 pub const PAGE: usize = 4096;

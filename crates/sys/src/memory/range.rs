@@ -162,6 +162,6 @@ fn harmless(start: usize, len: usize, advice: Advice) -> io::Result<()> {
 }
 
 /// An address as the kernel takes it. It is never dereferenced here.
-fn at(address: usize) -> *mut libc::c_void {
+pub(super) fn at(address: usize) -> *mut libc::c_void {
     ptr::without_provenance_mut(address)
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::ioctl::{Updater, ioctl, opcode};
 use rustix::thread::ClockId;
 use rustix::thread::futex::{self, WaitvFlags};
 
@@ -16,6 +15,7 @@ use crate::bell::FutexFd;
 use crate::memory::{self, HUGE_PAGE, Mapping, PAGE};
 use crate::process::{self, PidFd, ThreadFd};
 use crate::socket;
+use crate::track::{self, Tracker};
 use crate::userfault::Minor;
 
 pub(super) const TRIALS: &[Trial] = &[
@@ -217,57 +217,24 @@ fn waitv() -> Outcome {
     }
 }
 
-/// `struct pm_scan_arg`.
-#[repr(C)]
-#[derive(Default)]
-struct Scan {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    regions: u64,
-    regions_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_any: u64,
-    return_mask: u64,
-}
-
-const _: () = assert!(size_of::<Scan>() == 96);
-
 fn pagemap_scan() -> Outcome {
-    const PAGEMAP_SCAN: u32 = opcode::read_write::<Scan>(b'f', 16);
-    const PRESENT: u64 = 1 << 3;
     let (_fd, mapping) = memory(PAGE)?;
-    let start = mapping.base().addr() as u64;
-    let pagemap = std::fs::File::open("/proc/self/pagemap").map_err(text)?;
-    let mut scan = Scan {
-        size: size_of::<Scan>() as u64,
-        start,
-        end: start + PAGE as u64,
-        category_mask: PRESENT,
-        return_mask: PRESENT,
-        ..Scan::default()
-    };
-    // SAFETY:
-    // - The struct is the one that the request takes; see the size assertion.
-    let request = unsafe { Updater::<PAGEMAP_SCAN, _>::new(&mut scan) };
-    // SAFETY:
-    // - No buffer is given, so the kernel writes to the struct only.
-    unsafe { ioctl(&pagemap, request) }.map_err(text)?;
+    track::probe(mapping.base().addr()).map_err(text)?;
     Ok("since Linux 6.7".to_owned())
 }
 
 fn async_write_protect() -> Outcome {
-    const PAGEFAULT_FLAG_WP: u64 = 1 << 0;
-    const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
-    const WP_UNPOPULATED: u64 = 1 << 13;
-    const WP_ASYNC: u64 = 1 << 15;
-    let features = PAGEFAULT_FLAG_WP | WP_HUGETLBFS_SHMEM | WP_UNPOPULATED | WP_ASYNC;
-    Minor::with_features(features).map_err(text)?;
-    Ok("since Linux 6.7, shared memory too".to_owned())
+    let (_fd, mapping) = memory(PAGE)?;
+    let start = mapping.base().addr();
+    let mut tracker = Tracker::new(start, PAGE).map_err(text)?;
+    memory::populate_write(start, PAGE).map_err(text)?;
+    let mut written = Vec::new();
+    tracker.take_written(&mut written).map_err(text)?;
+    if written.first() == Some(&(start..start + PAGE)) {
+        Ok("since Linux 6.7, shared memory too".to_owned())
+    } else {
+        Err("a written page was not found".to_owned())
+    }
 }
 
 fn pass_rights() -> Outcome {

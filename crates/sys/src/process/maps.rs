@@ -198,6 +198,18 @@ impl From<&abi::Query> for Area {
 }
 
 impl Area {
+    /// The first address of `range` that is in none of `areas`, which come in ascending order.
+    pub(crate) fn hole(areas: &[Self], range: &Range<usize>) -> Option<usize> {
+        let reached = areas.iter().fold(range.start, |reached, area| {
+            if area.range.contains(&reached) {
+                area.range.end
+            } else {
+                reached
+            }
+        });
+        (reached < range.end).then_some(reached)
+    }
+
     /// A line of `/proc/PID/maps`: `start-end rwxp offset major:minor inode name`.
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split_whitespace();

@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags, fstatfs, open};
 use rustix::io::{pread, preadv, pwrite, pwritev};
 
 use super::transfer::Target;
-use super::{Maps, TransferError};
+use super::{Area, Maps, TransferError};
 
 /// `f_type` of `/proc`.
 const PROC_MAGIC: i64 = 0x9fa0;
@@ -148,26 +148,21 @@ impl ProcessMemory {
     pub fn check(&self, address: usize, len: usize, need: Need) -> Result<(), TransferError> {
         let target = Target::new(address, len)?;
         let range = target.address..target.address + target.len;
-        let mut reached = range.start;
-        for area in self.maps.areas(range.clone())? {
-            if area.range.start > reached {
-                break;
-            }
-            if !area.read || (need == Need::Write && !area.write) {
-                let wanted = match need {
-                    Need::Read => "read",
-                    Need::Write => "write",
-                };
-                return Err(TransferError::Protected { range, wanted });
-            }
-            reached = area.range.end;
-        }
-        if reached < range.end {
+        let areas = self.maps.areas(range.clone())?;
+        let permits = |area: &Area| area.read && (need == Need::Read || area.write);
+        if let Some(address) = Area::hole(&areas, &range) {
             return Err(TransferError::Unmapped {
-                address: reached,
+                address,
                 done: 0,
                 len,
             });
+        }
+        if !areas.iter().all(permits) {
+            let wanted = match need {
+                Need::Read => "read",
+                Need::Write => "write",
+            };
+            return Err(TransferError::Protected { range, wanted });
         }
         Ok(())
     }

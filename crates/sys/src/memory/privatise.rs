@@ -1,0 +1,214 @@
+//! Shared memory becomes private at the same address, while it is in use.
+//!
+//! A process that showed a range of its memory to others takes it back. Its own threads
+//! go on reading and writing; whatever the others kept, a descriptor or a mapping, reaches
+//! other memory from then on.
+//!
+//! ```text
+//!   shared mapping of the file                 every thread, and every importer,
+//!         |                                    sees the file's pages
+//!         | mmap, private, over it: at once
+//!         v
+//!   private mapping of the file                a page is the file's until its first
+//!         |                                    store by us, or until its turn comes
+//!         | MADV_POPULATE_WRITE, page by page
+//!         v
+//!   private mapping, no page of the file left  an importer writes to pages that we no
+//!                                              longer show
+//! ```
+//!
+//! # Why no load fails and no store is lost
+//!
+//! - The kernel replaces the mapping under its lock. A thread that touches the range
+//!   meanwhile waits for the lock; there is no moment without a mapping.
+//! - It takes the old mapping out of every processor before the new one can be touched.
+//!   So a store through the old one is in the file's page before any copy of that page is
+//!   made, and a store through the new one goes to the copy. There is no third place.
+//! - When a page is copied, the kernel takes the page out of every processor first and puts
+//!   the copy in afterwards, under the page's lock: no thread loads from one and stores to
+//!   the other.
+//! - Until a page has had its turn an importer can still change it. That is what sharing
+//!   means, and it ends with the call.
+//!
+//! # Why it ends there
+//!
+//! A page of ours is anonymous memory, which the file does not know. Holders of the file
+//! can write it, punch it and map it again without touching ours. *Truncating* a file takes
+//! private copies too, which is why the file must be sealed against shrinking; and only we
+//! can ask with `MADV_DONTNEED` to be shown the file again.
+//!
+//! Write-protecting, copying and moving the copy over would cost less memory afterwards,
+//! since the mapping here keeps the file alive; but then the program's stores have to wait,
+//! and its system calls that write to the range fail, unless it has privileges. See
+//! [`share_in_place`](super::share_in_place), which has no other way.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, major, minor};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+use super::range::{at, populate_write};
+use super::{HUGE_PAGE, PAGE};
+use crate::process::{Area, Maps, MapsError};
+
+/// Bytes populated in one call, so that a failure tells about how far it came.
+const STEP: usize = 4 * HUGE_PAGE;
+
+/// Makes a range that is a shared mapping of `fd`, from `offset` of the file on, private
+/// memory with the same content at the same address.
+///
+/// Own threads may read and write the range all the time. Stores are not lost, nor is what
+/// system calls copy into it; only input that the kernel was told to write to *pages* (direct
+/// input, registered buffers of `io_uring`, `process_vm_writev` from another process) and
+/// that is under way may end in the old ones. When the call returns, nobody else can change
+/// a byte of the range. Advice and locks given to the range before are gone, and forked
+/// children inherit a copy.
+///
+/// The file keeps its pages: give them back with [`punch`](super::punch).
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::memory::{self, Mapping};
+/// let fd = memory::create("example", 8192)?;
+/// let ours = Mapping::shared_anywhere(&fd, 8192)?;
+/// assert_eq!(rustix::io::pwrite(&fd, b"before", 0)?, 6);
+///
+/// // SAFETY:
+/// // - Our mapping, and nobody here relies on its being shared.
+/// unsafe { memory::privatise(&fd, 0, ours.base().addr(), ours.len()) }?;
+///
+/// assert_eq!(rustix::io::pwrite(&fd, b"after!", 0)?, 6);
+/// // SAFETY:
+/// // - In bounds.
+/// assert_eq!(unsafe { ours.base().read() }, b'b');
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`PrivatiseError`]. All but `Incomplete` leave everything as it was.
+///
+/// # Safety
+///
+/// - No code of this process relies on the range being shared, from now on: that others see
+///   its stores, or that it may be [`zap`](super::zap)ped or given to
+///   [`userfault`](crate::userfault).
+/// - No other thread maps, unmaps or protects any of the range during the call.
+pub unsafe fn privatise(
+    fd: &OwnedFd,
+    offset: u64,
+    start: usize,
+    len: usize,
+) -> Result<(), PrivatiseError> {
+    if len == 0
+        || !start.is_multiple_of(PAGE)
+        || !len.is_multiple_of(PAGE)
+        || start.checked_add(len).is_none()
+    {
+        return Err(PrivatiseError::Misaligned { start, len });
+    }
+    let seals = fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(PrivatiseError::Shrinks {
+            found: seals.bits(),
+        });
+    }
+    shows(fd, offset, start, len)?;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // No return from here on: the range is no longer shared.
+    // SAFETY:
+    // - The range shows just these bytes of the file with this access, as was checked, and
+    //   does so afterwards: no load sees anything else.
+    // - No other thread changes the mapping meanwhile, as the caller promises.
+    let mapped = unsafe { mmap(at(start), len, access, flags, fd, offset) };
+    mapped.map_err(|errno| PrivatiseError::Refused {
+        source: errno.into(),
+    })?;
+    let mut done = 0;
+    while done < len {
+        let step = STEP.min(len - done);
+        populate_write(start + done, step).map_err(|source| PrivatiseError::Incomplete {
+            done,
+            len,
+            source,
+        })?;
+        done += step;
+    }
+    Ok(())
+}
+
+/// Checks that the whole range is a writable shared mapping of the file from `offset` on.
+fn shows(fd: &OwnedFd, offset: u64, start: usize, len: usize) -> Result<(), PrivatiseError> {
+    let stat = fstat(fd).map_err(|errno| PrivatiseError::Refused {
+        source: errno.into(),
+    })?;
+    let device = (major(stat.st_dev), minor(stat.st_dev));
+    let range = start..start + len;
+    let areas = Maps::own().map_err(MapsError::Io)?.areas(range.clone())?;
+    let fits = |area: &&Area| {
+        let here = area.range.start.max(start);
+        let shown = area.offset.checked_add((here - area.range.start) as u64);
+        let file = area.shared && area.device == device && area.inode == stat.st_ino;
+        file && area.read && area.write && shown == offset.checked_add((here - start) as u64)
+    };
+    if let Some(area) = areas.iter().find(|area| !fits(area)) {
+        let address = area.range.start.max(start);
+        return Err(PrivatiseError::NotShared { address });
+    }
+    match Area::hole(&areas, &range) {
+        Some(address) => Err(PrivatiseError::NotShared { address }),
+        None => Ok(()),
+    }
+}
+
+/// Why a range was not made private.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrivatiseError {
+    /// The caller's: start and length must be whole pages, and not zero bytes.
+    #[error("start {start:#x} and length {len:#x} must be multiples of {PAGE} and not empty")]
+    Misaligned {
+        /// First address.
+        start: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The caller's: something else is mapped there, or not to be read and written.
+    #[error("{address:#x} is not in a writable shared mapping of that part of the file")]
+    NotShared {
+        /// The first address that is wrong.
+        address: usize,
+    },
+    /// The caller's: whoever truncates the file would take our copies too.
+    #[error("the file has seals {found:#x} and may shrink; share only what memory::create makes")]
+    Shrinks {
+        /// `F_SEAL_*` bits that are there.
+        found: u32,
+    },
+    /// The machine's: what is mapped cannot be told.
+    #[error(transparent)]
+    Maps(#[from] MapsError),
+    /// The machine's: the kernel refused; see the source. Nothing has changed.
+    #[error("cannot replace the mapping: {source}")]
+    Refused {
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The machine's: it has no memory left for copies. Our stores are ours alone already,
+    /// but others can change the pages after the first `done` bytes that nobody stored to.
+    /// Go on with [`populate_write`](super::populate_write) from there.
+    #[error(
+        "only {done} of {len} bytes are private; free memory, then populate the rest: {source}"
+    )]
+    Incomplete {
+        /// Bytes from the start that are private.
+        done: usize,
+        /// Bytes wanted.
+        len: usize,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,218 @@
+//! Private memory becomes shared at the same address, while it is in use.
+//!
+//! The opposite of [`privatise`](super::privatise), and harder: the kernel lets nobody put
+//! existing private pages into a file. They have to be copied, and a store made after a
+//! page's copy and before the change of mappings would be lost. So stores have to wait:
+//!
+//! ```text
+//!   write-protect     stores of other threads stop in the kernel; loads go on
+//!   copy to a memfd   by a system call, which needs no mapping
+//!   map it over       at once, as in `privatise`: loads go on
+//!   wake              the stopped stores are made again, into the file
+//! ```
+//!
+//! The protection is userfaultfd's: a thread that stores waits in the kernel, sees no signal
+//! and needs no handler. Without privileges the kernel lets only the *program's* stores wait;
+//! a system call that wants to write to the range meanwhile returns `EFAULT`.
+//!
+//! Between protecting and waking, this module neither allocates nor takes a lock, because
+//! whoever waits may hold any lock, and the range may hold the allocator's memory.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+use super::PAGE;
+use super::file::create;
+use super::range::at;
+use crate::process::{Area, Maps, MapsError};
+use crate::userfault::{Userfault, Whose, feature, mode};
+
+/// Moves private memory into a new memfd, mapped shared at the same address with the same
+/// content; returns the memfd, whose size is sealed as [`create`](super::create)'s.
+///
+/// Own threads may use the range all the time: loads go on, stores wait and are not lost.
+/// System calls of this process that write to the range during the call return `EFAULT`,
+/// unless it has the privilege to stop those too (`CAP_SYS_PTRACE`, or
+/// `vm.unprivileged_userfaultfd`); input that the kernel was told to write to *pages*
+/// (direct input, registered buffers) and that is under way is lost. Every page takes
+/// memory, also one that was never touched. Forked children share the range from then on.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::memory::{self, Mapping, PAGE};
+/// let file = memory::create("example", PAGE as u64)?;
+/// let ours = Mapping::private(&file, PAGE)?;
+/// // SAFETY:
+/// // - In bounds, and ours alone.
+/// unsafe { ours.base().write(7) };
+///
+/// // SAFETY:
+/// // - Nobody holds a reference into the mapping.
+/// let shared = unsafe { memory::share_in_place("example", ours.base().addr(), PAGE) }?;
+///
+/// assert_eq!(rustix::io::pwrite(&shared, b"from outside", 0)?, 12);
+/// // SAFETY:
+/// // - In bounds.
+/// assert_eq!(unsafe { ours.base().read() }, b'f');
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ShareError`]. Everything is as it was before.
+///
+/// # Safety
+///
+/// - From now on other processes may change what the range holds: nobody here holds a
+///   reference into it, or takes one, that does not allow for that.
+/// - No other thread maps, unmaps or protects any of the range during the call.
+/// - The range does not hold this thread's stack or thread-local storage.
+pub unsafe fn share_in_place(name: &str, start: usize, len: usize) -> Result<OwnedFd, ShareError> {
+    if len == 0
+        || !start.is_multiple_of(PAGE)
+        || !len.is_multiple_of(PAGE)
+        || start.checked_add(len).is_none()
+    {
+        return Err(ShareError::Misaligned { start, len });
+    }
+    private(start, len)?;
+    let file = create(name, len as u64).map_err(ShareError::Io)?;
+    let watch = open()?;
+    let stopped = Stopped::new(&watch, start, len)?;
+    copy(&file, start, len)?;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY:
+    // - The file holds what the range holds: nobody has stored to it since it was copied.
+    // - No other thread changes the mapping meanwhile, as the caller promises.
+    let mapped = unsafe { mmap(at(start), len, access, flags, &file, 0) };
+    drop(stopped);
+    mapped.map_err(|errno| ShareError::Io(errno.into()))?;
+    Ok(file)
+}
+
+/// Checks that the whole range is private memory, to be read and written.
+fn private(start: usize, len: usize) -> Result<(), ShareError> {
+    let range = start..start + len;
+    let areas = Maps::own().map_err(MapsError::Io)?.areas(range.clone())?;
+    let wrong = areas
+        .iter()
+        .find(|area| area.shared || !area.read || !area.write)
+        .map(|area| area.range.start.max(start));
+    match wrong.or_else(|| Area::hole(&areas, &range)) {
+        Some(address) => Err(ShareError::NotPrivate { address }),
+        None => Ok(()),
+    }
+}
+
+fn open() -> Result<Userfault, ShareError> {
+    let features = feature::WRITE_PROTECT | feature::WRITE_PROTECT_UNPOPULATED;
+    Userfault::open(features, Whose::All)
+        .or_else(|_| Userfault::open(features, Whose::Program))
+        .map_err(|source| ShareError::Unsupported { source })
+}
+
+/// While it lives, every store to the range waits.
+struct Stopped<'a> {
+    watch: &'a Userfault,
+    start: usize,
+    len: usize,
+}
+
+impl<'a> Stopped<'a> {
+    fn new(watch: &'a Userfault, start: usize, len: usize) -> Result<Self, ShareError> {
+        match watch.register(start, len, mode::WRITE_PROTECT) {
+            Ok(()) => {}
+            // Pages of an ordinary file cannot be watched.
+            Err(Errno::INVAL) => return Err(ShareError::NotPrivate { address: start }),
+            Err(Errno::BUSY) => return Err(ShareError::Watched),
+            Err(other) => return Err(ShareError::Io(other.into())),
+        }
+        let stopped = Self { watch, start, len };
+        watch
+            .write_protect(start, len)
+            .map_err(|errno| ShareError::Io(errno.into()))?;
+        Ok(stopped)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        // The first finds nothing to do where the range has been replaced. The second lets
+        // everybody go on who waits, whatever is mapped there, also where a forked child
+        // keeps the userfaultfd open; neither can fail on whole pages that are mapped.
+        let _ = self.watch.unregister(self.start, self.len);
+        let _ = self.watch.wake(self.start, self.len);
+    }
+}
+
+/// Copies the range to the front of the file. The kernel reads the range, not we.
+fn copy(file: &OwnedFd, start: usize, len: usize) -> Result<(), ShareError> {
+    let mut done = 0;
+    while done < len {
+        let offset = libc::off_t::try_from(done).unwrap_or(libc::off_t::MAX);
+        let from = at(start + done).cast_const();
+        // SAFETY:
+        // - The kernel checks the range itself, and only reads it.
+        let written = unsafe { libc::pwrite(file.as_raw_fd(), from, len - done, offset) };
+        match usize::try_from(written) {
+            Ok(written) => done += written,
+            Err(_) => match Errno::from_io_error(&io::Error::last_os_error()) {
+                Some(Errno::INTR) => {}
+                Some(Errno::NOSPC | Errno::NOMEM) => {
+                    return Err(ShareError::OutOfMemory { done, len });
+                }
+                errno => return Err(ShareError::Io(errno.unwrap_or(Errno::IO).into())),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Why a range was not moved into a file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShareError {
+    /// The caller's: start and length must be whole pages, and not zero bytes.
+    #[error("start {start:#x} and length {len:#x} must be multiples of {PAGE} and not empty")]
+    Misaligned {
+        /// First address.
+        start: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The caller's: something else is mapped there: nothing, shared memory, memory that may
+    /// not be written, or an ordinary file.
+    #[error("{address:#x} is not in private writable memory; move the data to memory that is")]
+    NotPrivate {
+        /// The first address that is wrong.
+        address: usize,
+    },
+    /// The state's: a userfaultfd has the range, for example a tracker.
+    #[error("another userfaultfd watches the range; end that first")]
+    Watched,
+    /// The machine's: a kernel before 6.4, or one that forbids userfaultfd.
+    #[error("stores cannot be made to wait here ({source}); copy the data to memory made shared")]
+    Unsupported {
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The machine's: it has no memory left for the copy.
+    #[error("out of memory after copying {done} of {len} bytes; free some, or share less")]
+    OutOfMemory {
+        /// Bytes copied, which are given back.
+        done: usize,
+        /// Bytes wanted.
+        len: usize,
+    },
+    /// The machine's: what is mapped cannot be told.
+    #[error(transparent)]
+    Maps(#[from] MapsError),
+    /// The machine's: the kernel refused; see the source.
+    #[error("cannot share memory in place: {0}")]
+    Io(io::Error),
+}
