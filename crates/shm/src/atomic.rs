@@ -9,7 +9,7 @@ pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 mod modelled;
 #[cfg(loom)]
-pub use modelled::{AtomicU32, AtomicU64, Ordering, death, fence};
+pub use modelled::{AtomicU32, AtomicU64, Ordering, asked, death, fence};
 
 /// Tells the processor that we spin; under loom, lets the others run.
 ///
@@ -33,4 +33,13 @@ pub fn store_load_barrier() {
     fence(Ordering::SeqCst);
     #[cfg(not(any(loom, miri, not(target_arch = "x86_64"))))]
     core::sync::atomic::compiler_fence(Ordering::SeqCst);
+}
+
+/// Keeps the compiler from moving accesses past it; the processor may.
+///
+/// One half of a store-load pair whose other half has this processor make a full barrier
+/// when it matters (`membarrier`).
+#[inline]
+pub fn in_program_order() {
+    core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
 }

@@ -6,8 +6,8 @@ mod modes;
 use modes::{CALLED_ON, LOSSY, RELIABLE};
 use portolan_abi::channel::Shape;
 use portolan_shm::channel::{
-    Channel, Finished, Garbled, Head, Lagging, Look, Meta, Mode, ReaderEntry, Reading, Signalling,
-    Since, WriteError,
+    Barriers, Channel, Finished, Garbled, Head, Lagging, Look, Meta, Mode, ReaderEntry, Reading,
+    Signalling, Since, WriteError,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -320,6 +320,17 @@ fn a_message_without_an_end_is_thrown_away() {
     assert_eq!(got, Got::Message(vec![2; 100]));
 }
 
+/// One thread needs no barriers.
+struct Alone;
+
+impl Barriers for Alone {
+    fn everywhere(&self) -> bool {
+        true
+    }
+
+    fn by_time(&self) {}
+}
+
 #[test]
 fn sleepers_are_woken_at_signals_and_only_then() {
     let writes = |signalling| {
@@ -333,7 +344,7 @@ fn sleepers_are_woken_at_signals_and_only_then() {
         let mut reading = channel.join(2, Lagging::Skip, Since::Now).unwrap();
         let mut wakes = vec![];
         for _ in 0..4 {
-            let armed = channel.arm(&mut reading).0.is_some();
+            let armed = channel.arm(&mut reading, &Alone).0.is_some();
             let finished = channel.write(&mut pen, &[&[0; 96]]).unwrap();
             wakes.push((armed, finished == Finished::Wake));
         }

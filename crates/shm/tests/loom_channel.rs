@@ -15,13 +15,43 @@ use loom::thread;
 use modes::{CALLED_ON, LOSSY, RELIABLE};
 use portolan_abi::channel::Shape;
 use portolan_shm::atomic::death::after;
-use portolan_shm::atomic::{AtomicU64, Ordering};
+use portolan_shm::atomic::{AtomicU64, Ordering, asked};
 use portolan_shm::channel::{
-    Channel, Finished, Head, Lagging, Look, Meta, Mode, Pen, ReaderEntry, Reading, Since,
+    Barriers, Channel, Finished, Head, Lagging, Look, Meta, Mode, Pen, ReaderEntry, Reading, Since,
 };
 use support::{Futex, explore, explore_deaths, with};
 
+/// How readers come by a writer's barriers.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    /// It makes its own, always.
+    Itself,
+    /// The kernel has it make one.
+    Kernel,
+    /// Readers wait until its stores are seen, as they are after any barrier.
+    Time,
+    /// They do not.
+    Mistake,
+}
+
+impl Barriers for By {
+    fn everywhere(&self) -> bool {
+        match self {
+            Self::Itself => panic!("nobody asks then"),
+            Self::Kernel => asked::everywhere(),
+            Self::Mistake => {}
+            Self::Time => return false,
+        }
+        true
+    }
+
+    fn by_time(&self) {
+        asked::everywhere();
+    }
+}
+
 struct World {
+    barriers: By,
     head: Head,
     readers: Vec<ReaderEntry>,
     words: Vec<AtomicU64>,
@@ -31,8 +61,13 @@ struct World {
 
 impl World {
     fn new(mode: Mode) -> Self {
+        Self::with_barriers(mode, By::Itself)
+    }
+
+    fn with_barriers(mode: Mode, barriers: By) -> Self {
         let shape = Shape::new(64, 4, 2).unwrap();
         let world = Self {
+            barriers,
             head: Head::default(),
             readers: (0..2).map(|_| ReaderEntry::default()).collect(),
             words: (0..32).map(|_| AtomicU64::new(0)).collect(),
@@ -116,7 +151,7 @@ impl World {
             if last {
                 return None;
             }
-            let (bell, owed) = self.channel().arm(reading);
+            let (bell, owed) = self.channel().arm(reading, &self.barriers);
             self.owed(owed);
             if let Some(bell) = bell
                 && !over.load(Ordering::SeqCst)
@@ -164,6 +199,41 @@ fn no_reader_sleeps_on() {
             assert_eq!(world.read_waiting(&mut reading, &over), Some(2));
             writer.join().unwrap();
         });
+    });
+}
+
+/// A writer that stops making barriers of its own, and a reader that sleeps (M6).
+fn relaxing(world: &'static World) {
+    let mut reading = world.channel().start_reading(Since::Now);
+    let writer = thread::spawn(move || {
+        asked::answering(|| {
+            let mut pen = world.channel().resume_writing(1);
+            pen.relax_when(|| true);
+            assert!((1..=3).all(|n| world.write(&mut pen, n)));
+        });
+    });
+    let over = AtomicBool::new(false);
+    for n in 1..=3 {
+        assert_eq!(world.read_waiting(&mut reading, &over), Some(n));
+    }
+    writer.join().unwrap();
+}
+
+#[test]
+fn no_reader_sleeps_on_beside_a_writer_without_barriers() {
+    for (name, barriers) in [("by the kernel", By::Kernel), ("by time", By::Time)] {
+        let name = format!("three messages, a reader that sleeps, barriers {name}");
+        explore(&name, 2, move || {
+            with(World::with_barriers(LOSSY, barriers), relaxing)
+        });
+    }
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_any_barrier_it_would() {
+    explore("the same, and no barrier", 2, || {
+        with(World::with_barriers(LOSSY, By::Mistake), relaxing);
     });
 }
 

@@ -9,6 +9,7 @@
 //! | [`memory`] | memfds sealed in size or for good, mappings, shared memory made private and back |
 //! | [`shared`] | a small safe window of shared memory, for benchmarks and tests |
 //! | [`futex`] | sleeping on a shared word and waking sleepers |
+//! | [`barrier`] | barriers that other processes make when asked |
 //! | [`bell`] | a descriptor that becomes readable when a futex word changes |
 //! | [`monitor`] | waiting in user mode until a line is written |
 //! | [`upcall`] | code that a signal makes run on a chosen thread |
@@ -35,6 +36,7 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("portolan-sys runs on 64-bit Linux only");
 
+pub mod barrier;
 pub mod bell;
 pub mod fault;
 pub mod fork;

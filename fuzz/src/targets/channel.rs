@@ -5,8 +5,8 @@ use crate::memory::Words;
 use arbitrary::{Result, Unstructured};
 use portolan_abi::channel::{POSITIONS, Shape, Stamp};
 use portolan_shm::channel::{
-    Channel, Finished, Head, Lagging, Look, Meta, Mode, Pen, ReaderEntry, Reading, Signalling,
-    Since, WriteError,
+    Barriers, Channel, Finished, Head, Lagging, Look, Meta, Mode, Pen, ReaderEntry, Reading,
+    Signalling, Since, WriteError,
 };
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -15,6 +15,23 @@ struct Memory {
     readers: Vec<ReaderEntry>,
     units: Vec<AtomicU64>,
     unit: usize,
+}
+
+/// One that makes barriers, or does not let us.
+struct Kernel(bool);
+
+impl Barriers for Kernel {
+    fn everywhere(&self) -> bool {
+        self.0
+    }
+
+    fn by_time(&self) {}
+}
+
+/// Does without barriers as soon as it may.
+fn relaxing(mut pen: Pen) -> Pen {
+    pen.relax_when(|| true);
+    pen
 }
 
 /// Those of us who follow the rules.
@@ -142,7 +159,7 @@ impl Memory {
 impl Honest {
     fn new(channel: &Channel<'_>) -> Self {
         Self {
-            pen: channel.resume_writing(1),
+            pen: relaxing(channel.resume_writing(1)),
             readings: vec![channel.start_reading(Since::Now)],
             message: Vec::new(),
         }
@@ -241,7 +258,7 @@ impl Honest {
         let _ = channel.signal();
         for reading in &mut self.readings {
             channel.link(reading, 77);
-            let _ = channel.arm(reading);
+            let _ = channel.arm(reading, &Kernel(u.arbitrary()?));
         }
         let _: Finished = channel.room_made();
         channel.ring();
@@ -280,7 +297,7 @@ impl Honest {
             }
             4 => {
                 let _ = channel.unbind_writer(space);
-                self.pen = channel.resume_writing(space);
+                self.pen = relaxing(channel.resume_writing(space));
             }
             _ => channel.bury(space),
         }

@@ -7,7 +7,7 @@ use crate::wait::Backoff;
 use crate::{Deadline, Disowned};
 use portolan_shm::channel::{self as shm, Finished, Pen};
 use portolan_shm::mark;
-use portolan_sys::futex;
+use portolan_sys::{barrier, futex};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -106,7 +106,8 @@ impl Writer {
                 .bind_writer(space)
                 .map_err(|space| BindChannelError::Written { space })?;
         }
-        let pen = channel.resume_writing(space);
+        let mut pen = channel.resume_writing(space);
+        pen.relax_when(barrier::allowed);
         Ok(Self { ring, pen })
     }
 

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Looks between two looks at the clock.
 const POLLS: u32 = 10_000;
+/// The same, of one that sleeps sooner or later.
+const AT_ONCE: u32 = 64;
 
 /// How a listener is made.
 ///
@@ -494,7 +496,7 @@ impl Listener {
         let Some(fifo) = member.tables().fifo(*index) else {
             return;
         };
-        let looks = match self.rest {
+        let waiting = match self.rest {
             // So that the deadline is looked at now and then.
             Rest::Poll => {
                 fifo.spin(head, POLLS);
@@ -506,20 +508,22 @@ impl Listener {
                 }
                 return;
             }
-            Rest::Sleep => 0,
-            Rest::Adaptive => self.patience.looks(),
+            Rest::Sleep => Waiting::Sleep,
+            Rest::Adaptive => Waiting::Adaptive,
         };
-        if looks > 0 {
-            if fifo.spin(head, looks) {
-                self.patience.paid(looks);
+        let mut looking = self.patience.begin(waiting);
+        while looking.again_after(AT_ONCE) {
+            if fifo.spin(head, AT_ONCE) {
+                self.patience.paid(&looking);
                 return;
             }
-            self.patience.in_vain();
         }
+        let begun = looking.begun();
         if let Some(bell) = fifo.arm(head) {
             mark!("signal.before_sleep");
             let _ = futex::wait(&fifo.entry().control.doorbell, bell, deadline.instant());
         }
+        self.patience.slept(&looking, begun.elapsed());
         fifo.disarm(head);
     }
 

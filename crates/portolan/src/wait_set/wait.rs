@@ -4,7 +4,7 @@ use super::guest::link;
 use super::{Ready, WaitError, WaitSet};
 use crate::tally;
 use crate::trace::About;
-use crate::wait::{Waiting, pause};
+use crate::wait::Looking;
 use crate::{Deadline, EventKind, NoDescriptor};
 use portolan_abi::thread::{At, Wait};
 use portolan_shm::atomic::Ordering;
@@ -26,12 +26,13 @@ impl WaitSet {
         self.member.present()?;
         let deadline = deadline.into();
         let mut ready = Ready::default();
+        let mut looked = None;
         self.entry().awake();
         self.look(&mut ready);
         if ready.is_empty() {
             if !deadline.is_now() {
                 tally::waits(&self.member, Wait::Spinning(self.waiting_at()));
-                self.spin(&mut ready, deadline);
+                looked = self.spin(&mut ready, deadline).map(|l| (l.begun(), l));
                 tally::waits(&self.member, Wait::Nothing);
             } else if !self.is_watched() {
                 return Ok(ready);
@@ -52,6 +53,9 @@ impl WaitSet {
                     });
                     tally::waits(&self.member, Wait::Nothing);
                     self.entry().awake();
+                    if let Some((begun, looking)) = looked.take() {
+                        self.patience.slept(&looking, begun.elapsed());
+                    }
                 }
             }
         }
@@ -159,34 +163,25 @@ impl WaitSet {
         });
     }
 
-    /// Looks again and again, for as long as that has paid lately.
-    fn spin(&mut self, ready: &mut Ready, deadline: Deadline) {
-        let polls = self.waiting == Waiting::Poll;
-        let looks = if self.waiting == Waiting::Adaptive {
-            self.patience.looks()
-        } else {
-            0
-        };
-        let mut look = 0;
-        while polls || look < looks {
+    /// Looks again and again, for as long as that has paid lately; how it looked, if it found
+    /// nothing.
+    fn spin(&mut self, ready: &mut Ready, deadline: Deadline) -> Option<Looking> {
+        let mut looking = self.patience.begin(self.waiting);
+        while looking.again() {
             let Self { places, loose, .. } = self;
             let busy = loose.iter().any(|i| places[*i as usize].may_have());
             if busy || self.entry().is_raised() {
                 self.look(ready);
             }
             if !ready.is_empty() {
-                self.patience.paid(look);
-                return;
+                self.patience.paid(&looking);
+                return None;
             }
-            if look % 256 == 255 && deadline.has_passed() {
-                return;
+            if looking.is_time_for_more() && deadline.has_passed() {
+                return None;
             }
-            pause(look);
-            look = look.wrapping_add(1);
         }
-        if looks > 0 {
-            self.patience.in_vain();
-        }
+        Some(looking)
     }
 
     /// Nothing is there: the descriptor is not readable until something comes (W4).

@@ -99,6 +99,17 @@ fn other() {
                 }
             }
         }
+        "burst" => {
+            let mut writer = channel.bind_writer().unwrap();
+            let mut asked = bound(&domain.find_channel("back", PATIENCE).unwrap());
+            for i in 0..40 * 800u64 {
+                writer.write(&i.to_le_bytes(), PATIENCE).unwrap();
+                if i % 800 == 799 {
+                    assert_eq!(*asked.receive(PATIENCE).unwrap(), (i / 800).to_le_bytes());
+                    std::thread::sleep(Duration::from_micros(i / 800 * 5));
+                }
+            }
+        }
         // Until the last one; all in order, and what was missed is known.
         "follow" => {
             let mut reader = bound(&channel);

@@ -80,9 +80,13 @@ fn two_processes_stream_whatever_way_they_wait() {
         (Waiting::Adaptive, Signalling::Message),
         (Waiting::Sleep, Signalling::Message),
         (Waiting::Sleep, Signalling::Bytes(64)),
+        (Waiting::Sleep, Signalling::Bytes(192)),
+        (Waiting::Sleep, Signalling::Bytes(4096)),
+        (Waiting::Adaptive, Signalling::Bytes(4096)),
         (Waiting::Poll, Signalling::Never),
     ] {
-        let name = format!("channel-{}-{waiting:?}", std::process::id());
+        let name = format!("channel-{}-{waiting:?}-{signalling:?}", std::process::id());
+        let name = name.replace(['(', ')'], "-");
         let domain = Domain::join(&name).unwrap();
         let channel = domain
             .make_channel(
@@ -97,6 +101,33 @@ fn two_processes_stream_whatever_way_they_wait() {
         let mut child = spawn("lagging::other", &format!("write {name} stream"));
         for i in 0..20_000 {
             assert_eq!(number(&reader.receive(PATIENCE).unwrap()), i);
+        }
+        assert_eq!(reader.receive(PATIENCE), Err(ReadError::WriterGone));
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+/// Each burst is long enough for the writer to do without barriers at its end, and the
+/// reader sleeps between them.
+#[test]
+fn a_reader_that_sleeps_between_bursts_is_woken_by_the_first_message_of_each() {
+    for waiting in [Waiting::Sleep, Waiting::Adaptive, Waiting::Poll] {
+        let name = format!("bursts-{}-{waiting:?}", std::process::id());
+        let domain = Domain::join(&name).unwrap();
+        let options = ChannelOptions::named("bursts").units(64).reliable();
+        let channel = domain.make_channel(&options).unwrap();
+        let back = domain.make_channel(&ChannelOptions::named("back")).unwrap();
+        let mut reader = bound(&channel);
+        reader.set_waiting(waiting);
+        let mut back = back.bind_writer().unwrap();
+        let mut child = spawn("lagging::other", &format!("burst {name} bursts"));
+        for burst in 0..40u64 {
+            for i in 0..800u64 {
+                let received = reader.receive(PATIENCE).unwrap();
+                assert_eq!(*received, (burst * 800 + i).to_le_bytes());
+            }
+            // It writes on once it was asked to: we sleep by then, most times.
+            back.write(&burst.to_le_bytes(), PATIENCE).unwrap();
         }
         assert_eq!(reader.receive(PATIENCE), Err(ReadError::WriterGone));
         assert!(child.wait().unwrap().success());

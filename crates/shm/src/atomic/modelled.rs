@@ -46,6 +46,65 @@ pub mod death {
     }
 }
 
+/// Barriers that a thread makes when others ask for them, between any two of its accesses:
+/// what the kernel's `membarrier` does.
+pub mod asked {
+    use super::{Ordering, fence};
+    use core::cell::Cell;
+    use loom::sync::atomic::AtomicU32;
+
+    /// More than are ever asked for.
+    const GONE: u32 = u32::MAX;
+
+    loom::lazy_static! {
+        static ref ASKED: AtomicU32 = AtomicU32::new(0);
+        static ref MADE: AtomicU32 = AtomicU32::new(0);
+    }
+
+    loom::thread_local! {
+        static ANSWERS: Cell<bool> = Cell::new(false);
+    }
+
+    /// Runs `f` in the one thread that makes barriers when asked to. It must not block.
+    pub fn answering<T>(f: impl FnOnce() -> T) -> T {
+        struct Gone;
+        impl Drop for Gone {
+            fn drop(&mut self) {
+                ANSWERS.with(|answers| answers.set(false));
+                // Who does not run has made one.
+                fence(Ordering::SeqCst);
+                MADE.store(GONE, Ordering::Release);
+            }
+        }
+        ANSWERS.with(|answers| answers.set(true));
+        let _gone = Gone;
+        f()
+    }
+
+    /// Has that thread make one.
+    pub fn everywhere() {
+        fence(Ordering::SeqCst);
+        let ours = ASKED.fetch_add(1, Ordering::Relaxed) + 1;
+        while MADE.load(Ordering::Acquire) < ours {
+            loom::thread::yield_now();
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// An access is about to be made.
+    pub(super) fn access() {
+        if !ANSWERS.with(Cell::get) {
+            return;
+        }
+        // Relaxed, both: nothing but the barrier is to order what the model does.
+        let asked = ASKED.load(Ordering::Relaxed);
+        if asked != MADE.load(Ordering::Relaxed) {
+            fence(Ordering::SeqCst);
+            MADE.store(asked, Ordering::Release);
+        }
+    }
+}
+
 macro_rules! counted {
     ($name:ident, $int:ty) => {
         /// Loom's, with each access counted.
@@ -73,6 +132,7 @@ macro_rules! counted {
         #[track_caller]
         pub fn $method(&self, $($arg: $type),*) -> $result {
             death::access();
+            asked::access();
             self.0.$method($($arg),*)
         }
     };

@@ -20,10 +20,16 @@
 //! | step | lines that come from another core | locked instructions |
 //! |---|---|---|
 //! | begin: stamp busy | **the unit** (readers watch it) | 0; 1 with several writers |
-//! | payload, meta, stamp done *(commit point)* | - | 0; 1 if it ends a signalling unit |
+//! | payload, meta, stamp done *(commit point)* | - | 0; 1 if it ends a signalling unit and a reader slept lately (M6) |
+//! | does a reader sleep? | - (a line that changes when one does) | 0 |
 //! | where the end is, for latecomers | - (the writer's line) | 0 |
 //! | find, copy, look at the stamp again | **the unit** | 0 |
 //! | where the reader is (reliable) | - (the reader's line) | 0; 1 a quarter of a lap |
+//!
+//! Of 32 bytes the writer makes 7 stores: stamp, two of payload, meta, stamp, and two of
+//! where it is. They wait in order for the unit's line, and the processor holds few, so
+//! a stream would go as fast as lines come one after another. Therefore the writer asks for the
+//! line of a later unit before it writes this one, where no reader watches it yet.
 //!
 //! # Invariants
 //!
@@ -41,6 +47,12 @@
 //!   a signalling unit looks for sleepers after publishing. A writer that waits for room
 //!   has announced it before its last look at the cursors; a reader looks for it at every
 //!   quarter of a lap, and before it sleeps.
+//! - **M6** A writer that has found no sleeper for a while says that it is *relaxed*, makes a
+//!   full barrier, and from then on looks for sleepers without one. A reader that has
+//!   announced its sleep, and finds a relaxed writer, has a barrier made in the writer's
+//!   process ([`Barriers`]) before its last look. Who cannot says so for good (`FENCED`, in
+//!   the word that the writer looks at) and waits once, until what was stored before that is
+//!   seen by time.
 //!
 //! Message consistency and signalling units are Cheriton and Kutter's (*Optimized
 //! Memory-Based Messaging*, sections 2.2, 2.3); the wrap count of their checksum is the
@@ -49,7 +61,7 @@
 mod reader;
 mod writer;
 
-pub use reader::{Garbled, Look, NoEntry, Reading, Since};
+pub use reader::{Barriers, Garbled, Look, NoEntry, Reading, Since};
 pub use writer::{Finished, Pen, WriteError};
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -105,17 +117,24 @@ pub struct Config {
 pub struct WriterLine {
     /// The position that is written next: about, with several writers.
     pub next: AtomicU64,
+    /// The writer looks for sleepers without a barrier of its own (M6).
+    relaxed: AtomicU64,
 }
 
 /// See [`Head::sleep`].
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct SleepLine {
-    /// Readers that sleep or are about to.
-    pub sleepers: AtomicU32,
+    /// [`ASLEEP`] and [`FENCED`].
+    sleepers: AtomicU32,
     /// Their futex.
     pub doorbell: AtomicU32,
 }
+
+/// Of [`SleepLine`]: readers sleep, or are about to.
+const ASLEEP: u32 = 1;
+/// Of [`SleepLine`]: a reader cannot have other processes' barriers made (M6). For good.
+const FENCED: u32 = 2;
 
 /// See [`Head::room`].
 #[repr(C, align(64))]
@@ -420,8 +439,9 @@ impl<'a> Channel<'a> {
 
     /// Changes the doorbell of readers that sleep, so that their wake is not slept over.
     pub fn ring(&self) {
-        self.head.sleep.sleepers.swap(0, Ordering::AcqRel);
-        self.head.sleep.doorbell.fetch_add(1, Ordering::SeqCst);
+        let sleep = &self.head.sleep;
+        sleep.sleepers.fetch_and(!ASLEEP, Ordering::AcqRel);
+        sleep.doorbell.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Raw mode: the words of the unit at `place`, counted modulo the number of units.
@@ -446,7 +466,7 @@ impl<'a> Channel<'a> {
     pub fn arm_for_puts(&self, seen: u64) -> Option<u32> {
         let sleep = &self.head.sleep;
         let bell = sleep.doorbell.load(Ordering::Acquire);
-        sleep.sleepers.swap(1, Ordering::AcqRel);
+        sleep.sleepers.fetch_or(ASLEEP, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         (self.puts() == seen).then_some(bell)
     }

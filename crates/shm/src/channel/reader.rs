@@ -1,6 +1,6 @@
 //! Reading from a channel (M2, M4, M5).
 
-use super::{Channel, Finished, Lagging, Meta, ReaderEntry, ReaderState};
+use super::{ASLEEP, Channel, FENCED, Finished, Lagging, Meta, ReaderEntry, ReaderState};
 use crate::atomic::{AtomicU64, Ordering, fence, store_load_barrier};
 use crate::bulk::{self, summed};
 use crate::mark;
@@ -21,6 +21,9 @@ pub struct Reading {
     entry: Option<usize>,
     /// It went past what it missed, and the writer waits.
     owed: bool,
+    /// It has said that writers need barriers of their own, and they have had the time to
+    /// see it (M6).
+    fenced: bool,
 }
 
 impl Reading {
@@ -33,6 +36,17 @@ impl Reading {
     pub fn taken(&self) -> usize {
         self.taken
     }
+}
+
+/// How a reader that is about to sleep comes by barriers in other processes (M6).
+pub trait Barriers {
+    /// Has every thread of every process that has allowed it, and so of the writer's, make a
+    /// full barrier; `false` if that cannot be.
+    fn everywhere(&self) -> bool;
+
+    /// Waits for as long as it takes until whatever any processor has stored is seen by all,
+    /// and much longer.
+    fn by_time(&self);
 }
 
 /// How much of the past a new reader wants.
@@ -107,6 +121,7 @@ impl Channel<'_> {
             seeks: true,
             entry: None,
             owed: false,
+            fenced: false,
         }
     }
 
@@ -153,6 +168,7 @@ impl Channel<'_> {
                 seeks: true,
                 entry: Some(index),
                 owed: false,
+                fenced: false,
             });
         }
     }
@@ -446,10 +462,10 @@ impl Channel<'_> {
 
     /// Announces sleep: the doorbell's value to sleep on, or `None` if there is something to
     /// read. Also tells whether the writer must be woken (M5).
-    pub fn arm(&self, reading: &mut Reading) -> (Option<u32>, Finished) {
+    pub fn arm(&self, reading: &mut Reading, barriers: &impl Barriers) -> (Option<u32>, Finished) {
         let sleep = &self.head.sleep;
         let bell = sleep.doorbell.load(Ordering::Acquire);
-        sleep.sleepers.swap(1, Ordering::AcqRel);
+        sleep.sleepers.fetch_or(ASLEEP, Ordering::AcqRel);
         mark!("channel.armed");
         let owed = core::mem::take(&mut reading.owed);
         let owed = if self.room_made() == Finished::Wake || owed {
@@ -458,7 +474,22 @@ impl Channel<'_> {
             Finished::Done
         };
         store_load_barrier();
+        // Acquire: if it has just stopped, what it had published until then is seen below.
+        if self.head.writer.relaxed.load(Ordering::Acquire) != 0 && !reading.fenced {
+            self.fence_writer(reading, barriers);
+        }
         ((!self.has_more(reading)).then_some(bell), owed)
+    }
+
+    /// The writer makes no barriers: has them made for it (M6).
+    #[cold]
+    fn fence_writer(&self, reading: &mut Reading, barriers: &impl Barriers) {
+        if barriers.everywhere() {
+            return;
+        }
+        self.head.sleep.sleepers.fetch_or(FENCED, Ordering::SeqCst);
+        barriers.by_time();
+        reading.fenced = true;
     }
 
     /// Whether a look would find something, or a step over what is stuck.

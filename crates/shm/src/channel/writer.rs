@@ -1,10 +1,11 @@
 //! Writing to a channel (M1, M3, M4, M5).
 
-use super::{Channel, Lagging, Meta, ReaderState, Signalling, Unit};
-use crate::atomic::{AtomicU64, Ordering, fence, pause, store_load_barrier};
+use super::{ASLEEP, Channel, Lagging, Meta, ReaderState, Signalling, Unit};
+use crate::atomic::{AtomicU64, Ordering, fence, in_program_order, pause, store_load_barrier};
 use crate::bulk::{self, summed};
 use crate::mark;
 use portolan_abi::channel::{POSITIONS, Stamp, UnitPhase};
+use portolan_abi::limits::LINE;
 use portolan_abi::sum;
 
 /// Where a writer stands; one for each writer.
@@ -12,8 +13,11 @@ use portolan_abi::sum;
 pub struct Pen {
     /// The position that is written next.
     next: u64,
-    /// Positions before this one may be written without a look at the readers.
+    /// Positions before this one may be written without a look at the readers; all, if
+    /// nobody is waited for.
     limit: u64,
+    /// So many units ahead of it lines are asked for.
+    ahead: u64,
     /// Bytes of units since the last signal.
     unsignalled: u64,
     /// Payload bytes of the unit at `next`, which is being filled; `None` between messages
@@ -22,9 +26,29 @@ pub struct Pen {
     /// No unit of this message has been finished.
     first: bool,
     space: u8,
+    /// No reader was found asleep since this position.
+    calm_since: u64,
+    /// It publishes without a barrier (M6).
+    relaxed: bool,
+    may_relax: fn() -> bool,
 }
 
+/// Signals after which a writer that found no sleeper does without barriers: as many as
+/// make up for what it costs the next reader that goes to sleep, by far.
+const CALM: u64 = if cfg!(loom) { 1 } else { 256 };
+
+/// Lines that are asked for before they are written to: as many as are written while one
+/// comes.
+const AHEAD: u64 = 16;
+
 impl Pen {
+    /// Allows it to publish without barriers once it has found nobody asleep for a while.
+    /// `may` says whether readers' [`Barriers`](super::Barriers) reach this process; it is
+    /// asked now and then until they do, and from then on they must.
+    pub fn relax_when(&mut self, may: fn() -> bool) {
+        self.may_relax = may;
+    }
+
     /// The position that is written next.
     pub fn position(&self) -> u64 {
         self.next
@@ -97,13 +121,20 @@ impl<'a> Channel<'a> {
             }
             next += 1;
         }
+        // Release: the last writer's are done, as are ours before we relax anew (M6).
+        self.head.writer.relaxed.store(0, Ordering::Release);
+        let plenty = self.shape.unit == LINE && self.shape.units >= 4 * AHEAD;
         Pen {
             next,
-            limit: next,
+            limit: if self.mode.reliable { next } else { u64::MAX },
+            ahead: if plenty { AHEAD } else { 0 },
             unsignalled: 0,
             open: None,
             first: true,
             space,
+            calm_since: next,
+            relaxed: false,
+            may_relax: || false,
         }
     }
 
@@ -123,7 +154,7 @@ impl<'a> Channel<'a> {
     /// Whether `units` more may be begun.
     #[inline]
     fn has_room(&self, pen: &mut Pen, units: u64) -> Result<(), WriteError> {
-        if !self.mode.reliable || pen.next + units <= pen.limit {
+        if units <= pen.limit.saturating_sub(pen.next) {
             return Ok(());
         }
         self.look_for_room(pen, units)
@@ -217,12 +248,9 @@ impl<'a> Channel<'a> {
         copy: impl FnOnce(&[AtomicU64]),
     ) -> Result<Finished, WriteError> {
         self.has_room(pen, 1)?;
-        self.begin(pen);
-        copy(self.unit(pen.next).payload());
-        pen.open = Some(len);
-        let finished = self.close(pen, Meta::LAST);
-        pen.first = true;
-        Ok(finished)
+        let unit = self.begin(pen);
+        copy(unit.payload());
+        Ok(self.publish_unit(pen, len, Meta::FIRST | Meta::LAST | Meta::CLOSED))
     }
 
     fn write_units(
@@ -264,6 +292,7 @@ impl<'a> Channel<'a> {
                 None => match self.has_room(pen, 1) {
                     Ok(()) => {
                         self.begin(pen);
+                        pen.open = Some(0);
                         0
                     }
                     Err(full) if done == 0 => return Err(full),
@@ -355,14 +384,18 @@ impl<'a> Channel<'a> {
     }
 
     #[inline]
-    fn begin(&self, pen: &mut Pen) {
+    fn begin(&self, pen: &Pen) -> Unit<'a> {
+        let soon = pen.next + pen.ahead;
+        if soon < pen.limit {
+            bulk::will_write(self.unit(soon).words);
+        }
         let busy = Stamp::busy(pen.next, pen.space);
         let unit = self.unit(pen.next);
         unit.stamp().store(busy.0, Ordering::Relaxed);
         // Pairs with the reader's acquire fence: who sees a word of what follows sees `busy`.
         fence(Ordering::Release);
         mark!("channel.begun");
-        pen.open = Some(0);
+        unit
     }
 
     /// Publishes the open unit and goes on to the next.
@@ -370,14 +403,22 @@ impl<'a> Channel<'a> {
     fn close(&self, pen: &mut Pen, last: u8) -> Finished {
         let len = pen.open.take().unwrap_or(0);
         let flags = self.first_flag(pen) | last | Meta::CLOSED;
-        pen.unsignalled += self.shape.unit as u64;
+        pen.first = false;
+        self.publish_unit(pen, len, flags)
+    }
+
+    /// Publishes the unit at `next`, for good, and goes on to the next.
+    #[inline]
+    fn publish_unit(&self, pen: &mut Pen, len: usize, flags: u8) -> Finished {
         let signals = match self.mode.signalling {
             Signalling::Never => false,
-            Signalling::Message => last != 0,
-            Signalling::Bytes(bytes) => pen.unsignalled >= u64::from(bytes),
+            Signalling::Message => flags & Meta::LAST != 0,
+            Signalling::Bytes(bytes) => {
+                pen.unsignalled += self.shape.unit as u64;
+                pen.unsignalled >= u64::from(bytes)
+            }
         };
         let finished = self.publish(pen, len, flags, signals);
-        pen.first = false;
         pen.next += 1;
         // Release: whoever goes on from here sees what came before.
         self.head.writer.next.store(pen.next, Ordering::Release);
@@ -399,24 +440,72 @@ impl<'a> Channel<'a> {
             unit.stamp().store(done, Ordering::Release);
             return Finished::Done;
         }
-        // A locked instruction: the look for sleepers comes after it (M5).
-        unit.stamp().swap(done, Ordering::AcqRel);
-        pen.unsignalled = 0;
+        if pen.relaxed {
+            // The look for sleepers comes after it as soon as one of them asks (M6).
+            unit.stamp().store(done, Ordering::Release);
+            in_program_order();
+        } else {
+            // A locked instruction: the look for sleepers comes after it (M5).
+            unit.stamp().swap(done, Ordering::AcqRel);
+            store_load_barrier();
+        }
         mark!("channel.published");
-        self.owed()
+        let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed);
+        if let Signalling::Bytes(_) = self.mode.signalling {
+            pen.unsignalled = 0;
+        }
+        if sleepers == 0 && (pen.relaxed || pen.next.wrapping_sub(pen.calm_since) < CALM) {
+            return Finished::Done;
+        }
+        self.attend(pen, sleepers)
+    }
+
+    /// Somebody sleeps, or nobody has for a while.
+    #[cold]
+    fn attend(&self, pen: &mut Pen, sleepers: u32) -> Finished {
+        let relaxed = &self.head.writer.relaxed;
+        if sleepers != 0 {
+            pen.calm_since = pen.next;
+            if core::mem::take(&mut pen.relaxed) {
+                // Release: who sees it sees what we published without a barrier.
+                relaxed.store(0, Ordering::Release);
+                mark!("channel.tightened");
+            }
+            return if sleepers & ASLEEP != 0 {
+                self.rouse()
+            } else {
+                Finished::Done
+            };
+        }
+        if (pen.may_relax)() {
+            relaxed.store(1, Ordering::Relaxed);
+            // Pairs with the barrier in `arm`: either the reader sees this, and has our
+            // barrier made, or we see from now on that it sleeps.
+            fence(Ordering::SeqCst);
+            pen.relaxed = true;
+            mark!("channel.relaxed");
+        } else {
+            pen.calm_since = pen.next;
+        }
+        Finished::Done
     }
 
     /// Whether a reader sleeps; whoever is told so must wake them all.
     #[inline]
     fn owed(&self) -> Finished {
-        let sleepers = &self.head.sleep.sleepers;
         store_load_barrier();
-        if sleepers.load(Ordering::Relaxed) == 0 {
+        if self.head.sleep.sleepers.load(Ordering::Relaxed) & ASLEEP == 0 {
             return Finished::Done;
         }
+        self.rouse()
+    }
+
+    #[cold]
+    fn rouse(&self) -> Finished {
+        let sleep = &self.head.sleep;
         // Taken back by the waker, so that a reader that died asleep costs one wake.
-        sleepers.swap(0, Ordering::AcqRel);
-        self.head.sleep.doorbell.fetch_add(1, Ordering::AcqRel);
+        sleep.sleepers.fetch_and(!ASLEEP, Ordering::AcqRel);
+        sleep.doorbell.fetch_add(1, Ordering::AcqRel);
         mark!("channel.before_wake");
         Finished::Wake
     }

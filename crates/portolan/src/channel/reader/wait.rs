@@ -3,20 +3,31 @@
 use super::super::wake_writer;
 use super::{ReadError, Reader, Took};
 use crate::Deadline;
-use crate::wait::{Waiting, pause};
-use portolan_shm::channel::{Finished, Signalling};
+use portolan_shm::channel::{Barriers, Finished, Signalling};
 use portolan_shm::mark;
-use portolan_sys::futex;
+use portolan_sys::{barrier, futex};
 use std::sync::atomic::Ordering;
-
-/// A look at a unit takes so much less time than [`Patience`] reckons with.
-const CHEAP: u32 = 3;
-
-/// Looks between two looks at the clock.
-const LOOKS: u32 = 256;
+use std::time::Duration;
 
 /// Looks at one of many writers that is in the way, before it is stepped over.
 const STUCK: u32 = 16;
+
+/// Long for a processor: a store is seen by the others within a microsecond, and at the next
+/// tick of the kernel's at the latest. Slept once by a reader that has no other way.
+const SEEN: Duration = Duration::from_millis(20);
+
+/// The kernel's barriers, and time where it has none for us.
+struct Kernel;
+
+impl Barriers for Kernel {
+    fn everywhere(&self) -> bool {
+        barrier::everywhere()
+    }
+
+    fn by_time(&self) {
+        std::thread::sleep(SEEN);
+    }
+}
 
 impl Reader {
     /// Spins, then sleeps, until something comes.
@@ -28,32 +39,26 @@ impl Reader {
         }
         loop {
             self.check_interrupted()?;
-            let looks = match self.waiting {
-                Waiting::Poll => u32::MAX,
-                Waiting::Sleep => 0,
-                Waiting::Adaptive => self.patience.looks().saturating_mul(CHEAP),
-            };
-            for look in 0..looks {
+            let mut looking = self.patience.begin(self.waiting);
+            while looking.again() {
                 // A look at one word is enough, but for a writer that has gone.
-                let worth = self.has_more() || look % LOOKS == LOOKS - 1;
+                let worth = self.has_more() || looking.is_time_for_more();
                 if worth && self.take(whole)? != Took::Nothing {
-                    self.patience.paid(look / CHEAP);
+                    self.patience.paid(&looking);
                     return Ok(());
                 }
-                if look % LOOKS == LOOKS - 1 {
+                if looking.is_time_for_more() {
                     if deadline.has_passed() {
                         return Err(ReadError::TimedOut);
                     }
                     self.check_interrupted()?;
                     self.step_over()?;
                 }
-                pause(look);
-            }
-            if looks > 0 {
-                self.patience.in_vain();
             }
             if !self.step_over()? {
+                let begun = looking.begun();
                 self.sleep(deadline)?;
+                self.patience.slept(&looking, begun.elapsed());
             }
             if self.take(whole)? != Took::Nothing {
                 return Ok(());
@@ -150,7 +155,7 @@ impl Reader {
     /// Says that it sleeps: the value of the doorbell to sleep on, unless something is there.
     pub(in crate::channel) fn arm(&mut self) -> Option<u32> {
         let channel = self.ring.channel();
-        let (bell, owed) = channel.arm(&mut self.reading);
+        let (bell, owed) = channel.arm(&mut self.reading, &Kernel);
         if owed == Finished::Wake {
             wake_writer(channel);
         }

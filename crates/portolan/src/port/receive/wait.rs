@@ -5,7 +5,7 @@ use crate::Deadline;
 use crate::message::Message;
 use crate::tally;
 use crate::trace::About;
-use crate::wait::{Waiting, pause};
+use crate::wait::Waiting;
 use portolan_abi::thread::{At, Wait};
 use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
@@ -51,30 +51,26 @@ impl ReceiveRight {
             return self.poll(message, deadline, told);
         }
         loop {
-            let looks = if self.waiting == Waiting::Sleep {
-                0
-            } else {
-                self.patience.looks()
-            };
-            for look in 0..looks {
+            let mut looking = self.patience.begin(self.waiting);
+            let mut look = 0;
+            while looking.again() {
                 if (look % LOOK_AROUND == 0 || !self.at.queue().is_still(&self.cursor))
                     && let Some(origin) = self.look(message)?
                 {
-                    self.patience.paid(look);
+                    self.patience.paid(&looking);
                     return Ok(origin);
                 }
-                if look % 256 == 255 {
+                look += 1;
+                if looking.is_time_for_more() {
                     self.tell_spinning(told);
                     if deadline.has_passed() {
                         return Err(ReceiveError::TimedOut);
                     }
                 }
-                pause(look);
             }
-            if looks > 0 {
-                self.patience.in_vain();
-            }
+            let begun = looking.begun();
             self.sleep(deadline);
+            self.patience.slept(&looking, begun.elapsed());
             // Asleep it said so, and awake again that it spins.
             *told = true;
             if let Some(origin) = self.look(message)? {
