@@ -135,7 +135,8 @@ fn heading(case: &Case) -> String {
 /// One row's name within its table: what is not as in most rows.
 fn name(case: &Case) -> String {
     let mut name = String::new();
-    if !case.limit {
+    // Copies alone say what they do.
+    if !case.limit && !matches!(case.system, System::Marshal { .. }) {
         name += case.system_name();
     }
     let protection = match case.protection {
@@ -145,7 +146,7 @@ fn name(case: &Case) -> String {
     };
     let words = case.name();
     let words = words.strip_prefix("message").unwrap_or(&words);
-    // Nothing to touch in an empty message; and copies alone, and calls, say what they do.
+    // Nothing to touch in an empty message; and calls leave their bytes alone, all of them.
     let untouched = case.payload == Payload::Untouched && case.bytes > 0 && !case.system.calls();
     let payload = if untouched { "untouched" } else { "" };
     let size = match case.pattern {

@@ -146,6 +146,15 @@ fn event(case: &Case, node: &Node<Service>, ours: &str, theirs: &str) -> Result<
     })
 }
 
+/// Wakes the other side, where it may sleep.
+#[inline(always)]
+fn wake(event: Option<&Event>) -> Result<()> {
+    if let Some((notifier, _)) = event {
+        notifier.notify().map_err(refused)?;
+    }
+    Ok(())
+}
+
 /// Looks until there is something to be had, or sleeps between looks.
 #[inline(always)]
 fn wait<T>(
@@ -223,10 +232,7 @@ impl Endpoint for Iceoryx {
             Ports::Touched(pair) => pair.send(self.words, |index| seed + index as u64)?,
             Ports::Untouched(pair) => pair.send(self.words, |_| MaybeUninit::uninit())?,
         }
-        if let Some((notifier, _)) = &self.event {
-            notifier.notify().map_err(refused)?;
-        }
-        Ok(())
+        wake(self.event.as_ref())
     }
 
     #[inline(always)]

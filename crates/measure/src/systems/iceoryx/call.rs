@@ -12,7 +12,7 @@ use iceoryx2::port::client::Client;
 use iceoryx2::port::server::Server;
 use iceoryx2::prelude::*;
 
-use super::{Event, Service, event, name, node, refused, service_name, wait};
+use super::{Event, Service, event, name, node, refused, service_name, wait, wake};
 use crate::case::Case;
 use crate::error::{MeasureError, Result};
 use crate::systems::Endpoint;
@@ -112,10 +112,7 @@ impl Endpoint for IceoryxCall {
                 response.write_from_slice(answer).send().map_err(refused)?;
             }
         }
-        if let Some((notifier, _)) = &self.event {
-            notifier.notify().map_err(refused)?;
-        }
-        Ok(())
+        wake(self.event.as_ref())
     }
 
     #[inline(always)]
