@@ -1,5 +1,7 @@
 //! Channels between spaces: streams with and without flow control, and who is told of what.
 
+#[cfg(feature = "tokio")]
+mod awaited;
 #[cfg(feature = "marks")]
 mod deaths;
 mod hostile;
