@@ -154,7 +154,7 @@ impl Reader {
     /// Whether a look may bring something: what a loop can ask that spins.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
-        self.draft.complete || self.ring.channel().has_more(&self.reading)
+        self.draft.is_new() || self.ring.channel().has_more(&self.reading)
     }
 
     /// Whether it spins before it sleeps, as things are.

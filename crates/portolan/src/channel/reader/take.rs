@@ -23,6 +23,12 @@ pub(super) struct Draft {
 }
 
 impl Draft {
+    /// There is a whole message that was not handed out.
+    #[inline]
+    pub(super) fn is_new(&self) -> bool {
+        self.complete && self.given < self.filled
+    }
+
     /// The message is of no use any more.
     #[inline]
     pub(super) fn forget(&mut self) {
