@@ -210,7 +210,7 @@ mod deaths {
     /// The other process; nothing, when it is run as a test.
     #[test]
     fn victim() {
-        let Some((domain, mark)) = victim::role() else {
+        let Some([domain, mark]) = victim::role() else {
             return;
         };
         let domain = Domain::join(&domain).unwrap();
@@ -261,7 +261,7 @@ mod deaths {
             let mut inbox = domain.bind(PortOptions::named("survivor")).unwrap();
             let ours = domain.make_segment(Some("survivor's"), 4096).unwrap();
             ours.words()[1].store(77, Ordering::Relaxed);
-            let mut child = victim::spawn(&name, mark);
+            let mut child = victim::spawn("deaths::victim", &[&name, mark]);
             let mut received: Vec<Segment> = vec![];
             wait_for(mark, || {
                 while let Ok(mut message) = inbox.try_receive(Access::Now) {

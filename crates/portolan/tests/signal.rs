@@ -304,7 +304,7 @@ mod deaths {
     /// The other process; nothing, when it is run as a test.
     #[test]
     fn victim() {
-        let Some((domain, mark)) = victim::role() else {
+        let Some([domain, mark]) = victim::role() else {
             return;
         };
         let domain = Domain::join(&domain).unwrap();
@@ -349,7 +349,7 @@ mod deaths {
             let options = ListenerOptions::default().waiting(Waiting::Sleep);
             let mut listener = domain.listen(options).unwrap();
             listener.on(at..at + 64, |_| {}).unwrap();
-            let mut child = victim::spawn(&name, mark);
+            let mut child = victim::spawn("deaths::victim", &[&name, mark]);
             let end = Instant::now() + PATIENCE;
             let status = loop {
                 assert!(Instant::now() < end, "{mark}");

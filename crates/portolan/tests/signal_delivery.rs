@@ -463,7 +463,7 @@ mod deaths {
     /// The other process; nothing, when it is run as a test.
     #[test]
     fn victim() {
-        let Some((name, mark)) = victim::role() else {
+        let Some([name, mark]) = victim::role() else {
             return;
         };
         let domain = Domain::join(&name).unwrap();
@@ -480,7 +480,7 @@ mod deaths {
             let at = segment.address();
             let mut listener = domain.listen(ListenerOptions::default()).unwrap();
             let (board, _) = interrupted(&mut listener, at..at + 4096);
-            let mut child = victim::spawn(&name, mark);
+            let mut child = victim::spawn("deaths::victim", &[&name, mark]);
             until(|| board.seen() == [at]);
             assert!(!child.wait().unwrap().success());
             // And the thread can be interrupted again.
@@ -508,7 +508,7 @@ mod deaths {
                     assert_eq!(ready, Some(token), "{mark}");
                     set.listener_mut(token).unwrap().poll()
                 });
-                let mut child = victim::spawn(&name, mark);
+                let mut child = victim::spawn("deaths::victim", &[&name, mark]);
                 assert!(!child.wait().unwrap().success());
                 assert_eq!(waits.join().unwrap(), 1, "{mark}");
             });

@@ -1,6 +1,6 @@
 //! Writers and readers that are killed at marked steps, and at random.
 
-use crate::{PATIENCE, ROLE, bound, die_at, message, number, spawn, used, wait_for};
+use crate::{PATIENCE, bound, message, number, used, victim, wait_for};
 use portolan::channel::{Channel, ChannelOptions, ReadError, ReaderOptions};
 use portolan::{Deadline, Domain, Protection, Waiting};
 use std::os::unix::process::ExitStatusExt;
@@ -10,16 +10,13 @@ use std::time::Duration;
 /// The other process; nothing, when it is run as a test.
 #[test]
 fn victim() {
-    let Ok(role) = std::env::var(ROLE) else {
+    let Some([what, domain, mark]) = victim::role() else {
         return;
     };
-    let [what, domain, mark] = role.split(' ').collect::<Vec<_>>()[..] else {
-        panic!("{role}")
-    };
-    let domain = Domain::join(domain).unwrap();
+    let domain = Domain::join(&domain).unwrap();
     let channel = domain.find_channel("channel", PATIENCE).unwrap();
-    die_at(mark);
-    match what {
+    victim::die_at(mark);
+    match &*what {
         "writes" => writes(&channel),
         _ => reads(&channel),
     }
@@ -80,7 +77,7 @@ fn outlive_a_writer(protection: Protection, mark: &str, kill: impl Fn(&mut Child
     let channel = domain.make_channel(&options).unwrap();
     let mut reader = bound(&channel);
     reader.set_waiting(Waiting::Sleep);
-    let mut child = spawn("deaths::victim", &format!("writes {name} {mark}"));
+    let mut child = victim::spawn("deaths::victim", &["writes", &name, mark]);
     let (mut next, mut dead) = (0, false);
     loop {
         match reader.receive(PATIENCE) {
@@ -154,7 +151,7 @@ fn outlive_a_reader(protection: Protection, mark: &str, kill: impl Fn(&mut Child
         .reliable();
     let channel = domain.make_channel(&options.readers(2)).unwrap();
     let mut writer = channel.bind_writer().unwrap();
-    let mut child = spawn("deaths::victim", &format!("reads {name} {mark}"));
+    let mut child = victim::spawn("deaths::victim", &["reads", &name, mark]);
     let (mut i, mut after) = (0, 0);
     while after < 100 {
         // Never longer than until the host has noticed.

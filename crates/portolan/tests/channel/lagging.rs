@@ -1,6 +1,6 @@
 //! Readers that do not keep up, and what becomes of them and of the others.
 
-use crate::{PATIENCE, ROLE, bound, message, spawn};
+use crate::{PATIENCE, bound, message, victim};
 use portolan::channel::{
     ChannelOptions, Lagging, Missed, ReadError, ReaderOptions, Since, WriteError,
 };
@@ -81,15 +81,12 @@ fn a_full_channel_waits_and_a_dropped_reader_is_told() {
 /// The other process of the tests below; nothing, when it is run as a test.
 #[test]
 fn other() {
-    let Ok(role) = std::env::var(ROLE) else {
+    let Some([what, domain, name]) = victim::role() else {
         return;
     };
-    let [what, domain, name] = role.split(' ').collect::<Vec<_>>()[..] else {
-        panic!("{role}")
-    };
-    let domain = Domain::join(domain).unwrap();
-    let channel = domain.find_channel(name, PATIENCE).unwrap();
-    match what {
+    let domain = Domain::join(&domain).unwrap();
+    let channel = domain.find_channel(&name, PATIENCE).unwrap();
+    match &*what {
         "write" => {
             let mut writer = channel.bind_writer().unwrap();
             for i in 0..20_000 {
@@ -155,7 +152,7 @@ fn a_reader_that_stops_misses_and_nobody_else_does() {
         .make_channel(&ChannelOptions::named("news").units(64))
         .unwrap();
     let (mut writer, mut reader) = (channel.bind_writer().unwrap(), bound(&channel));
-    let mut child = spawn("lagging::other", &format!("follow {name} news"));
+    let mut child = victim::spawn("lagging::other", &["follow", &name, "news"]);
     assert_eq!(*board.receive(PATIENCE).unwrap(), *b"ready");
     let pid = i32::try_from(child.id()).unwrap();
     // SAFETY:

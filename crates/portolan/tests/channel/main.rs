@@ -9,16 +9,15 @@ mod lagging;
 mod messages;
 mod parcel;
 mod stream;
+#[path = "../victim/mod.rs"]
+mod victim;
 mod waiting;
 
 use portolan::channel::{Channel, Reader, ReaderOptions};
 use portolan::{Domain, PortKind};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What another process is to do; see [`spawn`].
-const ROLE: &str = "PORTOLAN_CHANNEL_ROLE";
 
 fn bound(channel: &Channel) -> Reader {
     channel.bind_reader(ReaderOptions::default()).unwrap()
@@ -39,16 +38,6 @@ fn number(bytes: &[u8]) -> u64 {
     i
 }
 
-/// Runs a test of this program as another process.
-fn spawn(test: &str, role: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
 /// Bytes of extents in use, and segments.
 fn used(domain: &Domain) -> (u64, usize) {
     let survey = domain.survey().unwrap();
@@ -62,23 +51,4 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Kills this process when it next passes `mark`.
-#[cfg(feature = "marks")]
-fn die_at(mark: &str) {
-    static DEADLY: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    DEADLY.set(mark.to_owned()).unwrap();
-    portolan_shm::mark::install(|mark| {
-        if DEADLY.get().is_some_and(|deadly| deadly == mark) {
-            die();
-        }
-    });
-}
-
-#[cfg(feature = "marks")]
-fn die() {
-    // SAFETY:
-    // - Sends a signal to ourselves; nothing is touched.
-    unsafe { libc::raise(libc::SIGKILL) };
 }

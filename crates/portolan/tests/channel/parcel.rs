@@ -339,19 +339,16 @@ fn hostile_notes_and_parcels_are_missed_and_no_more() {
 #[cfg(feature = "marks")]
 mod deaths {
     use super::*;
-    use crate::{ROLE, die, die_at, spawn, wait_for};
+    use crate::{victim, wait_for};
     use std::os::unix::process::ExitStatusExt;
 
     /// The other process; nothing, when it is run as a test.
     #[test]
     fn victim() {
-        let Ok(role) = std::env::var(ROLE) else {
+        let Some([what, name, mark]) = victim::role() else {
             return;
         };
-        let [what, name, mark] = role.split(' ').collect::<Vec<_>>()[..] else {
-            panic!("{role}")
-        };
-        let domain = Domain::join(name).unwrap();
+        let domain = Domain::join(&name).unwrap();
         let channel = domain.find_channel("channel", PATIENCE).unwrap();
         if what == "reads" {
             let mut reader = channel
@@ -361,11 +358,11 @@ mod deaths {
             for i in 0.. {
                 held.push(reader.receive(PATIENCE).unwrap());
                 if i == 5 {
-                    die_at(mark);
+                    victim::die_at(mark.clone());
                 }
                 if mark == "none" && i == 9 {
                     // With parcels in its hands.
-                    die();
+                    victim::die();
                 }
             }
         }
@@ -381,7 +378,7 @@ mod deaths {
             };
             writer.send(&[i], Some(parcel), PATIENCE).unwrap();
             if i == 5 {
-                die_at(mark);
+                victim::die_at(mark.clone());
             }
         }
     }
@@ -398,7 +395,7 @@ mod deaths {
             let domain = Domain::join(&name).unwrap();
             let options = ChannelOptions::named("channel").reliable();
             let channel = domain.make_channel(&options).unwrap();
-            let mut child = spawn("parcel::deaths::victim", &format!("writes {name} {mark}"));
+            let mut child = victim::spawn("parcel::deaths::victim", &["writes", &name, mark]);
             let mut reader = channel
                 .bind_parcel_reader(ReaderOptions::default(), PATIENCE)
                 .unwrap();
@@ -445,7 +442,7 @@ mod deaths {
             let options = ChannelOptions::named("channel").reliable().units(8);
             let channel = domain.make_channel(&options).unwrap();
             let mut writer = channel.bind_parcel_writer().unwrap();
-            let mut child = spawn("parcel::deaths::victim", &format!("reads {name} {mark}"));
+            let mut child = victim::spawn("parcel::deaths::victim", &["reads", &name, mark]);
             wait_for(mark, || writer.readers() == 1);
             for i in 0..200u8 {
                 let parcel = match writer.readers() {
@@ -472,7 +469,7 @@ mod deaths {
         let channel = domain.make_channel(&options).unwrap();
         let mut writer = channel.bind_parcel_writer().unwrap();
         let mut reader = bound(&channel);
-        let mut child = spawn("parcel::deaths::victim", &format!("reads {name} none"));
+        let mut child = victim::spawn("parcel::deaths::victim", &["reads", &name, "none"]);
         wait_for("two readers", || writer.readers() == 2);
         let mut held = vec![];
         for i in 0..40u8 {

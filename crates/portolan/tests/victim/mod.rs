@@ -1,45 +1,47 @@
-//! The other process of a test: it dies at a marked step. The test's file has a test of its
-//! own, `deaths::victim`, that does nothing unless it was started here.
+//! The other process of a test, which may be meant to die at a marked step.
+//!
+//! It is this program again, told to run one test, which does nothing unless it was started
+//! from here.
+
+#![allow(dead_code, reason = "no test's file uses all of it")]
 
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 
-/// Set in a victim: what it is to do.
-const ROLE: &str = "PORTOLAN_TEST_DEADLY_ROLE";
-static DEADLY: OnceLock<String> = OnceLock::new();
+/// Set in the other process: what it is to do.
+const ROLE: &str = "PORTOLAN_TEST_ROLE";
 
-/// What this process is to do, if it is a victim: the domain's name, and where it dies.
-pub(crate) fn role() -> Option<(String, String)> {
+/// What this process is to do, in so many words, if it is the other one of a test.
+pub(crate) fn role<const N: usize>() -> Option<[String; N]> {
     let role = std::env::var(ROLE).ok()?;
-    let (domain, mark) = role.split_once(' ').unwrap();
-    Some((domain.to_owned(), mark.to_owned()))
+    let words = role.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    Some(words.try_into().unwrap_or_else(|_| panic!("{role}")))
 }
 
-/// From here on this process dies when it comes to `mark`.
-pub(crate) fn die_at(mark: String) {
-    DEADLY.set(mark).unwrap();
-    portolan_shm::mark::install(reached);
-}
-
-fn reached(mark: &str) {
-    if DEADLY.get().is_some_and(|deadly| deadly == mark) {
-        // SAFETY:
-        // - Sends a signal to ourselves; nothing is touched.
-        unsafe { libc::raise(libc::SIGKILL) };
-    }
-}
-
-/// Starts a victim.
-pub(crate) fn spawn(domain: &str, mark: &str) -> Child {
+/// Runs the test named `test` of this program as another process.
+pub(crate) fn spawn(test: &str, role: &[&str]) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args([
-            "deaths::victim",
-            "--exact",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env(ROLE, format!("{domain} {mark}"))
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role.join(" "))
         .stdout(Stdio::null())
         .spawn()
         .unwrap()
+}
+
+/// From here on this process dies when it comes to `mark`.
+#[cfg(feature = "marks")]
+pub(crate) fn die_at(mark: String) {
+    static DEADLY: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    DEADLY.set(mark).unwrap();
+    portolan_shm::mark::install(|mark| {
+        if DEADLY.get().is_some_and(|deadly| deadly == mark) {
+            die();
+        }
+    });
+}
+
+/// Kills this process, as anybody might.
+pub(crate) fn die() {
+    // SAFETY:
+    // - Sends a signal to ourselves; nothing is touched.
+    unsafe { libc::raise(libc::SIGKILL) };
 }
