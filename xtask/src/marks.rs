@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 155] = [
+pub(crate) static MARKS: [&str; 162] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -16,6 +16,8 @@ pub(crate) static MARKS: [&str; 155] = [
     "call.ended",
     "call.parcel_came",
     "call.parcel_sent",
+    "call.presented",
+    "call.promoted",
     "channel.advanced",
     "channel.armed",
     "channel.before_futex",
@@ -134,11 +136,15 @@ pub(crate) static MARKS: [&str; 155] = [
     "send.waiting",
     "send.written",
     "serve.answered",
+    "serve.buried",
     "serve.coming",
+    "serve.demoted",
     "serve.dismantled",
     "serve.ended",
+    "serve.inherited",
     "serve.let_in",
     "serve.moving",
+    "serve.promoted",
     "serve.taken",
     "serve.taken_over",
     "signal.before_arm",
@@ -151,6 +157,7 @@ pub(crate) static MARKS: [&str; 155] = [
     "signal.filled",
     "signal.handler_claimed",
     "signal.handler_disabled",
+    "signal.interrupted",
     "signal.locked",
     "signal.moved",
     "sleep.armed",

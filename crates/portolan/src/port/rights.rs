@@ -130,6 +130,18 @@ impl SendRight {
             && matches!(status.phase, PortPhase::Open | PortPhase::Moving)
     }
 
+    /// The space that receives at the port, as things are; 0 if it is dead.
+    pub(crate) fn owner(&self) -> u8 {
+        let status = &self.to.queue().port.control.status;
+        // Acquire: pairs with the release of bind, move and close.
+        let status = PortStatus::unpack(status.load(Ordering::Acquire));
+        if is_live(status, self.to.port) {
+            status.owner
+        } else {
+            0
+        }
+    }
+
     /// Asks that `notify` be told with `token` when the port of this right dies
     /// ([`crate::Notice::DeadName`]). If it is dead already, it is told at once.
     ///

@@ -13,17 +13,24 @@
 //!   in these channels, and is asked for.
 //! - **C2** A connection that shares stays a member for as long as its client lives, also
 //!   while it has channels of its own; and it is answered where it was last heard.
+//! - **C3** Of each space that has members one is watched: its port tells the door of its
+//!   death. When it has gone, so have all others of a space that died; if the space lives,
+//!   another of its members is watched from then on. So a space costs one watch, however many
+//!   members it has, and whoever leaves the map is told, and let go of, once.
 
 use super::connection::{Connection, Desk};
+use super::error::ServeError;
 use super::link::{self, SHARED_UNIT, SHARED_UNITS, UNITS, Ways};
 use super::serve::Shared;
 use crate::channel::{
     Channel, ChannelOptions, Interrupter, ReadError, Reader, ReaderOptions, Writer,
 };
+use crate::port::ReceiveRight;
 use crate::{Deadline, Domain};
-use std::collections::HashMap;
+use portolan_shm::mark;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 /// Both channels, and who shares them.
 pub(super) struct Commons {
@@ -31,31 +38,71 @@ pub(super) struct Commons {
     pub(super) answers: Channel,
     writer: Arc<Mutex<Writer>>,
     interrupter: Interrupter,
-    members: Mutex<HashMap<u64, Arc<Connection>>>,
+    members: Mutex<Members>,
+    /// That reads.
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Members {
+    /// By session.
+    all: HashMap<u64, Arc<Connection>>,
+    /// Spaces of which one is watched (C3).
+    watched: BTreeSet<u8>,
+}
+
+impl Members {
+    /// Has the door be told when this one has gone, unless it is told of another of its space.
+    fn watch(&mut self, member: &Connection, door: &ReceiveRight) {
+        let Some((space, alive)) = member.of_space() else {
+            return;
+        };
+        // If all watches of the domain are in use, the next one that joins or leaves has us
+        // look at all of them.
+        if !self.watched.contains(&space) && alive.watch(door, u64::from(space)).is_ok() {
+            self.watched.insert(space);
+        }
+    }
+
+    /// Those who have gone; they are members no more.
+    fn take_gone(&mut self) -> Vec<Arc<Connection>> {
+        let gone = self.all.extract_if(|_, member| !member.is_alive());
+        gone.map(|(_, member)| member).collect()
+    }
 }
 
 impl Commons {
     /// Makes both, and a thread that reads.
-    pub(super) fn open(domain: &Domain, shared: &Arc<Shared>) -> Option<Arc<Self>> {
+    pub(super) fn open(domain: &Domain, shared: &Arc<Shared>) -> Result<Arc<Self>, ServeError> {
         let calls = ChannelOptions::unnamed().many_writers();
         let calls = calls.unit(SHARED_UNIT).units(SHARED_UNITS).readers(1);
-        let calls = domain.make_channel(&calls).ok()?;
+        let calls = domain.make_channel(&calls)?;
         let answers = ChannelOptions::unnamed().units(UNITS);
-        let answers = domain.make_channel(&answers).ok()?;
-        let mut reader = calls.bind_reader(ReaderOptions::default()).ok()?;
+        let answers = domain.make_channel(&answers)?;
+        Self::over(calls, answers, shared)
+    }
+
+    /// Begins to read on channels that are there.
+    pub(super) fn over(
+        calls: Channel,
+        answers: Channel,
+        shared: &Arc<Shared>,
+    ) -> Result<Arc<Self>, ServeError> {
+        let mut reader = calls.bind_reader(ReaderOptions::default())?;
         let commons = Arc::new(Self {
-            writer: Arc::new(Mutex::new(answers.bind_writer().ok()?)),
+            writer: Arc::new(Mutex::new(answers.bind_writer()?)),
             interrupter: reader.interrupter(),
             members: Mutex::default(),
+            thread: Mutex::default(),
             calls,
             answers,
         });
         let (own, shared) = (Arc::clone(&commons), Arc::clone(shared));
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("portolan-rpc-commons".to_owned())
-            .spawn(move || own.run(&shared, reader))
-            .ok()?;
-        Some(commons)
+            .spawn(move || own.run(&shared, reader))?;
+        *link::lock(&commons.thread) = Some(thread);
+        Ok(commons)
     }
 
     /// Where a new member is answered.
@@ -63,29 +110,71 @@ impl Commons {
         Ways::shared(&self.writer, session)
     }
 
-    /// Takes a member in; those whose client has died go.
-    pub(super) fn join(&self, connection: Arc<Connection>) {
-        let mut members = link::lock(&self.members);
-        members.retain(|_, member| member.is_alive());
-        members.insert(connection.session(), connection);
+    /// Takes a member in, and lets go of those that have gone; the door is told of its death.
+    pub(super) fn join(&self, connection: Arc<Connection>, door: &ReceiveRight) {
+        let gone = {
+            let mut members = link::lock(&self.members);
+            let gone = members.take_gone();
+            members.watch(&connection, door);
+            members.all.insert(connection.session(), connection);
+            gone
+        };
+        gone.iter().for_each(|member| member.close());
+    }
+
+    /// The one of this space that was watched has gone: lets go of all that have.
+    pub(super) fn bury(&self, space: u8, door: &ReceiveRight) {
+        let gone = {
+            let mut members = link::lock(&self.members);
+            members.watched.remove(&space);
+            let gone = members.take_gone();
+            let left = members.all.values().cloned().collect::<Vec<_>>();
+            left.iter().for_each(|member| members.watch(member, door));
+            gone
+        };
+        mark!("serve.buried");
+        // What runs for them is told, and what is theirs goes with them.
+        gone.iter().for_each(|member| member.close());
     }
 
     pub(super) fn member(&self, session: u64) -> Option<Arc<Connection>> {
-        link::lock(&self.members).get(&session).cloned()
+        link::lock(&self.members).all.get(&session).cloned()
     }
 
     /// All of them whose clients live.
     pub(super) fn members(&self) -> Vec<Arc<Connection>> {
         let members = link::lock(&self.members);
-        members.values().filter(|m| m.is_alive()).cloned().collect()
+        let members = members.all.values();
+        members.filter(|m| m.is_alive()).cloned().collect()
     }
 
-    /// Its thread ends, and members are told.
-    pub(super) fn close(&self) {
+    /// Its thread ends, as that of a server which is stopping.
+    pub(super) fn interrupt(&self) {
         self.interrupter.interrupt();
-        for (_, member) in link::lock(&self.members).drain() {
+    }
+
+    /// Members are told that there will be no more answers.
+    pub(super) fn close(&self) {
+        self.interrupt();
+        for (_, member) in link::lock(&self.members).all.drain() {
             member.close();
         }
+    }
+
+    /// Whether its thread has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        let thread = link::lock(&self.thread);
+        thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// The members, for whoever goes on; its thread has ended.
+    pub(super) fn dismantle(&self) -> Vec<Arc<Connection>> {
+        if let Some(thread) = link::lock(&self.thread).take() {
+            // It lets go of what it had.
+            let _ = thread.join();
+        }
+        let mut members = link::lock(&self.members);
+        members.all.drain().map(|(_, member)| member).collect()
     }
 
     fn run(&self, shared: &Shared, mut reader: Reader) {
@@ -107,8 +196,9 @@ impl Commons {
                     | ReadError::WriterGone,
                 ) => continue,
                 Err(error) => {
-                    tracing::warn!(%error, "clients that share channels are not heard any more");
-                    return;
+                    tracing::warn!(%error, "clients that share channels are told to connect again");
+                    shared.abandon(self);
+                    return self.close();
                 }
             };
             let Some(member) = self.member(session) else {
@@ -117,7 +207,7 @@ impl Commons {
             if !member.take_shared(shared, &mut desk) {
                 // What runs for it is told.
                 member.close();
-                link::lock(&self.members).remove(&session);
+                link::lock(&self.members).all.remove(&session);
             }
         }
     }

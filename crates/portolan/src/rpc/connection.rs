@@ -27,6 +27,18 @@ pub(super) struct Desk {
     result: Vec<u8>,
 }
 
+/// What a connection leaves to whoever goes on with it.
+pub(super) struct Parts {
+    pub(super) protocol: Protocol,
+    /// Where answers went, if it has a channel of its own.
+    pub(super) own: Option<Writer>,
+    /// If it shares channels: how many packets went there, and what tells of its client's
+    /// death.
+    pub(super) shared: Option<(u64, SendRight)>,
+    pub(super) parcels: Option<Arc<Parcels>>,
+    pub(super) period: Duration,
+}
+
 /// One client.
 pub(super) struct Connection {
     session: u64,
@@ -96,12 +108,17 @@ impl Connection {
         self.inner.lock()
     }
 
-    /// What is left of it once its thread has ended and nothing runs; `None` if it shares its
-    /// channels.
-    pub(super) fn into_parts(self) -> Option<(Protocol, Writer, Option<Arc<Parcels>>, Duration)> {
+    /// What is left of it once its thread has ended and nothing runs.
+    pub(super) fn into_parts(self) -> Parts {
         let inner = self.inner.into_inner();
-        let writer = inner.ways.into_own()?;
-        Some((inner.protocol, writer, self.parcels, self.period))
+        let (own, shared) = inner.ways.into_parts();
+        Parts {
+            protocol: inner.protocol,
+            own,
+            shared: shared.zip(self.alive),
+            parcels: self.parcels,
+            period: self.period,
+        }
     }
 
     /// Whether it has channels that it shares, and perhaps also of its own.
@@ -113,6 +130,18 @@ impl Connection {
     pub(super) fn is_alive(&self) -> bool {
         let alive = self.alive.as_ref().is_none_or(SendRight::is_live);
         alive && self.lock().protocol.closed().is_none()
+    }
+
+    /// Of one that shares: its client's space, and the right on the port there that tells of
+    /// its death.
+    pub(super) fn of_space(&self) -> Option<(u8, &SendRight)> {
+        let alive = self.alive.as_ref()?;
+        Some((alive.owner(), alive))
+    }
+
+    /// Whether no call runs for it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lock().protocol.running() == 0
     }
 
     /// Whether it has channels of its own now.
@@ -187,9 +216,11 @@ impl Connection {
         if self.shares() {
             // Its client finds out, and shares again; if it lives.
             self.lock().ways.demote();
+            mark!("serve.demoted");
         } else if !shared.is_stopping() {
             self.close();
         }
+        shared.forget_this_thread();
         reader
     }
 

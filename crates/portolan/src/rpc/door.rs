@@ -14,7 +14,7 @@ use super::serve::Shared;
 use crate::channel::{Channel, ChannelOptions, MakeChannelError, ReadError, Reader, ReaderOptions};
 use crate::port::{ReceiveRight, Request, SendRight};
 use crate::segment::SegmentError;
-use crate::{Access, BindError, Deadline, Domain, Message, PortOptions, Right};
+use crate::{Access, BindError, Deadline, Domain, Message, Notice, PortOptions, Right};
 use portolan_proto::Server as Protocol;
 use portolan_shm::mark;
 use std::sync::Arc;
@@ -65,15 +65,30 @@ impl Shared {
     ) -> Option<ReceiveRight> {
         while !self.is_stopping() {
             match port.get_request(Access::Later, Deadline::NEVER) {
-                // What is refused is dropped: the client hears of it.
-                Ok(request) => drop(self.let_in(domain, request)),
+                Ok(request) => match request.message.notice() {
+                    Some(Notice::DeadName { token }) => self.bury(token, &port),
+                    // What is refused is dropped: the client hears of it.
+                    _ => drop(self.let_in(domain, &port, request)),
+                },
                 Err(_) => return None,
             }
         }
         Some(port)
     }
 
-    fn let_in(self: &Arc<Self>, domain: &Domain, mut request: Request) -> Option<()> {
+    /// Somebody who shares has gone: one of those of the space that is the token (C3).
+    fn bury(&self, token: u64, door: &ReceiveRight) {
+        if let (Ok(space), Some(commons)) = (u8::try_from(token), self.there()) {
+            commons.bury(space, door);
+        }
+    }
+
+    fn let_in(
+        self: &Arc<Self>,
+        domain: &Domain,
+        door: &ReceiveRight,
+        mut request: Request,
+    ) -> Option<()> {
         let hello = Hello::from_bytes(request.message.header())?;
         if let Some(refusal) = self.refuses(&hello) {
             let _ = request.reply(Message::new(&refusal.to_bytes()).ok()?);
@@ -83,7 +98,7 @@ impl Shared {
         match hello.channels {
             Channels::Own => {}
             Channels::Shared => {
-                let welcome = self.let_share(domain, &hello, rights)?;
+                let welcome = self.let_share(domain, door, &hello, rights)?;
                 return request.reply(welcome).ok();
             }
             Channels::Promoted => {
@@ -121,6 +136,7 @@ impl Shared {
     fn let_share(
         self: &Arc<Self>,
         domain: &Domain,
+        door: &ReceiveRight,
         hello: &Hello,
         mut rights: impl Iterator<Item = Right>,
     ) -> Option<Message> {
@@ -141,7 +157,7 @@ impl Shared {
         let protocol = Protocol::new(settings, hello.session, self.identity().1);
         let ways = commons.ways(hello.session);
         let connection = Connection::new(protocol, ways, Some(alive), parcels, hello.period);
-        commons.join(Arc::new(connection));
+        commons.join(Arc::new(connection), door);
         mark!("serve.let_in");
         Some(welcome)
     }
@@ -175,6 +191,7 @@ impl Shared {
             least.demote();
         }
         client.promote(writer);
+        mark!("serve.promoted");
         self.read_for(Arc::clone(client), reader)?;
         Some(())
     }

@@ -47,6 +47,8 @@ pub(super) struct Moving {
     pub(super) name: String,
     pub(super) incarnation: u64,
     pub(super) clients: usize,
+    /// The channels that clients share come with it.
+    pub(super) shared: bool,
 }
 
 /// One of them; its state is in the message's extent.
@@ -55,6 +57,8 @@ pub(super) struct MovingClient {
     pub(super) period: Duration,
     /// Of the next parcel to it, if parcels are sent.
     pub(super) parcel: Option<u64>,
+    /// How many packets it was sent in the channel that it shares, if it does.
+    pub(super) sent: Option<u64>,
 }
 
 /// Begins each, so that somebody else's message is not taken for one.

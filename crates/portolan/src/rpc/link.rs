@@ -156,9 +156,17 @@ impl Ways {
         self.own.is_some()
     }
 
-    /// The channel of its own, if it shares none.
-    pub(super) fn into_own(self) -> Option<Writer> {
-        self.own.filter(|_| self.shared.is_none())
+    /// The channel of its own; and how many packets went to one that it shares, if it does.
+    pub(super) fn into_parts(self) -> (Option<Writer>, Option<u64>) {
+        (self.own, self.shared.map(|shared| shared.sent))
+    }
+
+    /// So many packets went to the channel that it shares before, from another process.
+    pub(super) fn go_on(mut self, sent: u64) -> Self {
+        if let Some(shared) = &mut self.shared {
+            shared.sent = sent;
+        }
+        self
     }
 
     #[inline]
@@ -348,6 +356,9 @@ impl Inlet {
         }
     }
 }
+
+/// Looks so often whether what runs has ended.
+pub(super) const LOOK: Duration = Duration::from_millis(1);
 
 /// A poisoned lock is as good: nothing is left half-written in what it guards.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

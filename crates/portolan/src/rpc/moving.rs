@@ -4,14 +4,19 @@
 //! each client both channels and the transport's state. The new one has the incarnation of
 //! the old one, so clients notice nothing but a pause. What they sent meanwhile is lost, as
 //! anything may be in these channels, and they are asked for it.
+//!
+//! Clients that share channels come along with those. Who has some of its own beside them
+//! shares again: its channel is no longer written to, as when it is demoted, and where it is
+//! busy it asks the new server for others.
 
+use super::commons::Commons;
 use super::connection::Connection;
 use super::error::ServeError;
 use super::hello::{Moving, MovingClient, from_bytes, to_bytes};
-use super::link;
+use super::link::{self, LOOK};
 use super::method::Service;
 use super::parcel::Parcels;
-use super::serve::{Server, ServerOptions};
+use super::serve::{Server, ServerOptions, Shared};
 use crate::channel::{BindChannelError, Channel, Reader, ReaderOptions};
 use crate::port::{ReceiveError, ReceiveRight, SendRight, WhenFull};
 use crate::{Access, AllocateError, Deadline, Domain, Message, MessageError, Right, Unsent};
@@ -56,9 +61,6 @@ pub enum MoveError {
     Serve(#[from] ServeError),
 }
 
-/// Looks so often whether what runs has ended.
-const LOOK: Duration = Duration::from_millis(1);
-
 impl Server {
     /// Moves to the process that receives at `to` with [`take_over`]. Calls that run end here
     /// first; those that come meanwhile run there.
@@ -98,13 +100,16 @@ impl Server {
         let deadline = deadline.into();
         let (service, incarnation) = self.shared().identity();
         let name = self.shared().served_as().to_owned();
-        let (port, connections) = self.dismantle();
+        let remains = self.dismantle(deadline).ok_or(MoveError::Running)?;
         mark!("serve.dismantled");
-        let Some(port) = port else {
+        let Some(port) = remains.port else {
             return Err(ReceiveError::Closed.into());
         };
+        let own = remains.own.into_iter();
+        let own = own.map(|(connection, reader)| (connection, Some(reader)));
+        let sharing = remains.sharing.into_iter().map(|c| (c, None));
         let mut clients = Vec::new();
-        for (connection, reader) in connections {
+        for (connection, reader) in own.chain(sharing) {
             if let Some(message) = pack(domain, connection, reader, deadline)? {
                 clients.push(message);
             }
@@ -114,9 +119,15 @@ impl Server {
             name,
             incarnation,
             clients: clients.len(),
+            shared: remains.commons.is_some(),
         };
         let mut first = Message::new(&to_bytes(&moving))?;
-        first.attach(port).map_err(|refused| refused.error)?;
+        let mut rights = vec![Right::from(port)];
+        // Nobody writes to it any more: that was the last one.
+        if let Some(commons) = remains.commons {
+            rights.extend([commons.calls.clone(), commons.answers.clone()].map(Right::from));
+        }
+        attach(&mut first, rights)?;
         for message in std::iter::once(first).chain(clients) {
             to.send(message, WhenFull::Wait(deadline))
                 .map_err(|error| MoveError::Unsent(error.reason))?;
@@ -126,14 +137,25 @@ impl Server {
     }
 }
 
+fn attach(message: &mut Message, rights: Vec<Right>) -> Result<(), MessageError> {
+    for right in rights {
+        message.attach(right).map_err(|refused| refused.error)?;
+    }
+    Ok(())
+}
+
 /// A client of a server that moves; `None` if it has gone.
 fn pack(
     domain: &Domain,
     mut connection: Arc<Connection>,
-    reader: Reader,
+    reader: Option<Reader>,
     deadline: Deadline,
 ) -> Result<Option<Message>, MoveError> {
-    // What runs keeps the connection.
+    if !connection.is_alive() {
+        connection.close();
+        return Ok(None);
+    }
+    // What has just run keeps the connection for a moment.
     let connection = loop {
         match Arc::try_unwrap(connection) {
             Ok(connection) => break connection,
@@ -142,30 +164,30 @@ fn pack(
         }
         std::thread::sleep(LOOK);
     };
-    let Some((mut protocol, writer, parcels, period)) = connection.into_parts() else {
-        return Ok(None);
+    let mut parts = connection.into_parts();
+    let (mut rights, sent) = match (parts.shared, reader, parts.own) {
+        (Some((sent, alive)), ..) if alive.is_live() => (vec![alive.into()], Some(sent)),
+        (None, Some(reader), Some(writer)) => {
+            (vec![reader.unbind().into(), writer.unbind().into()], None)
+        }
+        _ => return Ok(None),
     };
-    if protocol.closed().is_some() {
-        return Ok(None);
-    }
-    let state = protocol.freeze()?;
+    let state = parts.protocol.freeze()?;
     let mut extent = domain.allocate(state.len())?;
     extent.copy_from_slice(&state);
-    let parcels = parcels.and_then(Arc::into_inner).map(Parcels::into_parts);
+    let parcels = parts.parcels.and_then(Arc::into_inner);
+    let parcels = parcels.map(Parcels::into_parts);
     let client = MovingClient {
-        period,
+        period: parts.period,
         parcel: parcels.as_ref().map(|p| p.2),
+        sent,
     };
     let mut message = Message::new(&to_bytes(&client))?;
     message.push(extent).map_err(|refused| refused.error)?;
-    let mut rights = vec![Right::from(reader.unbind()), writer.unbind().into()];
     if let Some((to, port, _)) = parcels {
-        rights.push(to.into());
-        rights.push(port.into());
+        rights.extend([to.into(), port.into()]);
     }
-    for right in rights {
-        message.attach(right).map_err(|refused| refused.error)?;
-    }
+    attach(&mut message, rights)?;
     Ok(Some(message))
 }
 
@@ -182,61 +204,118 @@ pub fn take_over<S: Service>(
     deadline: impl Into<Deadline>,
 ) -> Result<Server, MoveError> {
     let deadline = deadline.into();
-    let not_this = MoveError::NotThis { service: S::NAME };
+    let not_this = || MoveError::NotThis { service: S::NAME };
     let mut first = from.receive(Access::Later, deadline)?;
     mark!("serve.coming");
     let moving = from_bytes::<Moving>(first.header()).filter(|m| m.service == S::NAME);
-    let (Some(moving), Some(Right::Receive(port))) = (moving, first.take_rights().pop()) else {
-        return Err(not_this);
+    let mut rights = first.take_rights().into_iter();
+    let (Some(moving), Some(Right::Receive(port))) = (moving, rights.next()) else {
+        return Err(not_this());
     };
-    let mut connections = Vec::new();
+    let mut clients = Vec::new();
     for _ in 0..moving.clients {
         let message = from.receive(Access::Now, deadline)?;
-        connections.push(unpack(message)?.ok_or(MoveError::NotThis { service: S::NAME })?);
+        clients.push(Moved::unpack(message)?.ok_or_else(not_this)?);
     }
-    let server = Server::new(
-        domain,
-        port,
-        &moving.name,
-        service,
-        options,
-        moving.incarnation,
-    )?;
-    for (protocol, up, down, parcels, period) in connections {
-        let reader = up.bind_reader(ReaderOptions::default())?;
-        let writer = down.bind_writer()?;
-        server
-            .shared()
-            .connect(protocol, reader, writer, parcels, period);
+    let (name, incarnation) = (&moving.name, moving.incarnation);
+    let server = Server::new(&port, name, service, options, incarnation)?;
+    let shared = server.shared();
+    if moving.shared {
+        let channels = (next_channel(&mut rights), next_channel(&mut rights));
+        let (Some(calls), Some(answers)) = channels else {
+            return Err(not_this());
+        };
+        shared.inherit(Commons::over(calls, answers, shared)?);
+        mark!("serve.inherited");
+    }
+    // Before the door is open, so that whoever asks for more is known.
+    for client in clients {
+        client.settle(shared, &port)?.ok_or_else(not_this)?;
         mark!("serve.taken_over");
     }
-    Ok(server)
+    Ok(server.open(domain, port, options)?)
 }
 
-type Moved = (Protocol, Channel, Channel, Option<Arc<Parcels>>, Duration);
+/// A client that has come with its server.
+struct Moved {
+    protocol: Protocol,
+    channels: Channels,
+    parcels: Option<Arc<Parcels>>,
+    period: Duration,
+}
 
-/// One client; `None` if the message is of something else.
-fn unpack(mut message: Message) -> Result<Option<Moved>, MoveError> {
-    let mut rights = message.take_rights().into_iter();
-    let (Some(client), Some(state)) = (
-        from_bytes::<MovingClient>(message.header()),
-        message.extents().first(),
-    ) else {
-        return Ok(None);
-    };
-    let protocol = Protocol::thaw(link::settings(client.period, false), state)?;
-    let (Some(Right::Segment(up)), Some(Right::Segment(down))) = (rights.next(), rights.next())
-    else {
-        return Ok(None);
-    };
-    let (Ok(up), Ok(down)) = (Channel::try_from(up), Channel::try_from(down)) else {
-        return Ok(None);
-    };
-    let parcels = match (client.parcel, rights.next(), rights.next()) {
-        (Some(next), Some(Right::Send(to)), Some(Right::Receive(port))) => {
-            Some(Arc::new(Parcels::from_parts(to, port, next)))
+enum Channels {
+    /// On which it calls, and is answered.
+    Own(Box<[Channel; 2]>),
+    Shared {
+        sent: u64,
+        alive: SendRight,
+    },
+}
+
+impl Moved {
+    /// `None` if the message is of something else.
+    fn unpack(mut message: Message) -> Result<Option<Self>, MoveError> {
+        let mut rights = message.take_rights().into_iter();
+        let (Some(client), Some(state)) = (
+            from_bytes::<MovingClient>(message.header()),
+            message.extents().first(),
+        ) else {
+            return Ok(None);
+        };
+        let settings = link::settings(client.period, client.sent.is_some());
+        let protocol = Protocol::thaw(settings, state)?;
+        let channels = match client.sent {
+            Some(sent) => match rights.next() {
+                Some(Right::Send(alive)) => Channels::Shared { sent, alive },
+                _ => return Ok(None),
+            },
+            None => match (next_channel(&mut rights), next_channel(&mut rights)) {
+                (Some(calls), Some(answers)) => Channels::Own(Box::new([calls, answers])),
+                _ => return Ok(None),
+            },
+        };
+        let parcels = match (client.parcel, rights.next(), rights.next()) {
+            (Some(next), Some(Right::Send(to)), Some(Right::Receive(port))) => {
+                Some(Arc::new(Parcels::from_parts(to, port, next)))
+            }
+            _ => None,
+        };
+        Ok(Some(Self {
+            protocol,
+            channels,
+            parcels,
+            period: client.period,
+        }))
+    }
+
+    /// Goes on with it; `None` if it shares channels that have not come.
+    fn settle(self, shared: &Arc<Shared>, door: &ReceiveRight) -> Result<Option<()>, MoveError> {
+        let (protocol, parcels, period) = (self.protocol, self.parcels, self.period);
+        match self.channels {
+            Channels::Own(channels) => {
+                let [calls, answers] = *channels;
+                let reader = calls.bind_reader(ReaderOptions::default())?;
+                let writer = answers.bind_writer()?;
+                shared.connect(protocol, reader, writer, parcels, period);
+            }
+            Channels::Shared { sent, alive } => {
+                let Some(commons) = shared.there() else {
+                    return Ok(None);
+                };
+                let ways = commons.ways(protocol.session()).go_on(sent);
+                let client = Connection::new(protocol, ways, Some(alive), parcels, period);
+                commons.join(Arc::new(client), door);
+            }
         }
+        Ok(Some(()))
+    }
+}
+
+/// The next right, if it is one on a channel.
+fn next_channel(rights: &mut impl Iterator<Item = Right>) -> Option<Channel> {
+    match rights.next() {
+        Some(Right::Segment(segment)) => Channel::try_from(segment).ok(),
         _ => None,
-    };
-    Ok(Some((protocol, up, down, parcels, client.period)))
+    }
 }

@@ -4,14 +4,14 @@ use super::commons::Commons;
 use super::connection::Connection;
 use super::door;
 use super::error::ServeError;
-use super::link::{self, Inlet, Ways};
+use super::link::{self, Inlet, LOOK, Ways};
 use super::method::{Dispatch, Method, NotDispatched, Service};
 use super::parcel::Parcels;
 use super::task::{MethodFuture, OwnedCall, Spawner, Task};
 use super::work::Crew;
 use crate::channel::{Interrupter, Reader, ReaderOptions, Writer};
 use crate::port::{ReceiveRight, SendRight};
-use crate::{Domain, Message, PortOptions, WhenFull};
+use crate::{Deadline, Domain, Message, PortOptions, WhenFull};
 use portolan_proto::{Server as Protocol, ServerCounts};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -164,6 +164,16 @@ impl std::fmt::Debug for ServerOptions {
     }
 }
 
+/// What a server leaves that moves.
+pub(super) struct Remains {
+    pub(super) port: Option<ReceiveRight>,
+    /// Clients with channels of their own, and what is read for each.
+    pub(super) own: Vec<(Arc<Connection>, Reader)>,
+    pub(super) commons: Option<Arc<Commons>>,
+    /// Clients that share those.
+    pub(super) sharing: Vec<Arc<Connection>>,
+}
+
 /// A service that is being served. Dropped, it ends: its clients are told.
 #[must_use = "a server that is dropped ends"]
 pub struct Server {
@@ -243,25 +253,19 @@ pub fn serve<S: Service>(
     options: &ServerOptions,
 ) -> Result<Server, ServeError> {
     let port = domain.bind(PortOptions::named(name).synchronous())?;
-    Server::new(domain, port, name, service, options, link::now().0)
+    let server = Server::new(&port, name, service, options, link::now().0)?;
+    server.open(domain, port, options)
 }
 
 impl Server {
+    /// One that lets nobody in yet.
     pub(super) fn new<S: Service>(
-        domain: &Domain,
-        port: ReceiveRight,
+        port: &ReceiveRight,
         name: &str,
         service: S,
         options: &ServerOptions,
         incarnation: u64,
     ) -> Result<Self, ServeError> {
-        let channel = if options.on_channel {
-            let channel = door::find_or_make(domain, name)?;
-            Some(channel.bind_reader(ReaderOptions::default())?)
-        } else {
-            None
-        };
-        let right = port.make_send();
         let shared = Arc::new(Shared {
             service: Arc::new(service),
             crew: match &options.tasks {
@@ -276,50 +280,81 @@ impl Server {
             connections: Mutex::default(),
             commons: Mutex::default(),
         });
-        let (inside, at) = (Arc::clone(&shared), domain.clone());
-        let door = thread::Builder::new()
-            .name("portolan-rpc-door".to_owned())
-            .spawn(move || inside.keep_door(&at, port))?;
-        let mut server = Self {
+        Ok(Self {
             shared,
-            door: Some(door),
-            right,
+            door: None,
+            right: port.make_send(),
             listener: None,
-        };
-        if let Some(mut reader) = channel {
+        })
+    }
+
+    /// Lets clients in.
+    pub(super) fn open(
+        mut self,
+        domain: &Domain,
+        port: ReceiveRight,
+        options: &ServerOptions,
+    ) -> Result<Self, ServeError> {
+        if options.on_channel {
+            let channel = door::find_or_make(domain, &self.shared.name)?;
+            let mut reader = channel.bind_reader(ReaderOptions::default())?;
             let interrupter = reader.interrupter();
-            let (inside, domain) = (Arc::clone(&server.shared), domain.clone());
+            let (inside, domain) = (Arc::clone(&self.shared), domain.clone());
             let listener = thread::Builder::new()
                 .name("portolan-rpc-listener".to_owned())
                 .spawn(move || inside.keep_listening(&domain, reader))?;
-            server.listener = Some((interrupter, listener));
+            self.listener = Some((interrupter, listener));
         }
-        Ok(server)
+        let (inside, domain) = (Arc::clone(&self.shared), domain.clone());
+        let door = thread::Builder::new()
+            .name("portolan-rpc-door".to_owned())
+            .spawn(move || inside.keep_door(&domain, port))?;
+        self.door = Some(door);
+        Ok(self)
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Ends its threads: the port, and what each client's thread read from.
-    pub(super) fn dismantle(&mut self) -> (Option<ReceiveRight>, Vec<(Arc<Connection>, Reader)>) {
+    /// Ends its threads. `None` if calls run yet at the deadline; when it is dropped then, they
+    /// and their clients are told.
+    pub(super) fn dismantle(&mut self, deadline: Deadline) -> Option<Remains> {
         let port = self.shut_door();
+        while !self.shared.is_quiet() {
+            if deadline.has_passed() {
+                return None;
+            }
+            thread::sleep(LOOK);
+        }
         let connections = std::mem::take(&mut *self.shared.connections());
         let ended = connections.into_iter().filter_map(|(connection, thread)| {
-            let reader = thread.join().ok()?;
-            Some((connection, reader.into_reader()))
+            let inlet = thread.join().ok()?;
+            Some((connection, inlet.into_reader()))
         });
-        let ended = ended.filter(|(connection, _)| !connection.shares());
-        (port, ended.collect())
+        // Who shares is with the others, and without channels of its own from now on.
+        let own = ended
+            .filter(|(connection, _)| !connection.shares())
+            .collect();
+        let commons = link::lock(&self.shared.commons).take();
+        let sharing = commons.as_ref().map(|c| c.dismantle()).unwrap_or_default();
+        Some(Remains {
+            port,
+            own,
+            commons,
+            sharing,
+        })
     }
 
+    /// Nobody is let in any more, and threads that wait for calls end.
     fn shut_door(&mut self) -> Option<ReceiveRight> {
         // Release: pairs with the threads that look.
         self.shared.stopping.store(true, Ordering::Release);
-        let door = self.door.take()?;
-        // An empty request wakes it. If there is no room it is awake.
-        let _pending = self.right.request(Message::default(), WhenFull::Fail);
-        let port = door.join().ok()?;
+        let port = self.door.take().and_then(|door| {
+            // An empty request wakes it. If there is no room it is awake.
+            let _pending = self.right.request(Message::default(), WhenFull::Fail);
+            door.join().ok()?
+        });
         if let Some((interrupter, listener)) = self.listener.take() {
             interrupter.interrupt();
             let _ = listener.join();
@@ -327,8 +362,8 @@ impl Server {
         for (connection, _) in &*self.shared.connections() {
             connection.interrupt();
         }
-        if let Some(commons) = link::lock(&self.shared.commons).take() {
-            commons.close();
+        if let Some(commons) = &*link::lock(&self.shared.commons) {
+            commons.interrupt();
         }
         port
     }
@@ -365,6 +400,9 @@ impl Drop for Server {
         for (connection, _) in self.shared.connections().drain(..) {
             connection.close();
         }
+        if let Some(commons) = link::lock(&self.shared.commons).take() {
+            commons.close();
+        }
     }
 }
 
@@ -389,10 +427,22 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// Whether, once it is stopping, all threads that read have ended, and nothing runs for
+    /// anybody who lives.
+    fn is_quiet(&self) -> bool {
+        let commons = self.there();
+        let members = commons.as_ref().map(|c| c.members()).unwrap_or_default();
+        commons.is_none_or(|c| c.has_ended())
+            && members.iter().all(|member| member.is_idle())
+            && self
+                .connections()
+                .iter()
+                .all(|c| c.1.is_finished() && c.0.is_idle())
+    }
+
     /// Those who share, and those who never did.
     pub(super) fn clients(&self) -> Vec<Arc<Connection>> {
-        let commons = link::lock(&self.commons).clone();
-        let sharing = commons.map(|c| c.members()).unwrap_or_default();
+        let sharing = self.there().map(|c| c.members()).unwrap_or_default();
         let connections = self.connections();
         let own = connections
             .iter()
@@ -405,9 +455,25 @@ impl Shared {
     pub(super) fn commons(self: &Arc<Self>, domain: &Domain) -> Option<Arc<Commons>> {
         let mut commons = link::lock(&self.commons);
         if commons.is_none() {
-            *commons = Commons::open(domain, self);
+            *commons = Commons::open(domain, self).ok();
         }
         commons.clone()
+    }
+
+    /// Those channels, if anybody has wanted to share.
+    pub(super) fn there(&self) -> Option<Arc<Commons>> {
+        link::lock(&self.commons).clone()
+    }
+
+    /// Nothing comes over those channels any more: whoever wants to share next gets others.
+    pub(super) fn abandon(&self, spoiled: &Commons) {
+        let mut commons = link::lock(&self.commons);
+        commons.take_if(|there| std::ptr::eq(&raw const **there, spoiled));
+    }
+
+    /// Those channels, from a server that has moved here.
+    pub(super) fn inherit(&self, commons: Arc<Commons>) {
+        *link::lock(&self.commons) = Some(commons);
     }
 
     /// Whether a client of this session is connected.
@@ -439,13 +505,22 @@ impl Shared {
         let mut reader = Inlet::own(reader);
         connection.reads_with(&mut reader);
         let (shared, own) = (Arc::clone(self), Arc::clone(&connection));
+        // Locked, so that it is there when the thread looks for it.
+        let mut connections = self.connections();
         let thread = thread::Builder::new()
             .name("portolan-rpc".to_owned())
             .spawn(move || own.run(&shared, reader))
             .ok()?;
-        let mut connections = self.connections();
-        connections.retain(|c| !c.1.is_finished());
         connections.push((connection, thread));
         Some(())
+    }
+
+    /// What the thread that calls this has read for goes with it; of a server that moves it
+    /// goes along.
+    pub(super) fn forget_this_thread(&self) {
+        if !self.is_stopping() {
+            let own = thread::current().id();
+            self.connections().retain(|c| c.1.thread().id() != own);
+        }
     }
 }

@@ -9,6 +9,7 @@ use crate::channel::{Channel, Reader, ReaderOptions, Writer};
 use crate::port::ReceiveRight;
 use crate::{Access, Deadline, Domain, Message};
 use portolan_proto::Time;
+use portolan_shm::mark;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
@@ -142,6 +143,7 @@ impl Inner {
         }
         if let Some((writer, reader)) = own {
             self.ways.promote(writer);
+            mark!("call.promoted");
             self.read_with(Inlet::own(reader));
         }
     }
@@ -201,6 +203,7 @@ fn present(
     let mut message = Message::new(&hello.to_bytes()).ok()?;
     message.attach(calls).ok()?;
     message.attach(answers).ok()?;
+    mark!("call.presented");
     let answer = ask(message)?;
     let promoted = matches!(
         Answer::from_bytes(answer.header()),

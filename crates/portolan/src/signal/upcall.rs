@@ -20,6 +20,7 @@
 use super::intake::{Handling, Intake, give_back};
 use super::{SignalError, address_of};
 use crate::member::Member;
+use portolan_shm::mark;
 use portolan_shm::signal::FifoControl;
 use portolan_sys::futex;
 use portolan_sys::process::{self, ThreadFd};
@@ -52,6 +53,7 @@ impl Callee for Interrupted {
         let Self(intake) = self;
         loop {
             while let Some(offset) = intake.next() {
+                mark!("signal.interrupted");
                 intake.dispatch(offset);
             }
             // Marked, and still empty; or there is no FIFO any more.

@@ -1,11 +1,9 @@
-//! Servers in processes of their own, which are killed, or move to one another.
+//! Servers in processes of their own, which are killed; clients that leave, or are killed.
 
-use super::service::{LEDGER, PATIENCE, TestClient, Tested, until};
+use super::service::{PATIENCE, TestClient, Tested, share, until};
 use portolan::rpc::{self, Concurrency, RpcError, ServerOptions};
 use portolan::{Access, Deadline, Domain, Message, PortOptions, Right};
-use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Set in a process that serves: the domain's name.
 const SERVE: &str = "PORTOLAN_RPC_SERVES";
@@ -53,18 +51,29 @@ fn serving_process() {
     }
 }
 
-struct Serving(Child);
+pub(crate) struct Serving(Child);
 
 impl Serving {
-    fn start(domain: &Domain) -> Self {
+    pub(crate) fn start(domain: &Domain) -> Self {
         Self::with(domain, |_| {})
     }
 
     /// Serves nothing yet.
-    fn waiting(domain: &Domain) -> Self {
+    pub(crate) fn waiting(domain: &Domain) -> Self {
         Self::with(domain, |command| {
             command.env(WAITS, "1");
         })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Its server goes to another process.
+    pub(crate) fn move_to(&self, domain: &Domain, other: &Self) {
+        let inbox = other.order(domain, b"inbox", None);
+        self.order(domain, b"move", inbox);
+        other.order(domain, b"take", None);
     }
 
     /// Has it do something; the right that it answers with.
@@ -90,7 +99,7 @@ impl Serving {
         Self(command.spawn().unwrap())
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
@@ -102,7 +111,7 @@ impl Drop for Serving {
     }
 }
 
-fn domain(test: &str) -> Domain {
+pub(crate) fn domain(test: &str) -> Domain {
     Domain::join(&format!("rpc-{test}-{}", std::process::id())).unwrap()
 }
 
@@ -112,7 +121,7 @@ fn calls_end_at_once_when_the_server_is_killed() {
     let mut server = Serving::start(&domain);
     let client = TestClient::connect(&domain, "test", PATIENCE).unwrap();
     let client = client.within(10 * PATIENCE);
-    assert_eq!(client.pid(), Ok(server.0.id()));
+    assert_eq!(client.pid(), Ok(server.pid()));
     let slow = client.start_wait(600_000).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.unwrap();
@@ -132,7 +141,7 @@ fn calls_end_at_once_when_the_server_is_killed() {
     // Another one takes its name.
     let server = Serving::start(&domain);
     let again = TestClient::connect(&domain, "test", PATIENCE).unwrap();
-    assert_eq!(again.pid(), Ok(server.0.id()));
+    assert_eq!(again.pid(), Ok(server.pid()));
 }
 
 #[test]
@@ -152,50 +161,34 @@ fn a_client_that_leaves_is_noticed() {
 }
 
 #[test]
-fn a_server_moves_between_processes_in_the_middle_of_calls() {
-    let domain = domain("moves");
-    // A word for each call, and one for all.
-    let ledger = domain.make_segment(Some(LEDGER), 8 << 20).unwrap();
-    let (a, b) = (Serving::start(&domain), Serving::waiting(&domain));
-    let client = TestClient::connect(&domain, "test", PATIENCE).unwrap();
-    let client = client.within(10 * PATIENCE);
-    let done = AtomicBool::new(false);
-    let mut pids = BTreeSet::new();
-    let calls = std::thread::scope(|scope| {
-        let threads = (0..4_u64).map(|thread| {
-            let (client, done) = (&client, &done);
-            scope.spawn(move || {
-                let mut calls = 0;
-                while !done.load(Ordering::Relaxed) && calls < 200_000 {
-                    // Each number is called once, and runs once in all processes together.
-                    let number = 1 + thread * 200_000 + calls;
-                    assert_eq!(client.once(number), Ok(0), "{number:#x} ran twice");
-                    client.count(1).unwrap();
-                    let large = client.fill(10_000, 7).unwrap().into_extent().unwrap();
-                    assert_eq!(client.total(vec![large.into()], false), Ok(70_000));
-                    calls += 1;
-                }
-                calls
-            })
-        });
-        let threads = threads.collect::<Vec<_>>();
-        for turn in 0..4 {
-            let (from, to) = if turn % 2 == 0 { (&a, &b) } else { (&b, &a) };
-            assert_eq!(client.pid(), Ok(from.0.id()));
-            pids.insert(from.0.id());
-            let inbox = to.order(&domain, b"inbox", None);
-            from.order(&domain, b"move", inbox);
-            to.order(&domain, b"take", None);
-        }
-        done.store(true, Ordering::Relaxed);
-        threads.into_iter().map(|t| t.join().unwrap()).sum::<u64>()
+fn those_who_share_hear_at_once_of_a_server_that_is_killed() {
+    let domain = domain("killed-shared");
+    let mut server = Serving::start(&domain);
+    let clients = [(); 4].map(|()| share(&domain).within(10 * PATIENCE));
+    let [asleep, slow, awaits, busy] = &clients;
+    until("one is promoted", || {
+        (0..200).for_each(|_| busy.null().unwrap());
+        !busy.stub().is_sharing()
     });
-    assert_eq!(pids.len(), 2);
-    assert!(calls > 0);
-    assert!(client.stub().flush(PATIENCE).unwrap());
-    // One-way calls too, each once.
-    let counted = || ledger.words()[0].load(Ordering::Relaxed);
-    until("all are counted", || counted() >= calls);
-    assert_eq!(client.add(1, 2), Ok(3));
-    assert_eq!(counted(), calls);
+    let pending = slow.start_wait(600_000).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.unwrap();
+    std::thread::scope(|scope| {
+        let waits = [asleep, busy].map(|client| scope.spawn(|| client.wait(600_000)));
+        let awaited = scope.spawn(|| runtime.block_on(awaits.wait_async(600_000)));
+        for client in &clients {
+            assert_eq!(client.add(1, 1), Ok(2));
+        }
+        server.kill();
+        for waits in waits.into_iter().chain([awaited]) {
+            assert_eq!(waits.join().unwrap(), Err(RpcError::ServerDied));
+        }
+    });
+    assert_eq!(pending.wait(), Err(RpcError::ServerDied));
+    for client in &clients {
+        assert_eq!(client.null(), Err(RpcError::ServerDied));
+    }
+    // Another one takes its name.
+    let server = Serving::start(&domain);
+    assert_eq!(share(&domain).pid(), Ok(server.pid()));
 }

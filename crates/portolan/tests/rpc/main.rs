@@ -3,8 +3,12 @@
 mod awaited;
 mod calls;
 mod deaths;
+mod hostile;
+mod moving;
 mod rendezvous;
 mod service;
 mod sharing;
 mod steps;
 mod tasks;
+#[path = "../victim/mod.rs"]
+mod victim;

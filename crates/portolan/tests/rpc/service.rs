@@ -1,11 +1,11 @@
 //! The service of these tests.
 
-use portolan::rpc::{Context, Large, Schema};
+use portolan::rpc::{ClientOptions, Context, Large, Schema};
 use portolan::{Deadline, Domain, Segment};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test fails.
@@ -17,7 +17,7 @@ pub(crate) enum Fault {
     Named(String),
 }
 
-#[derive(Clone, Debug, PartialEq, Schema, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Schema, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) name: String,
     pub(crate) values: Vec<f64>,
@@ -52,6 +52,8 @@ pub(crate) struct Tested {
     pub(crate) domain: Domain,
     pub(crate) counted: AtomicU64,
     pub(crate) given_up: AtomicU64,
+    /// How often somebody has begun to wait.
+    pub(crate) waits: Arc<AtomicU64>,
     pub(crate) seen: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -61,6 +63,7 @@ impl Tested {
             domain: domain.clone(),
             counted: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
+            waits: Arc::default(),
             seen: Mutex::default(),
         })
     }
@@ -108,6 +111,7 @@ impl Test for Tested {
 
     fn wait(&self, millis: u64) -> bool {
         let context = Context::current().unwrap();
+        self.waits.fetch_add(1, Ordering::Relaxed);
         let end = Instant::now() + Duration::from_millis(millis);
         while Instant::now() < end {
             if context.is_given_up() {
@@ -156,6 +160,12 @@ impl Test for Tested {
     fn pid(&self) -> u32 {
         std::process::id()
     }
+}
+
+/// A client of the service that shares channels.
+pub(crate) fn share(domain: &Domain) -> TestClient {
+    let options = ClientOptions::default().limit(PATIENCE).sharing();
+    TestClient::connect_with(domain, "test", &options, Deadline::after(PATIENCE)).unwrap()
 }
 
 /// Waits until `done` says so.

@@ -1,8 +1,8 @@
 //! Clients that share channels, become busy, and share again.
 
-use super::service::{Fault, PATIENCE, TestClient, Tested, until};
-use portolan::rpc::{self, CallError, ClientOptions, Concurrency, RpcError, ServerOptions};
-use portolan::{Deadline, Domain};
+use super::service::{Fault, PATIENCE, Tested, share, until};
+use portolan::Domain;
+use portolan::rpc::{self, CallError, Concurrency, RpcError, ServerOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -11,11 +11,6 @@ fn served(options: &ServerOptions) -> (Domain, rpc::Server) {
     let domain = Domain::private().unwrap();
     let server = rpc::serve(&domain, "test", Tested::service(&domain), options).unwrap();
     (domain, server)
-}
-
-fn share(domain: &Domain) -> TestClient {
-    let options = ClientOptions::default().limit(PATIENCE).sharing();
-    TestClient::connect_with(domain, "test", &options, Deadline::after(PATIENCE)).unwrap()
 }
 
 #[test]

@@ -1,18 +1,19 @@
 //! Clients and servers that are killed at every marked step of a call, or stopped in its
 //! middle: every call ends, none runs twice, and nothing is left behind.
 
-use super::service::{LEDGER, PATIENCE, TestClient, Tested, until};
+use super::service::{LEDGER, PATIENCE, TestClient, Tested, share, until};
+use super::victim;
 use portolan::rpc::{self, Concurrency, RpcError, Server, ServerOptions};
 use portolan::{Domain, PortOptions, Segment};
 use portolan_sys::process::{PidFd, Signal, signal};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Set in another process: its part, the domain, and the mark at which it dies.
-const ROLE: &str = "PORTOLAN_RPC_STEPS";
 /// The port at which a server is taken over.
 const HEIR: &str = "heir";
+/// Clients of one process that share.
+const CROWD: usize = 4;
 /// A deadline that is meant to pass.
 const LITTLE: Duration = Duration::from_millis(20);
 
@@ -21,12 +22,8 @@ struct Other(Child);
 
 impl Other {
     fn start(part: &str, domain: &Domain, mark: &str) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "steps::other_process", "--nocapture"])
-            .env(ROLE, format!("{part} {} {mark}", domain.name()))
-            .stdout(Stdio::null())
-            .spawn();
-        Self(child.unwrap())
+        let role = [part, domain.name(), mark];
+        Self(victim::spawn("steps::other_process", &role))
     }
 
     fn ended(&mut self) -> bool {
@@ -56,26 +53,40 @@ impl Drop for Other {
 /// Not a test of its own: what the other processes run.
 #[test]
 fn other_process() {
-    let Ok(role) = std::env::var(ROLE) else {
+    let Some([part, name, mark]) = victim::role() else {
         return;
     };
-    let [part, name, mark] = role.split(' ').collect::<Vec<_>>()[..] else {
-        panic!("{role}")
-    };
-    let domain = Domain::join(name).unwrap();
-    let mark = mark.to_owned();
+    let domain = Domain::join(&name).unwrap();
     #[cfg(feature = "marks")]
-    deaths::die_at(mark);
+    victim::die_at(mark);
     #[cfg(not(feature = "marks"))]
     drop(mark);
-    match part {
-        "calls" => {
-            let client = TestClient::connect(&domain, "test", PATIENCE).unwrap();
+    match &*part {
+        "calls" | "shares" => {
+            let client = match &*part {
+                "calls" => TestClient::connect(&domain, "test", PATIENCE).unwrap(),
+                _ => share(&domain),
+            };
             loop {
                 client.add(1, 1).unwrap();
                 let large = client.fill(5000, 1).unwrap();
                 client.total(vec![large], false).unwrap();
             }
+        }
+        "crowd" => {
+            let clients = [(); CROWD].map(|()| share(&domain).within(10 * PATIENCE));
+            until("one is promoted", || {
+                (0..200).for_each(|_| clients[0].null().unwrap());
+                !clients[0].stub().is_sharing()
+            });
+            let slow = clients.each_ref().map(|c| c.start_wait(600_000).unwrap());
+            // Calls are handed out in order: those have begun.
+            for client in &clients {
+                client.fill(70_000, 1).unwrap();
+                client.count(1).unwrap();
+                client.null().unwrap();
+            }
+            drop_never(slow);
         }
         "serves" => {
             let _server = serve(&domain);
@@ -84,7 +95,7 @@ fn other_process() {
         "moves" => {
             let server = serve(&domain);
             let heir = domain.connect(HEIR, PATIENCE).unwrap();
-            until("somebody calls", || server.clients() > 0);
+            until("both are there", || server.clients() == 2);
             server.move_to(&domain, &heir, PATIENCE).unwrap();
         }
         "inherits" => {
@@ -98,8 +109,18 @@ fn other_process() {
     }
 }
 
+/// Keeps it until this process is killed.
+fn drop_never<T>(what: T) -> ! {
+    loop {
+        std::thread::park();
+        std::hint::black_box(&what);
+    }
+}
+
 fn serve(domain: &Domain) -> Server {
     let options = ServerOptions::default().concurrency(Concurrency::Call);
+    // Of those who share, one may have channels of its own.
+    let options = options.own_channels(1);
     rpc::serve(domain, "test", Tested::service(domain), &options).unwrap()
 }
 
@@ -177,24 +198,39 @@ fn a_client_that_is_stopped_holds_up_no_other() {
     assert_eq!(call(&client, &ledger, &mut number), Ok(()));
 }
 
+#[test]
+fn those_who_share_and_are_killed_are_let_go_of_at_once_and_once() {
+    let (domain, ledger) = domain("crowd");
+    let server = serve(&domain);
+    let client = share(&domain).within(10 * PATIENCE);
+    let mut number = 0;
+    assert_eq!(call(&client, &ledger, &mut number), Ok(()));
+    // Its own memory stays as it is from here on.
+    let what_is_there = || {
+        let survey = domain.survey().unwrap();
+        (survey.memory.used, survey.ports.len())
+    };
+    let before = what_is_there();
+    for round in 1..=3 {
+        let crowd = Other::start("crowd", &domain, "none");
+        let whole = CROWD as u64;
+        until("all of them wait", || client.counted() == Ok(round * whole));
+        assert_eq!(server.clients(), CROWD + 1);
+        drop(crowd);
+        // Nobody joins meanwhile: what runs for them is told all the same.
+        until("all are told", || client.given_up() == Ok(round * whole));
+        until("all came back", || what_is_there() == before);
+        assert_eq!((server.clients(), server.sharing()), (1, 1));
+        assert_eq!(call(&client, &ledger, &mut number), Ok(()));
+        assert_eq!(client.given_up(), Ok(round * whole));
+    }
+}
+
 #[cfg(feature = "marks")]
 mod deaths {
     use super::*;
     use portolan::PortKind;
-    use std::sync::OnceLock;
-
-    static DEADLY: OnceLock<String> = OnceLock::new();
-
-    pub(super) fn die_at(mark: String) {
-        DEADLY.set(mark).unwrap();
-        portolan_shm::mark::install(|mark| {
-            if DEADLY.get().is_some_and(|deadly| deadly == mark) {
-                signal(&PidFd::open(std::process::id()).unwrap(), Signal::KILL).unwrap();
-                // The signal comes before the call returns to this thread, or never mind.
-                std::thread::park();
-            }
-        });
-    }
+    use portolan::rpc::ClientOptions;
 
     /// What is left but the ledger.
     fn is_left(domain: &Domain) -> bool {
@@ -217,16 +253,23 @@ mod deaths {
 
     #[test]
     fn a_client_dies_at_whatever_step() {
-        for mark in [
-            "call.connected",
-            "call.begun",
-            "call.ended",
-            "call.parcel_sent",
-            "call.parcel_came",
+        for (part, mark) in [
+            ("calls", "call.connected"),
+            ("calls", "call.begun"),
+            ("calls", "call.ended"),
+            ("calls", "call.parcel_sent"),
+            ("calls", "call.parcel_came"),
+            ("shares", "call.connected"),
+            ("shares", "call.begun"),
+            ("shares", "call.ended"),
+            ("shares", "call.parcel_sent"),
+            ("shares", "call.parcel_came"),
+            ("shares", "call.presented"),
+            ("shares", "call.promoted"),
         ] {
             let (domain, ledger) = domain(&format!("client-{mark}"));
             let server = serve(&domain);
-            let mut victim = Other::start("calls", &domain, mark);
+            let mut victim = Other::start(part, &domain, mark);
             until(mark, || victim.ended());
             until("the server lets go of it", || server.clients() == 0);
             assert_eq!(call(&connect(&domain), &ledger, &mut 0), Ok(()));
@@ -245,31 +288,75 @@ mod deaths {
             "call.parcel_came",
             "call.parcel_sent",
         ] {
-            let (domain, ledger) = domain(mark);
-            let mut victim = Other::start("serves", &domain, mark);
-            let mut number = 0;
-            // Of a server that has died there is no connection, or no answer.
-            if let Ok(client) = TestClient::connect(&domain, "test", PATIENCE) {
-                let client = client.within(10 * PATIENCE);
-                let ended = loop {
-                    let ended = call(&client, &ledger, &mut number);
-                    let large = client.fill(5000, 1).map(|l| client.total(vec![l], false));
-                    if ended.is_err() || !matches!(large, Ok(Ok(_))) {
-                        break ended;
-                    }
-                };
-                let dead = RpcError::ServerDied;
-                assert!(
-                    ended.is_ok() || ended == Err(dead.clone()),
-                    "{mark}: {ended:?}"
-                );
-                until(mark, || victim.ended());
-                assert_eq!(call(&client, &ledger, &mut number), Err(dead), "{mark}");
-            }
-            until(mark, || victim.ended());
-            serve_again(&domain, &ledger, &mut number);
-            until(&format!("all came back after {mark}"), || !is_left(&domain));
+            dies_as_it_serves(mark, |domain| {
+                let client = TestClient::connect(domain, "test", PATIENCE).ok()?;
+                Some(vec![client])
+            });
         }
+        // The one who is busy takes the channels of the other one.
+        for mark in [
+            "serve.let_in",
+            "serve.answered",
+            "call.parcel_sent",
+            "serve.promoted",
+            "serve.demoted",
+        ] {
+            dies_as_it_serves(mark, |domain| {
+                let options = ClientOptions::default().sharing();
+                let connect = || TestClient::connect_with(domain, "test", &options, PATIENCE);
+                Some(vec![connect().ok()?, connect().ok()?])
+            });
+        }
+    }
+
+    fn dies_as_it_serves(mark: &str, clients: impl Fn(&Domain) -> Option<Vec<TestClient>>) {
+        let (domain, ledger) = domain(mark);
+        let mut victim = Other::start("serves", &domain, mark);
+        let mut number = 0;
+        let dead = RpcError::ServerDied;
+        // Of a server that has died there is no connection, or no answer.
+        let clients = clients(&domain).unwrap_or_default();
+        let clients = clients.into_iter().map(|c| c.within(10 * PATIENCE));
+        let clients = clients.collect::<Vec<_>>();
+        while !clients.is_empty() && !victim.ended() {
+            for i in 0..100 * clients.len() {
+                let client = &clients[i / 100];
+                let ended = call(client, &ledger, &mut number);
+                let large = client.fill(5000, 1).map(|l| client.total(vec![l], false));
+                if ended.is_err() || !matches!(large, Ok(Ok(_))) {
+                    let expected = ended.is_ok() || ended == Err(dead.clone());
+                    assert!(expected, "{mark}: {ended:?}");
+                    until(mark, || victim.ended());
+                    break;
+                }
+            }
+        }
+        until(mark, || victim.ended());
+        for client in &clients {
+            let ended = call(client, &ledger, &mut number);
+            assert_eq!(ended, Err(dead.clone()), "{mark}");
+        }
+        drop(clients);
+        serve_again(&domain, &ledger, &mut number);
+        until(&format!("all came back after {mark}"), || !is_left(&domain));
+    }
+
+    #[test]
+    fn a_server_dies_as_it_lets_go_of_the_dead() {
+        let mark = "serve.buried";
+        let (domain, ledger) = domain(mark);
+        let mut victim = Other::start("serves", &domain, mark);
+        let client = share(&domain).within(10 * PATIENCE);
+        let crowd = Other::start("crowd", &domain, "none");
+        until("all wait", || client.counted() == Ok(CROWD as u64));
+        drop(crowd);
+        until(mark, || victim.ended());
+        let mut number = 0;
+        let ended = call(&client, &ledger, &mut number);
+        assert_eq!(ended, Err(RpcError::ServerDied));
+        drop(client);
+        serve_again(&domain, &ledger, &mut number);
+        until("all came back", || !is_left(&domain));
     }
 
     #[test]
@@ -279,14 +366,16 @@ mod deaths {
             let mut heir = domain.bind(PortOptions::named(HEIR)).unwrap();
             let mut victim = Other::start("moves", &domain, mark);
             let mut number = 0;
-            let client = connect(&domain);
+            let clients = both(&domain);
             until(mark, || {
-                // On its way, it is not dead yet.
-                let ended = call(&client.within(LITTLE), &ledger, &mut number);
-                assert!(matches!(
-                    ended,
-                    Ok(()) | Err(RpcError::Deadline | RpcError::ServerDied)
-                ));
+                for client in &clients {
+                    // On its way, it is not dead yet.
+                    let ended = call(&client.within(LITTLE), &ledger, &mut number);
+                    assert!(matches!(
+                        ended,
+                        Ok(()) | Err(RpcError::Deadline | RpcError::ServerDied)
+                    ));
+                }
                 victim.ended()
             });
             // What came of it, if anything, is no whole server.
@@ -294,32 +383,43 @@ mod deaths {
             let options = ServerOptions::default();
             let came = rpc::take_over(&domain, &mut heir, service, &options, LITTLE);
             assert!(came.is_err(), "{mark}");
-            let dead = Err(RpcError::ServerDied);
-            assert_eq!(call(&client, &ledger, &mut number), dead, "{mark}");
-            drop((client, heir));
+            for client in &clients {
+                let dead = Err(RpcError::ServerDied);
+                assert_eq!(call(client, &ledger, &mut number), dead, "{mark}");
+            }
+            drop((clients, heir));
             serve_again(&domain, &ledger, &mut number);
             until(&format!("all came back after {mark}"), || !is_left(&domain));
         }
-        for mark in ["serve.coming", "serve.taken_over"] {
+        for mark in ["serve.coming", "serve.inherited", "serve.taken_over"] {
             let (domain, ledger) = domain(mark);
             let server = serve(&domain);
-            let client = connect(&domain);
+            let clients = both(&domain);
             let mut number = 0;
-            assert_eq!(call(&client, &ledger, &mut number), Ok(()));
+            for client in &clients {
+                assert_eq!(call(client, &ledger, &mut number), Ok(()));
+            }
             let mut victim = Other::start("inherits", &domain, mark);
             let heir = domain.connect(HEIR, PATIENCE).unwrap();
             // It may die while more is being sent.
             drop(server.move_to(&domain, &heir, PATIENCE));
-            let ended = loop {
-                if let Err(error) = call(&client, &ledger, &mut number) {
-                    break error;
-                }
-            };
-            assert_eq!(ended, RpcError::ServerDied, "{mark}");
+            for client in &clients {
+                let ended = loop {
+                    if let Err(error) = call(client, &ledger, &mut number) {
+                        break error;
+                    }
+                };
+                assert_eq!(ended, RpcError::ServerDied, "{mark}");
+            }
             until(mark, || victim.ended());
-            drop((client, heir));
+            drop((clients, heir));
             serve_again(&domain, &ledger, &mut number);
             until(&format!("all came back after {mark}"), || !is_left(&domain));
         }
+    }
+
+    /// A client with channels of its own, and one that shares.
+    fn both(domain: &Domain) -> [TestClient; 2] {
+        [connect(domain), share(domain).within(10 * PATIENCE)]
     }
 }
