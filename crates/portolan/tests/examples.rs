@@ -137,6 +137,35 @@ fn rpc_service() {
 }
 
 #[test]
+fn rpc_async() {
+    says(
+        "rpc_async",
+        &[
+            "fair in 50 towns",
+            "nobody has heard of \"Atlantis\"",
+            "a storm within 100 ms: false",
+            "nobody waits for one any more",
+            "now it thunders",
+            "the station has closed",
+        ],
+    );
+}
+
+#[test]
+fn rpc_sharing() {
+    says(
+        "rpc_sharing",
+        &[
+            "50 of 50 gates share their channels",
+            "gate 7 is busy: it has channels of its own",
+            "gate 9 is busier: they are taken from gate 7",
+            "gate 7 shares again",
+            "each call was counted once: true",
+        ],
+    );
+}
+
+#[test]
 fn wait_set_epoll() {
     says(
         "wait_set_epoll",
