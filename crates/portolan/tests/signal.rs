@@ -240,6 +240,51 @@ fn a_handler_cannot_be_given_to_nobody() {
 }
 
 #[test]
+fn a_handler_given_to_a_listener_that_is_being_dropped_leaves_nothing_behind() {
+    let domain = Domain::private().unwrap();
+    let segment = domain.make_segment(None, 64).unwrap();
+    let at = segment.address();
+    for round in 0..2000_usize {
+        let mut from = domain.listen(ListenerOptions::default()).unwrap();
+        let to = domain.listen(ListenerOptions::default()).unwrap();
+        let outbox = to.outbox();
+        let alive = Arc::new(());
+        let kept = Arc::clone(&alive);
+        let handler = from
+            .on(at..at + 64, move |_| {
+                let _ = &kept;
+            })
+            .unwrap();
+        let start = std::sync::Barrier::new(2);
+        // Now the one is first, now the other.
+        let pause = |rounds| (0..rounds).for_each(|_| std::hint::spin_loop());
+        let given = std::thread::scope(|scope| {
+            let start = &start;
+            scope.spawn(move || {
+                start.wait();
+                pause(round % 200);
+                drop(to);
+            });
+            start.wait();
+            pause(round * 7 % 300);
+            from.give(handler, &outbox)
+        });
+        // It has gone with the other listener, or it is here and works.
+        let reached = match given {
+            Ok(()) => 0,
+            Err(Given::Gone) => 1,
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(domain.signal(at).unwrap(), reached, "{round}");
+        assert_eq!(from.poll(), reached, "{round}");
+        assert_eq!(Arc::strong_count(&alive), 1 + reached, "{round}");
+        drop(from);
+        assert_eq!(domain.signal(at).unwrap(), 0, "{round}");
+        assert_eq!(Arc::strong_count(&alive), 1, "{round}");
+    }
+}
+
+#[test]
 fn many_threads_listen_to_one_range() {
     let domain = Domain::private().unwrap();
     let segment = domain.make_segment(None, 4096).unwrap();

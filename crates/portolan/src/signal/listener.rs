@@ -1,21 +1,21 @@
 //! A thread that is told.
 
 use super::delivery::{How, Rest, rest_for};
+use super::inbox::Inbox;
 use super::intake::{Handling, Intake};
 use super::upcall::Upcalls;
 use super::{Delivery, Note, SignalError, lock, offset, shared};
 use crate::member::Member;
 use crate::wait::{Patience, Waiting};
-use crate::{Deadline, Domain};
+use crate::{Deadline, Disowned, Domain};
 use portolan_abi::signal::DEFAULT_DEPTH;
 use portolan_shm::mark;
 use portolan_sys::futex;
 use portolan_sys::monitor::Monitor;
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Looks between two looks at the clock.
@@ -84,8 +84,7 @@ pub struct HandlerId(u16);
 #[derive(Clone)]
 pub struct Outbox {
     fifo: u32,
-    sender: mpsc::Sender<Handling>,
-    posted: Arc<AtomicBool>,
+    inbox: Arc<Inbox>,
 }
 
 /// A handler that was not given.
@@ -98,6 +97,9 @@ pub enum Given {
     /// The other listener's: it is gone. The handler stays here.
     #[error("the listener that was to have the handler is gone")]
     Gone,
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
 }
 
 /// The one thread that handles signals, with its FIFO and its handlers.
@@ -130,11 +132,8 @@ pub struct Listener {
     intake: Intake,
     /// Handlers that interrupt a thread; they have a FIFO of their own.
     upcalls: Option<Upcalls>,
-    /// Never locked.
-    inbox: Mutex<mpsc::Receiver<Handling>>,
-    sender: mpsc::Sender<Handling>,
-    /// Something is in the inbox: a look at that alone is cheap.
-    posted: Arc<AtomicBool>,
+    /// What others give to it.
+    inbox: Arc<Inbox>,
     patience: Patience,
     options: ListenerOptions,
     /// How the thread waits, for the handlers that it has now.
@@ -151,13 +150,10 @@ impl Domain {
         let member = self.member();
         member.present()?;
         let intake = Intake::open(member, options.depth)?;
-        let (sender, inbox) = mpsc::channel();
         let mut listener = Listener {
             intake,
             upcalls: None,
-            inbox: Mutex::new(inbox),
-            sender,
-            posted: Arc::default(),
+            inbox: Arc::default(),
             patience: Patience::default(),
             options,
             rest: Rest::Sleep,
@@ -355,8 +351,7 @@ impl Listener {
     pub fn outbox(&self) -> Outbox {
         Outbox {
             fifo: self.intake.index,
-            sender: self.sender.clone(),
-            posted: Arc::clone(&self.posted),
+            inbox: Arc::clone(&self.inbox),
         }
     }
 
@@ -383,6 +378,7 @@ impl Listener {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn give(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
+        self.intake.member.present()?;
         self.adopt();
         let handling = self.let_go(handler.0).ok_or(Given::Unknown(handler))?;
         let (range, how) = (handling.range.clone(), handling.how);
@@ -390,17 +386,18 @@ impl Listener {
             How::Upcall => How::Doorbell,
             other => other,
         };
-        // First the function, so that it is there when the first signal is.
-        let sent = to.sender.send(Handling {
+        let sent = Handling {
             how: here,
             ..handling
-        });
-        if let Err(mpsc::SendError(back)) = sent {
+        };
+        // Until its signals go there too: a listener that is dropped has both, or neither.
+        let mut inbox = to.inbox.lock();
+        // First the function, so that it is there when the first signal is.
+        if let Err(back) = inbox.post(sent) {
+            drop(inbox);
             self.take_on(Handling { how, ..back });
             return Err(Given::Gone);
         }
-        // Release: whoever sees it finds the function.
-        to.posted.store(true, Ordering::Release);
         let handlers = self.intake.member.tables().ranges().handlers();
         if let Some(entry) = handlers.get(usize::from(handler.0)) {
             entry.move_to(to.fifo);
@@ -416,18 +413,15 @@ impl Listener {
     /// Takes in what was given to us.
     #[inline]
     fn adopt(&mut self) {
-        // Acquire: pairs with the release in `give`.
-        if self.posted.load(Ordering::Acquire) {
+        if self.inbox.is_posted() {
             self.take_in();
         }
     }
 
     #[cold]
     fn take_in(&mut self) {
-        // First, so that what is posted meanwhile is not forgotten.
-        self.posted.store(false, Ordering::SeqCst);
-        let inbox = self.inbox.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.intake.handlers.extend(inbox.try_iter());
+        let given = self.inbox.lock().take();
+        self.intake.handlers.extend(given);
         self.choose_rest();
     }
 
@@ -580,7 +574,9 @@ impl Drop for Listener {
         if self.intake.member.present().is_err() {
             return;
         }
-        self.adopt();
+        // Whatever was given is here with its range; nothing is given any more.
+        let given = self.inbox.lock().close();
+        self.intake.handlers.extend(given);
         let member = Arc::clone(&self.intake.member);
         // If somebody has held the lock for too long, they stay until we leave the domain:
         // their signals go to a FIFO that nobody reads, which is then kept.

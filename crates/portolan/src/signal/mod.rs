@@ -21,6 +21,7 @@
 //! [`Listener::wait`].
 
 mod delivery;
+mod inbox;
 mod intake;
 mod listener;
 mod lock;
