@@ -347,6 +347,8 @@ mod processes {
     const ROLE: &str = "PORTOLAN_DELIVERY_SENDER";
     /// The domain of a process that is to be killed.
     const VICTIM: &str = "PORTOLAN_DELIVERY_VICTIM";
+    /// The domain of a process that ends itself.
+    const PANICS: &str = "PORTOLAN_DELIVERY_PANICS";
     /// Whose domain it is.
     const OWNER: &str = "PORTOLAN_DELIVERY_OWNER";
     /// A user who is neither us nor root.
@@ -437,6 +439,56 @@ mod processes {
             child.wait().unwrap();
             while listener.poll() > 0 {}
         }
+    }
+
+    /// A process whose upcall panics; nothing, when it is run as a test.
+    #[test]
+    fn panicking_one() {
+        let Ok(name) = std::env::var(PANICS) else {
+            return;
+        };
+        let domain = Domain::join(&name).unwrap();
+        let segment = domain.find_segment("here", PATIENCE).unwrap();
+        let at = segment.address();
+        let mut listener = domain.listen(ListenerOptions::default()).unwrap();
+        // SAFETY:
+        // - It breaks the promise, in the one way that ends the process.
+        let delivery = unsafe { Delivery::upcall() };
+        let panics = |_| panic!("as the test wants");
+        listener.on_by(delivery, at..at + 64, panics).unwrap();
+        domain.signal(at + 64).unwrap();
+        // Interrupted here, with no lock held, so that the panic can be reported.
+        loop {
+            std::thread::sleep(PATIENCE);
+        }
+    }
+
+    #[test]
+    fn an_upcall_that_panics_ends_its_process_and_no_other() {
+        use std::os::unix::process::ExitStatusExt;
+        let name = format!("panics-{}", std::process::id());
+        let domain = Domain::join(&name).unwrap();
+        let segment = domain.make_segment(Some("here"), 4096).unwrap();
+        let at = segment.address();
+        let mut listener = domain.listen(ListenerOptions::default()).unwrap();
+        let (board, _) = interrupted(&mut listener, at + 65..at + 66);
+        listener.on(at + 64..at + 65, |_| {}).unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["processes::panicking_one", "--exact", "--nocapture"])
+            .env(PANICS, &name)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        assert!(listener.wait(PATIENCE).is_some(), "it is ready");
+        assert_eq!(domain.signal(at).unwrap(), 1);
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGABRT));
+        until(|| domain.signal(at).unwrap() == 0 && domain.survey().unwrap().spaces.len() == 1);
+        // We go on, also with upcalls.
+        assert_eq!(domain.signal(at + 64).unwrap(), 1);
+        assert_eq!(listener.poll(), 1);
+        assert_eq!(domain.signal(at + 65).unwrap(), 1);
+        until(|| board.seen() == [at + 65]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod intake;
 mod listener;
 mod lock;
 mod source;
+mod tell;
 mod upcall;
 
 pub use delivery::{Delivery, Note};
@@ -33,6 +34,7 @@ pub use listener::{Given, HandlerId, Listener, ListenerOptions, Outbox};
 
 pub(crate) use source::Sources;
 pub use source::{Origin, Source, SourceError};
+pub(crate) use tell::signal;
 pub(crate) use upcall::Threads;
 
 use crate::member::Member;
@@ -106,8 +108,10 @@ pub enum SignalError {
 
 impl Domain {
     /// Signals an address: tells every handler whose range holds it, in the order in which
-    /// this thread signals. How many FIFOs it reached, none of which is no error; one that is
-    /// full counts what it drops ([`Listener::dropped`]).
+    /// this thread signals. How many listeners it reached, none of which is no error; one of
+    /// which several handlers want the address is reached once, and calls each of them (its
+    /// upcalls, which have a FIFO of their own, count as another). A FIFO that is full counts
+    /// what it drops ([`Listener::dropped`]).
     ///
     /// # Errors
     ///
@@ -128,25 +132,6 @@ impl Domain {
         let offset = offset(member, address)?;
         Ok(signal(member, offset))
     }
-}
-
-/// Tells every handler of an offset.
-#[inline]
-pub(crate) fn signal(member: &Member, offset: u64) -> usize {
-    let tables = member.tables();
-    let mut reached = 0;
-    tables.ranges().find(offset, |_, handler| {
-        let mut to = handler.fifo();
-        loop {
-            reached += usize::from(push(member, to, offset));
-            // S5: it may have moved away from where we have just pushed.
-            match handler.moved_from(to) {
-                Some(now) => to = now,
-                None => break,
-            }
-        }
-    });
-    reached
 }
 
 /// Pushes a signal to one FIFO, and wakes its reader if need be; `false` if it is full.

@@ -35,7 +35,8 @@
 //!   caller holds; looking up takes none.
 //! - **S5** A handler that moves to another FIFO loses nothing: the mover changes the
 //!   entry, then drains the old FIFO; a sender pushes, then looks at the entry again.
-//!   One of the two sees the other. (A signal may then arrive twice.)
+//!   One of the two sees the other. (A signal may then arrive twice.) A sender that pushes
+//!   once for several handlers of one FIFO has read all of their entries before.
 //! - **S6** A reader empties a slot before it looks at the next one, arms or settles, and
 //!   not earlier: while a handler runs the slot of its signal is full still (but for a FIFO
 //!   of one slot, whose handlers could not signal otherwise).
