@@ -137,6 +137,19 @@ impl Client {
         self.vacant().is_ok()
     }
 
+    /// The number that the next call will have, if it finds a place now.
+    pub fn next_number(&mut self) -> Option<u64> {
+        self.vacant().ok().map(|(number, _)| number)
+    }
+
+    /// Whether the call with this number has not ended, or nobody has taken its outcome.
+    pub fn awaits(&self, number: u64) -> bool {
+        // Of another server's answers the numbers are not known any more.
+        let known = |p: &&Place| p.number == number || p.number == 0;
+        let mut taken = self.places.iter().filter(|p| p.phase != Phase::Free);
+        taken.any(|p| known(&p))
+    }
+
     /// The next number whose place is free.
     #[inline]
     fn vacant(&mut self) -> Result<(u64, usize), NotCalled> {

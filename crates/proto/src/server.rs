@@ -146,6 +146,13 @@ impl Server {
         None
     }
 
+    /// Whether the call with this number may still come, waits to be taken, or is running.
+    pub fn awaits(&self, number: u64) -> bool {
+        let entry = &self.entries[index(number)];
+        let there = entry.number == number && matches!(entry.stage, Stage::Ready | Stage::Running);
+        there || number >= self.next
+    }
+
     /// A call that is running although its client has given it up.
     pub fn take_cancelled(&mut self) -> Option<u64> {
         self.cancelled.pop_front()

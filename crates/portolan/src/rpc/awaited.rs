@@ -15,10 +15,11 @@
 //!   nothing is open it sleeps without a timer.
 //! - **A3** The driver does not keep the connection: the last stub that goes ends both.
 
-use super::client::{Connection, Inner, Pending, SOON, Stub};
+use super::client::{Connection, Inner, Pending, Ready, SOON, Stub};
 use super::error::RpcError;
 use super::link::{self, Inlet, LinkState};
 use super::method::{self, Method};
+use super::parcel::Reading;
 use super::schema::Schema;
 use super::wire::Pack;
 use crate::Deadline;
@@ -87,11 +88,14 @@ pub struct Awaited<R> {
     describing: bool,
 }
 
+/// How a call ended, its answer, and what keeps the extents of that.
+type Ended = (Outcome, Vec<u8>, Reading);
+
 enum Step {
     /// It was not even written.
     Failed(RpcError),
     /// These are its arguments.
-    ToBegin(Vec<u8>),
+    ToBegin(Ready),
     Begun,
 }
 
@@ -106,7 +110,7 @@ impl Stub {
         arguments: &A,
     ) -> Awaited<R> {
         let (step, call) = match self.prepare(method, arguments) {
-            Ok((body, call, _)) => (Step::ToBegin(body), call),
+            Ok((ready, call, _)) => (Step::ToBegin(ready), call),
             Err(error) => (Step::Failed(error), Call::new(method.id())),
         };
         let pending = Pending {
@@ -135,7 +139,7 @@ impl<R: Schema + DeserializeOwned> Future for Awaited<R> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         loop {
-            let (outcome, body) = ready!(this.outcome(context))?;
+            let (outcome, body, _reading) = ready!(this.outcome(context))?;
             let (stub, method) = (&this.pending.stub, this.pending.method);
             if this.describing {
                 let methods = stub.result(&Method::describe(), outcome, &body);
@@ -163,38 +167,37 @@ impl<R> Awaited<R> {
     fn describe(&mut self) {
         self.describing = true;
         match self.pending.stub.prepare(&Method::describe(), &()) {
-            Ok((body, call, _)) => {
+            Ok((ready, call, _)) => {
                 self.pending.call = call;
-                self.step = Step::ToBegin(body);
+                self.step = Step::ToBegin(ready);
             }
             Err(error) => self.step = Step::Failed(error),
         }
     }
 
     /// Makes the call, and takes its outcome and answer when they are there.
-    fn outcome(&mut self, context: &mut Context<'_>) -> Poll<Result<(Outcome, Vec<u8>), RpcError>> {
+    fn outcome(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, RpcError>> {
         let connection = Arc::clone(&self.pending.stub.connection);
         let mut inner = connection.lock();
         connection.drive(&mut inner)?;
+        connection.tidy(&inner);
         match std::mem::replace(&mut self.step, Step::Begun) {
             Step::Begun => {}
             Step::Failed(error) => return Poll::Ready(Err(error)),
-            Step::ToBegin(body) => {
+            Step::ToBegin(ready) => {
                 let call = self.pending.call;
                 connection.check(&mut inner)?;
-                if let Some(body) = self.begin(&connection, &mut inner, body)? {
-                    inner
-                        .waiters
-                        .room
-                        .push((call.deadline, context.waker().clone()));
-                    connection.hurry(&mut inner, call.deadline);
-                    self.step = Step::ToBegin(body);
+                if let Some((ready, until)) = self.begin(&connection, &mut inner, ready)? {
+                    let waker = context.waker().clone();
+                    inner.waiters.room.push((until, waker));
+                    connection.hurry(&mut inner, until);
+                    self.step = Step::ToBegin(ready);
                     return Poll::Pending;
                 }
                 if call.flags.has(Flags::ONE_WAY) {
                     self.pending.id = None;
                     let returned = Outcome::Answered(Status::Returned);
-                    return Poll::Ready(Ok((returned, Vec::new())));
+                    return Poll::Ready(Ok((returned, Vec::new(), connection.reading())));
                 }
             }
         }
@@ -203,11 +206,13 @@ impl<R> Awaited<R> {
         };
         let dead = connection.check(&mut inner);
         let mut body = Vec::new();
+        let reading = connection.reading();
         if let Some(outcome) = inner.client.take(id, &mut body) {
             self.pending.id = None;
             inner.waiters.forget(id);
-            return Poll::Ready(Ok((outcome, body)));
+            return Poll::Ready(Ok((outcome, body, reading)));
         }
+        drop(reading);
         dead?;
         inner.waiters.note(id, context.waker());
         // One that was begun before there was a driver is not known to it.
@@ -215,23 +220,32 @@ impl<R> Awaited<R> {
         Poll::Pending
     }
 
-    /// Makes the call; its arguments, if there is no room in the window.
+    /// Makes the call; its arguments, if there is no room for it, and when to try again at the
+    /// latest.
     fn begin(
         &mut self,
         connection: &Connection,
         inner: &mut Inner,
-        mut body: Vec<u8>,
-    ) -> Result<Option<Vec<u8>>, RpcError> {
+        mut ready: Ready,
+    ) -> Result<Option<(Ready, Option<Time>)>, RpcError> {
         let (now, call) = (link::now(), self.pending.call);
-        match inner.with(|client, ends| client.call(now, ends, call, &mut body)) {
+        let in_time = Some(now) < call.deadline;
+        if inner.client.has_room() && !connection.ship(inner, &mut ready)? {
+            return if in_time {
+                Ok(Some((ready, call.deadline.min(Some(now.after(SOON))))))
+            } else {
+                Err(RpcError::Backpressure)
+            };
+        }
+        match inner.with(|client, ends| client.call(now, ends, call, &mut ready.body)) {
             Ok(id) => {
                 self.pending.id = Some(id);
-                method::spare(body);
+                method::spare(ready.body);
                 inner.has_called(now);
                 connection.tell_driver(inner);
                 Ok(None)
             }
-            Err(NotCalled::WindowFull { .. }) if Some(now) < call.deadline => Ok(Some(body)),
+            Err(NotCalled::WindowFull { .. }) if in_time => Ok(Some((ready, call.deadline))),
             Err(error) => Err(error.into()),
         }
     }

@@ -4,14 +4,14 @@ use super::awaited::Waiters;
 use super::error::RpcError;
 use super::link::{self, EAGER, Ends, Inlet, LOOKS, LinkState, Source, Ways};
 use super::method::{self, Method, pack};
-use super::parcel::{self, Parcels};
+use super::parcel::{self, NotSent, Parcel, Parcels, Reading};
 use super::schema::Schema;
 use super::sharing::Sharing;
 use super::turnstile::Turnstile;
 use super::wire::Pack;
 use crate::Deadline;
 use crate::channel::Interrupter;
-use crate::port::SendRight;
+use crate::port::{SendRight, Unsent, WhenFull};
 use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Status, Time};
 use portolan_shm::mark;
 use serde::de::DeserializeOwned;
@@ -51,6 +51,21 @@ pub(super) struct Inner {
     begun: Time,
 }
 
+/// What a call is made of.
+pub(super) struct Ready {
+    pub(super) body: Vec<u8>,
+    /// Until it is sent.
+    parcel: Option<Parcel>,
+}
+
+#[cold]
+fn unsendable(why: &dyn std::fmt::Display) -> RpcError {
+    RpcError::Unsendable {
+        what: "arguments",
+        why: why.to_string(),
+    }
+}
+
 /// Looks again so soon whether a server that has left is dead or moving.
 pub(super) const SOON: Duration = Duration::from_millis(20);
 
@@ -76,9 +91,10 @@ impl Stub {
         arguments: &A,
     ) -> Result<R, RpcError> {
         let connection = &*self.connection;
-        let (mut body, call, now) = self.prepare(method, arguments)?;
-        let (inner, begun) = connection.begin(connection.lock(), now, call, &mut body);
-        let outcome = connection.outcome(inner, begun?, call.deadline, &mut body)?;
+        let (mut ready, call, now) = self.prepare(method, arguments)?;
+        let (inner, begun) = connection.begin(connection.lock(), now, call, &mut ready);
+        let mut body = ready.body;
+        let (outcome, _reading) = connection.outcome(inner, begun?, call.deadline, &mut body)?;
         let result = self.result(method, outcome, &body);
         method::spare(body);
         result
@@ -94,9 +110,9 @@ impl Stub {
         method: &'static Method,
         arguments: &A,
     ) -> Result<Pending<R>, RpcError> {
-        let (mut body, call, now) = self.prepare(method, arguments)?;
+        let (mut ready, call, now) = self.prepare(method, arguments)?;
         let connection = &*self.connection;
-        let (inner, begun) = connection.begin(connection.lock(), now, call, &mut body);
+        let (inner, begun) = connection.begin(connection.lock(), now, call, &mut ready);
         drop(inner);
         Ok(Pending {
             stub: self.clone(),
@@ -114,9 +130,9 @@ impl Stub {
     /// [`RpcError`].
     pub fn post<A: Pack>(&self, method: &Method, arguments: &A) -> Result<(), RpcError> {
         let connection = &*self.connection;
-        let (mut body, call, now) = self.prepare(method, arguments)?;
-        let (mut inner, begun) = connection.begin(connection.lock(), now, call, &mut body);
-        method::spare(body);
+        let (mut ready, call, now) = self.prepare(method, arguments)?;
+        let (mut inner, begun) = connection.begin(connection.lock(), now, call, &mut ready);
+        method::spare(ready.body);
         begun?;
         // Nobody waits, so whoever calls next does what is due; the driver, if there is one.
         connection.review(&mut inner);
@@ -129,21 +145,18 @@ impl Stub {
         &self,
         method: &Method,
         arguments: &A,
-    ) -> Result<(Vec<u8>, Call, Time), RpcError> {
+    ) -> Result<(Ready, Call, Time), RpcError> {
         let mut body = method::spared();
-        pack(arguments, &mut body, self.connection.parcels.as_ref()).map_err(|why| {
-            RpcError::Unsendable {
-                what: "arguments",
-                why: why.to_string(),
-            }
-        })?;
+        let parcel = pack(arguments, &mut body, self.connection.parcels.as_ref());
+        let parcel = parcel.map_err(|why| unsendable(&why))?;
+        let ready = Ready { body, parcel };
         let now = link::soon();
         let call = Call {
             method: method.id(),
             flags: method.flags(),
             deadline: Some(link::deadline(now, self.limit)),
         };
-        Ok((body, call, now))
+        Ok((ready, call, now))
     }
 
     #[inline]
@@ -283,13 +296,25 @@ impl Connection {
         mut inner: MutexGuard<'a, Inner>,
         mut now: Time,
         call: Call,
-        body: &mut Vec<u8>,
+        ready: &mut Ready,
     ) -> (MutexGuard<'a, Inner>, Result<CallId, RpcError>) {
         loop {
             if let Err(error) = self.check(&mut inner) {
                 return (inner, Err(error));
             }
             inner.begun = now;
+            match self.ship(&mut inner, ready) {
+                Ok(true) => {}
+                Ok(false) if Some(now) < call.deadline => {
+                    inner.poll();
+                    inner = self.wait(inner, call.deadline.min(Some(now.after(SOON))));
+                    now = link::soon();
+                    continue;
+                }
+                Ok(false) => return (inner, Err(RpcError::Backpressure)),
+                Err(error) => return (inner, Err(error)),
+            }
+            let body = &mut ready.body;
             let error = match inner.with(|client, ends| client.call(now, ends, call, body)) {
                 Ok(id) => {
                     mark!("call.begun");
@@ -298,7 +323,11 @@ impl Connection {
                 }
                 Err(NotCalled::WindowFull { .. }) if Some(now) < call.deadline => {
                     inner.poll();
-                    inner = self.wait(inner, call.deadline);
+                    // What was read may have made room, and with nothing open nothing else
+                    // would come.
+                    if !inner.client.has_room() {
+                        inner = self.wait(inner, call.deadline);
+                    }
                     now = link::soon();
                     continue;
                 }
@@ -308,6 +337,42 @@ impl Connection {
         }
     }
 
+    /// Sends a call's extents, if there is a place for the call; `false` if there is none, or
+    /// no room for them.
+    #[inline]
+    pub(super) fn ship(&self, inner: &mut Inner, ready: &mut Ready) -> Result<bool, RpcError> {
+        let Some(parcel) = ready.parcel.take() else {
+            return Ok(true);
+        };
+        let Some(number) = inner.client.next_number() else {
+            ready.parcel = Some(parcel);
+            return Ok(false);
+        };
+        let parcels = self.parcels.as_ref().ok_or(NotSent::NoWay);
+        match parcels.and_then(|p| p.send(parcel, number, WhenFull::Fail)) {
+            Ok(()) => Ok(true),
+            Err(NotSent::Full(parcel)) => {
+                ready.parcel = Some(parcel);
+                Ok(false)
+            }
+            Err(NotSent::Unsent(Unsent::DeadName)) => Err(RpcError::ServerDied),
+            Err(why) => Err(unsendable(&why)),
+        }
+    }
+
+    /// Gives back extents of answers that nobody waits for, and makes room for others.
+    pub(super) fn tidy(&self, inner: &Inner) {
+        if let Some(parcels) = &self.parcels {
+            parcels.tidy(|number| inner.client.awaits(number));
+        }
+    }
+
+    /// Before an answer is taken ([`Parcels::reading`]).
+    #[inline]
+    pub(super) fn reading(&self) -> Reading {
+        Parcels::reading(self.parcels.as_ref())
+    }
+
     #[inline]
     fn outcome<'a>(
         &'a self,
@@ -315,17 +380,21 @@ impl Connection {
         id: CallId,
         until: Option<Time>,
         body: &mut Vec<u8>,
-    ) -> Result<Outcome, RpcError> {
+    ) -> Result<(Outcome, Reading), RpcError> {
+        let reading = self.reading();
         if let Some(outcome) = self.spin(&mut inner, id, body) {
-            return Ok(outcome);
+            return Ok((outcome, reading));
         }
+        drop(reading);
         loop {
             inner.poll();
             let dead = self.check(&mut inner);
+            let reading = self.reading();
             if let Some(outcome) = inner.client.take(id, body) {
                 mark!("call.ended");
-                return Ok(outcome);
+                return Ok((outcome, reading));
             }
+            drop(reading);
             dead?;
             inner = self.wait(inner, until);
         }
@@ -379,6 +448,7 @@ impl Connection {
         mut inner: MutexGuard<'a, Inner>,
         until: Option<Time>,
     ) -> MutexGuard<'a, Inner> {
+        self.tidy(&inner);
         let now = link::now();
         let timer = inner.client.next_timeout();
         let soon = inner.state.gone.then(|| now.after(SOON));
@@ -514,7 +584,8 @@ impl<R: Schema + DeserializeOwned> Pending<R> {
         };
         let connection = &*self.stub.connection;
         let mut body = Vec::new();
-        let outcome = connection.outcome(connection.lock(), id, self.call.deadline, &mut body)?;
+        let (outcome, _reading) =
+            connection.outcome(connection.lock(), id, self.call.deadline, &mut body)?;
         self.stub.result(self.method, outcome, &body)
     }
 }
@@ -531,7 +602,9 @@ impl<R> Pending<R> {
         };
         let mut inner = self.stub.connection.lock();
         inner.poll();
-        inner.with(|client, ends| client.cancel(ends, id))
+        let was_open = inner.with(|client, ends| client.cancel(ends, id));
+        self.stub.connection.tidy(&inner);
+        was_open
     }
 }
 

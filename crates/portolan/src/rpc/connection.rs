@@ -245,6 +245,9 @@ impl Connection {
         state: &mut LinkState,
     ) -> bool {
         let mut inner = self.lock();
+        if let Some(parcels) = &self.parcels {
+            parcels.tidy(|number| inner.protocol.awaits(number));
+        }
         inner.ways.heard(reader.is_some());
         loop {
             let now = link::lately();
@@ -275,7 +278,7 @@ impl Connection {
                 mark!("serve.taken");
                 if shared.crew.is_caller() {
                     drop(inner);
-                    let context = Context::new(incoming.deadline, None);
+                    let context = Context::new(&incoming, None);
                     let (arguments, result) = (&desk.arguments, &mut desk.result);
                     inner = self.execute(&*shared.service, incoming, arguments, result, &context);
                 } else {
@@ -317,7 +320,7 @@ impl Connection {
     ) {
         let (connection, service) = (Arc::clone(self), Arc::clone(&shared.service));
         let number = incoming.number;
-        let context = Context::new(incoming.deadline, Some(given_up));
+        let context = Context::new(&incoming, Some(given_up));
         let begun = if shared.crew.has_tasks() {
             let parcels = self.parcels.clone();
             shared.crew.spawn(move || Running {

@@ -1,13 +1,17 @@
 //! Methods, and how a server finds the one that was called.
 
-use super::parcel::{self, Parcels};
+use super::parcel::{self, LAG, Parcel, Parcels};
 use super::schema::{Hash, Schema};
 use super::task::{MethodFuture, OwnedCall};
 use super::wire::{Pack, Unpack};
+use super::work::Context;
+use crate::Deadline;
+use crate::port::WhenFull;
 use portolan_proto::Flags;
 use serde::Serialize;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// One method of a service, as `#[portolan::service]` describes it.
 ///
@@ -160,7 +164,8 @@ pub enum NotDispatched {
     Unreadable,
     /// The result cannot be written.
     Unwritable,
-    /// It is `async`, and was dropped because its client gave it up.
+    /// Its client gave it up: if it is `async`, it was dropped; a result with extents is not
+    /// sent.
     GivenUp,
 }
 
@@ -187,17 +192,8 @@ impl<'a> Dispatch<'a> {
     ///
     /// [`NotDispatched::Unwritable`].
     pub fn returns<T: Schema + Serialize>(&mut self, result: &T) -> Result<(), NotDispatched> {
-        pack(&(result,), self.result, self.parcels).map_err(|_| NotDispatched::Unwritable)
+        answer(result, self.result, self.parcels)
     }
-}
-
-/// Why something was not written as bytes.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NotPacked {
-    #[error("{0}")]
-    Serialiser(#[from] postcard::Error),
-    #[error(transparent)]
-    Parcel(#[from] parcel::NotSent),
 }
 
 /// A thread keeps so many bytes between its calls, at most.
@@ -221,20 +217,37 @@ pub(super) fn spare(bytes: Vec<u8>) {
     }
 }
 
-/// Writes values to `out`, in place of what was there; their extents are on their way then.
+/// Writes values to `out`, in place of what was there; and their extents.
 #[inline]
 pub(super) fn pack<T: Pack>(
     values: &T,
     out: &mut Vec<u8>,
     parcels: Option<&Arc<Parcels>>,
-) -> Result<(), NotPacked> {
+) -> Result<Option<Parcel>, postcard::Error> {
     out.clear();
-    let (written, extents) = parcel::packing(parcels, || values.pack(out));
+    let (written, parcel) = parcel::packing(parcels, || values.pack(out));
     written?;
-    if let Some((number, extents)) = extents {
-        parcels
-            .ok_or(parcel::NotSent::NoWay)?
-            .send(number, extents)?;
+    Ok(parcel)
+}
+
+/// Writes the result of the call that this thread runs; its extents are on their way then.
+#[inline]
+pub(super) fn answer<T: Schema + Serialize>(
+    result: &T,
+    out: &mut Vec<u8>,
+    parcels: Option<&Arc<Parcels>>,
+) -> Result<(), NotDispatched> {
+    let parcel = pack(&(result,), out, parcels).map_err(|_| NotDispatched::Unwritable)?;
+    let (Some(parcel), Some(parcels)) = (parcel, parcels) else {
+        return Ok(());
+    };
+    let call = Context::current().ok_or(NotDispatched::Unwritable)?;
+    if call.is_given_up() {
+        return Err(NotDispatched::GivenUp);
     }
-    Ok(())
+    let longest = Instant::now() + LAG;
+    let until = call.deadline().map_or(longest, |d| d.min(longest));
+    parcels
+        .send(parcel, call.number(), WhenFull::Wait(Deadline::at(until)))
+        .map_err(|_| NotDispatched::Unwritable)
 }

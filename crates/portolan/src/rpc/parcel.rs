@@ -3,12 +3,13 @@
 //! Bytes go through the channel, where they may be lost and are sent again; an extent can
 //! be sent once. So the extents of a call go through a port, as a *parcel* with a number,
 //! and what goes through the channel names the parcel. A parcel is sent before the call
-//! that names it, so it is there when the call arrives. The parcel of a call that is given
-//! up lies until a later one shows that nobody will ask for it.
+//! that names it, once there is a place for that, so it is there when the call arrives; that
+//! of an answer before the answer, unless nobody waits for it any more. A parcel says whose
+//! call it is of, and goes back as soon as its call is seen to be over ([`Parcels::tidy`]).
 
 use super::wire::Unpack;
-use crate::port::{ReceiveRight, SendRight, WhenFull};
-use crate::{Access, Deadline, Extent, Message};
+use crate::port::{ReceiveRight, SendError, SendRight, WhenFull};
+use crate::{Access, Deadline, Extent, Message, Unsent};
 use portolan_shm::mark;
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -16,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// An extent as an argument or a result, or a part of one: it moves, whatever its size.
@@ -61,10 +62,8 @@ impl super::Schema for Large {
     const MOVES: bool = true;
 }
 
-/// Parcels that were named and not opened are kept while fewer than so many are newer.
-const KEPT: u64 = 2 * portolan_proto::WINDOW;
 /// How long a parcel may lag behind the call that names it. It was sent before.
-const LAG: Duration = Duration::from_secs(10);
+pub(super) const LAG: Duration = Duration::from_secs(10);
 
 /// Where the parcels of one connection come in and go out.
 pub(super) struct Parcels {
@@ -75,18 +74,52 @@ pub(super) struct Parcels {
 
 struct Inbox {
     port: ReceiveRight,
-    unopened: BTreeMap<u64, Vec<Option<Extent>>>,
+    unopened: BTreeMap<u64, Unopened>,
+    /// Answers that were taken and are being read: their calls are over, their parcels wanted.
+    reading: usize,
+}
+
+struct Unopened {
+    /// The number of its call.
+    call: u64,
+    extents: Vec<Option<Extent>>,
+}
+
+/// Extents on their way into a message.
+pub(super) struct Parcel {
+    number: u64,
+    extents: Vec<Extent>,
+}
+
+/// While this is there, what has come is kept ([`Parcels::reading`]).
+pub(super) struct Reading(Option<Arc<Parcels>>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if let Some(parcels) = &self.0 {
+            parcels.inbox().reading -= 1;
+        }
+    }
 }
 
 /// Why a parcel was not sent.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub(super) enum NotSent {
     #[error("no method of this service takes or returns a `Large`")]
     NoWay,
     #[error(transparent)]
     Refused(#[from] crate::MessageError),
+    /// It comes back.
+    #[error("the other side has too many extents to open: call again later")]
+    Full(Parcel),
     #[error("{0}")]
-    Unsent(crate::Unsent),
+    Unsent(Unsent),
+}
+
+impl std::fmt::Debug for NotSent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
 }
 
 impl Parcels {
@@ -96,9 +129,15 @@ impl Parcels {
             from: Mutex::new(Inbox {
                 port,
                 unopened: BTreeMap::new(),
+                reading: 0,
             }),
             next: AtomicU64::new(1),
         }
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        // A panic in here leaves nothing half done.
+        self.from.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Both ways, and the number of the next parcel, for whoever goes on. What was received
@@ -107,12 +146,10 @@ impl Parcels {
         let inbox = self.from.into_inner();
         let inbox = inbox.unwrap_or_else(PoisonError::into_inner);
         let own = inbox.port.make_send();
-        for (number, extents) in inbox.unopened {
-            if let Ok(mut message) = Message::new(&number.to_le_bytes()) {
-                for extent in extents.into_iter().flatten() {
-                    // As many as came in one message.
-                    let _ = message.push(extent);
-                }
+        for (number, Unopened { call, extents }) in inbox.unopened {
+            let extents = extents.into_iter().flatten();
+            // As many as came in one message.
+            if let Ok(message) = message(number, call, extents) {
                 let _ = own.send(message, WhenFull::Wait(Deadline::after(LAG)));
             }
         }
@@ -126,49 +163,103 @@ impl Parcels {
         parcels
     }
 
-    /// Sends a parcel.
-    pub(super) fn send(&self, number: u64, extents: Vec<Extent>) -> Result<(), NotSent> {
-        let mut message = Message::new(&number.to_le_bytes())?;
-        for extent in extents {
-            message.push(extent).map_err(|refused| refused.error)?;
+    /// Sends the parcel of the call with this number.
+    pub(super) fn send(&self, parcel: Parcel, call: u64, when: WhenFull) -> Result<(), NotSent> {
+        let Parcel { number, extents } = parcel;
+        let message = message(number, call, extents.into_iter())?;
+        match self.to.send(message, when) {
+            Ok(()) => {
+                mark!("call.parcel_sent");
+                Ok(())
+            }
+            Err(SendError {
+                reason: Unsent::Full { .. },
+                mut message,
+            }) => {
+                let extents = message.split_off(0);
+                Err(NotSent::Full(Parcel { number, extents }))
+            }
+            Err(error) => Err(NotSent::Unsent(error.reason)),
         }
-        self.to
-            .send(message, WhenFull::Wait(Deadline::after(LAG)))
-            .map_err(|error| NotSent::Unsent(error.reason))?;
-        mark!("call.parcel_sent");
-        Ok(())
+    }
+
+    /// Takes in what has come, so that the port has room, and gives back the parcels of calls
+    /// that nobody waits for.
+    pub(super) fn tidy(&self, waits: impl Fn(u64) -> bool) {
+        // Whoever has it takes in what comes.
+        let Ok(mut inbox) = self.from.try_lock() else {
+            return;
+        };
+        while let Ok(message) = inbox.port.receive(Access::Later, Deadline::NOW) {
+            inbox.put(message);
+        }
+        if inbox.reading == 0 {
+            inbox.unopened.retain(|_, parcel| waits(parcel.call));
+        }
+    }
+
+    /// An answer was taken whose parcel may still be opened: to be asked for before anybody
+    /// can find that its call is over.
+    pub(super) fn reading(parcels: Option<&Arc<Self>>) -> Reading {
+        if let Some(parcels) = parcels {
+            parcels.inbox().reading += 1;
+        }
+        Reading(parcels.cloned())
     }
 
     /// One extent of a parcel that has come, or is about to.
     fn open(&self, number: u64, index: usize) -> Option<Extent> {
-        let mut inbox = self.from.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inbox = self.inbox();
         let deadline = Deadline::after(LAG);
         while !inbox.unopened.contains_key(&number) {
-            let mut message = inbox.port.receive(Access::Later, deadline).ok()?;
-            mark!("call.parcel_came");
-            let Ok(came) = <[u8; 8]>::try_from(message.header()) else {
-                continue;
-            };
-            let came = u64::from_le_bytes(came);
-            let extents = message.split_off(0).into_iter().map(Some).collect();
-            inbox.unopened.insert(came, extents);
-            inbox.unopened.retain(|&n, _| n + KEPT > came);
+            let message = inbox.port.receive(Access::Later, deadline).ok()?;
+            inbox.put(message);
         }
         let parcel = inbox.unopened.get_mut(&number)?;
-        let extent = parcel.get_mut(index)?.take();
-        if parcel.iter().all(Option::is_none) {
+        let extent = parcel.extents.get_mut(index)?.take();
+        if parcel.extents.iter().all(Option::is_none) {
             inbox.unopened.remove(&number);
         }
         extent
     }
 }
 
+impl Inbox {
+    fn put(&mut self, mut message: Message) {
+        mark!("call.parcel_came");
+        let Ok([number, call]) = <[u8; 16]>::try_from(message.header()).map(|h| {
+            let word = |at| u64::from_le_bytes(std::array::from_fn(|i| h[at + i]));
+            [word(0), word(8)]
+        }) else {
+            return;
+        };
+        let extents = message.split_off(0).into_iter().map(Some).collect();
+        self.unopened.insert(number, Unopened { call, extents });
+    }
+}
+
+/// A parcel as it travels: its number, the number of its call, and the extents.
+fn message(
+    number: u64,
+    call: u64,
+    extents: impl Iterator<Item = Extent>,
+) -> Result<Message, crate::MessageError> {
+    let mut header = [0; 16];
+    header[..8].copy_from_slice(&number.to_le_bytes());
+    header[8..].copy_from_slice(&call.to_le_bytes());
+    let mut message = Message::new(&header)?;
+    for extent in extents {
+        message.push(extent).map_err(|refused| refused.error)?;
+    }
+    Ok(message)
+}
+
 /// What this thread is packing or unpacking, for the connection with these parcels.
 #[derive(Default)]
 struct Desk {
     parcels: Option<Arc<Parcels>>,
-    /// The number of the parcel that is packed, and what is in it.
-    packed: Option<(u64, Vec<Extent>)>,
+    /// What is packed.
+    packed: Option<Parcel>,
 }
 
 thread_local! {
@@ -205,7 +296,7 @@ impl Drop for Before {
 pub(super) fn packing<T>(
     parcels: Option<&Arc<Parcels>>,
     serialise: impl FnOnce() -> T,
-) -> (T, Option<(u64, Vec<Extent>)>) {
+) -> (T, Option<Parcel>) {
     let Some(parcels) = parcels else {
         return (serialise(), None);
     };
@@ -245,9 +336,12 @@ impl Serialize for Large {
             };
             // Relaxed: only that numbers differ matters.
             let number = || parcels.next.fetch_add(1, Ordering::Relaxed);
-            let (number, extents) = desk.packed.get_or_insert_with(|| (number(), Vec::new()));
-            extents.push(extent);
-            Some((*number, extents.len() - 1))
+            let parcel = desk.packed.get_or_insert_with(|| Parcel {
+                number: number(),
+                extents: Vec::new(),
+            });
+            parcel.extents.push(extent);
+            Some((parcel.number, parcel.extents.len() - 1))
         });
         let place = place.ok_or_else(|| S::Error::custom("an extent moves in calls only"))?;
         place.serialize(serializer)

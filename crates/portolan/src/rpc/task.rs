@@ -48,8 +48,7 @@ impl OwnedCall {
     /// [`NotDispatched::Unwritable`].
     pub fn returns<T: Schema + Serialize>(&self, result: &T) -> Result<Vec<u8>, NotDispatched> {
         let mut bytes = Vec::new();
-        super::method::pack(&(result,), &mut bytes, self.parcels.as_ref())
-            .map_err(|_| NotDispatched::Unwritable)?;
+        super::method::answer(result, &mut bytes, self.parcels.as_ref())?;
         Ok(bytes)
     }
 }

@@ -4,7 +4,7 @@ use super::link;
 use super::method::NotDispatched;
 use super::serve::Concurrency;
 use super::task::{Running, Spawner};
-use portolan_proto::{Status, Time};
+use portolan_proto::{Incoming, Status, Time};
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -151,6 +151,7 @@ fn work(queue: &Mutex<Receiver<Job>>) -> bool {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Context {
+    number: u64,
     deadline: Option<Time>,
     /// None for what runs in the thread that would hear of it: it is never told.
     given_up: Option<Arc<GivenUp>>,
@@ -183,8 +184,17 @@ thread_local! {
 }
 
 impl Context {
-    pub(super) fn new(deadline: Option<Time>, given_up: Option<Arc<GivenUp>>) -> Self {
-        Self { deadline, given_up }
+    pub(super) fn new(call: &Incoming, given_up: Option<Arc<GivenUp>>) -> Self {
+        Self {
+            number: call.number,
+            deadline: call.deadline,
+            given_up,
+        }
+    }
+
+    /// The call's number.
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Of the call that this thread runs.

@@ -5,6 +5,7 @@ mod calls;
 mod deaths;
 mod hostile;
 mod moving;
+mod parcels;
 mod rendezvous;
 mod service;
 mod sharing;

@@ -30,6 +30,8 @@ pub(crate) trait Test {
     fn add(&self, a: u64, b: u64) -> Result<u64, Fault>;
     fn same(&self, record: Record, bytes: &[u8], text: &str) -> (Record, Vec<u8>, String);
     fn fill(&self, len: usize, byte: u8) -> Large;
+    /// Whether anybody waits for it or not.
+    fn late(&self, millis: u64, len: usize) -> Large;
     fn total(&self, pieces: Vec<Large>, refuse: bool) -> Result<u64, Fault>;
     fn panic(&self, how: String);
     /// Until the client gives up, or for so many milliseconds.
@@ -93,6 +95,12 @@ impl Test for Tested {
         let mut extent = self.domain.allocate(len).unwrap();
         extent.fill(byte);
         extent.into()
+    }
+
+    fn late(&self, millis: u64, len: usize) -> Large {
+        std::thread::sleep(Duration::from_millis(millis));
+        self.counted.fetch_add(1, Ordering::Relaxed);
+        self.fill(len, 1)
     }
 
     fn total(&self, pieces: Vec<Large>, refuse: bool) -> Result<u64, Fault> {

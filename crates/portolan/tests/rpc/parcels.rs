@@ -1,0 +1,115 @@
+//! Extents of calls that nobody waits for any more, and of answers that are read late.
+
+use super::calls::served;
+use super::service::{TestClient, until};
+use portolan::Domain;
+use portolan::rpc::{Concurrency, RpcError, ServerOptions};
+use std::time::Duration;
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+const MIB: usize = 1 << 20;
+/// More than a window, and more than a port's queue holds.
+const MANY: usize = 150;
+
+fn used(domain: &Domain) -> u64 {
+    domain.survey().unwrap().memory.used
+}
+
+/// Until no more is used than before: asked of a client that goes on calling.
+fn until_it_is_back(domain: &Domain, client: &TestClient, before: u64) {
+    until("the memory is back", || {
+        assert_eq!(client.add(1, 2), Ok(3));
+        used(domain) <= before
+    });
+}
+
+#[test]
+fn extents_of_cancelled_calls_go_back_and_stop_nobody() -> Outcome {
+    for concurrency in [Concurrency::Client, Concurrency::Pool(2), Concurrency::Call] {
+        let options = ServerOptions::default().concurrency(concurrency);
+        let (domain, _server, client) = served(&options);
+        drop(client.fill(MIB, 1)?);
+        let before = used(&domain);
+        for _ in 0..MANY {
+            client.start_fill(MIB, 7)?.cancel();
+        }
+        let large = client.fill(MIB, 9)?.into_extent().unwrap();
+        assert!(large.iter().all(|&b| b == 9));
+        drop(large);
+        until_it_is_back(&domain, &client, before);
+    }
+    Ok(())
+}
+
+#[test]
+fn an_answer_after_the_deadline_is_dropped_with_its_extents() -> Outcome {
+    let options = ServerOptions::default().concurrency(Concurrency::Call);
+    let (domain, _server, client) = served(&options);
+    drop(client.late(0, MIB)?);
+    let before = used(&domain);
+    for _ in 0..10 {
+        let ended = client.within(Duration::from_millis(5)).late(200, MIB);
+        assert!(matches!(ended, Err(RpcError::Deadline)), "{ended:?}");
+    }
+    until("all have run", || client.counted() == Ok(11));
+    until_it_is_back(&domain, &client, before);
+    Ok(())
+}
+
+#[test]
+fn an_answer_that_is_read_after_many_others_has_its_extents() -> Outcome {
+    let (domain, _server, client) = served(&ServerOptions::default());
+    drop(client.fill(4096, 1)?);
+    let before = used(&domain);
+    let first = client.start_fill(4096, 5)?;
+    for _ in 0..4 * MANY {
+        let other = client.fill(4096, 6)?.into_extent().unwrap();
+        assert!(other.iter().all(|&b| b == 6));
+    }
+    let first = first.wait()?.into_extent().unwrap();
+    assert!(first.iter().all(|&b| b == 5));
+    drop(first);
+    until_it_is_back(&domain, &client, before);
+    Ok(())
+}
+
+#[test]
+fn calls_with_extents_end_at_their_deadline_and_leave_nothing() -> Outcome {
+    let options = ServerOptions::default()
+        .concurrency(Concurrency::Pool(1))
+        .queue(1);
+    let (domain, _server, client) = served(&options);
+    let piece = || Ok::<_, portolan::AllocateError>(vec![domain.allocate(MIB)?.into()]);
+    assert_eq!(client.total(piece()?, false), Ok(0));
+    let before = used(&domain);
+    let busy = client.start_wait(60_000)?;
+    for _ in 0..MANY {
+        let ended = client
+            .within(Duration::from_millis(2))
+            .total(piece()?, false);
+        assert!(ended.is_err(), "{ended:?}");
+    }
+    busy.cancel();
+    until("the server goes on", || {
+        client.total(piece().unwrap(), false) == Ok(0)
+    });
+    until_it_is_back(&domain, &client, before);
+    Ok(())
+}
+
+#[test]
+fn a_long_row_of_one_way_calls_goes_on_though_nothing_else_comes() -> Outcome {
+    for concurrency in [Concurrency::Client, Concurrency::Pool(2)] {
+        let options = ServerOptions::default()
+            .concurrency(concurrency)
+            .queue(10_000);
+        let (_domain, _server, client) = served(&options);
+        let row = client.within(Duration::from_secs(20));
+        for _ in 0..2000 {
+            row.count(1)?;
+        }
+        until("all have run", || client.counted() == Ok(2000));
+    }
+    Ok(())
+}
