@@ -12,6 +12,7 @@ use crate::args::{ListArgs, RunArgs};
 use crate::error::{LabError, Result};
 use crate::experiment::{Context, Experiment, Features};
 use crate::experiments::ALL;
+use crate::line;
 use crate::machine::{self, Machine};
 use crate::page;
 use crate::progress::Progress;
@@ -43,10 +44,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if let Some(directory) = &directory {
         fs::create_dir_all(directory).map_err(unwritable(directory))?;
     }
-    let report = measure(&chosen, args)?;
-    if let Some(directory) = &directory {
-        leave(directory, &report, earlier.as_ref())?;
-    }
+    let report = measure(&chosen, args, |report| match &directory {
+        Some(directory) => leave(directory, report, earlier.as_ref()),
+        None => Ok(()),
+    })?;
     if args.json {
         out::print(&report.to_json())?;
     } else {
@@ -81,8 +82,13 @@ fn choose(name: &str) -> Result<Vec<&'static Experiment>> {
     })
 }
 
-/// Runs them one after the other; one that fails does not keep the others from running.
-fn measure(chosen: &[&Experiment], args: &RunArgs) -> Result<Report> {
+/// Runs them one after the other; one that fails does not keep the others from running. What
+/// is there after each is `left`, so that a run that is interrupted loses no more than one.
+fn measure(
+    chosen: &[&Experiment],
+    args: &RunArgs,
+    left: impl Fn(&Report) -> Result<()>,
+) -> Result<Report> {
     let cpus = Cpus::choose();
     cpus::pin(cpus.ours)?;
     let features = Features::probe(&args.without);
@@ -93,26 +99,31 @@ fn measure(chosen: &[&Experiment], args: &RunArgs) -> Result<Report> {
         features: &features,
         progress: &progress,
     };
-    let machine = Machine::look(&cpus);
-    let made = machine::now();
-    let records = chosen
-        .iter()
-        .map(|experiment| record(experiment, &context))
-        .collect();
-    progress.finish();
-    Ok(Report {
+    let mut report = Report {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        made,
+        made: machine::now(),
         quick: args.quick,
-        machine,
-        records,
-    })
+        machine: Machine::look(&cpus),
+        records: Vec::new(),
+        to_come: Vec::new(),
+    };
+    for (done, experiment) in chosen.iter().enumerate() {
+        report.records.push(record(experiment, &context));
+        let to_come = chosen[done + 1..].iter();
+        report.to_come = to_come
+            .map(|experiment| experiment.name.to_owned())
+            .collect();
+        left(&report)?;
+    }
+    progress.finish();
+    Ok(report)
 }
 
 fn record(experiment: &Experiment, context: &Context<'_>) -> Record {
-    let start = Instant::now();
     context.progress.experiment(experiment.name);
+    let before = pace(context);
+    let start = Instant::now();
     let lacking: Vec<String> = experiment
         .needs
         .iter()
@@ -130,21 +141,25 @@ fn record(experiment: &Experiment, context: &Context<'_>) -> Record {
         let why = lacking.join("; ");
         (Ending::LeftOut { why }, "left out")
     };
-    context.progress.done(experiment.name, start.elapsed(), how);
+    let took = start.elapsed();
+    context.progress.done(experiment.name, took, how);
     Record {
         about: About::of(experiment),
-        seconds: start.elapsed().as_secs_f64(),
+        seconds: took.as_secs_f64(),
+        line_seconds: before.zip(pace(context)).map(<[f64; 2]>::from),
         result,
     }
 }
 
+/// What a cache line takes now.
+fn pace(context: &Context<'_>) -> Option<f64> {
+    let line = line::one_way(context.cpus, context.pick(2, 5));
+    line.map(|line| line.median())
+}
+
 /// Writes the run's files: the page, what it was made from, and each plot by itself.
 fn leave(directory: &Path, report: &Report, earlier: Option<&Report>) -> Result<()> {
-    write(&directory.join("report.json"), &report.to_json())?;
-    write(
-        &directory.join("index.html"),
-        &page::render(report, earlier),
-    )?;
+    // Whoever sees the report finds what belongs to it.
     for outcome in report.records.iter().filter_map(Record::outcome) {
         for plot in &outcome.plots {
             if let Some(svg) = page::plot_file(plot) {
@@ -152,11 +167,20 @@ fn leave(directory: &Path, report: &Report, earlier: Option<&Report>) -> Result<
             }
         }
     }
-    Ok(())
+    write(
+        &directory.join("index.html"),
+        &page::render(report, earlier),
+    )?;
+    write(&directory.join("report.json"), &report.to_json())
 }
 
+/// Writes a file whole or not at all, whenever we are killed.
 fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(unwritable(path))
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".part");
+    let partial = PathBuf::from(partial);
+    fs::write(&partial, text).map_err(unwritable(&partial))?;
+    fs::rename(&partial, path).map_err(unwritable(path))
 }
 
 fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> LabError {

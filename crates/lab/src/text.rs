@@ -1,7 +1,7 @@
 //! A report for a terminal.
 
 use crate::outcome::{Cell, Outcome, Table, Verdict};
-use crate::report::{About, Earlier, Ending, Record, Report};
+use crate::report::{self, About, Earlier, Ending, Record, Report};
 use crate::unit::Unit;
 
 /// Columns of a paragraph.
@@ -16,22 +16,24 @@ pub(crate) fn list(all: &[About]) -> String {
 
 pub(crate) fn report(report: &Report, earlier: Option<&Report>) -> String {
     let mut text = format!("{}\n{}\n", report.machine, report.made);
+    if report.quick {
+        text += &wrapped(report::QUICK);
+    }
     if let Some(earlier) = earlier {
-        text += &format!(
-            "beside a run of {}, on {}\n",
-            earlier.made, earlier.machine.facts.cpu
-        );
+        text += &wrapped(&format!("beside {}", earlier.origin()));
+    }
+    for said in [report.unfinished(), report.pace()].into_iter().flatten() {
+        text += &wrapped(&said);
     }
     for record in &report.records {
-        text += &format!(
-            "\n{}",
-            self::record(record, Earlier::of(earlier, &record.about.name))
-        );
+        let earlier = Earlier::of(earlier, &record.about.name);
+        let pace = report.pace_of(record);
+        text += &format!("\n{}", self::record(record, earlier, pace.as_deref()));
     }
     text
 }
 
-fn record(record: &Record, earlier: Earlier<'_>) -> String {
+fn record(record: &Record, earlier: Earlier<'_>, pace: Option<&str>) -> String {
     let title = &record.about.title;
     let rule = "=".repeat(title.chars().count());
     let body = match &record.result {
@@ -40,8 +42,9 @@ fn record(record: &Record, earlier: Earlier<'_>) -> String {
         Ending::Failed { error } => wrapped(&format!("Failed: {error}.")),
     };
     format!(
-        "{title}\n{rule}\n{}{body}",
-        wrapped(&record.about.hypothesis)
+        "{title}\n{rule}\n{}{}{body}",
+        wrapped(&record.about.hypothesis),
+        pace.map_or_else(String::new, wrapped)
     )
 }
 
@@ -106,19 +109,15 @@ fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
         paragraph,
         ..
     } = verdict;
-    let then: Vec<String> = verdict
-        .figures
-        .iter()
-        .filter_map(|figure| {
+    let then = earlier.answer(&verdict.id).map(|answer| {
+        let figures = verdict.figures.iter().filter_map(|figure| {
             let then = earlier.figure(&verdict.id, figure)?;
             Some(format!("{} {}", figure.name, figure.unit.show(then)))
-        })
-        .collect();
-    let then = if then.is_empty() {
-        String::new()
-    } else {
-        format!(" (Earlier: {}.)", then.join(", "))
-    };
+        });
+        let figures: Vec<String> = figures.collect();
+        format!(" (Earlier: {}; {}.)", answer.name(), figures.join(", "))
+    });
+    let then = then.unwrap_or_default();
     wrapped(&format!(
         "{}: {claim}. {paragraph}{then}",
         holds.name().to_uppercase()

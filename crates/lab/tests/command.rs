@@ -3,7 +3,8 @@
 //! Experiments run in their quick size; what is checked is structure, never a time.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -18,6 +19,15 @@ fn report(output: &Output) -> Value {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Names of all experiments.
+fn names() -> Vec<String> {
+    let all = report(&lab(&["list", "--json"]));
+    let names = all.as_array().unwrap().iter();
+    names
+        .map(|about| about["name"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// A directory of this test's own.
@@ -55,6 +65,10 @@ fn the_machine_has_a_row_for_every_step() {
         assert!(time > 0.0 || label.starts_with("guard pair"), "{label}");
     }
     assert_eq!(table["rows"][0]["cells"][0]["paper"], 4.3e-6);
+    // Its pace is there before and after, where there is a second processor.
+    if let Some(line) = report["records"][0]["line_seconds"].as_array() {
+        assert!(line.len() == 2 && line.iter().all(|line| line.as_f64().unwrap() > 0.0));
+    }
 }
 
 #[test]
@@ -95,6 +109,7 @@ fn one_processor_leaves_out_what_needs_two() {
     let why = left_out[0]["why"].as_str().unwrap();
     assert!(why.contains("needs 2 processors, and may use 1"), "{why}");
     assert_eq!(report["machine"]["line_seconds"], Value::Null);
+    assert_eq!(report["records"][0]["line_seconds"], Value::Null);
 }
 
 #[test]
@@ -109,8 +124,53 @@ fn a_run_is_compared_with_an_earlier_one() {
         text.lines()
             .filter(move |l| l.split_whitespace().any(|w| w == who))
     };
+    assert!(text.contains("\nA quick run: "), "{text}");
+    assert!(text.contains("\nbeside a quick run of "), "{text}");
+    let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let json = std::fs::read_to_string(&earlier).unwrap();
+    let then: Value = serde_json::from_str(&json).unwrap();
+    for verdict in outcome(&then, "machine")["verdicts"].as_array().unwrap() {
+        let answer = verdict["holds"].as_str().unwrap();
+        assert!(
+            said.contains(&format!("(Earlier: {answer};")),
+            "{answer}: {said}"
+        );
+    }
     assert!(lines("earlier").count() > 5, "{text}");
     assert!(lines("ratio").all(|line| line.contains('×')), "{text}");
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_what_was_done() {
+    let out = directory("killed");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
+        .args(["run", "all", "--quick", "--out", out.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let left = out.join("report.json");
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !left.exists() && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(left).unwrap()).unwrap();
+    assert!(outcome(&report, "machine").is_object());
+    let (done, to_come) = (&report["records"], &report["to_come"]);
+    let [done, to_come] = [done, to_come].map(|names| names.as_array().unwrap().len());
+    let all = names().len();
+    assert!(
+        to_come > 0 && done + to_come == all,
+        "{done} and {to_come} of {all}"
+    );
+    let page = std::fs::read_to_string(out.join("index.html")).unwrap();
+    assert!(page.contains("<section id=\"machine\">") && page.ends_with("</html>\n"));
+    assert!(
+        page.contains("not finished when this was written"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -147,13 +207,7 @@ fn what_is_asked_wrongly_is_refused_with_a_remedy() {
 
 #[test]
 fn the_list_names_every_experiment_once() {
-    let json = report(&lab(&["list", "--json"]));
-    let names: Vec<&str> = json
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|about| about["name"].as_str().unwrap())
-        .collect();
+    let names = names();
     let mut once = names.clone();
     once.sort_unstable();
     once.dedup();

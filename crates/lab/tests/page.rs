@@ -102,6 +102,11 @@ fn a_run_leaves_one_page_with_everything_in_it() {
     let arguments = ["machine", "--compare", earlier.to_str().unwrap()];
     let page = std::fs::read_to_string(run("page-later", &arguments).join("index.html")).unwrap();
     assert!(page.contains("here / earlier"));
+    let answer = &report["records"][0]["result"]["done"]["verdicts"][0]["holds"];
+    let answer = answer.as_str().unwrap();
+    assert!(page.contains(&format!("earlier: {answer}<")), "{answer}");
+    assert!(page.contains("a quick run of "));
+    assert!(report.get("to_come").is_none() && !page.contains("not finished"));
     refers_to_nothing(&self::parsed(&page));
 }
 

@@ -10,7 +10,7 @@ mod markup;
 mod svg;
 
 use crate::outcome::{Answer, Cell, Outcome, Table, Verdict};
-use crate::report::{About, Earlier, Ending, Record, Report};
+use crate::report::{self, About, Earlier, Ending, Record, Report};
 use crate::unit::Unit;
 use markup::{classed, element, escape};
 
@@ -23,7 +23,10 @@ pub(crate) fn render(report: &Report, earlier: Option<&Report>) -> String {
     let records: String = report
         .records
         .iter()
-        .map(|record| self::record(record, Earlier::of(earlier, &record.about.name)))
+        .map(|record| {
+            let earlier = Earlier::of(earlier, &record.about.name);
+            self::record(record, earlier, report.pace_of(record).as_deref())
+        })
         .collect();
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
@@ -92,14 +95,7 @@ fn head(report: &Report, earlier: Option<&Report>) -> String {
         ("portolan", report.version.clone()),
     ];
     if let Some(earlier) = earlier {
-        let machine = &earlier.machine;
-        facts.push((
-            "beside",
-            format!(
-                "a run of {}, on {}, Linux {}",
-                earlier.made, machine.facts.cpu, machine.facts.kernel
-            ),
-        ));
+        facts.push(("beside", earlier.origin()));
     }
     page += "<dl class=\"facts\">\n";
     for (name, value) in facts {
@@ -107,12 +103,9 @@ fn head(report: &Report, earlier: Option<&Report>) -> String {
         page += &element("dd", &value);
     }
     page += "</dl>\n";
-    if report.quick {
-        page += &classed(
-            "p",
-            "warning",
-            "A quick run: it shows every row, and its figures say little.",
-        );
+    let quick = report.quick.then(|| report::QUICK.to_owned());
+    for warning in [quick, report.unfinished(), report.pace()] {
+        page += &warning.map_or_else(String::new, |text| classed("p", "warning", &text));
     }
     page
 }
@@ -153,7 +146,7 @@ fn summary(report: &Report) -> String {
     )
 }
 
-fn record(record: &Record, earlier: Earlier<'_>) -> String {
+fn record(record: &Record, earlier: Earlier<'_>, pace: Option<&str>) -> String {
     let About {
         name,
         title,
@@ -169,15 +162,17 @@ fn record(record: &Record, earlier: Earlier<'_>) -> String {
     );
     page += &classed("p", "source", &format!("{paper}. {section}."));
     page += &element("p", hypothesis);
+    let mut took = format!("It took {}.", Unit::Seconds.show(record.seconds));
+    if let Some(line) = record.line_seconds {
+        let [before, after] = line.map(|line| Unit::Seconds.show(line));
+        took += &format!(" A cache line took {before} before it and {after} after it.");
+    }
     page += &format!(
         "<details><summary>method</summary>{}{}</details>\n",
         element("p", method),
-        classed(
-            "p",
-            "muted",
-            &format!("It took {}.", Unit::Seconds.show(record.seconds))
-        )
+        classed("p", "muted", &took)
     );
+    page += &pace.map_or_else(String::new, |pace| classed("p", "warning", pace));
     page += &match &record.result {
         Ending::Done(outcome) => self::outcome(outcome, earlier),
         Ending::LeftOut { why } => classed("p", "warning", &format!("Left out: {why}.")),
@@ -243,6 +238,9 @@ fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
             format!("{}: {}", figure.name, parts.join(", "))
         })
         .collect();
+    if let Some(answer) = earlier.answer(&verdict.id) {
+        page += &classed("p", "muted", &format!("earlier: {}", answer.name()));
+    }
     page += &classed("p", "muted", &figures.join("; "));
     page + "</div>\n"
 }
