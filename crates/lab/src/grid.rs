@@ -40,15 +40,15 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Measures every plan one `way`, so many times over, so that a passing disturbance
-    /// does not hit one figure alone. What this machine cannot do is left out.
+    /// Measures every plan one `way`, and adds to what was measured before: whoever goes
+    /// through the whole several times keeps a passing disturbance from hitting one figure
+    /// alone. What this machine cannot do is left out.
     pub(crate) fn moves(
         &mut self,
         context: &Context<'_>,
         outcome: &mut Outcome,
         (way, temper): (Way, Temper),
         plans: &[Plan],
-        passes: usize,
         effort: Effort,
     ) -> Result<()> {
         let protection = match way {
@@ -66,23 +66,21 @@ impl Grid {
         // A cold load has one message more than fill what is asked for, at the most.
         let room = largest + cold.unwrap_or(0);
         let mut pair = Pair::start(protection, room, context.cpus)?;
-        for _ in 0..passes {
-            for Plan { load, uses } in plans {
-                context
-                    .progress
-                    .step(format!("{way:?} {temper:?} {}", size(load.bytes)));
-                let mut loaded = pair.load(*load, cold)?;
-                for &usage in uses {
-                    let timed = loaded.measure(usage, effort)?;
-                    let found = self.moves.entry((way, temper, *load, usage)).or_default();
-                    *found = std::mem::take(found).and(timed);
-                }
+        for Plan { load, uses } in plans {
+            context
+                .progress
+                .step(format!("{way:?} {temper:?} {}", size(load.bytes)));
+            let mut loaded = pair.load(*load, cold)?;
+            for &usage in uses {
+                let timed = loaded.measure(usage, effort)?;
+                let found = self.moves.entry((way, temper, *load, usage)).or_default();
+                *found = std::mem::take(found).and(timed);
             }
         }
         pair.finish()
     }
 
-    /// Measures copying of each size, once and twice.
+    /// Measures copying of each size, once and twice, and adds to what was measured before.
     pub(crate) fn copies(
         &mut self,
         context: &Context<'_>,
@@ -102,7 +100,8 @@ impl Grid {
                 .step(format!("copies {temper:?} {}", self::size(size)));
             for times in [1, 2] {
                 let timed = copies.measure(size, times, temper == Temper::Cold, effort);
-                self.copies.insert((temper, size, times), timed);
+                let found = self.copies.entry((temper, size, times)).or_default();
+                *found = std::mem::take(found).and(timed);
             }
         }
         Ok(())

@@ -28,12 +28,15 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Says that `what` is not in the tables, and why.
+    /// Says that `what` is not in the tables, and why; once, however often it is said.
     pub(crate) fn leave_out(&mut self, what: impl Into<String>, why: impl Into<String>) {
-        self.left_out.push(LeftOut {
+        let left_out = LeftOut {
             what: what.into(),
             why: why.into(),
-        });
+        };
+        if !self.left_out.contains(&left_out) {
+            self.left_out.push(left_out);
+        }
     }
 }
 

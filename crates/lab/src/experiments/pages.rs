@@ -103,14 +103,16 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
         .collect();
     context
         .progress
-        .begin(plans.len() * passes * 2 + sizes.len());
+        .begin((plans.len() * 2 + sizes.len()) * passes);
     let mut outcome = Outcome::default();
     let mut grid = Grid::default();
-    for way in [Way::Guarded, Way::Trusted] {
-        let way = (way, Temper::Hot);
-        grid.moves(context, &mut outcome, way, &plans, passes, effort)?;
+    for _ in 0..passes {
+        for way in [Way::Guarded, Way::Trusted] {
+            let way = (way, Temper::Hot);
+            grid.moves(context, &mut outcome, way, &plans, effort)?;
+        }
+        grid.copies(context, Temper::Hot, &sizes, effort)?;
     }
-    grid.copies(context, Temper::Hot, &sizes, effort)?;
     let view = View(&grid);
     outcome.tables = KINDS.iter().map(|kind| view.table(kind)).collect();
     outcome.tables.push(view.lazy_table());
