@@ -44,6 +44,15 @@ fn figure(table: &Value, label: &str, column: &str) -> f64 {
     row["cells"][at]["here"].as_f64().unwrap()
 }
 
+/// The paper's figure in a row's first column.
+fn paper(table: &Value, label: &str) -> f64 {
+    let rows = table["rows"].as_array().unwrap();
+    let found = rows
+        .iter()
+        .find(|r| r["label"].as_str().unwrap().trim() == label);
+    found.unwrap()["cells"][0]["paper"].as_f64().unwrap()
+}
+
 #[test]
 fn every_segment_is_there_and_they_add_up() {
     let outcome = match run() {
@@ -104,6 +113,9 @@ fn every_segment_is_there_and_they_add_up() {
 
     let tree = table(&outcome, "figure-6");
     assert_eq!(tree["rows"][0]["cells"][0]["paper"], 1231e-6);
+    for (label, seconds) in [("send: move a page", 81e-6), ("access: rest", 2e-6)] {
+        assert_eq!(paper(tree, label), seconds, "{label}");
+    }
     let parts = ["send", "receive", "context switch", "access"];
     let sum: f64 = parts.iter().map(|p| figure(tree, p, "here")).sum();
     let total = figure(tree, "total", "here");
@@ -114,6 +126,11 @@ fn every_segment_is_there_and_they_add_up() {
     let kinds = ["control", "data", "user/kernel", "miscellaneous"];
     let sum: f64 = kinds.iter().map(|k| figure(shares, k, run)).sum();
     assert!((sum - 1.0).abs() < 1e-3, "{sum}");
+    let halves = ["transfer the data", "access the data"];
+    let sum: f64 = halves.iter().map(|h| figure(shares, h, run)).sum();
+    let data = figure(shares, "data", run);
+    assert!((sum - data).abs() < 1e-3, "{sum} {data}");
+    assert_eq!(halves.map(|h| paper(shares, h)), [0.296, 0.139]);
 
     assert_eq!(labels(table(&outcome, "letters")).len(), 9);
     let sums = table(&outcome, "sums");

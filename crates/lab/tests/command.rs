@@ -234,6 +234,14 @@ fn ablations_have_each_thing_with_and_without() {
         let row = rows.iter().find(|row| row["label"] == label).unwrap();
         row["cells"][column]["here"].as_f64()
     };
+    // The paper's 148 µs and 110 µs, and what they are made of.
+    let papers: Vec<f64> = (table["rows"].as_array().unwrap().iter())
+        .filter_map(|row| row["cells"][0]["paper"].as_f64())
+        .collect();
+    assert_eq!(
+        papers,
+        [148e-6, 92e-6, 19e-6, 37e-6, 110e-6, 70e-6, 40e-6, 200e-6]
+    );
     let columns = table["columns"].as_array().unwrap().len();
     // A domain that this machine cannot have leaves its column empty, and says so.
     let guarded = outcome["left_out"].as_array().unwrap().is_empty();

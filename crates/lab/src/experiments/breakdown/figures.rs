@@ -6,7 +6,7 @@ use super::load::{Load, PAGE};
 use super::pair::Kind;
 use super::run::{FEWEST, Findings, MOST, USES};
 use super::tally::{Figures, Part, Segment, Spread, Time};
-use super::tree::{self, GROUPS, TREE};
+use super::tree::{self, GROUPS, MOVEMENT, TREE};
 use super::verdicts;
 use crate::outcome::{Axis, Cell, Origin, Outcome, Plot, Table};
 use crate::unit::Unit;
@@ -272,12 +272,21 @@ fn figure_7(findings: &Findings) -> Table {
             shares(&|part| tree::kind(part) == kind, kind.paper()),
         );
         for (group, of, name, paper) in GROUPS {
-            if of == kind && of != tree::Kind::Misc {
+            if of != kind || of == tree::Kind::Misc {
+                continue;
+            }
+            let half = MOVEMENT.iter().find(|(_, all, _)| all.contains(&group));
+            if let Some((name, all, paper)) = half.filter(|(_, all, _)| all[0] == group) {
                 table.row(
                     format!("\u{2003}{name}"),
-                    shares(&|part| tree::group(part) == group, paper),
+                    shares(&|part| all.contains(&tree::group(part)), *paper),
                 );
             }
+            let depth = if half.is_some() { 2 } else { 1 };
+            table.row(
+                format!("{}{name}", "\u{2003}".repeat(depth)),
+                shares(&|part| tree::group(part) == group, paper),
+            );
         }
     }
     table
@@ -324,9 +333,16 @@ fn letters(findings: &Findings) -> Table {
 }
 
 /// The letters' part in what one more extent adds to a message.
-fn further(findings: &Findings, letters: &[Letter]) -> f64 {
+pub(super) fn further(findings: &Findings, letters: &[Letter]) -> f64 {
     let more = findings.guarded_most.letters(letters) - findings.guarded.letters(letters);
     more / (MOST - FEWEST) as f64
+}
+
+/// The deviation of the same.
+pub(super) fn further_deviation(findings: &Findings, letters: &[Letter]) -> f64 {
+    let [most, fewest] =
+        [&findings.guarded_most, &findings.guarded].map(|f| f.letters_deviation(letters));
+    most.hypot(fewest) / (MOST - FEWEST) as f64
 }
 
 /// The three sums, against what a further extent costs end to end.

@@ -2,7 +2,9 @@
 
 use portolan::probes::Letter;
 
-use super::figures::{DATA_SHARES, STEADY, data_share, runs, steady, three_sums};
+use super::figures::{
+    DATA_SHARES, STEADY, data_share, further, further_deviation, runs, steady, three_sums,
+};
 use super::pair::Kind;
 use super::run::Findings;
 use super::tally::Part;
@@ -221,28 +223,24 @@ fn percent(share: Option<f64>) -> String {
 }
 
 fn lazy(findings: &Findings) -> Verdict {
-    let of = |letters: &[Letter]| findings.guarded.letters(letters);
-    let (saved, wasted) = (
-        of(&[Letter::C, Letter::G, Letter::H]),
-        of(&[Letter::F, Letter::I]),
-    );
-    let deviation = findings.guarded.letters_deviation(&[
-        Letter::C,
-        Letter::F,
-        Letter::G,
-        Letter::H,
-        Letter::I,
-    ]);
-    let clear = (saved - wasted).abs() > 1.96 * deviation;
+    let saved = further(findings, &[Letter::C, Letter::G, Letter::H]);
+    let wasted = further(findings, &[Letter::F, Letter::I]);
+    let all = [Letter::C, Letter::F, Letter::G, Letter::H, Letter::I];
+    let clear = (saved - wasted).abs() > 1.96 * further_deviation(findings, &all);
     let pays_from = saved / wasted;
-    // What the same page costs end to end, opened by receive instead of by a touch.
-    let cheaper = findings.guarded.plain.trimmed.mean - findings.opened.plain.trimmed.mean;
+    // What a touch of one extent more costs end to end, on demand less opened by receive.
+    let cheaper = match findings.increments.as_slice() {
+        [_, opened, on_demand] => on_demand.mean - opened.mean,
+        _ => f64::NAN,
+    };
     let paragraph = format!(
-        "An extent that nobody touches saves closing, look-up and opening, C+G+H, {}; one that is \
-         touched wastes the fault, F+I, {} (end to end, opening it at once is {} cheaper). So the \
-         hint pays from {} touched to 1 untouched. It holds if a fault wastes less than an \
-         untouched extent saves, as on the Sun, and cannot be told where the difference lies within \
-         the spread.",
+        "A further extent that nobody touches saves closing, look-up and opening, C+G+H, {}; one \
+         that is touched wastes the fault, F+I, {} (end to end and without probes, opening it at \
+         once is {} cheaper). So the hint pays from {} touched to 1 untouched. The experiment \
+         `pages` finds another N, because its extents lie in a row and are closed and opened \
+         together, while each still faults alone; here none is another's neighbour. It holds if a \
+         fault wastes less than an untouched extent saves, as on the Sun, and cannot be told \
+         where the difference lies within the spread.",
         Unit::Seconds.show(saved),
         Unit::Seconds.show(wasted),
         Unit::Seconds.show(cheaper),
@@ -271,7 +269,7 @@ fn lazy(findings: &Findings) -> Verdict {
         Cell::here(pays_from).beside(113.0 / 47.0),
     )
     .figure(
-        "opened at once, cheaper by",
+        "opened at once, a further one cheaper by",
         Unit::Seconds,
         Cell::here(cheaper),
     )
