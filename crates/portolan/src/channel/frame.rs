@@ -23,18 +23,18 @@ const NOT_RAW: BindChannelError =
 /// let mut camera = channel.bind_frame_writer()?;
 ///
 /// for line in 0..4 {
-///     camera.put(line, &[1; 128]);
+///     camera.put(line, &[1; 128])?;
 /// }
-/// camera.show();
+/// camera.show()?;
 /// // Of the next picture a line is lost.
 /// for line in [0, 1, 3] {
-///     camera.put(line, &[2; 128]);
+///     camera.put(line, &[2; 128])?;
 /// }
-/// camera.show();
+/// camera.show()?;
 /// assert_eq!(screen.wait(Deadline::NOW)?, 7);
 /// let mut line = [0; 128];
-/// let picture = [0, 1, 2, 3].map(|at| { screen.get(at, &mut line); line[0] });
-/// assert_eq!(picture, [2, 2, 1, 2]);
+/// let picture = [0, 1, 2, 3].map(|at| { screen.get(at, &mut line).map(|_| line[0]) });
+/// assert_eq!(picture, [Ok(2), Ok(2), Ok(1), Ok(2)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct FrameWriter {
@@ -57,10 +57,12 @@ impl FrameWriter {
 
     /// Puts `bytes` to the beginning of the unit at `place`, counted modulo the number of
     /// units; cut to a unit. Readers may see a mixture of old and new meanwhile.
-    pub fn put(&mut self, place: u64, bytes: &[u8]) {
-        if self.present().is_err() {
-            return;
-        }
+    ///
+    /// # Errors
+    ///
+    /// [`Disowned`]; nothing was put.
+    pub fn put(&mut self, place: u64, bytes: &[u8]) -> Result<(), Disowned> {
+        self.present()?;
         let channel = self.ring.channel();
         let words = channel.place_words(place);
         copy_to(words, 0, &bytes[..bytes.len().min(words.len() * 8)]);
@@ -69,18 +71,25 @@ impl FrameWriter {
         if let Signalling::Bytes(bytes) = channel.mode().signalling
             && self.unsignalled >= u64::from(bytes)
         {
-            self.show();
+            self.show()?;
         }
+        Ok(())
     }
 
     /// A frame is whole: wakes readers that sleep, where they are signalled at all.
-    pub fn show(&mut self) {
+    ///
+    /// # Errors
+    ///
+    /// [`Disowned`]; nobody was woken.
+    pub fn show(&mut self) -> Result<(), Disowned> {
+        self.present()?;
         self.unsignalled = 0;
         let channel = self.ring.channel();
         let signals = channel.mode().signalling != Signalling::Never;
-        if signals && self.present().is_ok() && channel.signal() == Finished::Wake {
+        if signals && channel.signal() == Finished::Wake {
             self.ring.wake_readers();
         }
+        Ok(())
     }
 
     fn present(&self) -> Result<(), Disowned> {
@@ -123,14 +132,16 @@ impl FrameReader {
 
     /// Copies the unit at `place`, as much as fits; how many bytes. No check is made: while
     /// it is being put it is a mixture.
-    pub fn get(&self, place: u64, out: &mut [u8]) -> usize {
-        if self.ring.segment().right().to.member.present().is_err() {
-            return 0;
-        }
+    ///
+    /// # Errors
+    ///
+    /// [`Disowned`]; `out` is as it was.
+    pub fn get(&self, place: u64, out: &mut [u8]) -> Result<usize, Disowned> {
+        self.ring.segment().right().to.member.present()?;
         let words = self.ring.channel().place_words(place);
         let fits = out.len().min(words.len() * 8);
         bulk::load(words, &mut out[..fits]);
-        fits
+        Ok(fits)
     }
 
     /// Waits until something was put since the last wait; how many units.

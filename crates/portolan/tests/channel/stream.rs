@@ -105,10 +105,10 @@ fn frames_have_places_and_whoever_looks_is_woken() {
                     std::thread::sleep(Duration::from_micros(u64::from(round % 3) * 500));
                     for place in 0..8u64 {
                         if place != u64::from(round % 8) {
-                            writer.put(place, &[round; 99]);
+                            writer.put(place, &[round; 99]).unwrap();
                         }
                     }
-                    writer.show();
+                    writer.show().unwrap();
                     turns.recv().unwrap();
                 }
             });
@@ -120,7 +120,7 @@ fn frames_have_places_and_whoever_looks_is_woken() {
                 }
                 for (place, old) in (0..).zip(&mut units) {
                     let mut unit = [9; 100];
-                    assert_eq!(reader.get(place, &mut unit), 64);
+                    assert_eq!(reader.get(place, &mut unit), Ok(64));
                     let expected = if place == u64::from(round % 8) {
                         *old
                     } else {

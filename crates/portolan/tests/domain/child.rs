@@ -1,5 +1,6 @@
 //! Another process of a test, and what it can be told to do.
 
+use portolan::channel::ChannelOptions;
 use portolan::structure::Structure;
 use portolan::{Access, Deadline, Domain, Extent, Message, PortOptions, ReceiveRight, SendRight};
 use std::io::{BufRead, BufReader, Write};
@@ -364,6 +365,11 @@ impl State {
     fn fork(&mut self) -> Answer {
         let (mut read, mut write) = std::io::pipe()?;
         let seven = Structure::<u64>::build(self.domain(), |_| Ok(7))?;
+        let frames = self
+            .domain()
+            .make_channel(&ChannelOptions::unnamed().raw())?;
+        let mut camera = frames.bind_frame_writer()?;
+        let screen = frames.bind_frame_reader()?;
         // SAFETY:
         // - The child calls the library, whose refusal is what is tested, writes to a pipe,
         //   and ends with `_exit`. The harness runs no other thread that holds a lock we need.
@@ -374,7 +380,12 @@ impl State {
             let copy = self.domain.clone();
             drop(copy);
             let root = seven.root().err().map(debug);
-            let _ = writeln!(write, "{refused:?} {again:?} {root:?}");
+            let frame = (
+                camera.put(0, b"line").err(),
+                camera.show().err(),
+                screen.get(0, &mut [0; 4]).err(),
+            );
+            let _ = writeln!(write, "{refused:?} {again:?} {root:?} {frame:?}");
             drop(write);
             loop {
                 std::thread::sleep(Duration::from_secs(1000));

@@ -22,7 +22,10 @@ fn a_forked_child_is_no_member_and_says_so() {
     let (pid, said) = fork(&mut host);
     assert_eq!(
         said,
-        r#"Some("Disowned(Forked)") Some("Forked") Some("Disowned(Forked)")"#
+        concat!(
+            r#"Some("Disowned(Forked)") Some("Forked") Some("Disowned(Forked)") "#,
+            "(Some(Forked), Some(Forked), Some(Forked))",
+        )
     );
     // The parent is what it was.
     assert_eq!(host.ask("allocate 4096"), "done");
