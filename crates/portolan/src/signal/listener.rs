@@ -427,6 +427,9 @@ impl Listener {
 
     /// Waits for a signal and handles it; the time that is left then ([`Duration::MAX`] with
     /// no deadline), or `None` if none came in time.
+    ///
+    /// An upcall that runs meanwhile, also on this thread, does not end it: who waits for
+    /// one has it signal an address that a handler of this listener waits for.
     #[inline]
     pub fn wait(&mut self, deadline: impl Into<Deadline>) -> Option<Duration> {
         let deadline = deadline.into();
