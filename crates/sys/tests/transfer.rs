@@ -412,7 +412,6 @@ fn descriptors_of_anything_else_are_refused() {
     let path = |name| directory.join(name).to_string_lossy().into_owned();
     let false_mem: OwnedFd = std::fs::File::create_new(path("mem")).unwrap().into();
     let false_maps: OwnedFd = std::fs::File::create_new(path("maps")).unwrap().into();
-    std::fs::remove_dir_all(&directory).unwrap();
     let pairs = [
         (maps, mem),
         (more, theirs),
@@ -427,6 +426,7 @@ fn descriptors_of_anything_else_are_refused() {
             "{taken:?}"
         );
     }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

@@ -38,7 +38,8 @@ use crate::userfault::{Userfault, Whose, feature, mode};
 /// unless it has the privilege to stop those too (`CAP_SYS_PTRACE`, or
 /// `vm.unprivileged_userfaultfd`); input that the kernel was told to write to *pages*
 /// (direct input, registered buffers) and that is under way is lost. Every page takes
-/// memory, also one that was never touched. Forked children share the range from then on.
+/// memory, also one that was never touched. Advice and locks given to the range before are
+/// gone, and forked children share it from then on.
 ///
 /// # Examples
 ///
@@ -215,4 +216,71 @@ pub enum ShareError {
     /// The machine's: the kernel refused; see the source.
     #[error("cannot share memory in place: {0}")]
     Io(io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::memory::Mapping;
+
+    /// Waits for what comes at once unless the machine is busy; whether it came.
+    fn comes(condition: impl Fn() -> bool) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !condition() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    #[test]
+    fn who_waits_goes_on_even_while_somebody_keeps_the_userfaultfd() {
+        let (before, file) = (create("before", 4096), create("after", 4096));
+        let (before, file) = (before.unwrap(), file.unwrap());
+        let mapping = Mapping::private(&before, PAGE).unwrap();
+        let start = mapping.base().expose_provenance();
+        let (thread, stored) = (AtomicU32::new(0), AtomicBool::new(false));
+        let woken = std::thread::scope(|scope| {
+            // Kept open, as by a forked child that was made meanwhile.
+            let watch = open().unwrap();
+            let stopped = Stopped::new(&watch, start, PAGE).unwrap();
+            scope.spawn(|| {
+                thread.store(crate::process::thread(), Ordering::Relaxed);
+                let to = std::ptr::with_exposed_provenance_mut::<u8>(start);
+                // SAFETY:
+                // - Mapped, and no reference points there.
+                unsafe { to.write_volatile(7) };
+                stored.store(true, Ordering::Relaxed);
+            });
+            // It has nothing else to sleep for than that its store is stopped.
+            let sleeps = || {
+                let thread = thread.load(Ordering::Relaxed);
+                let path = format!("/proc/self/task/{thread}/stat");
+                let stat = std::fs::read_to_string(path).unwrap_or_default();
+                stat.rsplit_once(") ")
+                    .is_some_and(|(_, state)| state.starts_with('S'))
+            };
+            let slept = comes(sleeps);
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            // SAFETY:
+            // - Our mapping, into which no reference points.
+            unsafe { mmap(at(start), PAGE, access, flags, &file, 0) }.unwrap();
+            let waits = !stored.load(Ordering::Relaxed);
+            drop(stopped);
+            let woken = comes(|| stored.load(Ordering::Relaxed));
+            // Lets the thread go in any case.
+            drop(watch);
+            slept && waits && woken
+        });
+        assert!(woken);
+        let mut byte = [0];
+        assert_eq!(rustix::io::pread(&file, &mut byte, 0), Ok(1));
+        assert_eq!(byte, [7]);
+    }
 }
