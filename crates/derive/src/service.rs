@@ -1,7 +1,14 @@
 //! The attribute `portolan::service`.
+//!
+//! The names in a service are its author's to choose: no trait, method or argument may meet
+//! one of ours, but for the methods that every client has (`connect`, `connect_with`,
+//! `within`, `stub`, and two for each of the trait's). Our variables are therefore of *mixed
+//! site*, which no argument is; types and constants, which have no such thing, get names that
+//! nobody chooses; and what is Rust's is named by its whole path.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
+use syn::ext::IdentExt;
 use syn::{
     Error, FnArg, GenericArgument, Ident, ItemTrait, Pat, PathArguments, ReturnType, TraitItem,
     TraitItemFn, Type,
@@ -33,7 +40,7 @@ pub(crate) fn expand(mut item: ItemTrait) -> Result<TokenStream, Error> {
     let mut methods = Vec::new();
     for member in &mut item.items {
         match member {
-            TraitItem::Fn(function) => methods.push(method(function)?),
+            TraitItem::Fn(function) => methods.push(method(function, methods.len())?),
             other => {
                 return Err(Error::new_spanned(
                     other,
@@ -47,7 +54,7 @@ pub(crate) fn expand(mut item: ItemTrait) -> Result<TokenStream, Error> {
     Ok(quote! { #item #service #client })
 }
 
-fn method(function: &mut TraitItemFn) -> Result<Method, Error> {
+fn method(function: &mut TraitItemFn, index: usize) -> Result<Method, Error> {
     let signature = &function.sig;
     if !signature.generics.params.is_empty() {
         return Err(Error::new_spanned(
@@ -80,7 +87,7 @@ fn method(function: &mut TraitItemFn) -> Result<Method, Error> {
     };
     let mut found = Method {
         name: signature.ident.clone(),
-        constant: format_ident!("{}", signature.ident.to_string().to_uppercase()),
+        constant: format_ident!("METHOD_{index}"),
         docs: Vec::new(),
         arguments,
         fallible: fallible(&result),
@@ -118,12 +125,16 @@ fn method(function: &mut TraitItemFn) -> Result<Method, Error> {
         // Runtimes move tasks between threads, and `async fn` would not promise that they may.
         let result = &found.result;
         function.sig.asyncness = None;
-        function.sig.output =
-            syn::parse_quote!(-> impl ::core::future::Future<Output = #result> + Send);
+        function.sig.output = syn::parse_quote!(-> impl ::core::future::Future<Output = #result> + ::core::marker::Send);
     }
     let docs = function.attrs.iter().filter(|a| a.path().is_ident("doc"));
     found.docs = docs.cloned().collect();
     Ok(found)
+}
+
+/// A variable of ours.
+fn ours(name: &str) -> Ident {
+    Ident::new(name, Span::mixed_site())
 }
 
 /// The two types of a `Result`.
@@ -146,11 +157,13 @@ fn fallible(ty: &Type) -> Option<(Type, Type)> {
 fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
     let krate = quote!(::portolan::rpc);
     let (name, visibility) = (&item.ident, &item.vis);
-    let text = name.to_string();
-    let service = format_ident!("{name}Service");
-    let table = format_ident!("{name}Methods");
+    let text = name.unraw().to_string();
+    let service = format_ident!("{}Service", name);
+    let table = format_ident!("{}Methods", name);
+    let served = format_ident!("__Served");
+    let (method, call, result) = (ours("method"), ours("call"), ours("result"));
     let constants = methods.iter().map(|m| {
-        let (constant, text, result) = (&m.constant, m.name.to_string(), &m.result);
+        let (constant, text, result) = (&m.constant, m.name.unraw().to_string(), &m.result);
         let types = m.arguments.iter().map(|(_, ty)| ty);
         let types_again = m.arguments.iter().map(|(_, ty)| ty);
         let (one_way, best_effort, unchecked) = (m.one_way, m.best_effort, m.unchecked);
@@ -170,34 +183,40 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
             .unchecked(#unchecked);
         }
     });
+    // Not as a method of what is served, which may have others of that name.
+    let run = |m: &Method| {
+        let (function, names) = (&m.name, m.arguments.iter().map(|(n, _)| n));
+        quote!(<#served as #name>::#function(&self.0, #(#names),*))
+    };
     let all = methods.iter().map(|m| &m.constant);
     let arms = methods.iter().map(|m| {
-        let (constant, name) = (&m.constant, &m.name);
+        let constant = &m.constant;
         let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
         let types = m.arguments.iter().map(|(_, t)| t);
-        let result = quote!(self.0.#name(#(#names),*));
-        let result = if m.asynchronous {
-            quote!(#krate::wait_for(#result)?)
+        let run = run(m);
+        let run = if m.asynchronous {
+            quote!(#krate::wait_for(#run)?)
         } else {
-            result
+            run
         };
         quote! {
-            if method == #table::#constant.id() {
-                let (#(#names,)*): (#(#types,)*) = call.arguments()?;
-                return call.returns(&#result);
+            if #method == #table::#constant.id() {
+                let (#(#names,)*): (#(#types,)*) = #call.arguments()?;
+                return #call.returns(&#run);
             }
         }
     });
     let asynchronous = methods.iter().filter(|m| m.asynchronous).map(|m| {
-        let (constant, name) = (&m.constant, &m.name);
+        let constant = &m.constant;
         let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
         let types = m.arguments.iter().map(|(_, t)| t);
+        let run = run(m);
         quote! {
-            if method == #table::#constant.id() {
-                return Ok(::std::boxed::Box::pin(async move {
-                    let (#(#names,)*): (#(#types,)*) = call.arguments()?;
-                    let result = self.0.#name(#(#names),*).await;
-                    call.returns(&result)
+            if #method == #table::#constant.id() {
+                return ::core::result::Result::Ok(::std::boxed::Box::pin(async move {
+                    let (#(#names,)*): (#(#types,)*) = #call.arguments()?;
+                    let #result = #run.await;
+                    #call.returns(&#result)
                 }));
             }
         }
@@ -221,31 +240,34 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
 
         #[doc = #about]
         #[derive(Clone, Debug, Default)]
-        #visibility struct #service<T>(pub T);
+        #visibility struct #service<#served>(pub #served);
 
-        impl<T: #name + Send + Sync + 'static> #krate::Service for #service<T> {
+        impl<#served> #krate::Service for #service<#served>
+        where
+            #served: #name + ::core::marker::Send + ::core::marker::Sync + 'static,
+        {
             const NAME: &'static str = #text;
             const METHODS: &'static [#krate::Method] = #table::ALL;
 
             #[allow(clippy::let_unit_value)]
             fn dispatch(
                 &self,
-                method: u32,
-                call: &mut #krate::Dispatch<'_>,
+                #method: u32,
+                #call: &mut #krate::Dispatch<'_>,
             ) -> ::core::result::Result<(), #krate::NotDispatched> {
                 #(#arms)*
-                Err(#krate::NotDispatched::UnknownMethod)
+                ::core::result::Result::Err(#krate::NotDispatched::UnknownMethod)
             }
 
             #[allow(clippy::let_unit_value)]
             fn dispatch_async(
                 self: ::std::sync::Arc<Self>,
-                method: u32,
-                call: #krate::OwnedCall,
+                #method: u32,
+                #call: #krate::OwnedCall,
             ) -> ::core::result::Result<#krate::MethodFuture, #krate::OwnedCall> {
                 #(#asynchronous)*
-                let _ = method;
-                Err(call)
+                let _ = #method;
+                ::core::result::Result::Err(#call)
             }
         }
     }
@@ -254,9 +276,9 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
 fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
     let krate = quote!(::portolan::rpc);
     let (name, visibility) = (&item.ident, &item.vis);
-    let text = name.to_string();
-    let client = format_ident!("{name}Client");
-    let table = format_ident!("{name}Methods");
+    let text = name.unraw().to_string();
+    let client = format_ident!("{}Client", name);
+    let table = format_ident!("{}Methods", name);
     let functions = methods.iter().map(|m| {
         let (constant, name, docs) = (&m.constant, &m.name, &m.docs);
         let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
@@ -281,7 +303,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 quote!(self.stub.call(&#table::#constant, &(#(&#names,)*))),
             )
         };
-        let start = format_ident!("start_{name}");
+        let start = format_ident!("start_{}", name);
         let types_again = m.arguments.iter().map(|(_, t)| t);
         let about = format!("Begins [`Self::{name}`], to wait for its result later.");
         let begin = (!m.one_way).then(|| {
@@ -295,7 +317,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 }
             }
         });
-        let awaited = format_ident!("{name}_async");
+        let awaited = format_ident!("{}_async", name);
         let types_again = m.arguments.iter().map(|(_, t)| t);
         let about = format!("As [`Self::{name}`], to be awaited.");
         let (future, wait) = match &m.fallible {
@@ -303,7 +325,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 quote! {
                     impl ::core::future::Future<
                         Output = ::core::result::Result<#fine, #krate::CallError<#failed>>,
-                    > + Send + use<>
+                    > + ::core::marker::Send + use<>
                 },
                 quote! {
                     let awaited: #krate::Awaited<#result> = awaited;
@@ -337,7 +359,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
             #visibility fn connect(
                 domain: &::portolan::Domain,
                 name: &str,
-                deadline: impl Into<::portolan::Deadline>,
+                deadline: impl ::core::convert::Into<::portolan::Deadline>,
             ) -> ::core::result::Result<Self, #krate::ConnectError> {
                 Self::connect_with(domain, name, &#krate::ClientOptions::default(), deadline)
             }
@@ -347,11 +369,11 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 domain: &::portolan::Domain,
                 name: &str,
                 options: &#krate::ClientOptions,
-                deadline: impl Into<::portolan::Deadline>,
+                deadline: impl ::core::convert::Into<::portolan::Deadline>,
             ) -> ::core::result::Result<Self, #krate::ConnectError> {
                 let stub =
                     #krate::Stub::connect(domain, name, #text, #table::ALL, options, deadline.into())?;
-                Ok(Self { stub })
+                ::core::result::Result::Ok(Self { stub })
             }
 
             /// The same connection, with another time limit for each call.

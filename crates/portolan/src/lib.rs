@@ -214,7 +214,9 @@ pub use portolan_derive::Handover;
 /// traits and [`rpc::Schema`].
 ///
 /// A method may be `async`, which only its server sees: clients have each method to block
-/// (`method`), to begin (`start_method`) and to await (`method_async`).
+/// (`method`), to begin (`start_method`) and to await (`method_async`). No method may be called
+/// as one of these of another, or `connect`, `connect_with`, `within` or `stub`, which are the
+/// client's own.
 ///
 /// ```
 /// #[portolan::service]

@@ -1,5 +1,6 @@
 //! Services and their clients, in threads and in processes.
 
+mod attribute;
 mod awaited;
 mod calls;
 mod deaths;
