@@ -104,7 +104,7 @@ impl Flags {
     pub const ONE_WAY: Self = Self(2);
     /// What is lost stays lost.
     pub const BEST_EFFORT: Self = Self(4);
-    /// The checksum is that of the header alone.
+    /// The checksum is that of the header alone, and of where a piece lies.
     pub const UNCHECKED: Self = Self(8);
 
     /// Both.

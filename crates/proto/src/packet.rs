@@ -195,12 +195,15 @@ fn checksum(
     place: &[u8],
     sum: u64,
 ) -> u32 {
-    let unchecked = header.flags.has(Flags::UNCHECKED);
-    let sum = if unchecked { 0 } else { sum };
+    let sum = if header.flags.has(Flags::UNCHECKED) {
+        0
+    } else {
+        sum
+    };
     let [w0, w1] = header.pack(0);
     let sum = match word(place, 0) {
-        Some(place) if !unchecked => sum::with(sum, [w0, w1, len as u64, place]),
-        _ => sum::with(sum, [w0, w1, len as u64]),
+        Some(place) => sum::with(sum, [w0, w1, len as u64, place]),
+        None => sum::with(sum, [w0, w1, len as u64]),
     };
     sum::finish(position, sum) ^ key.of(&header, number)
 }
