@@ -72,12 +72,17 @@ pub(crate) enum CarrierName {
 
 /// Measure messages between processes on this machine, beside its limit.
 ///
-/// Separate processes, pinned to two CPUs if there are two. The limit (for
-/// `latency` one cache line from core to core, for `wake` a bare futex
-/// ping-pong, for `throughput` and `fanin` a bare ring in shared memory) is
-/// measured in slices between the slices of the other rows; the ratio of a row
-/// is the median over its slices of its median to that of the limit's
-/// neighbouring slices.
+/// Separate processes, pinned to two CPUs if there are two. The limit is measured
+/// in slices between the slices of the other rows; the ratio of a row is the
+/// median over its slices of its median to that of the limit's neighbouring
+/// slices.
+///
+/// The limit is one cache line from core to core for `latency`, `signal` and calls
+/// that poll (`rpc`); a bare futex ping-pong for `wake` and calls that sleep; a
+/// bare ring in shared memory for `throughput`, `fanin` and streams (`channel`,
+/// `watched`), where single messages have the line; a process that has joined
+/// nothing for `memory`. `structures` has none: its ways stand side by side, and
+/// handing over is held against a null message.
 ///
 /// p50 is the median over batches of 16 rounds where a round takes less than
 /// 2 us, over single rounds otherwise; p99, p99.9 and max are always over single
