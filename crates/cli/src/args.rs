@@ -126,6 +126,8 @@ pub(crate) enum BenchKind {
     Signal,
     /// Streams over channels: to a bare ring, to memcpy, to many readers
     Channel,
+    /// Samples by topic: latency, and what many, idle and stopped subscribers cost a publisher
+    Pubsub,
     /// What messages cost while `portolan top` looks at their domain, and while it is traced
     Watched,
     /// What stays resident in a process that has joined a domain and does nothing

@@ -189,6 +189,39 @@ fn signals_by_delivery_and_beside_others() {
 }
 
 #[test]
+fn topics_by_size_and_by_who_subscribes() {
+    let lines = rows("pubsub", "48 B");
+    lines.iter().for_each(check);
+    let own = |word: &str| {
+        let is_own = |row: &&Value| row["system"] == "topic";
+        let named = |row: &&Value| row["case"].as_str().unwrap().contains(word);
+        lines.iter().filter(is_own).filter(named).count()
+    };
+    assert!(own("message") >= 3, "{lines:?}");
+    // With one CPU there is nothing to say of subscribers beside a publisher.
+    if own("1 subscriber") > 0 {
+        let beside = [
+            "2 subscribers",
+            "8 subscribers",
+            "beside one",
+            "beside a stopped",
+        ];
+        for word in beside {
+            assert_eq!(own(word), 1, "{word} in {lines:?}");
+        }
+        let budgets = budgets("pubsub", "subscriber");
+        let flat: Vec<_> = budgets
+            .iter()
+            .map(|one| (&one["must"], &one["rows"]))
+            .collect();
+        assert_eq!(flat, [(&1.1.into(), &6.into()), (&1.1.into(), &6.into())]);
+    }
+    let long = rows("pubsub", "untouched");
+    long.iter().for_each(check);
+    assert!(long.iter().any(|row| row["bytes"] == 1 << 20), "{long:?}");
+}
+
+#[test]
 fn memory_of_idle_processes() {
     let rows = rows("memory", "idle member");
     rows.iter().for_each(check);
@@ -331,6 +364,7 @@ fn peers_have_rows() {
         "futex ping-pong, one CPU",
         &["iceoryx2"],
     );
+    covers("pubsub", "iceoryx2", "cache line", &["iceoryx2"]);
 }
 
 #[test]

@@ -77,6 +77,8 @@ pub enum System {
     },
     /// Messages through channels.
     Channel,
+    /// Samples by topic, over channels.
+    Topic,
     /// Publish and subscribe; for blocking with an event.
     #[cfg(feature = "peers")]
     Iceoryx,
@@ -159,6 +161,10 @@ pub enum Shape {
     IdleClients,
     /// Over a channel of units of a line, with signals as said.
     Signalled(Signal),
+    /// Beside one more subscriber, which reads nothing.
+    BesideIdle,
+    /// Beside one more subscriber, whose process is stopped.
+    BesideStopped,
     /// No message: a process that does nothing, or one that has joined a domain and
     /// does nothing.
     Idle,
@@ -313,6 +319,7 @@ impl Case {
             System::Portolan | System::Request | System::Signal | System::Call => "portolan",
             System::Marshal { .. } => "marshalling",
             System::Channel => "channel",
+            System::Topic => "topic",
             #[cfg(feature = "peers")]
             System::Iceoryx | System::IceoryxCall => "iceoryx2",
             #[cfg(feature = "peers")]
@@ -390,6 +397,8 @@ impl Case {
                     Shape::Answered => "answered",
                     Shape::IdleClients => "1,000 clients",
                     Shape::Signalled(signal) => signal.name(),
+                    Shape::BesideIdle => "beside one that does not read",
+                    Shape::BesideStopped => "beside a stopped one",
                 }
                 .to_owned(),
             ),
@@ -408,8 +417,14 @@ impl Case {
                 .to_owned(),
             ),
             Pattern::Stream => parts.push("stream".to_owned()),
-            Pattern::Multicast { readers: 1 } => parts.push("1 reader".to_owned()),
-            Pattern::Multicast { readers } => parts.push(format!("{readers} readers")),
+            Pattern::Multicast { readers } => {
+                let who = match self.system {
+                    System::Channel => "reader",
+                    _ => "subscriber",
+                };
+                let more = if readers == 1 { "" } else { "s" };
+                parts.push(format!("{readers} {who}{more}"));
+            }
             Pattern::FanIn { senders: 1 } => parts.push("1 sender".to_owned()),
             Pattern::FanIn { senders } => parts.push(format!("{senders} senders")),
         }

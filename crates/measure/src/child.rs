@@ -293,6 +293,21 @@ impl Child {
         Ok(())
     }
 
+    /// Stops it, wherever it is, until it may [go on](Self::go_on).
+    pub fn stop(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on, if it was stopped.
+    pub fn go_on(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        rustix::process::kill_process(Pid::from_child(&self.process), signal)
+            .map_err(MeasureError::system("stopping a process of this run"))
+    }
+
     /// Tells the child to leave and waits until it has.
     pub fn dismiss(mut self) -> Result<()> {
         self.expected.store(true, Ordering::Relaxed);

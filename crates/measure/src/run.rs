@@ -134,6 +134,8 @@ struct Typed<E> {
     case: Case,
     end: E,
     peers: Vec<Child>,
+    /// One that takes no part.
+    bystander: Option<Child>,
     /// Time of a round or of a message, from the last slice.
     pace: Duration,
 }
@@ -152,8 +154,7 @@ impl<E: Endpoint> Typed<E> {
             case.system_name(),
             case.name()
         );
-        let mut peers = Vec::new();
-        for seat in 0..seats {
+        let start = |seat| {
             let cpu = match case.placement {
                 Placement::OneCpu => cpus.ours,
                 Placement::TwoCpus => cpus.peer(seat),
@@ -163,14 +164,23 @@ impl<E: Endpoint> Typed<E> {
                 seat,
                 cpu,
             };
-            peers.push(Child::start_row(&role, brief, &borrowed)?);
-        }
+            Child::start_row(&role, brief, &borrowed)
+        };
+        let mut peers = (0..seats).map(start).collect::<Result<Vec<_>>>()?;
+        let has_bystander = matches!(case.shape, Shape::BesideIdle | Shape::BesideStopped);
+        let mut bystander = has_bystander.then(|| start(seats)).transpose()?;
         // Our copies go, so that a dead peer ends the pipe.
         drop(borrowed);
         drop(descriptors);
-        for peer in &mut peers {
+        for peer in peers.iter_mut().chain(&mut bystander) {
             let Answer { .. } = peer.expect()?;
             peer.watch()?;
+        }
+        if let Some(bystander) = bystander
+            .as_ref()
+            .filter(|_| case.shape == Shape::BesideStopped)
+        {
+            bystander.stop()?;
         }
         let mut end = end;
         end.meet(case)?;
@@ -178,6 +188,7 @@ impl<E: Endpoint> Typed<E> {
             case: case.clone(),
             end,
             peers,
+            bystander,
             pace: Duration::ZERO,
         };
         run.calibrate()?;
@@ -345,8 +356,17 @@ impl<E: Endpoint> Run for Typed<E> {
 
     fn finish(self: Box<Self>) -> Result<()> {
         // Our end goes last: a peer may still say goodbye to it.
-        let Self { end, peers, .. } = *self;
-        peers.into_iter().try_for_each(Child::dismiss)?;
+        let Self {
+            end,
+            peers,
+            bystander,
+            ..
+        } = *self;
+        if let Some(bystander) = &bystander {
+            bystander.go_on()?;
+        }
+        let all = peers.into_iter().chain(bystander);
+        all.into_iter().try_for_each(Child::dismiss)?;
         drop(end);
         Ok(())
     }

@@ -6,6 +6,7 @@
 //! | `channel` | which rows `bench channel` has |
 //! | `plan` | which rows there are |
 //! | `resident` | `bench memory`: idle processes |
+//! | `pubsub` | which rows `bench pubsub` has |
 //! | `report` | table and JSON |
 //! | `rpc` | which rows `bench rpc` has |
 //! | `signal` | `bench signal`: its rows, and what is left out |
@@ -16,6 +17,7 @@
 mod budget;
 mod channel;
 mod plan;
+mod pubsub;
 mod report;
 mod resident;
 mod rpc;
@@ -82,7 +84,7 @@ fn effort(args: &BenchArgs) -> Effort {
         | BenchKind::Memory
         | BenchKind::Watched
         | BenchKind::Structures => 1,
-        BenchKind::Wake | BenchKind::Rpc => 2,
+        BenchKind::Wake | BenchKind::Rpc | BenchKind::Pubsub => 2,
         BenchKind::Fanin => 10,
     };
     let (slices, slice, limit_slice) = if args.quick { (5, 5, 1) } else { (10, 30, 5) };

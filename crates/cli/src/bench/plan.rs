@@ -131,6 +131,7 @@ pub(crate) fn plan(kind: BenchKind, quick: bool, cpus: &Cpus) -> Vec<Group> {
         BenchKind::Wake => wake(cpus),
         BenchKind::Signal => signal::plan(),
         BenchKind::Channel => super::channel::plan(cpus),
+        BenchKind::Pubsub => super::pubsub::plan(cpus),
         BenchKind::Watched => watched(),
         BenchKind::Memory => resident(),
         BenchKind::Rpc => super::rpc::plan(cpus),
@@ -189,9 +190,10 @@ pub(crate) fn filter(groups: Vec<Group>, word: &str) -> Vec<Group> {
 /// About how much memory a row needs at once.
 pub(crate) fn memory(case: &Case) -> u64 {
     match (case.system, case.temper) {
-        (System::Portolan | System::Request | System::Channel | System::Call, _) => {
-            portolan_measure::extents(case)
-        }
+        (
+            System::Portolan | System::Request | System::Channel | System::Topic | System::Call,
+            _,
+        ) => portolan_measure::extents(case),
         (_, Temper::Cold) => COLD_ROW,
         (System::Ring, _) => 9 * case.bytes,
         // A buffer and a private copy each way.
@@ -643,6 +645,7 @@ mod tests {
             .chain(&throughput(&STREAM_SIZES))
             .chain(&fanin())
             .chain(&super::super::channel::plan(&Cpus::choose()))
+            .chain(&super::super::pubsub::plan(&Cpus::choose()))
         {
             for (index, entry) in group.rows.iter().enumerate() {
                 assert!(

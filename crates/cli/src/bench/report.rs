@@ -209,6 +209,7 @@ fn mark(yardstick: &Case) -> &'static str {
         System::Channel => "r",
         System::Call => "a",
         System::Marshal { .. } => "o",
+        _ if matches!(yardstick.pattern, Pattern::Multicast { .. }) => "t",
         _ => "s",
     }
 }
@@ -226,6 +227,7 @@ fn legend(measured: &[Measured]) -> String {
         ("p", "the signal alone, polled"),
         ("r", "the same with one reader"),
         ("s", "the same with one sender"),
+        ("t", "the same with one subscriber"),
         ("u", "the same while nobody watches"),
     ];
     let used: Vec<&str> = measured

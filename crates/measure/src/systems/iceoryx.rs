@@ -1,7 +1,9 @@
-//! iceoryx2: a publisher and a subscriber each way; for blocking an event, too. Its
-//! requests and responses are in [`call`].
+//! iceoryx2: a publisher and a subscriber each way, or one publisher and many subscribers;
+//! for blocking an event, too. Its requests and responses are in [`call`].
 //!
-//! The payload is written in the loaned sample and read in the received one.
+//! The payload is written in the loaned sample and read in the received one. Each way a full
+//! queue makes the publisher wait, as the other systems do; to many the oldest sample gives
+//! way, and a subscriber sees by the first word which one it has.
 
 use std::fmt::Debug;
 use std::hint::black_box;
@@ -18,7 +20,7 @@ use iceoryx2::prelude::*;
 use super::Endpoint;
 use super::memory::Spin;
 use super::portolan::parent;
-use crate::case::{Case, Mode, Payload};
+use crate::case::{Case, Mode, Pattern, Payload};
 use crate::error::{MeasureError, Result};
 
 pub(crate) use call::IceoryxCall;
@@ -35,6 +37,9 @@ pub(crate) struct Iceoryx {
     event: Option<Event>,
     words: usize,
     count: u64,
+    /// The last sample read, and the one to be read, counted from 1.
+    read: u64,
+    due: u64,
     spin: Spin,
     /// Last: the ports go before the node they belong to.
     _node: Node<Service>,
@@ -48,25 +53,33 @@ enum Ports {
 
 /// The two ends of one process.
 struct Pair<T: Debug + ZeroCopySend + 'static> {
-    publisher: Publisher<Service, [T], ()>,
-    subscriber: Subscriber<Service, [T], ()>,
+    publisher: Option<Publisher<Service, [T], ()>>,
+    subscriber: Option<Subscriber<Service, [T], ()>>,
 }
 
 impl Iceoryx {
     /// `coordinator` is the process that both sides know; `ours` and `theirs` name the directions.
     fn new(case: &Case, coordinator: u32, ours: &str, theirs: &str) -> Result<Self> {
+        let coordinates = coordinator == std::process::id();
+        let (publishes, subscribes) = match case.pattern {
+            Pattern::Multicast { .. } => (coordinates, !coordinates),
+            _ => (true, true),
+        };
         let node = node()?;
         let words = usize::try_from(case.bytes).expect("64-bit only") / size_of::<u64>();
         let [ours, theirs] = [ours, theirs].map(|way| name(case, coordinator, way));
+        let (to, from) = (publishes.then_some(&*ours), subscribes.then_some(&*theirs));
         let ports = match case.payload {
-            Payload::Touched => Ports::Touched(Pair::new(&node, &ours, &theirs, words)?),
-            Payload::Untouched => Ports::Untouched(Pair::new(&node, &ours, &theirs, words)?),
+            Payload::Touched => Ports::Touched(Pair::new(case, &node, to, from, words)?),
+            Payload::Untouched => Ports::Untouched(Pair::new(case, &node, to, from, words)?),
         };
         Ok(Self {
             ports,
             event: event(case, &node, &ours, &theirs)?,
             words,
             count: 0,
+            read: 0,
+            due: 0,
             spin: Spin::new(case),
             _node: node,
         })
@@ -74,36 +87,53 @@ impl Iceoryx {
 }
 
 impl<T: Debug + ZeroCopySend + 'static> Pair<T> {
-    fn new(node: &Node<Service>, ours: &str, theirs: &str, words: usize) -> Result<Self> {
+    fn new(
+        case: &Case,
+        node: &Node<Service>,
+        to: Option<&str>,
+        from: Option<&str>,
+        words: usize,
+    ) -> Result<Self> {
+        let (subscribers, overflows) = match case.pattern {
+            // And one that takes no part.
+            Pattern::Multicast { readers } => (readers as usize + 1, true),
+            _ => (1, false),
+        };
         let service = |name: &str| {
             node.service_builder(&service_name(name)?)
                 .publish_subscribe::<[T]>()
                 .max_publishers(1)
-                .max_subscribers(1)
+                .max_subscribers(subscribers)
                 .subscriber_max_buffer_size(DEPTH)
-                // A full queue makes the publisher wait, as the other systems do.
-                .enable_safe_overflow(false)
+                .enable_safe_overflow(overflows)
                 .open_or_create()
                 .map_err(refused)
         };
-        let publisher = service(ours)?
-            .publisher_builder()
-            .initial_max_slice_len(words)
-            .create()
-            .map_err(refused)?;
-        let subscriber = service(theirs)?
-            .subscriber_builder()
-            .create()
-            .map_err(refused)?;
+        let publisher = |name: &str| {
+            service(name)?
+                .publisher_builder()
+                .initial_max_slice_len(words)
+                .create()
+                .map_err(refused)
+        };
+        let subscriber = |name: &str| {
+            service(name)?
+                .subscriber_builder()
+                .create()
+                .map_err(refused)
+        };
         Ok(Self {
-            publisher,
-            subscriber,
+            publisher: to.map(publisher).transpose()?,
+            subscriber: from.map(subscriber).transpose()?,
         })
     }
 
     #[inline(always)]
     fn send(&self, words: usize, word: impl FnMut(usize) -> T) -> Result<()> {
-        let sample = self.publisher.loan_slice_uninit(words).map_err(refused)?;
+        let Some(publisher) = &self.publisher else {
+            return Ok(());
+        };
+        let sample = publisher.loan_slice_uninit(words).map_err(refused)?;
         sample.write_from_fn(word).send().map_err(refused)?;
         Ok(())
     }
@@ -111,7 +141,10 @@ impl<T: Debug + ZeroCopySend + 'static> Pair<T> {
     /// Waits for a sample and lets `read` have it.
     #[inline(always)]
     fn receive(&self, spin: Spin, event: Option<&Event>, read: impl FnOnce(&[T])) -> Result<()> {
-        let sample = wait(spin, event, || self.subscriber.receive().map_err(refused))?;
+        let Some(subscriber) = &self.subscriber else {
+            return Ok(());
+        };
+        let sample = wait(spin, event, || subscriber.receive().map_err(refused))?;
         read(&sample);
         Ok(())
     }
@@ -128,7 +161,8 @@ fn node() -> Result<Node<Service>> {
 
 /// What both sides of a row call one of its services.
 fn name(case: &Case, coordinator: u32, part: &str) -> String {
-    let row = format!("{} {} {:?}", case.name(), case.bytes, case.payload);
+    let unit = case.unit().name();
+    let row = format!("{} {} {:?} {unit}", case.name(), case.bytes, case.payload);
     let mode = case.mode.name();
     format!("portolan-bench/{coordinator}/{row}/{mode}/{part}")
 }
@@ -238,17 +272,25 @@ impl Endpoint for Iceoryx {
     #[inline(always)]
     fn receive(&mut self) -> Result<()> {
         let event = self.event.as_ref();
-        match &self.ports {
-            Ports::Touched(pair) => pair.receive(self.spin, event, |words| {
-                black_box(
-                    words
-                        .iter()
-                        .fold(0_u64, |sum, word| sum.wrapping_add(*word)),
-                );
-            }),
-            Ports::Untouched(pair) => pair.receive(self.spin, event, |words| {
-                black_box(words.as_ptr());
-            }),
+        self.due += 1;
+        // To many, several may have gone by.
+        while self.read < self.due {
+            let mut read = self.read + 1;
+            match &self.ports {
+                Ports::Touched(pair) => pair.receive(self.spin, event, |words| {
+                    black_box(
+                        words
+                            .iter()
+                            .fold(0_u64, |sum, word| sum.wrapping_add(*word)),
+                    );
+                    read = words.first().copied().unwrap_or(read);
+                })?,
+                Ports::Untouched(pair) => pair.receive(self.spin, event, |words| {
+                    black_box(words.as_ptr());
+                })?,
+            }
+            self.read = read;
         }
+        Ok(())
     }
 }

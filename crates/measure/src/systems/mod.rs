@@ -29,6 +29,7 @@ mod stream;
 mod sysv;
 #[cfg(feature = "peers")]
 mod tonic;
+mod topic;
 
 use std::os::fd::OwnedFd;
 
@@ -54,6 +55,7 @@ pub(crate) use socket::Socket;
 pub(crate) use sysv::SystemV;
 #[cfg(feature = "peers")]
 pub(crate) use tonic::Tonic;
+pub(crate) use topic::Topic;
 
 use crate::case::Case;
 use crate::error::Result;
@@ -122,6 +124,7 @@ macro_rules! with_endpoint {
             System::Call => with!(s::Call),
             System::Marshal { .. } => with!(s::Marshal),
             System::Channel => with!(s::Channel),
+            System::Topic => with!(s::Topic),
             #[cfg(feature = "peers")]
             System::Iceoryx => with!(s::Iceoryx),
             #[cfg(feature = "peers")]

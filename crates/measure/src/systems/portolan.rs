@@ -125,6 +125,9 @@ pub fn extents(case: &Case) -> u64 {
         return super::call::channels(case);
     }
     let one = case.bytes.next_power_of_two();
+    if case.system == System::Topic {
+        return one * super::topic::KEPT;
+    }
     let under_way = match (case.pattern, case.temper) {
         (Pattern::Stream | Pattern::FanIn { .. } | Pattern::Multicast { .. }, _) => {
             QUEUE_LARGE as u64 + 4
