@@ -78,11 +78,11 @@ pub(crate) enum CarrierName {
 /// slices.
 ///
 /// The limit is one cache line from core to core for `latency`, `signal` and calls
-/// that poll (`rpc`); a bare futex ping-pong for `wake` and calls that sleep; a
-/// bare ring in shared memory for `throughput`, `fanin` and streams (`channel`,
-/// `watched`), where single messages have the line; a process that has joined
-/// nothing for `memory`. `structures` has none: its ways stand side by side, and
-/// handing over is held against a null message.
+/// that poll (`rpc`); a bare futex ping-pong for `wake`, and for calls and samples
+/// (`pubsub`) that sleep; a bare ring in shared memory for `throughput`, `fanin`
+/// and streams (`channel`, `pubsub`, `watched`), where single messages have the
+/// line; a process that has joined nothing for `memory`. `structures` has none:
+/// its ways stand side by side, and handing over is held against a null message.
 ///
 /// p50 is the median over batches of 16 rounds where a round takes less than
 /// 2 us, over single rounds otherwise; p99, p99.9 and max are always over single
