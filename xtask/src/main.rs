@@ -88,6 +88,9 @@ struct TortureArgs {
     /// Switch one rule of the recovery off; the audit is to notice
     #[arg(long, value_name = "RULE", value_parser = PossibleValuesParser::new(portolan::sabotage::RULES))]
     sabotage: Option<String>,
+    /// Workers have this fault now and then; they, or others, are to notice
+    #[arg(long, value_name = "FAULT", value_parser = PossibleValuesParser::new(torture::worker::PLANTS))]
+    plant: Option<String>,
     /// Workers
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(5..=30))]
     processes: u8,
@@ -111,6 +114,8 @@ struct WorkerArgs {
     seed: u64,
     #[arg(long)]
     sabotage: Option<String>,
+    #[arg(long)]
+    plant: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -137,6 +142,7 @@ fn main() -> ExitCode {
             domain: &args.domain,
             seed: args.seed,
             sabotage: args.sabotage.as_deref(),
+            plant: args.plant.as_deref(),
         }),
         Task::Stage(args) => stage(&args),
         Task::StageActor {
@@ -160,6 +166,7 @@ fn torture(args: TortureArgs) -> ExitCode {
         seed: args.seed.unwrap_or(clock.as_secs()),
         processes: usize::from(args.processes),
         sabotage: args.sabotage,
+        plant: args.plant,
         marks: args.mark,
         until_found: args.until_found,
     });

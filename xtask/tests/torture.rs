@@ -24,7 +24,14 @@ fn nothing_is_lost_in_a_short_run() {
         assert_eq!(report[zero], 0, "{zero}: {}\n{said}", report["findings"]);
     }
     assert!(report["kills"].as_u64() > Some(0), "{report}");
-    for some in ["messages", "samples"] {
+    let counts = [
+        "shared_calls",
+        "awaited_calls",
+        "presented_calls",
+        "streamed",
+        "upcalls",
+    ];
+    for some in ["messages", "samples"].into_iter().chain(counts) {
         assert!(report[some].as_u64() > Some(0), "{some}: {report}");
     }
     // Written, and read; answered.
@@ -32,6 +39,8 @@ fn nothing_is_lost_in_a_short_run() {
         ("channel_messages", 0),
         ("channel_messages", 1),
         ("calls", 0),
+        ("frames", 0),
+        ("frames", 1),
     ] {
         let count = report[what][which].as_u64();
         assert!(count > Some(0), "{what}: {report}");

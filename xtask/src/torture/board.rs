@@ -22,7 +22,10 @@ const HELD: usize = 512;
 const CALLS: usize = HELD + 2 * MAX_HELD;
 /// Calls whose runs are known: the latest of each worker.
 const KNOWN: usize = 256;
-const SLOT_WORDS: usize = CALLS + KNOWN;
+const CUTS: usize = CALLS + KNOWN;
+/// Streams of which it is known that they were cut short: far more than one channel holds.
+const CUT: usize = 64;
+const SLOT_WORDS: usize = CUTS + CUT;
 /// Numbers of calls are within these bits. In a call's word they stand above the byte that counts.
 pub(crate) const NUMBERS: u64 = u64::MAX >> 8;
 
@@ -99,6 +102,30 @@ pub(crate) enum Entry {
     Ran,
     /// Servers that moved away.
     Moved,
+    /// Of the calls that were answered: those of clients that share channels.
+    Shared,
+    /// Those of clients that were let in over a channel.
+    Presented,
+    /// Those that were awaited.
+    Awaited,
+    /// Clients that were given channels of their own.
+    Promoted,
+    /// Streams begun.
+    Streams,
+    /// Bytes read of streams.
+    Drunk,
+    /// Frames put.
+    Put,
+    /// Looks at frames.
+    Looked,
+    /// Where its bell is, and the tag of that: see [`super::worker::bells`].
+    Bell,
+    /// How often that was about to be rung, with its tag.
+    Ringing,
+    /// How often it was rung and reached somebody, with its tag.
+    Rung,
+    /// Signals that have interrupted it.
+    Heard,
 }
 
 /// The board.
@@ -192,9 +219,26 @@ impl Board {
         run.is_ok_and(|before| before & 0xff > 0)
     }
 
-    /// How often a worker's call has run.
-    pub(crate) fn has_run(&self, worker: usize, number: u64) -> u64 {
-        self.known(worker, number).load(Ordering::SeqCst) & 0xff
+    /// How often a worker's call has run; `None` of one that is too long ago to be known.
+    pub(crate) fn has_run(&self, worker: usize, number: u64) -> Option<u64> {
+        let word = self.known(worker, number).load(Ordering::SeqCst);
+        (word >> 8 == number).then_some(word & 0xff)
+    }
+
+    fn cuts(&self, who: u64) -> &AtomicU64 {
+        let [worker, number, ..] = who.to_le_bytes().map(usize::from);
+        let at = HEAD_WORDS + worker % MAX_WORKERS * SLOT_WORDS + CUTS + number % CUT;
+        self.window.word(at)
+    }
+
+    /// A stream ends before its length: `who` names its worker, and its number there.
+    pub(crate) fn cut(&self, who: u64) {
+        self.cuts(who).store(who, Ordering::SeqCst);
+    }
+
+    /// Whether its writer has said that it ends before its length.
+    pub(crate) fn is_cut(&self, who: u64) -> bool {
+        self.cuts(who).load(Ordering::SeqCst) == who
     }
 
     /// Tells a worker what is to happen at the `countdown`th time that it passes a mark.
@@ -216,12 +260,14 @@ impl Board {
     /// Makes a worker's place fit for the next process. Counters of the run stay.
     pub(crate) fn renew(&self, worker: usize) {
         use Entry::{
-            Action, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure, Letters, Mark,
-            Order, Paused, Pending, Pinged, Ports, Readers, Sends, Space, StoppedAt, Writers,
+            Action, Bell, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure, Letters,
+            Mark, Order, Paused, Pending, Pinged, Ports, Readers, Ringing, Rung, Sends, Space,
+            StoppedAt, Writers,
         };
         for entry in [
             Paused, Counted, Doing, Mark, Countdown, Action, DiedAt, StoppedAt, Order, Space,
             Extents, Sends, Ports, Pending, Readers, Writers, Letters, Corrupt, Failure, Pinged,
+            Bell, Ringing, Rung,
         ] {
             self.set(worker, entry, 0);
         }

@@ -55,6 +55,8 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) processes: usize,
     pub(crate) sabotage: Option<String>,
+    /// A fault that workers have, one of [`super::worker::PLANTS`].
+    pub(crate) plant: Option<String>,
     /// Die only at these marks; at all, if there are none.
     pub(crate) marks: Vec<String>,
     /// End with the first audit that finds something.
@@ -86,8 +88,21 @@ pub(crate) struct Report {
     pub(crate) samples: u64,
     /// Answered, and ended without an answer.
     pub(crate) calls: (u64, u64),
+    /// Of those that were answered: over channels that clients share, by clients that were let
+    /// in over a channel, and awaited.
+    pub(crate) shared_calls: u64,
+    pub(crate) presented_calls: u64,
+    pub(crate) awaited_calls: u64,
+    /// Clients that shared, and were given channels of their own.
+    pub(crate) promotions: u64,
     /// Servers that moved to another process in the middle of calls.
     pub(crate) moves: u64,
+    /// Bytes read of streams.
+    pub(crate) streamed: u64,
+    /// Frames put, and looks at them.
+    pub(crate) frames: (u64, u64),
+    /// Signals that interrupted whoever they were for.
+    pub(crate) upcalls: u64,
     /// How often each mark was passed, whether or not somebody died there.
     pub(crate) passes_by_mark: BTreeMap<&'static str, u64>,
     /// The findings in words, the first of them.
@@ -235,7 +250,14 @@ impl Coordinator {
         self.report.channel_messages = (self.sum(Entry::Written), self.sum(Entry::Read));
         self.report.samples = self.sum(Entry::Sampled);
         self.report.calls = (self.sum(Entry::Called), self.sum(Entry::Uncalled));
+        self.report.shared_calls = self.sum(Entry::Shared);
+        self.report.presented_calls = self.sum(Entry::Presented);
+        self.report.awaited_calls = self.sum(Entry::Awaited);
+        self.report.promotions = self.sum(Entry::Promoted);
         self.report.moves = self.sum(Entry::Moved);
+        self.report.streamed = self.sum(Entry::Drunk);
+        self.report.frames = (self.sum(Entry::Put), self.sum(Entry::Looked));
+        self.report.upcalls = self.sum(Entry::Heard);
         for (at, name) in MARKS.iter().enumerate() {
             let passes = (0..MAX_WORKERS)
                 .map(|w| self.board.hits(w, at).load(Ordering::Relaxed))
@@ -296,6 +318,9 @@ impl Coordinator {
         ]);
         if let Some(rule) = &self.plan.sabotage {
             command.args(["--sabotage", rule]);
+        }
+        if let Some(fault) = &self.plan.plant {
+            command.args(["--plant", fault]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command

@@ -5,16 +5,18 @@
 //! |---|---|
 //! | `coordinator` | spawns, and counts; `disturb`: kills and stops; `quiet`: all hold still, and the audit |
 //! | `kills` | which mark is to be died at next, and by whom |
-//! | `worker` | one process's random mix of operations; `messages`: on ports; `sharing`: on segments and signals; `channels`, `freight` (beside them), `topics` and `calls`: on those |
+//! | `worker` | one process's random mix of operations; `messages`: on ports; `sharing`: on segments and signals; `bells`: signals that interrupt; `channels`, `freight` (beside them), `flows` (streams of bytes), `frames` and `topics`: on those; `calls`, `awaited` |
 //! | `payload` | what stands in every extent, so that a page with two owners shows |
-//! | `stream` | what stands in every message of a channel, so that what is torn, lost or doubled shows |
+//! | `stream`, `flow`, `picture` | what stands in every message of a channel, in a stream and in a frame buffer, so that what is torn, lost or doubled shows |
 //! | `board` | memory outside the region: orders, and the workers' journals |
 //! | [`crate::audit`] | the auditor |
 
 pub(crate) mod board;
 mod coordinator;
+mod flow;
 mod kills;
 mod payload;
+mod picture;
 mod random;
 mod stream;
 pub(crate) mod worker;

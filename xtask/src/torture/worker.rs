@@ -1,7 +1,11 @@
 //! A worker: one process that does a random mix of everything, until it is killed.
 
+mod awaited;
+pub(super) mod bells;
 mod calls;
 mod channels;
+mod flows;
+mod frames;
 mod freight;
 mod messages;
 mod sharing;
@@ -11,8 +15,11 @@ use super::board::{Board, Entry, MAX_HELD, Word, enlist};
 use super::payload;
 use super::random::Random;
 use super::{Doing, MEMORY_LIMIT, SIZE};
+use bells::Bell;
 use calls::Calls;
 use channels::Channels;
+use flows::Flows;
+use frames::Frames;
 use freight::Freight;
 use portolan::{
     Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, RawExtent,
@@ -90,7 +97,20 @@ pub(crate) struct Task<'a> {
     pub(crate) domain: &'a str,
     pub(crate) seed: u64,
     pub(crate) sabotage: Option<&'a str>,
+    pub(crate) plant: Option<&'a str>,
 }
+
+/// Faults of its own that a worker can be told to have now and then, to see that it, or
+/// another one, finds them.
+pub(crate) const PLANTS: [&str; 7] = [
+    "call-again",
+    "call-not",
+    "call-answer",
+    "stream",
+    "stream-end",
+    "frame",
+    "upcall",
+];
 
 /// The name of a worker's own port.
 fn inbox(worker: usize) -> String {
@@ -102,6 +122,8 @@ struct Worker {
     at: usize,
     name: String,
     random: Random,
+    /// One of [`PLANTS`].
+    plant: Option<&'static str>,
     holds: Holds,
     domain: Option<Domain>,
 }
@@ -123,6 +145,9 @@ struct Holds {
     calls: Calls,
     shared: Vec<SharedExtent>,
     freight: Freight,
+    flows: Flows,
+    frames: Frames,
+    bell: Bell,
 }
 
 /// Runs a worker.
@@ -144,6 +169,7 @@ pub(crate) fn run(task: &Task<'_>) -> ExitCode {
         at: task.worker,
         name: task.domain.to_owned(),
         random: Random::new(task.seed),
+        plant: PLANTS.into_iter().find(|plant| task.plant == Some(plant)),
         holds: Holds::default(),
         domain: None,
     };
@@ -237,7 +263,7 @@ impl Worker {
 
     fn leave(&mut self) -> Outcome {
         self.doing(Doing::Leaving);
-        self.end_calls();
+        self.let_go_of_all();
         self.holds = Holds::default();
         self.board.set(self.at, Entry::Space, 0);
         let Some(domain) = self.domain.take() else {
@@ -258,8 +284,7 @@ impl Worker {
             return;
         }
         self.doing(Doing::Pausing);
-        self.end_calls();
-        self.holds.freight = Freight::default();
+        self.let_go_of_all();
         let mut pinged = false;
         while self.board.word(Word::Pause).load(Ordering::SeqCst) == pause {
             self.board.set(self.at, Entry::Paused, pause);
@@ -276,6 +301,20 @@ impl Worker {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Lets go of what no journal could tell of.
+    fn let_go_of_all(&mut self) {
+        self.end_calls();
+        self.end_flows();
+        self.take_bell_down();
+        self.holds.freight = Freight::default();
+        self.holds.frames = Frames::default();
+    }
+
+    /// Whether it is to have this fault, this time.
+    fn plants(&mut self, what: &str) -> bool {
+        self.plant == Some(what) && self.random.once_in(8)
     }
 
     /// Sends one message to each worker that sleeps.
@@ -325,12 +364,15 @@ impl Worker {
     }
 
     fn operate(&mut self) -> Outcome {
-        match self.random.below(170) {
+        match self.random.below(195) {
             100..127 => self.stream(),
             127..131 => self.publish_or_subscribe(),
             131..135 => self.tell(),
             135..160 => self.call_or_serve(),
-            160.. => self.freight(),
+            160..170 => self.freight(),
+            170..182 => self.flow(),
+            182..188 => self.frames(),
+            188.. => self.ring_or_listen(),
             0..12 => self.allocate(),
             12..17 => self.free(),
             17..42 => self.send(),

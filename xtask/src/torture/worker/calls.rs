@@ -6,10 +6,11 @@
 
 use super::super::board::{Board, Entry, MAX_WORKERS};
 use super::super::{Doing, payload};
+use super::awaited::{self, Naps};
 use super::{SHORT, Worker};
 use portolan::rpc::{
-    self, CallError, Closed, Concurrency, Large, MoveError, Pending, RpcError, Server,
-    ServerOptions,
+    self, CallError, ClientOptions, Closed, Concurrency, Large, MoveError, Pending, RpcError,
+    Server, ServerOptions,
 };
 use portolan::{Deadline, Domain, PortOptions, ReceiveError, ReceiveRight};
 use std::sync::atomic::Ordering;
@@ -19,6 +20,8 @@ use std::time::Duration;
 const NAMES: [&str; 3] = ["tally 0", "tally 1", "tally 2"];
 /// Most calls in one go.
 const BATCH: usize = 8;
+/// Calls in one go of a client that is busy: enough to be given channels of its own.
+const MANY: usize = 60;
 /// How long a server has to move.
 const MOVING: Duration = Duration::from_millis(500);
 /// How long a server is waited for that may come.
@@ -35,12 +38,14 @@ fn heir(worker: usize) -> String {
 
 /// Each call names its caller and its number, for the board.
 #[portolan::service]
-trait Tally {
+pub(super) trait Tally {
     fn count(&self, caller: usize, number: u64) -> u64;
     fn echo(&self, caller: usize, number: u64, bytes: Vec<u8>) -> Vec<u8>;
     /// Another extent for the one that was sent, or why not.
     fn turn(&self, caller: usize, number: u64, large: Large) -> Result<Large, String>;
     fn linger(&self, caller: usize, number: u64, millis: u64);
+    /// Gives up its turn so many times.
+    async fn muse(&self, caller: usize, number: u64, naps: usize) -> u64;
     fn stumble(&self, caller: usize, number: u64);
     #[rpc(one_way)]
     fn note(&self, caller: usize, number: u64);
@@ -48,14 +53,26 @@ trait Tally {
     fn hint(&self, caller: usize, number: u64) -> u64;
 }
 
-struct Counter {
+pub(super) struct Counter {
     board: &'static Board,
     at: usize,
     domain: Domain,
+    plant: Option<&'static str>,
 }
 
 impl Counter {
+    /// Whether this call is one with a fault that was planted.
+    fn plants(&self, what: &str, number: u64) -> bool {
+        self.plant == Some(what) && number.is_multiple_of(16)
+    }
+
     fn run(&self, caller: usize, number: u64) {
+        if self.plants("call-not", number) {
+            return;
+        }
+        if self.plants("call-again", number) {
+            self.board.runs(caller, number);
+        }
         if self.board.runs(caller, number) {
             eprintln!(
                 "worker {}: call {number:#x} of {caller} runs again",
@@ -78,6 +95,12 @@ impl Tally for Counter {
     fn echo(&self, caller: usize, number: u64, mut bytes: Vec<u8>) -> Vec<u8> {
         self.run(caller, number);
         bytes.reverse();
+        if let Some(last) = bytes
+            .last_mut()
+            .filter(|_| self.plants("call-answer", number))
+        {
+            *last ^= 1;
+        }
         bytes
     }
 
@@ -95,6 +118,12 @@ impl Tally for Counter {
     fn linger(&self, caller: usize, number: u64, millis: u64) {
         self.run(caller, number);
         std::thread::sleep(Duration::from_millis(millis));
+    }
+
+    async fn muse(&self, caller: usize, number: u64, naps: usize) -> u64 {
+        self.run(caller, number);
+        Naps(naps).await;
+        !number
     }
 
     fn stumble(&self, caller: usize, number: u64) {
@@ -119,6 +148,8 @@ impl Tally for Counter {
 pub(super) struct Calls {
     server: Option<Server>,
     client: Option<TallyClient>,
+    /// It was let in over a channel.
+    presented: bool,
     pending: Vec<(u64, Pending<u64>)>,
     /// Where servers come that move here.
     heir: Option<ReceiveRight>,
@@ -149,16 +180,22 @@ impl Worker {
             board: self.board,
             at: self.at,
             domain: domain.clone(),
+            plant: self.plant,
         })
     }
 
     fn server_options(&mut self) -> ServerOptions {
-        let options = ServerOptions::default().queue(4);
-        options.concurrency(match self.random.below(3) {
-            0 => Concurrency::Call,
-            1 => Concurrency::Pool(2),
-            _ => Concurrency::Client,
-        })
+        let own = 1 + self.random.below(2);
+        let mut options = ServerOptions::default().queue(4).own_channels(own);
+        if self.random.once_in(2) {
+            options = options.on_channel();
+        }
+        match self.random.below(4) {
+            0 => options.tasks(awaited::spawn),
+            1 => options.concurrency(Concurrency::Call),
+            2 => options.concurrency(Concurrency::Pool(2)),
+            _ => options.concurrency(Concurrency::Client),
+        }
     }
 
     fn serve(&mut self, domain: &Domain) {
@@ -206,7 +243,7 @@ impl Worker {
     }
 
     /// The number of the next call, which has not run yet.
-    fn number(&mut self) -> u64 {
+    pub(super) fn number(&mut self) -> u64 {
         let calls = &mut self.holds.calls;
         // The next process in this place counts on from elsewhere.
         let base = *calls.base.get_or_insert_with(|| self.random.next() >> 8);
@@ -217,16 +254,25 @@ impl Worker {
     }
 
     fn call(&mut self, domain: &Domain) {
-        let calls = &mut self.holds.calls;
-        if calls.client.is_none() {
-            let name = NAMES[self.random.below(NAMES.len())];
-            calls.client = TallyClient::connect(domain, name, Deadline::after(SHORT)).ok();
+        if self.holds.calls.client.is_none() {
+            self.connect_to_service(domain);
         }
-        let Some(client) = calls.client.clone() else {
+        let Some(client) = self.holds.calls.client.clone() else {
             return;
         };
         let limit = [5, 50, 1000][self.random.below(3)];
         let client = client.within(Duration::from_millis(limit));
+        let over = match self.random.below(8) {
+            0..2 => Some(self.await_calls(&client)),
+            2 if client.stub().is_sharing() => Some(self.call_often(&client)),
+            _ => None,
+        };
+        if let Some(over) = over {
+            if over {
+                self.holds.calls.client = None;
+            }
+            return;
+        }
         for _ in 0..=self.random.below(BATCH) {
             let number = self.number();
             let ended = self.call_once(domain, &client, number);
@@ -235,6 +281,43 @@ impl Worker {
                 return;
             }
         }
+    }
+
+    fn connect_to_service(&mut self, domain: &Domain) {
+        let name = NAMES[self.random.below(NAMES.len())];
+        let (options, presented) = match self.random.below(4) {
+            0 => (ClientOptions::default(), false),
+            1 => (ClientOptions::default().over_channel(), true),
+            _ => (ClientOptions::default().sharing(), false),
+        };
+        let deadline = Deadline::after(SHORT);
+        let client = TallyClient::connect_with(domain, name, &options, deadline);
+        self.holds.calls.client = client.ok();
+        self.holds.calls.presented = presented;
+    }
+
+    /// As a client does that is busy. Whether the connection is of no use any more.
+    fn call_often(&mut self, client: &TallyClient) -> bool {
+        let mut over = false;
+        for _ in 0..2 {
+            let mut pending = Vec::new();
+            for _ in 0..MANY {
+                let number = self.number();
+                match client.start_count(self.at, number) {
+                    Ok(call) => pending.push((number, call)),
+                    Err(error) => over |= self.settle(number, Err(error)),
+                }
+            }
+            for (number, call) in pending {
+                let ended = call.wait().map(|n| n == !number);
+                over |= self.settle(number, ended);
+            }
+        }
+        if !client.stub().is_sharing() {
+            let promoted = self.board.of(self.at, Entry::Promoted);
+            promoted.fetch_add(1, Ordering::Relaxed);
+        }
+        over
     }
 
     /// Makes one call: whether it was answered, with what it should be.
@@ -307,12 +390,21 @@ impl Worker {
 
     /// Compares how a call has ended with how often it has run. Whether the connection is of
     /// no use any more.
-    fn settle(&self, number: u64, ended: Result<bool, RpcError>) -> bool {
-        let times = self.board.has_run(self.at, number);
+    pub(super) fn settle(&self, number: u64, ended: Result<bool, RpcError>) -> bool {
+        let Some(times) = self.board.has_run(self.at, number) else {
+            // Whether the connection is of use, a later call says.
+            return false;
+        };
         let over = match &ended {
             Ok(true) if times == 1 => {
                 let called = self.board.of(self.at, Entry::Called);
                 called.fetch_add(1, Ordering::Relaxed);
+                let calls = &self.holds.calls;
+                let shares = calls.client.as_ref().is_some_and(|c| c.stub().is_sharing());
+                let kinds = [(shares, Entry::Shared), (calls.presented, Entry::Presented)];
+                for (_, kind) in kinds.into_iter().filter(|(is, _)| *is) {
+                    self.board.of(self.at, kind).fetch_add(1, Ordering::Relaxed);
+                }
                 return false;
             }
             Err(RpcError::Deadline | RpcError::Dropped | RpcError::Cancelled) if times <= 1 => {

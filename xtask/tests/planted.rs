@@ -1,0 +1,55 @@
+//! With a fault planted in what workers of a torture run do, the run says so: the checkers
+//! of calls, streams, frame buffers and upcalls really check.
+
+use serde_json::Value;
+use std::process::Command;
+
+/// A fault is planted; the finding must speak of `word`.
+fn is_noticed(fault: &str, word: &str) {
+    let run = Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(["torture", "--seconds", "120", "--until-found", "--json"])
+        .args(["--seed", "7", "--plant", fault])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stderr);
+    let report: Value =
+        serde_json::from_slice(&run.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+    assert!(report["double_owned"].as_u64() > Some(0), "{fault}: {said}");
+    assert!(said.contains(word), "{fault}: no word of {word:?}: {said}");
+    assert!(!run.status.success());
+}
+
+#[test]
+fn a_call_that_runs_again() {
+    is_noticed("call-again", "runs again");
+}
+
+#[test]
+fn a_call_that_is_answered_and_did_not_run() {
+    is_noticed("call-not", "ran 0 times");
+}
+
+#[test]
+fn an_answer_to_something_else() {
+    is_noticed("call-answer", "a call ended as Ok(false)");
+}
+
+#[test]
+fn a_byte_of_a_stream() {
+    is_noticed("stream", "a stream: byte");
+}
+
+#[test]
+fn a_stream_without_its_end() {
+    is_noticed("stream-end", "ends before its length");
+}
+
+#[test]
+fn a_frame_that_comes_back() {
+    is_noticed("frame", "a frame buffer: at");
+}
+
+#[test]
+fn a_signal_that_interrupts_nobody() {
+    is_noticed("upcall", "and it was interrupted for");
+}
