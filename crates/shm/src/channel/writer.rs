@@ -469,7 +469,6 @@ impl<'a> Channel<'a> {
             if core::mem::take(&mut pen.relaxed) {
                 // Release: who sees it sees what we published without a barrier.
                 relaxed.store(0, Ordering::Release);
-                mark!("channel.tightened");
             }
             return if sleepers & ASLEEP != 0 {
                 self.rouse()
@@ -483,7 +482,6 @@ impl<'a> Channel<'a> {
             // barrier made, or we see from now on that it sleeps.
             fence(Ordering::SeqCst);
             pen.relaxed = true;
-            mark!("channel.relaxed");
         } else {
             pen.calm_since = pen.next;
         }
