@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 162] = [
+pub(crate) static MARKS: [&str; 163] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -123,6 +123,7 @@ pub(crate) static MARKS: [&str; 162] = [
     "segment.closing",
     "segment.joining",
     "segment.posted",
+    "segment.renewing",
     "segment.shared",
     "send.before_claim",
     "send.before_publish",
