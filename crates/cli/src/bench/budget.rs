@@ -12,7 +12,8 @@ use super::Measured;
 pub(crate) struct Budget {
     pub(crate) what: &'static str,
     pub(crate) measure: Measure,
-    pub(crate) must: f64,
+    /// None where there is only something to stretch for.
+    pub(crate) must: Option<f64>,
     pub(crate) stretch: Option<f64>,
 }
 
@@ -38,12 +39,12 @@ pub(crate) struct Verdict {
     /// "at most" or "at least": on which side of `must` it has to be.
     pub(crate) bound: &'static str,
     pub(crate) unit: &'static str,
-    pub(crate) must: f64,
+    pub(crate) must: Option<f64>,
     pub(crate) stretch: Option<f64>,
     /// The worst of its rows.
     pub(crate) measured: f64,
     pub(crate) rows: usize,
-    /// "stretch", "met" or "missed".
+    /// "stretch", "met" or "missed"; "short" of the stretch, where there is no must.
     pub(crate) verdict: &'static str,
 }
 
@@ -57,8 +58,18 @@ impl Budget {
         Self {
             what,
             measure,
-            must,
+            must: Some(must),
             stretch,
+        }
+    }
+
+    /// One that is stretched for, and need not be reached.
+    pub(crate) const fn stretch(what: &'static str, measure: Measure, stretch: f64) -> Self {
+        Self {
+            what,
+            measure,
+            must: None,
+            stretch: Some(stretch),
         }
     }
 
@@ -144,10 +155,11 @@ impl Budget {
             stretch: self.stretch,
             measured,
             rows: 0,
-            verdict: match self.reached(measured, self.must) {
+            verdict: match self.must.map(|must| self.reached(measured, must)) {
                 _ if stretched => "stretch",
-                true => "met",
-                false => "missed",
+                Some(true) => "met",
+                Some(false) => "missed",
+                None => "short",
             },
         }
     }
@@ -167,5 +179,8 @@ mod tests {
         assert_eq!(verdicts, ["stretch", "met", "missed"]);
         let plain = Budget::new("plain", Measure::Above, 4096.0, None);
         assert_eq!(plain.verdict(1.0).verdict, "met");
+        let wish = Budget::stretch("wish", Measure::Limit, 2.0);
+        let verdicts = [2.0, 2.1].map(|measured| wish.verdict(measured).verdict);
+        assert_eq!(verdicts, ["stretch", "short"]);
     }
 }

@@ -262,7 +262,7 @@ pub(super) fn verdicts(budgets: &[Verdict]) -> String {
         };
         table.row(vec![
             one.what.to_owned(),
-            bound(one.must),
+            one.must.map_or(String::new(), bound),
             one.stretch.map_or(String::new(), |bound| bound.to_string()),
             times(one.measured),
             one.verdict.to_uppercase().replace("MET", "met"),

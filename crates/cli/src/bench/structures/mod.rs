@@ -48,9 +48,8 @@ const HAND_OVER: Budget = Budget::new(
     1.3,
     Some(1.1),
 );
-/// No must is set beside it: 2 us are the stretch.
 const fn first_lookup(what: &'static str) -> Budget {
-    Budget::new(what, Measure::Limit, 2.0, Some(2.0))
+    Budget::stretch(what, Measure::Limit, 2.0)
 }
 const FIRST_LOOKUP: Budget = first_lookup("send to first lookup, us, pages new there");
 const LOOKUP_AGAIN: Budget = first_lookup("send to first lookup, us, pages had before");
