@@ -278,11 +278,14 @@ impl Screen {
             )),
         ]);
         let lost = totals.voids + totals.dropped;
+        // What a sender sent that has left since, only its receiver tells.
+        let messages = totals.sent_per_second.max(totals.taken_per_second);
+        let bytes = totals.sent_bytes_per_second.max(totals.taken_bytes_per_second);
         let third = Line::from(vec![
-            Span::styled(format!("{} msg/s", short(totals.sent_per_second)), bold),
+            Span::styled(format!("{} msg/s", short(messages)), bold),
             Span::raw(format!(
                 "  {}/s  {} queued  waiting: {} spin, {} sleep, {} room  ",
-                sum(totals.sent_bytes_per_second),
+                sum(bytes),
                 short(totals.queued_messages as f64),
                 totals.spinning,
                 totals.sleeping,

@@ -43,6 +43,7 @@ pub(crate) struct Totals {
     pub(crate) sent_bytes_per_second: f64,
     /// Also what was sent by spaces that have come and gone between two looks.
     pub(crate) taken_per_second: f64,
+    pub(crate) taken_bytes_per_second: f64,
     pub(crate) queued_messages: u64,
     pub(crate) spinning: u32,
     pub(crate) sleeping: u32,
@@ -129,6 +130,7 @@ impl Snapshot {
             sent_per_second: spaces.iter().map(|s| s.sent_per_second).sum(),
             sent_bytes_per_second: spaces.iter().map(|s| s.sent_bytes_per_second).sum(),
             taken_per_second: ports.iter().map(|p| p.taken_per_second).sum(),
+            taken_bytes_per_second: ports.iter().map(|p| p.taken_bytes_per_second).sum(),
             queued_messages: ports.iter().map(|p| p.depth as u64).sum(),
             spinning: spaces.iter().map(|s| s.spinning).sum(),
             sleeping: spaces.iter().map(|s| s.sleeping).sum(),

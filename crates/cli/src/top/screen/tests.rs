@@ -56,9 +56,11 @@ fn sample() -> Snapshot {
             queued_bytes: 40 << 20,
         },
         totals: Totals {
-            sent_per_second: 1_234_567.0,
+            sent_per_second: 1_200_000.0,
             sent_bytes_per_second: 7.7e12,
-            taken_per_second: 1_200_000.0,
+            // Of senders that have left since, too.
+            taken_per_second: 1_234_567.0,
+            taken_bytes_per_second: 7.6e12,
             queued_messages: 120,
             spinning: 1,
             sleeping: 9,
