@@ -7,7 +7,7 @@
 //!
 //! At least one of them sees the other's store, as if both had made a full barrier: the
 //! kernel has every processor make one that runs a thread of a process that has
-//! [allowed](allowed) it, and whoever runs later has made one by then (`membarrier`, the
+//! [`allowed`] it, and whoever runs later has made one by then (`membarrier`, the
 //! global expedited command). The seldom side pays a system call, and an interrupt for each
 //! such processor.
 

@@ -7,8 +7,8 @@
 //!
 //! | the processor has | copies | sums of private bytes |
 //! |---|---|---|
-//! | AVX2 and VAES | one pass | [`aes`] |
-//! | AES | a copy, and a sum of its private side | [`aes`] |
+//! | AVX2 and VAES | one pass | `aes` |
+//! | AES | a copy, and a sum of its private side | `aes` |
 //! | neither | the same | tables |
 
 use crate::atomic::AtomicU64;
