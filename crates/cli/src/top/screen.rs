@@ -280,7 +280,9 @@ impl Screen {
         let lost = totals.voids + totals.dropped;
         // What a sender sent that has left since, only its receiver tells.
         let messages = totals.sent_per_second.max(totals.taken_per_second);
-        let bytes = totals.sent_bytes_per_second.max(totals.taken_bytes_per_second);
+        let bytes = totals
+            .sent_bytes_per_second
+            .max(totals.taken_bytes_per_second);
         let third = Line::from(vec![
             Span::styled(format!("{} msg/s", short(messages)), bold),
             Span::raw(format!(

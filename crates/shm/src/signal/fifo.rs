@@ -1,6 +1,7 @@
 //! The queue of signals of one thread (S1 to S3).
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, pause};
+use crate::bulk;
 use crate::mark;
 #[cfg(not(loom))]
 use portolan_abi::region::FIFO_BYTES;
@@ -191,6 +192,8 @@ impl<'a> Fifo<'a> {
             // line here to be read, and the exchange once more to be written.
             let empty = seen.take().unwrap_or(Slot::empty(lap));
             let filled = Slot::full(lap, offset).0;
+            // The exchange asks for the line only when all before it is done; this does now.
+            bulk::will_write(core::slice::from_ref(slot));
             mark!("signal.before_fill");
             // AcqRel. Release: the reader sees what we wrote before signalling. Acquire:
             // pairs with the reader's emptying, which it did after its last use.
