@@ -134,7 +134,7 @@ impl Client {
 
     /// Whether a call would find a place.
     pub fn has_room(&mut self) -> bool {
-        self.vacant().is_ok()
+        self.next_number().is_some()
     }
 
     /// The number that the next call will have, if it finds a place now.

@@ -16,7 +16,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,13 +70,13 @@ pub(super) struct Parcels {
     to: SendRight,
     from: Mutex<Inbox>,
     next: AtomicU64,
+    /// Answers that were taken and are being read: their calls are over, their parcels wanted.
+    reading: AtomicUsize,
 }
 
 struct Inbox {
     port: ReceiveRight,
     unopened: BTreeMap<u64, Unopened>,
-    /// Answers that were taken and are being read: their calls are over, their parcels wanted.
-    reading: usize,
 }
 
 struct Unopened {
@@ -97,7 +97,8 @@ pub(super) struct Reading(Option<Arc<Parcels>>);
 impl Drop for Reading {
     fn drop(&mut self) {
         if let Some(parcels) = &self.0 {
-            parcels.inbox().reading -= 1;
+            // Release: who finds none sees what was opened.
+            parcels.reading.fetch_sub(1, Ordering::Release);
         }
     }
 }
@@ -129,9 +130,9 @@ impl Parcels {
             from: Mutex::new(Inbox {
                 port,
                 unopened: BTreeMap::new(),
-                reading: 0,
             }),
             next: AtomicU64::new(1),
+            reading: AtomicUsize::new(0),
         }
     }
 
@@ -193,16 +194,16 @@ impl Parcels {
         while let Ok(message) = inbox.port.receive(Access::Later, Deadline::NOW) {
             inbox.put(message);
         }
-        if inbox.reading == 0 {
+        if self.reading.load(Ordering::Acquire) == 0 {
             inbox.unopened.retain(|_, parcel| waits(parcel.call));
         }
     }
 
-    /// An answer was taken whose parcel may still be opened: to be asked for before anybody
-    /// can find that its call is over.
+    /// An answer is taken whose parcel may still be opened: to be asked for under the lock
+    /// under which others tidy, before the call is over. Waits for nobody, as one who opens may.
     pub(super) fn reading(parcels: Option<&Arc<Self>>) -> Reading {
         if let Some(parcels) = parcels {
-            parcels.inbox().reading += 1;
+            parcels.reading.fetch_add(1, Ordering::Relaxed);
         }
         Reading(parcels.cloned())
     }
