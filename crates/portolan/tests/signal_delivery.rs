@@ -220,6 +220,76 @@ fn an_upcall_that_moves_away_loses_nothing() {
 }
 
 #[test]
+fn an_upcall_ends_its_threads_wait() {
+    let domain = Domain::private().unwrap();
+    let segment = domain.make_segment(None, 4096).unwrap();
+    let at = segment.address();
+    for waiting in [Waiting::Sleep, Waiting::Adaptive, Waiting::Poll] {
+        let options = ListenerOptions::default().waiting(waiting);
+        let mut listener = domain.listen(options).unwrap();
+        listener.on(at + 64..at + 65, |_| {}).unwrap();
+        let (_, note) = listener.note(at..at + 64).unwrap();
+        assert_eq!(listener.wait(Duration::from_millis(2)), None);
+        // This thread is interrupted at any place between its look and its sleep.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 0..3_000_u64 {
+                    until(|| note.count() == i);
+                    for _ in 0..i * 7 % 2_000 {
+                        std::hint::spin_loop();
+                    }
+                    assert_eq!(domain.signal(at).unwrap(), 1);
+                }
+            });
+            while note.count() < 3_000 {
+                let left = listener.wait(PATIENCE).expect("the wait ends");
+                assert!(left <= PATIENCE, "{waiting:?}");
+            }
+        });
+        // Of the last one this thread may know without having waited.
+        listener.wait(Deadline::NOW);
+        assert_eq!(listener.wait(Deadline::NOW), None, "{waiting:?}");
+        // One that comes before the wait ends it at once, and none after it; what is waited
+        // for still counts.
+        domain.signal(at).unwrap();
+        domain.signal(at).unwrap();
+        until(|| note.count() == 3_002);
+        assert!(listener.wait(PATIENCE).is_some());
+        assert_eq!(listener.wait(Deadline::NOW), None);
+        domain.signal(at + 64).unwrap();
+        assert_eq!(listener.wait(Duration::MAX), Some(Duration::MAX));
+        assert_eq!(listener.wait(Deadline::NOW), None, "{waiting:?}");
+    }
+}
+
+#[test]
+fn an_upcall_ends_the_wait_of_another_thread_too() {
+    let domain = Domain::private().unwrap();
+    let segment = domain.make_segment(None, 64).unwrap();
+    let at = segment.address();
+    let options = ListenerOptions::default().waiting(Waiting::Sleep);
+    let mut listener = domain.listen(options).unwrap();
+    // On this thread; the other one waits.
+    let (board, _) = interrupted(&mut listener, at..at + 64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Several end one wait.
+            while board.count.load(Ordering::SeqCst) < 1_000 {
+                assert!(listener.wait(PATIENCE).is_some());
+            }
+        });
+        for sent in 1..=1_000 {
+            domain.signal(at).unwrap();
+            until(|| board.count.load(Ordering::SeqCst) == sent);
+            if sent % 2 == 0 {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    });
+    assert_eq!(board.on.load(Ordering::SeqCst), thread());
+}
+
+#[test]
 fn upcalls_come_by_real_time_signals_only() {
     let domain = Domain::private().unwrap();
     let segment = domain.make_segment(None, 64).unwrap();

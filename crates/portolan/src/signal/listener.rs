@@ -3,12 +3,12 @@
 use super::delivery::{How, Rest, rest_for};
 use super::inbox::Inbox;
 use super::intake::{Handling, Intake};
+use super::options::ListenerOptions;
 use super::upcall::Upcalls;
 use super::{Delivery, Note, SignalError, lock, offset, shared};
 use crate::member::Member;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Disowned, Domain};
-use portolan_abi::signal::DEFAULT_DEPTH;
 use portolan_shm::mark;
 use portolan_sys::futex;
 use portolan_sys::monitor::Monitor;
@@ -22,59 +22,6 @@ use std::time::{Duration, Instant};
 const POLLS: u32 = 10_000;
 /// The same, of one that sleeps sooner or later.
 const AT_ONCE: u32 = 64;
-
-/// How a listener is made.
-///
-/// ```
-/// use portolan::{Domain, ListenerOptions};
-/// let domain = Domain::private()?;
-/// let listener = domain.listen(ListenerOptions::default().depth(500))?;
-/// assert_eq!(listener.depth(), 512);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct ListenerOptions {
-    depth: usize,
-    waiting: Waiting,
-    upcall_signal: Option<i32>,
-}
-
-impl Default for ListenerOptions {
-    fn default() -> Self {
-        Self {
-            depth: DEFAULT_DEPTH,
-            waiting: Waiting::default(),
-            upcall_signal: None,
-        }
-    }
-}
-
-impl ListenerOptions {
-    /// Signals that the FIFO holds, rounded up to a power of two, 512 at most; 128 if not
-    /// said. One that finds it full is dropped and counted.
-    #[must_use]
-    pub fn depth(self, depth: usize) -> Self {
-        Self { depth, ..self }
-    }
-
-    /// How the thread waits: by polling, by sleeping, or first the one and then the other,
-    /// which is the default.
-    #[must_use]
-    pub fn waiting(self, waiting: Waiting) -> Self {
-        Self { waiting, ..self }
-    }
-
-    /// The real-time Unix signal by which its upcalls come ([`Delivery::upcall`]); the last
-    /// but one if not said. The same number may have other handlers, and other senders.
-    #[must_use]
-    pub fn upcall_signal(self, signal: i32) -> Self {
-        let upcall_signal = Some(signal);
-        Self {
-            upcall_signal,
-            ..self
-        }
-    }
-}
 
 /// Names a handler of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -282,7 +229,12 @@ impl Listener {
         } = self.options;
         match &mut self.upcalls {
             Some(upcalls) => Ok(upcalls),
-            none => Ok(none.insert(Upcalls::new(member, depth, upcall_signal)?)),
+            none => Ok(none.insert(Upcalls::new(
+                member,
+                self.intake.index,
+                depth,
+                upcall_signal,
+            )?)),
         }
     }
 
@@ -428,13 +380,34 @@ impl Listener {
     /// Waits for a signal and handles it; the time that is left then ([`Duration::MAX`] with
     /// no deadline), or `None` if none came in time.
     ///
-    /// An upcall that runs meanwhile, also on this thread, does not end it: who waits for
-    /// one has it signal an address that a handler of this listener waits for.
+    /// An upcall of this listener ends it too, also one that has run since the last wait
+    /// ended: what runs between a look at what it writes and the wait is not slept through.
+    /// Several end one wait.
+    ///
+    /// ```
+    /// # use portolan::{Domain, ListenerOptions};
+    /// # use std::time::Duration;
+    /// # let domain = Domain::private()?;
+    /// # let segment = domain.make_segment(None, 4096)?;
+    /// # let at = segment.address();
+    /// let mut listener = domain.listen(ListenerOptions::default())?;
+    /// let (_handler, note) = listener.note(at..at + 64)?;
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| domain.signal(at).unwrap());
+    ///     while note.count() == 0 {
+    ///         listener.wait(Duration::from_secs(60)).expect("a signal comes");
+    ///     }
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn wait(&mut self, deadline: impl Into<Deadline>) -> Option<Duration> {
         let deadline = deadline.into();
         loop {
-            if self.handle_one() {
+            if self.handle_one() || self.was_interrupted() {
+                if let Some(upcalls) = &mut self.upcalls {
+                    upcalls.wait_ends();
+                }
                 let left = deadline.instant().map_or(Duration::MAX, |i| {
                     i.saturating_duration_since(Instant::now())
                 });
@@ -445,6 +418,12 @@ impl Listener {
             }
             self.rest(deadline);
         }
+    }
+
+    /// Whether an upcall has run since the last wait ended.
+    #[inline]
+    fn was_interrupted(&self) -> bool {
+        self.upcalls.as_ref().is_some_and(Upcalls::have_run)
     }
 
     /// Handles what is there; how many signals.
@@ -482,8 +461,9 @@ impl Listener {
         &self.intake.member
     }
 
-    /// Waits as the handlers want it, until a signal may be there.
+    /// Waits as the handlers want it, until a signal may be there or an upcall has run.
     fn rest(&mut self, deadline: Deadline) {
+        let upcalls = self.upcalls.as_ref();
         let Intake {
             member,
             index,
@@ -514,11 +494,23 @@ impl Listener {
                 self.patience.paid(&looking);
                 return;
             }
+            if upcalls.is_some_and(Upcalls::have_run) {
+                return;
+            }
         }
         let begun = looking.begun();
-        if let Some(bell) = fifo.arm(head) {
+        if let Some(upcalls) = upcalls {
+            // Before the doorbell is read.
+            upcalls.set_asleep(true);
+        }
+        if let Some(bell) = fifo.arm(head)
+            && !upcalls.is_some_and(Upcalls::have_run)
+        {
             mark!("signal.before_sleep");
             let _ = futex::wait(&fifo.entry().control.doorbell, bell, deadline.instant());
+        }
+        if let Some(upcalls) = upcalls {
+            upcalls.set_asleep(false);
         }
         self.patience.slept(&looking, begun.elapsed());
         fifo.disarm(head);

@@ -25,12 +25,14 @@ mod inbox;
 mod intake;
 mod listener;
 mod lock;
+mod options;
 mod source;
 mod tell;
 mod upcall;
 
 pub use delivery::{Delivery, Note};
-pub use listener::{Given, HandlerId, Listener, ListenerOptions, Outbox};
+pub use listener::{Given, HandlerId, Listener, Outbox};
+pub use options::ListenerOptions;
 
 pub(crate) use source::Sources;
 pub use source::{Origin, Source, SourceError};

@@ -12,6 +12,13 @@
 //! call a foreign thread rings the doorbell, and so does the host after a death; the
 //! *courier*, a thread of the receiver's process that sleeps on it, calls then.
 //!
+//! An upcall ends the wait of its listener, which sleeps on another FIFO's doorbell:
+//!
+//! ```text
+//! handler:   counts; is the listener asleep? --> rings     each side's first step is
+//! listener:  says asleep; has the count changed? --> sleeps     before its second
+//! ```
+//!
 //! Hand-written `unsafe` is here once, where the promise that was made for the handlers
 //! (`Delivery::upcall`) becomes the promise for what the Unix signal's handler runs.
 
@@ -28,7 +35,7 @@ use portolan_sys::upcall::{self, Callee, Caller, Upcall};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -43,19 +50,61 @@ pub(super) struct Upcalls {
     upcall: Upcall<Interrupted>,
     member: Arc<Member>,
     pub(super) index: u32,
+    ran: Arc<Ran>,
+    /// What of `ran` the listener's last wait knew when it ended.
+    known: u64,
 }
 
 /// What runs in the signal handler.
-struct Interrupted(Intake);
+struct Interrupted {
+    intake: Intake,
+    /// The FIFO that the listener itself waits for.
+    listener: u32,
+    ran: Arc<Ran>,
+}
+
+/// What the handlers tell the listener that they belong to.
+#[derive(Debug, Default)]
+struct Ran {
+    /// Signals that handlers have been called for.
+    count: AtomicU64,
+    /// The listener sleeps on its doorbell, or is about to.
+    asleep: AtomicBool,
+}
+
+impl Interrupted {
+    /// Ends the listener's wait. Async-signal-safe: atomics and a system call.
+    fn tell(&self) {
+        // SeqCst, both: in the order of all such, either this addition comes before the
+        // listener's last look at it, or its word that it sleeps before our look at that.
+        self.ran.count.fetch_add(1, Ordering::SeqCst);
+        if !self.ran.asleep.load(Ordering::SeqCst) {
+            return;
+        }
+        if let Some(entry) = self
+            .intake
+            .member
+            .tables()
+            .fifos
+            .get(self.listener as usize)
+        {
+            // Also where it was interrupted itself, between its last look and its sleep.
+            entry.control.doorbell.fetch_add(1, Ordering::SeqCst);
+            futex::wake(&entry.control.doorbell, u32::MAX);
+        }
+    }
+}
 
 impl Callee for Interrupted {
     fn run(&mut self) {
-        let Self(intake) = self;
         loop {
-            while let Some(offset) = intake.next() {
+            while let Some(offset) = self.intake.next() {
                 mark!("signal.interrupted");
-                intake.dispatch(offset);
+                if self.intake.dispatch(offset) {
+                    self.tell();
+                }
             }
+            let intake = &mut self.intake;
             // Marked, and still empty; or there is no FIFO any more.
             if intake.arm().is_some() || intake.fifo().is_none() {
                 return;
@@ -65,9 +114,11 @@ impl Callee for Interrupted {
 }
 
 impl Upcalls {
-    /// Makes the calling thread one that can be interrupted.
+    /// Makes the calling thread one that can be interrupted, for the listener whose own FIFO
+    /// is `listener`.
     pub(super) fn new(
         member: &Arc<Member>,
+        listener: u32,
         depth: usize,
         signal: Option<i32>,
     ) -> Result<Self, SignalError> {
@@ -80,14 +131,20 @@ impl Upcalls {
         };
         let intake = Intake::open(member, depth)?;
         let index = intake.index;
+        let ran = Arc::<Ran>::default();
+        let interrupted = Interrupted {
+            intake,
+            listener,
+            ran: Arc::clone(&ran),
+        };
         // SAFETY:
-        // - `Interrupted` uses atomics, a queue that it takes from, and calls handlers, whose
-        //   owner has promised as much (`Delivery::upcall`).
-        let upcall = unsafe { Upcall::register(signal, Interrupted(intake)) };
+        // - `Interrupted` uses atomics, a queue that it takes from, a futex that it wakes, and
+        //   calls handlers, whose owner has promised as much (`Delivery::upcall`).
+        let upcall = unsafe { Upcall::register(signal, interrupted) };
         let upcall = upcall.inspect_err(|_| give_back(member, index));
         let mut upcall = upcall.map_err(failed)?;
         let courier = Courier::start(member, index, upcall.caller());
-        let courier = courier.inspect_err(|_| upcall.with(|Interrupted(intake)| intake.close()));
+        let courier = courier.inspect_err(|_| upcall.with(|it| it.intake.close()));
         let courier = courier.map_err(failed)?;
         if let Some(entry) = member.tables().fifos.get(index as usize) {
             let caller = upcall.caller();
@@ -108,29 +165,46 @@ impl Upcalls {
             upcall,
             member: Arc::clone(member),
             index,
+            ran,
+            known: 0,
         })
     }
 
+    /// Whether a handler has run since the listener's last wait ended.
+    #[inline]
+    pub(super) fn have_run(&self) -> bool {
+        // SeqCst: as in `tell`. With it comes what the handler did.
+        self.ran.count.load(Ordering::SeqCst) != self.known
+    }
+
+    /// The listener's wait ends, and its caller sees all that handlers have done.
+    #[inline]
+    pub(super) fn wait_ends(&mut self) {
+        self.known = self.ran.count.load(Ordering::SeqCst);
+    }
+
+    /// The listener goes to sleep, if it then finds that none [has run](Self::have_run); or it
+    /// is awake again.
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        // SeqCst: as in `tell`.
+        self.ran.asleep.store(asleep, Ordering::SeqCst);
+    }
+
     pub(super) fn add(&mut self, handling: Handling) {
-        self.upcall
-            .with(|Interrupted(intake)| intake.handlers.push(handling));
+        self.upcall.with(|it| it.intake.handlers.push(handling));
     }
 
     pub(super) fn remove(&mut self, id: u16) -> Option<Handling> {
-        self.upcall.with(|Interrupted(intake)| intake.remove(id))
+        self.upcall.with(|it| it.intake.remove(id))
     }
 
     /// Passes on what reached us for a handler that has gone to the FIFO `to`.
     pub(super) fn forward(&mut self, range: &std::ops::Range<u64>, to: u32) {
-        let left = self.upcall.with(|Interrupted(intake)| {
-            intake.forward(range, to);
-            intake.is_ready()
+        let left = self.upcall.with(|it| {
+            it.intake.forward(range, to);
+            it.intake.is_ready()
         });
-        if left
-            || self
-                .upcall
-                .with(|Interrupted(intake)| intake.arm().is_none())
-        {
+        if left || self.upcall.with(|it| it.intake.arm().is_none()) {
             // For others, and only the thread itself may handle it.
             let _ = self.upcall.caller().call();
         }
@@ -139,11 +213,11 @@ impl Upcalls {
     /// The numbers of the handlers.
     pub(super) fn ids(&mut self) -> Vec<u16> {
         self.upcall
-            .with(|Interrupted(intake)| intake.handlers.iter().map(|h| h.id).collect())
+            .with(|it| it.intake.handlers.iter().map(|h| h.id).collect())
     }
 
     pub(super) fn strays(&mut self) -> u64 {
-        self.upcall.with(|Interrupted(intake)| intake.strays())
+        self.upcall.with(|it| it.intake.strays())
     }
 
     pub(super) fn dropped(&self) -> u64 {
