@@ -76,6 +76,10 @@ pub enum Reason {
     Namespace = 6,
     /// The space that wants back in is no member.
     Stranger = 7,
+    /// The visitor shows another token than the offer asks for, or none.
+    Token = 8,
+    /// Too many visitors wait.
+    Busy = 9,
 }
 
 /// A member of a host that is gone makes itself known to the new one.
@@ -256,6 +260,8 @@ impl Answer {
             4 => Reason::Descriptors,
             6 => Reason::Namespace,
             7 => Reason::Stranger,
+            8 => Reason::Token,
+            9 => Reason::Busy,
             _ => Reason::Garbled,
         };
         Some(Self::Refusal(Refusal {
@@ -266,11 +272,11 @@ impl Answer {
     }
 }
 
-fn word32(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn word32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn word64(bytes: &[u8], at: usize) -> Option<u64> {
+pub(crate) fn word64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 

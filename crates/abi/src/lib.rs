@@ -18,6 +18,7 @@
 //! | [`rpc`] | the packets of calls and answers |
 //! | [`sum`] | the checksum of units and packets |
 //! | [`hello`] | what a newcomer and the host say to one another |
+//! | [`visit`] | what a visitor from outside and the host say to one another |
 //!
 //! ```
 //! use portolan_abi::slot::{SlotState, Phase};
@@ -39,6 +40,7 @@ pub mod space;
 pub mod sum;
 pub mod thread;
 pub mod trace;
+pub mod visit;
 
 /// The format of a region. A member that speaks another one is refused at the door.
 pub const FORMAT_VERSION: u32 = 2;

@@ -27,7 +27,9 @@ pub const MAX_HEADER: usize = 4096;
 pub const MAX_EXTENTS: usize = 1024;
 /// Rights of one message at the most.
 pub const MAX_RIGHTS: usize = 64;
-/// Bytes of a port's or space's name at the most.
+/// Users, groups and processes, of each, that one offer permits at the most.
+pub const MAX_GRANTS: usize = 64;
+/// Bytes of a port's, space's or offer's name at the most.
 pub const MAX_NAME: usize = 63;
 /// Bytes of a domain's name at the most: an abstract socket's name holds 107, ours adds `portolan/UID/`.
 pub const MAX_DOMAIN_NAME: usize = 80;

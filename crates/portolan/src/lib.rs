@@ -84,7 +84,10 @@ mod wait_set;
 pub use deadline::Deadline;
 #[cfg(feature = "marks")]
 pub use domain::sabotage;
-pub use domain::{Builder, Domain, JoinError, LeaveError, Observer, Over};
+pub use domain::{
+    AccessToken, Builder, Domain, GrantError, JoinError, LeaveError, Observer, OfferError, Over,
+    Permissions, VisitError,
+};
 pub use extent::{AllocateError, Extent, OutOfPages, RawExtent};
 pub use message::{ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency};
 pub use port::{

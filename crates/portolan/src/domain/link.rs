@@ -10,6 +10,7 @@
 
 use super::descriptor::Descriptor;
 use super::error::LeaveError;
+use super::offer::Offers;
 use super::space;
 use super::watch::Control;
 use super::{Role, host, me};
@@ -36,6 +37,8 @@ pub(crate) struct Link {
 pub(super) struct Ties {
     /// `None` in a private domain.
     pub(super) rope: Option<Rope>,
+    /// What this process offers to visitors.
+    pub(super) offers: Offers,
     thread: Mutex<Option<JoinHandle<Keeper>>>,
     // The last field: when it rings, the region is unmapped and the rope let go.
     bell: Bell,
@@ -95,6 +98,7 @@ impl Link {
         Self {
             ties: Arc::new(Ties {
                 rope,
+                offers: Offers::default(),
                 thread: Mutex::default(),
                 bell: Bell(Arc::default()),
             }),
@@ -114,6 +118,16 @@ impl Link {
         let _ = self.ties.bell.0.keeper.set(handle.thread().id());
         *thread = Some(handle);
         Ok(())
+    }
+
+    /// What this process offers to visitors.
+    pub(super) fn offers(&self) -> &Offers {
+        &self.ties.offers
+    }
+
+    /// What ties us to other processes; `None` in a private domain.
+    pub(super) fn rope(&self) -> Option<&Rope> {
+        self.ties.rope.as_ref()
     }
 
     pub(super) fn settled(&self) -> Settled {

@@ -18,6 +18,9 @@
 //! | `watch` | a member's thread: waits for the host's death, and succeeds it |
 //! | `host` | the host's thread: newcomers, deaths |
 //! | `admit` | one newcomer's admission |
+//! | `permissions` | who may visit what a member offers |
+//! | `offer` | what this process offers to visitors |
+//! | `visit` | asking for what is offered, from outside or inside |
 //! | `reclaim` | returning what a dead space held |
 //!
 //! # Invariants
@@ -39,19 +42,29 @@ mod error;
 mod host;
 mod link;
 mod observe;
+mod offer;
+mod permissions;
 mod reclaim;
 mod rendezvous;
 mod settings;
 mod space;
+mod visit;
 mod watch;
 
 pub(crate) use descriptor::Descriptor;
 pub use error::{JoinError, LeaveError};
 pub(crate) use link::{Link, depart};
 pub use observe::{Observer, Over};
+pub use offer::OfferError;
+#[allow(unused_imports, reason = "what is offered is built on these")]
+pub(crate) use offer::{Desk, Offer, OfferKind, Visitor, offer};
+pub use permissions::{AccessToken, GrantError, Permissions};
 #[cfg(feature = "marks")]
 pub use reclaim::sabotage;
 pub use settings::Builder;
+pub use visit::VisitError;
+#[allow(unused_imports, reason = "what is offered is built on these")]
+pub(crate) use visit::{Introduction, PendingVisit, visit, visit_own};
 
 use crate::member::Member;
 use crate::{Disowned, Protection};

@@ -396,7 +396,10 @@ pub(super) fn refused(refusal: Refusal, address: &Address, owner: u32) -> JoinEr
             host: socket::holder(address),
         },
         Reason::Namespace => JoinError::OtherNamespace,
-        Reason::Garbled | Reason::Stranger => garbled("greeting", value, 0),
+        // The last two are for visitors, who do not come here.
+        Reason::Garbled | Reason::Stranger | Reason::Token | Reason::Busy => {
+            garbled("greeting", value, 0)
+        }
     }
 }
 

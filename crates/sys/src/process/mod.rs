@@ -14,7 +14,7 @@ pub use event::{EventFd, Ready, poll};
 pub(crate) use event::{take_count, wait};
 pub use maps::{Area, Maps, MapsError};
 pub use memory::{ForeignError, Need, ProcessMemory};
-pub use own::{dies_with_us, spawn_quiet, user};
+pub use own::{dies_with_us, random, spawn_quiet, user};
 pub use pidfd::{PidFd, signal};
 pub use proc::{comm, start_time};
 pub use rustix::process::Signal;

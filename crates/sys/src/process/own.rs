@@ -12,6 +12,28 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// Random bytes that nobody can guess.
+///
+/// # Errors
+///
+/// `ENOSYS` and `EPERM`, where the kernel has or permits no such call.
+///
+/// # Examples
+///
+/// ```
+/// assert_ne!(portolan_sys::process::random::<16>()?, portolan_sys::process::random()?);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while let Some(left) = bytes.get_mut(filled..).filter(|left| !left.is_empty()) {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut *left, flags))?;
+    }
+    Ok(bytes)
+}
+
 /// Starts a thread that never runs a signal handler of the program's.
 ///
 /// Every signal is blocked there from its first instruction on, but for those that
