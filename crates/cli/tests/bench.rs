@@ -189,6 +189,33 @@ fn signals_by_delivery_and_beside_others() {
 }
 
 #[test]
+fn signals_of_a_message_are_counted_by_unit() {
+    let rows = rows("channel", "signal");
+    let of = |bytes: u64, case: &str, mode: &str| {
+        let case = format!("message, {case}, stream");
+        let is = |row: &&Value| row["bytes"] == bytes && row["case"] == case && row["mode"] == mode;
+        let row = rows.iter().find(is);
+        row.unwrap_or_else(|| panic!("{bytes}, {case}, {mode} in {rows:?}"))
+    };
+    for bytes in [32, 1 << 10, 4 << 10, 64 << 10] {
+        let signals = |case: &str, mode: &str| {
+            let row = of(bytes, case, mode);
+            check(row);
+            row["counted"]["signals"].as_f64().unwrap()
+        };
+        // A unit of a line holds 48 bytes. A writer that waits for room signals once more.
+        let lines = bytes.div_ceil(48) as f64;
+        assert_eq!(signals("no signal", "poll"), 0.0);
+        let pages = signals("signal a page", "poll");
+        assert!(pages >= (lines / 64.0).floor() && pages < lines, "{pages}");
+        for mode in ["poll", "block"] {
+            assert!(signals("signal a message", mode) >= 1.0);
+            assert!(signals("signal a line", mode) >= lines);
+        }
+    }
+}
+
+#[test]
 fn topics_by_size_and_by_who_subscribes() {
     let lines = rows("pubsub", "48 B");
     lines.iter().for_each(check);

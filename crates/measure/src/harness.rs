@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::case::{Case, Pattern};
 use crate::cpus::Cpus;
 use crate::error::Result;
-use crate::run::{self, Run};
+use crate::run::{self, Counted, Run};
 use crate::sampler::{Figures, Sampler, clock_cost, median};
 
 /// Rows that are measured in turn. Each group costs the memory of all of its rows.
@@ -95,6 +95,8 @@ pub struct Measured<T> {
     pub ratio_to_limit: f64,
     /// What the row was held against, and the ratio to it.
     pub yardstick: Option<(Case, f64)>,
+    /// What was counted beside the time, by event.
+    pub counted: Vec<Counted>,
     /// The entry's note.
     pub tag: T,
 }
@@ -154,6 +156,7 @@ pub fn measure<T: Clone + Default>(
             figures: sampler.figures()?,
             ratio_to_limit: 1.0,
             yardstick: None,
+            counted: Vec::new(),
             tag: T::default(),
         })
     });
@@ -209,6 +212,7 @@ fn measure_group<T: Clone + Default>(
                 figures: lane.sampler.figures()?,
                 ratio_to_limit: median(lane.ratios.clone())?,
                 yardstick: held_against(lane, &lanes),
+                counted: lane.run.counted(),
                 tag: lane.entry.tag.clone(),
             })
         });

@@ -42,6 +42,35 @@ struct Order {
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     cpu_nanos: u64,
+    /// What its end has counted so far.
+    counts: Vec<Counted>,
+}
+
+impl Answer {
+    fn ready() -> Self {
+        Self {
+            cpu_nanos: 0,
+            counts: Vec::new(),
+        }
+    }
+}
+
+/// Something beside the time of an event that is counted in some rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counted {
+    /// What is counted.
+    pub what: String,
+    /// How often, or how much.
+    pub value: f64,
+}
+
+impl Counted {
+    pub(crate) fn new((what, count): (&str, u64)) -> Self {
+        Self {
+            what: what.to_owned(),
+            value: count as f64,
+        }
+    }
 }
 
 /// Idle peer to coordinator: what it keeps resident.
@@ -57,6 +86,10 @@ pub trait Run {
     fn rounds(&mut self, rounds: u64) -> Result<()>;
     /// Works for about `budget` and records it.
     fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()>;
+    /// What was counted beside the time, by event; nothing in most rows.
+    fn counted(&self) -> Vec<Counted> {
+        Vec::new()
+    }
     /// Lets the peers go.
     fn finish(self: Box<Self>) -> Result<()>;
 }
@@ -85,7 +118,7 @@ fn idle(case: &Case, control: &Control) -> Result<()> {
         System::Portolan => Some(crate::systems::join_idle(case)?),
         _ => None,
     };
-    control.send(&Answer { cpu_nanos: 0 })?;
+    control.send(&Answer::ready())?;
     let bytes = portolan_sys::machine::resident_bytes()
         .map_err(MeasureError::system("reading how much memory is resident"))?;
     control.send(&Resident { bytes })?;
@@ -113,7 +146,7 @@ pub fn resident(case: &Case, cpus: &Cpus) -> Result<Resident> {
 }
 
 fn serve<E: Endpoint>(mut end: E, case: &Case, control: &Control) -> Result<()> {
-    control.send(&Answer { cpu_nanos: 0 })?;
+    control.send(&Answer::ready())?;
     while let Some(Order { rounds }) = control.receive()? {
         let before = cpu_nanos();
         for _ in 0..rounds {
@@ -125,6 +158,7 @@ fn serve<E: Endpoint>(mut end: E, case: &Case, control: &Control) -> Result<()> 
         }
         control.send(&Answer {
             cpu_nanos: cpu_nanos() - before,
+            counts: end.counts(),
         })?;
     }
     Ok(())
@@ -138,6 +172,9 @@ struct Typed<E> {
     bystander: Option<Child>,
     /// Time of a round or of a message, from the last slice.
     pace: Duration,
+    /// Messages ordered so far, and what their senders counted.
+    ordered: u64,
+    counts: Vec<Counted>,
 }
 
 impl<E: Endpoint> Typed<E> {
@@ -190,6 +227,8 @@ impl<E: Endpoint> Typed<E> {
             peers,
             bystander,
             pace: Duration::ZERO,
+            ordered: 0,
+            counts: Vec::new(),
         };
         run.calibrate()?;
         Ok(run)
@@ -311,6 +350,7 @@ impl<E: Endpoint> Typed<E> {
     }
 
     fn order(&mut self, rounds: u64) -> Result<()> {
+        self.ordered += rounds;
         self.peers
             .iter_mut()
             .try_for_each(|peer| peer.send(&Order { rounds }))
@@ -320,8 +360,9 @@ impl<E: Endpoint> Typed<E> {
     fn answers(&mut self) -> Result<u64> {
         let mut total = 0;
         for peer in &mut self.peers {
-            let Answer { cpu_nanos } = peer.expect()?;
+            let Answer { cpu_nanos, counts } = peer.expect()?;
             total += cpu_nanos;
+            self.counts = counts;
         }
         Ok(total)
     }
@@ -352,6 +393,14 @@ impl<E: Endpoint> Run for Typed<E> {
             .unwrap_or(ROUNDS_MAX)
             .clamp(1, ROUNDS_MAX);
         self.work(rounds, sampler)
+    }
+
+    fn counted(&self) -> Vec<Counted> {
+        let each = |counted: &Counted| Counted {
+            what: counted.what.clone(),
+            value: counted.value / self.ordered.max(1) as f64,
+        };
+        self.counts.iter().map(each).collect()
     }
 
     fn finish(self: Box<Self>) -> Result<()> {

@@ -24,6 +24,8 @@ const KIB: u64 = 1 << 10;
 const TINY: u64 = 32;
 // A slot of the bare ring is a line then, as a unit is.
 const _: () = assert!(TINY <= SMALL);
+/// Messages that are held against each other by when they are signalled.
+const SIGNALLED: [u64; 4] = [TINY, KIB, 4 * KIB, 64 * KIB];
 const READERS: [u32; 3] = [1, 2, 8];
 
 const STREAM: Budget = Budget::new(
@@ -47,7 +49,8 @@ const READERS_FLAT: Budget = Budget::new(
 
 /// A group of each kind; on one processor nothing can be said of readers beside a writer.
 pub(super) fn plan(cpus: &Cpus) -> Vec<Group> {
-    let mut groups = vec![latency(), small(), middling(), large(), signals()];
+    let mut groups = vec![latency(), small(), middling(), large()];
+    groups.extend(SIGNALLED.map(signals));
     if !cpus.single() {
         groups.push(readers());
     }
@@ -100,16 +103,12 @@ fn latency() -> Group {
 
 fn small() -> Group {
     let plain = message(TINY);
-    let mut rows = vec![
-        Entry::new(stream(plain.clone(), Mode::Poll)).tagged(Some(STREAM)),
-        Entry::new(stream(plain.clone(), Mode::Block)),
-    ];
-    // At the end of each message is what a channel does unless told otherwise.
-    let others = [Signal::Bytes(4096), Signal::Never];
-    rows.extend(others.map(|signal| signalled(&plain, signal)));
     Group {
         limit: ring(TINY),
-        rows,
+        rows: vec![
+            Entry::new(stream(plain.clone(), Mode::Poll)).tagged(Some(STREAM)),
+            Entry::new(stream(plain, Mode::Block)),
+        ],
     }
 }
 
@@ -146,30 +145,29 @@ fn large() -> Group {
     }
 }
 
-/// With sleepers looked for at other times than at the end of each message.
-fn signalled(case: &Case, signal: Signal) -> Entry {
-    let shape = Shape::Signalled(signal);
-    let case = Case {
-        shape,
-        ..case.clone()
+/// A stream of messages over units of a line, by when they are signalled; how many signals a
+/// message has is counted.
+fn signals(bytes: u64) -> Group {
+    let row = |signal, mode| {
+        let shape = Shape::Signalled(signal);
+        let case = Case {
+            shape,
+            ..message(bytes)
+        };
+        Entry::new(stream(case, mode))
     };
-    Entry::new(stream(case, Mode::Poll))
-}
-
-/// A long message over many units of a line, by when it is signalled.
-fn signals() -> Group {
-    let bytes = 64 * KIB;
-    let signals = [
+    let units = [
         Signal::Never,
         Signal::Message,
         Signal::Bytes(4096),
         Signal::Bytes(64),
     ];
+    let polled = units.map(|signal| row(signal, Mode::Poll));
+    // Nobody would wake a reader of what ends within a unit, or is never signalled.
+    let asleep = [Signal::Message, Signal::Bytes(64)].map(|signal| row(signal, Mode::Block));
     Group {
         limit: ring(bytes),
-        rows: signals
-            .map(|signal| signalled(&message(bytes), signal))
-            .into(),
+        rows: polled.into_iter().chain(asleep).collect(),
     }
 }
 

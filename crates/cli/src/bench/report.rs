@@ -1,6 +1,6 @@
 //! The results, as a table and as JSON.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use portolan_measure::Result;
 use portolan_measure::case::{Case, Mode, Pattern, Payload, Protection, System, Temper, Unit};
@@ -49,6 +49,9 @@ struct Row {
     yardstick: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio_to_yardstick: Option<f64>,
+    /// What was counted, by event.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    counted: BTreeMap<String, f64>,
 }
 
 impl Row {
@@ -74,6 +77,11 @@ impl Row {
                 .yardstick
                 .as_ref()
                 .map(|(_, times)| round(ratio(case, *times))),
+            counted: measured
+                .counted
+                .iter()
+                .map(|counted| (counted.what.clone(), round(counted.value)))
+                .collect(),
         }
     }
 }
@@ -164,9 +172,9 @@ fn name(case: &Case) -> String {
     name
 }
 
-fn table<'a>(rows: impl Iterator<Item = &'a Measured>) -> String {
+fn table<'a>(rows: impl Iterator<Item = &'a Measured> + Clone) -> String {
     use Align::{Left, Right};
-    let mut table = Table::new(&[
+    let mut columns = vec![
         ("", Left),
         ("p50", Right),
         ("p99", Right),
@@ -174,14 +182,22 @@ fn table<'a>(rows: impl Iterator<Item = &'a Measured>) -> String {
         ("max", Right),
         ("xlimit", Right),
         ("xyard", Right),
-    ]);
+    ];
+    let mut counted: Vec<&str> = Vec::new();
+    for one in rows.clone().flat_map(|row| &row.counted) {
+        if !counted.contains(&one.what.as_str()) {
+            counted.push(&one.what);
+        }
+    }
+    columns.extend(counted.iter().map(|what| (*what, Right)));
+    let mut table = Table::new(&columns);
     for measured in rows {
         let Measured { case, figures, .. } = measured;
         let row = Row::new(measured);
         let unit = case.unit();
         let value = |picos: f64| figure(unit, unit.value(picos, case.bytes));
         let yard = measured.yardstick.as_ref().zip(row.ratio_to_yardstick);
-        table.row(vec![
+        let mut cells = vec![
             name(case),
             value(figures.p50),
             value(figures.p99),
@@ -191,7 +207,12 @@ fn table<'a>(rows: impl Iterator<Item = &'a Measured>) -> String {
             yard.map_or(String::new(), |((other, _), ratio)| {
                 format!("{}{}", times(ratio), mark(other))
             }),
-        ]);
+        ];
+        cells.extend(counted.iter().map(|what| {
+            let count = row.counted.get(*what);
+            count.map_or(String::new(), |count| short(*count))
+        }));
+        table.row(cells);
     }
     table.render()
 }
@@ -240,10 +261,32 @@ fn legend(measured: &[Measured]) -> String {
         .filter(|(letter, _)| used.contains(letter))
         .map(|(letter, meaning)| format!("  {letter}: {meaning}\n"));
     let lines: String = lines.collect();
+    let mut text = String::new();
+    if !lines.is_empty() {
+        text += &format!("\nxyard: the ratio to another row of this run, the yardstick\n{lines}");
+    }
+    text + &counts(measured)
+}
+
+/// What the counts of this run stand for.
+fn counts(measured: &[Measured]) -> String {
+    let explained = [
+        ("signals", "looks for sleeping readers that the writer made"),
+        ("wakes", "those that found one, and woke it"),
+    ];
+    let used = |what: &str| {
+        let mut counted = measured.iter().flat_map(|row| &row.counted);
+        counted.any(|counted| counted.what == what)
+    };
+    let lines = explained
+        .iter()
+        .filter(|(what, _)| used(what))
+        .map(|(what, meaning)| format!("  {what}: {meaning}\n"));
+    let lines: String = lines.collect();
     if lines.is_empty() {
         return lines;
     }
-    format!("\nxyard: the ratio to another row of this run, the yardstick\n{lines}")
+    format!("\ncounted, by message:\n{lines}")
 }
 
 pub(super) fn verdicts(budgets: &[Verdict]) -> String {
@@ -274,6 +317,16 @@ pub(super) fn verdicts(budgets: &[Verdict]) -> String {
 /// A time for people.
 pub(super) fn nanos(time: f64) -> String {
     figure(Unit::OneWay, time)
+}
+
+/// A count by event in few characters.
+fn short(count: f64) -> String {
+    match count {
+        0.0 => "0".to_owned(),
+        _ if count < 0.0995 => format!("{count:.4}"),
+        _ if count < 99.95 => format!("{count:.2}"),
+        _ => format!("{count:.0}"),
+    }
 }
 
 /// A ratio in few characters.

@@ -43,6 +43,7 @@ fn one(entry: &Entry, empty: Option<f64>, cpus: &Cpus) -> Result<(f64, Measured)
         figures: sampler.figures().expect("one process at least"),
         ratio_to_limit: empty.map_or(1.0, |empty| middle / empty),
         yardstick: None,
+        counted: Vec::new(),
         tag: entry.tag,
     };
     Ok((middle, measured))

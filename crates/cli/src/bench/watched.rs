@@ -168,6 +168,7 @@ fn measure_group(
             figures: sampler.figures()?,
             ratio_to_limit,
             yardstick: None,
+            counted: Vec::new(),
             tag: None,
         })
     };

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 
 use portolan::channel::{
     Channel as Right, ChannelOptions, ReadError, Reader, ReaderOptions, Signalling, Writer,
+    WriterCounts,
 };
 use portolan::{Deadline, Domain, Waiting};
 
@@ -16,6 +17,7 @@ use super::portolan::{MEETING, join, parent};
 use crate::case::{Case, Mode, Pattern, Payload, Placement, SMALL, Shape, Signal};
 use crate::error::{MeasureError, Result};
 use crate::payload;
+use crate::run::Counted;
 
 /// Units of small messages, as many as the bare ring has slots.
 const UNITS_SMALL: u64 = 2048;
@@ -34,6 +36,8 @@ pub(crate) struct Channel {
     /// What is written; what was read lies in the reader.
     message: Vec<u8>,
     touched: bool,
+    /// The row is about the writer's signals.
+    counted: bool,
     written: u64,
     /// The position that we have read up to.
     read: u64,
@@ -103,6 +107,7 @@ impl Channel {
             reader,
             message: vec![1; bytes],
             touched: case.payload == Payload::Touched,
+            counted: matches!(case.shape, Shape::Signalled(_)),
             written: 0,
             read: 0,
             units,
@@ -142,6 +147,16 @@ impl Endpoint for Channel {
         };
         let (there, back) = (find(there, THERE)?, find(back, BACK)?);
         Self::new(case, domain, back.as_ref(), there.as_ref())
+    }
+
+    fn counts(&self) -> Vec<Counted> {
+        let Some(writer) = self.writer.as_ref().filter(|_| self.counted) else {
+            return Vec::new();
+        };
+        let WriterCounts { signals, wakes, .. } = writer.counts();
+        [("signals", signals), ("wakes", wakes)]
+            .map(Counted::new)
+            .into()
     }
 
     #[inline(always)]

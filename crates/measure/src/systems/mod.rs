@@ -59,6 +59,7 @@ pub(crate) use topic::Topic;
 
 use crate::case::Case;
 use crate::error::Result;
+use crate::run::Counted;
 
 /// One process's end of a two-way (for [`Ring`] one-way) connection.
 ///
@@ -75,6 +76,11 @@ pub(crate) trait Endpoint: Sized {
     /// Called once in the coordinator, when every peer has attached.
     fn meet(&mut self, _case: &Case) -> Result<()> {
         Ok(())
+    }
+
+    /// What this end, as a sender, has counted so far, if the row is about that.
+    fn counts(&self) -> Vec<Counted> {
+        Vec::new()
     }
 
     /// Sends the next message: writes its payload first if the case says touched.

@@ -71,7 +71,7 @@ pub use topic::{
     Loan, Payload, PublishError, Publisher, Sample, SubscribeError, Subscriber, TopicError,
     TopicOptions,
 };
-pub use writer::{Claim, WriteError, Writer};
+pub use writer::{Claim, WriteError, Writer, WriterCounts};
 
 use crate::member::Member;
 use crate::port::{ConnectError, Right, commons, raise_link};

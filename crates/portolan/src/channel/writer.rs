@@ -46,6 +46,30 @@ pub struct Writer {
     pen: Pen,
 }
 
+/// What a writer has signalled, since it was bound.
+///
+/// ```
+/// use portolan::channel::{ChannelOptions, Signalling};
+/// use portolan::{Deadline, Domain};
+/// let domain = Domain::private()?;
+/// let options = ChannelOptions::unnamed().unit(64).signal(Signalling::Bytes(128));
+/// let mut writer = domain.make_channel(&options)?.bind_writer()?;
+/// // Eight units of 48 bytes each: a signal at every second one.
+/// writer.write(&[7; 8 * 48], Deadline::NOW)?;
+/// assert_eq!(writer.counts().signals, 4);
+/// // There is nobody to wake.
+/// assert_eq!(writer.counts().wakes, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WriterCounts {
+    /// Signals: looks for readers that sleep, at the end of each signalling unit.
+    pub signals: u64,
+    /// Those that found some, and woke them.
+    pub wakes: u64,
+}
+
 /// Why nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -315,6 +339,14 @@ impl Writer {
     /// The position that is written next; of many writers, about.
     pub fn position(&self) -> u64 {
         self.pen.position()
+    }
+
+    /// What its signals were so far.
+    pub fn counts(&self) -> WriterCounts {
+        WriterCounts {
+            signals: self.pen.signals(),
+            wakes: self.pen.wakes(),
+        }
     }
 
     /// How many writers of the channel had left before this one came.

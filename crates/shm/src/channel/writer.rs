@@ -31,6 +31,8 @@ pub struct Pen {
     /// It publishes without a barrier (M6).
     relaxed: bool,
     may_relax: fn() -> bool,
+    signals: u64,
+    wakes: u64,
 }
 
 /// Signals after which a writer that found no sleeper does without barriers: as many as
@@ -52,6 +54,21 @@ impl Pen {
     /// The position that is written next.
     pub fn position(&self) -> u64 {
         self.next
+    }
+
+    /// How often it has signalled: looked for sleeping readers.
+    pub fn signals(&self) -> u64 {
+        self.signals
+    }
+
+    /// How often it was to wake some.
+    pub fn wakes(&self) -> u64 {
+        self.wakes
+    }
+
+    fn count(&mut self, signal: Finished) {
+        self.signals += 1;
+        self.wakes += u64::from(signal == Finished::Wake);
     }
 
     /// Whether a message was begun and not ended.
@@ -135,6 +152,8 @@ impl<'a> Channel<'a> {
             calm_since: next,
             relaxed: false,
             may_relax: || false,
+            signals: 0,
+            wakes: 0,
         }
     }
 
@@ -451,6 +470,7 @@ impl<'a> Channel<'a> {
         }
         mark!("channel.published");
         let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed);
+        pen.signals += 1;
         if let Signalling::Bytes(_) = self.mode.signalling {
             pen.unsignalled = 0;
         }
@@ -471,6 +491,7 @@ impl<'a> Channel<'a> {
                 relaxed.store(0, Ordering::Release);
             }
             return if sleepers & ASLEEP != 0 {
+                pen.wakes += 1;
                 self.rouse()
             } else {
                 Finished::Done
@@ -523,7 +544,9 @@ impl<'a> Channel<'a> {
             return Finished::Done;
         }
         pen.unsignalled = 0;
-        self.signal()
+        let finished = self.signal();
+        pen.count(finished);
+        finished
     }
 
     /// Whether a reader sleeps, after something was written that was not signalled.
@@ -587,7 +610,11 @@ impl<'a> Channel<'a> {
                 mark!("channel.published");
                 return Ok(match self.mode.signalling {
                     Signalling::Never => Finished::Done,
-                    _ => self.owed(),
+                    _ => {
+                        let finished = self.owed();
+                        pen.count(finished);
+                        finished
+                    }
                 });
             }
         }
