@@ -177,12 +177,22 @@ fn signals_by_delivery_and_beside_others() {
         let row = rows.iter().find(|row| row["case"] == *case).unwrap();
         assert_eq!(row["yardstick"], "portolan, signal");
     }
-    // Monitor-wait has a row, or a reason.
+    let on_write = rows.iter().find(|row| {
+        let case = row["case"].as_str().unwrap();
+        case == "signal on write, by a trap"
+    });
+    assert_eq!(on_write.unwrap()["yardstick"], "portolan, signal");
+    // Monitor-wait has a row, or a reason; so has the push hint.
     let text = succeeds(&["bench", "signal", "--quick", "--json", "--filter", "upcall"]);
     let report: Value = serde_json::from_str(&text).unwrap();
     let monitored = own.contains(&("signal", "monitor"));
     let left_out = report["left_out"][0]["what"] == "monitor-wait";
     assert!(monitored != left_out, "{report}");
+    let pushed = report["left_out"].as_array().is_none_or(|all| {
+        let reasons = all.iter().map(|one| one["why"].as_str().unwrap());
+        !reasons.into_iter().any(|why| why.contains("cldemote"))
+    });
+    assert_eq!(pushed, portolan_sys::push::is_there(), "{report}");
     let budgets = budgets("signal", "beside 100 ranges");
     assert_eq!(budgets[0]["must"], 1.2);
     assert_eq!(budgets[0]["rows"], 1);

@@ -68,6 +68,8 @@ pub enum System {
     Request,
     /// Signals of an address of a domain.
     Signal,
+    /// The same, sent by a store to a page that is protected against stores.
+    SignalOnWrite,
     /// Calls of a service, over channels.
     Call,
     /// What a call does to its bytes: one copy into a channel's memory, one out of it.
@@ -165,6 +167,8 @@ pub enum Shape {
     BesideIdle,
     /// Beside one more subscriber, whose process is stopped.
     BesideStopped,
+    /// With the push hint after each store.
+    Pushed,
     /// No message: a process that does nothing, or one that has joined a domain and
     /// does nothing.
     Idle,
@@ -316,7 +320,11 @@ impl Case {
             System::SystemV => "system v queue",
             System::Futex => "futex",
             System::Ring => "ring",
-            System::Portolan | System::Request | System::Signal | System::Call => "portolan",
+            System::Portolan
+            | System::Request
+            | System::Signal
+            | System::SignalOnWrite
+            | System::Call => "portolan",
             System::Marshal { .. } => "marshalling",
             System::Channel => "channel",
             System::Topic => "topic",
@@ -349,6 +357,9 @@ impl Case {
                 }
                 .to_owned(),
             ),
+            System::Line if self.shape == Shape::Pushed => {
+                parts.push("cache line, pushed".to_owned());
+            }
             System::Line => parts.push("cache line".to_owned()),
             System::Futex => parts.push("futex ping-pong".to_owned()),
             System::Ring if self.limit => parts.push("bare ring".to_owned()),
@@ -359,6 +370,7 @@ impl Case {
             }
             System::Request => parts.push("request".to_owned()),
             System::Signal => parts.push(self.signal_name()),
+            System::SignalOnWrite => parts.push("signal on write, by a trap".to_owned()),
             System::Marshal { sum: false } => parts.push("both copies".to_owned()),
             System::Marshal { sum: true } => parts.push("both copies, checksum".to_owned()),
             #[cfg(feature = "peers")]
@@ -392,6 +404,7 @@ impl Case {
                     Shape::IdlePorts => "10,000 idle ports",
                     Shape::Watched => "watched by top",
                     Shape::Traced => "traced",
+                    Shape::Pushed => "pushed",
                     Shape::Reliable => "reliable",
                     Shape::Unchecked => "no checksum",
                     Shape::Answered => "answered",

@@ -98,6 +98,8 @@ pub(crate) enum Bit {
     Umwait,
     Mwaitx,
     UserInterrupts,
+    /// `CLDEMOTE`.
+    Push,
 }
 
 /// Asks the processor.
@@ -114,7 +116,7 @@ mod imp {
 
     pub(super) fn has(bit: Bit) -> bool {
         let leaf = match bit {
-            Bit::Umwait | Bit::UserInterrupts => 7,
+            Bit::Umwait | Bit::UserInterrupts | Bit::Push => 7,
             Bit::Mwaitx => 0x8000_0001,
         };
         // SAFETY:
@@ -129,6 +131,7 @@ mod imp {
             && match bit {
                 Bit::Umwait => registers.ecx & (1 << 5) != 0,
                 Bit::Mwaitx => registers.ecx & (1 << 29) != 0,
+                Bit::Push => registers.ecx & (1 << 25) != 0,
                 Bit::UserInterrupts => registers.edx & (1 << 5) != 0,
             }
     }

@@ -3,9 +3,11 @@
 //! Each delivery has a row, one way, against one cache line carried from core to core. Two
 //! more kinds of row show that what is not told does not cost: beside other ranges of all
 //! sizes, and beside other listeners, which stand for members that are not interested.
+//! Signal-on-write is emulated by a trap, and the push hint tried where there is one.
 
 use portolan::Delivery;
 use portolan_measure::case::{Case, Mode, Payload, Protection, Shape, System};
+use portolan_sys::push;
 
 use super::budget::{Budget, Measure};
 use super::report::LeftOut;
@@ -34,10 +36,18 @@ pub(super) fn left_out() -> Vec<LeftOut> {
         what: "monitor-wait",
         why: "the processor, or its hypervisor, offers neither umwait nor mwaitx",
     };
-    match Delivery::monitor_instruction() {
-        Some(_) => Vec::new(),
-        None => vec![monitor],
+    let push = LeftOut {
+        what: "a line with the push hint",
+        why: "the processor, or its hypervisor, does not offer cldemote",
+    };
+    let mut left_out = Vec::new();
+    if Delivery::monitor_instruction().is_none() {
+        left_out.push(monitor);
     }
+    if !push::is_there() {
+        left_out.push(push);
+    }
+    left_out
 }
 
 /// One group: the limit, the deliveries, and signals beside others.
@@ -79,6 +89,18 @@ pub(super) fn plan() -> Vec<Group> {
     ];
     if Delivery::monitor_instruction().is_some() {
         rows.insert(1, Entry::new(by(Mode::Monitor)));
+    }
+    let on_write = Case {
+        system: System::SignalOnWrite,
+        ..polled.clone()
+    };
+    rows.push(Entry::new(on_write).against(&polled));
+    if push::is_there() {
+        // What a polled signal waits for is the line.
+        rows.push(Entry::new(Case {
+            shape: Shape::Pushed,
+            ..Case::new(System::Line, 8)
+        }));
     }
     let shapes = OTHERS
         .map(Shape::Ranges)

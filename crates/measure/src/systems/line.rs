@@ -6,11 +6,12 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use portolan_sys::push;
 use portolan_sys::shared::Window;
 
 use super::Endpoint;
 use super::memory::{self, LINE_PAIR, Spin};
-use crate::case::Case;
+use crate::case::{Case, Shape};
 use crate::error::Result;
 
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Line {
     theirs: usize,
     sent: u64,
     received: u64,
+    /// With the push hint.
+    pushes: bool,
     spin: Spin,
 }
 
@@ -33,6 +36,7 @@ impl Line {
             theirs: word(theirs),
             sent: 0,
             received: 0,
+            pushes: case.shape == Shape::Pushed,
             spin: Spin::new(case),
         }
     }
@@ -53,9 +57,11 @@ impl Endpoint for Line {
     fn send(&mut self) -> Result<()> {
         self.sent += 1;
         // Release pairs with the Acquire in `receive`, as any message would need.
-        self.window
-            .word(self.ours)
-            .store(self.sent, Ordering::Release);
+        let word = self.window.word(self.ours);
+        word.store(self.sent, Ordering::Release);
+        if self.pushes {
+            push::hint(word);
+        }
         Ok(())
     }
 

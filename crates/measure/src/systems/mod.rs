@@ -18,6 +18,7 @@ mod line;
 mod marshal;
 mod memory;
 mod mqueue;
+mod on_write;
 #[cfg(feature = "peers")]
 mod over_socket;
 mod pipe;
@@ -44,6 +45,7 @@ pub(crate) use iceoryx::{Iceoryx, IceoryxCall};
 pub(crate) use line::Line;
 pub(crate) use marshal::Marshal;
 pub(crate) use mqueue::MessageQueue;
+pub(crate) use on_write::OnWrite;
 #[cfg(feature = "peers")]
 pub(crate) use over_socket::OverSocket;
 pub(crate) use pipe::Pipe;
@@ -127,6 +129,7 @@ macro_rules! with_endpoint {
             System::Portolan => with!(s::Portolan),
             System::Request => with!(s::Request),
             System::Signal => with!(s::Signal),
+            System::SignalOnWrite => with!(s::OnWrite),
             System::Call => with!(s::Call),
             System::Marshal { .. } => with!(s::Marshal),
             System::Channel => with!(s::Channel),

@@ -18,7 +18,7 @@ use crate::case::{Case, Mode, Placement, Shape};
 use crate::error::{MeasureError, Result};
 
 /// What all signals of a row lie in.
-const SEGMENT: &str = "signals";
+pub(super) const SEGMENT: &str = "signals";
 /// Where the ranges of those that are not told begin.
 const BESIDE: usize = 4096;
 /// Room for each of these ranges.
@@ -37,7 +37,7 @@ pub(crate) struct Signal {
 }
 
 /// How one side is told.
-enum Told {
+pub(super) enum Told {
     /// It waits, in whatever way.
     Waits(Listener),
     /// It waits for a descriptor.
@@ -52,7 +52,7 @@ enum Told {
 }
 
 impl Told {
-    fn new(case: &Case, domain: &Domain, range: std::ops::Range<usize>) -> Result<Self> {
+    pub(super) fn new(case: &Case, domain: &Domain, range: std::ops::Range<usize>) -> Result<Self> {
         let options = ListenerOptions::default().waiting(Waiting::Sleep);
         let mut listener = domain.listen(options).map_err(listening)?;
         let delivery = match (case.mode, case.placement) {
@@ -80,7 +80,7 @@ impl Told {
     }
 
     #[inline(always)]
-    fn wait(&mut self) -> Result<()> {
+    pub(super) fn wait(&mut self) -> Result<()> {
         match self {
             Self::Waits(listener) => {
                 let told = listener.wait(Deadline::NEVER);
@@ -151,7 +151,7 @@ fn setting(error: impl std::error::Error + Send + Sync + 'static) -> MeasureErro
     MeasureError::library("waiting for a benchmark's signals")(error)
 }
 
-fn sharing(error: impl std::error::Error + Send + Sync + 'static) -> MeasureError {
+pub(super) fn sharing(error: impl std::error::Error + Send + Sync + 'static) -> MeasureError {
     MeasureError::library("sharing a benchmark's segment")(error)
 }
 

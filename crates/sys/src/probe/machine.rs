@@ -26,6 +26,11 @@ pub(super) const TRIALS: &[Trial] = &[
         without: "nothing today: Linux does not offer them either",
     },
     Trial {
+        name: "cldemote",
+        run: push,
+        without: "the push hint, which only a row of `bench signal` tries",
+    },
+    Trial {
         name: "transparent huge pages",
         run: huge_pages,
         without: "speed with large extents: 2 MiB pages guard and map faster",
@@ -73,6 +78,11 @@ fn mwaitx() -> Outcome {
 /// `UINTR`.
 fn user_interrupts() -> Outcome {
     processor(Bit::UserInterrupts)
+}
+
+/// `CLDEMOTE`.
+fn push() -> Outcome {
+    processor(Bit::Push)
 }
 
 fn processor(bit: Bit) -> Outcome {
