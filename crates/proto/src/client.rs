@@ -68,6 +68,21 @@ impl Client {
         self.open.count_ones() as usize
     }
 
+    /// One-way calls that are open: of which it is not known yet that they have arrived.
+    pub fn posted(&self) -> usize {
+        let posted = |p: &&Place| p.phase == Phase::Open && p.flags.has(Flags::ONE_WAY);
+        self.places.iter().filter(posted).count()
+    }
+
+    /// Has the next [`Client::review`] ask about one-way calls at once: somebody waits for them.
+    pub fn hasten(&mut self, now: Time) {
+        for place in &mut self.places {
+            if place.phase == Phase::Open && place.flags.has(Flags::ONE_WAY) {
+                place.review = place.review.min(now);
+            }
+        }
+    }
+
     /// Presents itself. Calls made before the server has answered go out when it does.
     pub fn greet<L: Link + ?Sized>(&mut self, link: &mut L) {
         self.send(link, Kind::Hello, 0, &[]);

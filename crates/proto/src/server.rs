@@ -25,6 +25,8 @@ pub struct ServerCounts {
     pub too_late: u64,
     /// Packets that were sent again because the client asked.
     pub sent_again: u64,
+    /// One-way calls that were handed out and refused: nobody was there to run them.
+    pub refused: u64,
 }
 
 /// The server's half of a connection; see the [crate].
@@ -118,7 +120,7 @@ impl Server {
     }
 
     /// The next call, in order, and its arguments in place of what `body` holds. Those whose
-    /// deadline has passed are left out.
+    /// deadline has passed are left out; once it is closed, all but one-way calls.
     #[inline]
     pub fn take(&mut self, now: Time, body: &mut Vec<u8>) -> Option<Incoming> {
         while let Some(number) = self.ready.pop_front() {
@@ -144,6 +146,11 @@ impl Server {
             });
         }
         None
+    }
+
+    /// Whether calls have come that were not [taken](Server::take).
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Whether the call with this number may still come, waits to be taken, or is running.
@@ -179,6 +186,7 @@ impl Server {
         }
         if entry.flags.has(Flags::ONE_WAY) {
             entry.stage = Stage::Over;
+            self.counts.refused += u64::from(status == Status::Busy);
             body.clear();
             return Ok(());
         }
@@ -447,7 +455,12 @@ impl Side for Server {
 
     fn shut(&mut self, why: Closed) {
         self.end.closed = Some(why);
-        self.ready.clear();
+        // Of one-way calls the client knows that they have come, and may have left on that.
+        let entries = &self.entries;
+        self.ready.retain(|&number| {
+            let entry = &entries[index(number)];
+            entry.number == number && entry.flags.has(Flags::ONE_WAY)
+        });
         for entry in &self.entries {
             if entry.stage == Stage::Running {
                 self.cancelled.push_back(entry.number);

@@ -23,9 +23,15 @@ use std::time::{Duration, Instant};
 /// clone is the same connection. Any number of threads may call at once.
 #[derive(Clone)]
 pub struct Stub {
+    /// First, so that it goes before the connection.
+    pub(super) _last: Arc<Last>,
     pub(super) connection: Arc<Connection>,
     pub(super) limit: Duration,
 }
+
+/// What all stubs of a connection have: with the last of them it goes, and before that what
+/// was posted gets through.
+pub(super) struct Last(pub(super) Arc<Connection>);
 
 pub(super) struct Connection {
     /// Whoever has read something tells.
@@ -49,6 +55,8 @@ pub(super) struct Inner {
     pub(super) waiters: Waiters,
     /// When the last call was made, or a little later.
     begun: Time,
+    /// One-way calls that ended unconfirmed, and that the caller has been told of.
+    told: u64,
 }
 
 /// What a call is made of.
@@ -66,6 +74,8 @@ fn unsendable(why: &dyn std::fmt::Display) -> RpcError {
     }
 }
 
+/// How long whoever leaves waits for its one-way calls to arrive, at most.
+const LEAVING: Duration = Duration::from_secs(10);
 /// Looks again so soon whether a server that has left is dead or moving.
 pub(super) const SOON: Duration = Duration::from_millis(20);
 
@@ -74,8 +84,8 @@ impl Stub {
     #[must_use]
     pub fn within(&self, limit: Duration) -> Self {
         Self {
-            connection: Arc::clone(&self.connection),
             limit,
+            ..self.clone()
         }
     }
 
@@ -123,7 +133,10 @@ impl Stub {
         })
     }
 
-    /// Calls a one-way method: returns when it is under way.
+    /// Calls a one-way method: returns when it is under way. If it is reliable it gets through,
+    /// also if its client leaves at once: the last stub of a connection, when it is dropped,
+    /// waits for what was posted, until that arrives or its deadline, and 10 s at most.
+    /// [`flush`](Self::flush) says how many did not arrive.
     ///
     /// # Errors
     ///
@@ -224,27 +237,32 @@ impl Stub {
         }
     }
 
-    /// Waits until every one-way call has arrived: `false` if some have not by the deadline.
+    /// Waits until every one-way call has arrived; how many have not by the deadline. Those that
+    /// were given up since it was last called, at their own deadlines, count too.
     ///
     /// # Errors
     ///
-    /// [`RpcError`].
-    pub fn flush(&self, deadline: impl Into<Deadline>) -> Result<bool, RpcError> {
-        let deadline = deadline.into();
-        let mut inner = self.connection.lock();
-        loop {
-            inner.poll();
-            if inner.client.open() == 0 {
-                return Ok(true);
-            }
-            self.connection.check(&mut inner)?;
-            if deadline.has_passed() {
-                return Ok(false);
-            }
-            inner = self
-                .connection
-                .wait(inner, deadline.instant().map(link::time));
-        }
+    /// [`RpcError`]: nothing can arrive any more.
+    ///
+    /// ```
+    /// # use portolan::{Deadline, Domain, rpc};
+    /// # use std::time::Duration;
+    /// #[portolan::service]
+    /// trait Log {
+    ///     #[rpc(one_way)]
+    ///     fn line(&self, text: &str);
+    /// }
+    /// # struct Lines;
+    /// # impl Log for Lines { fn line(&self, _: &str) {} }
+    /// # let domain = Domain::private()?;
+    /// # let _server = rpc::serve(&domain, "log", LogService(Lines), &Default::default())?;
+    /// let client = LogClient::connect(&domain, "log", Deadline::NEVER)?;
+    /// client.line("hello")?;
+    /// assert_eq!(client.stub().flush(Duration::from_secs(60))?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn flush(&self, deadline: impl Into<Deadline>) -> Result<usize, RpcError> {
+        self.connection.flush(deadline.into())
     }
 
     /// Whether it shares its channels with others now ([`super::ClientOptions::sharing`]).
@@ -276,6 +294,7 @@ impl Connection {
             state: LinkState::default(),
             waiters: Waiters::default(),
             begun: link::now(),
+            told: 0,
         };
         Self {
             inner: Turnstile::new(inner),
@@ -442,6 +461,27 @@ impl Connection {
         Ok(())
     }
 
+    /// See [`Stub::flush`].
+    fn flush(&self, deadline: Deadline) -> Result<usize, RpcError> {
+        let mut inner = self.lock();
+        inner.poll();
+        if inner.client.posted() > 0 {
+            // Not before a period has passed, otherwise.
+            inner.client.hasten(link::now());
+            self.review(&mut inner);
+            self.tell_driver(&mut inner);
+        }
+        while inner.client.posted() > 0 && !deadline.has_passed() {
+            self.check(&mut inner)?;
+            inner = self.wait(inner, deadline.instant().map(link::time));
+            inner.poll();
+        }
+        let unconfirmed = inner.client.counts().unconfirmed;
+        let given_up = unconfirmed - std::mem::replace(&mut inner.told, unconfirmed);
+        let given_up = usize::try_from(given_up).unwrap_or(usize::MAX);
+        Ok(inner.client.posted().saturating_add(given_up))
+    }
+
     /// Waits until something has come, or it is time to review.
     fn wait<'a>(
         &'a self,
@@ -483,6 +523,21 @@ impl Connection {
         if inner.client.next_timeout().is_some_and(|t| t <= now) {
             inner.with(|client, ends| client.review(now, ends));
             self.inner.tell();
+        }
+    }
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let connection = &*self.0;
+        // A forked child has no part in it; another thread of its parent's may have the lock.
+        if connection.server.to.member.present().is_err() {
+            return;
+        }
+        match connection.flush(Deadline::after(LEAVING)) {
+            Ok(0) => {}
+            Ok(calls) => tracing::warn!(calls, "a client left before its one-way calls arrived"),
+            Err(error) => tracing::debug!(%error, "a client left that had lost its server"),
         }
     }
 }

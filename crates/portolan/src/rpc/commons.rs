@@ -153,11 +153,19 @@ impl Commons {
         self.interrupter.interrupt();
     }
 
-    /// Members are told that there will be no more answers.
-    pub(super) fn close(&self) {
+    /// Members are told that there will be no more answers here.
+    fn close(&self) {
         self.interrupt();
         for (_, member) in link::lock(&self.members).all.drain() {
             member.close();
+        }
+    }
+
+    /// The server ends: so do its members, and what runs for them.
+    pub(super) fn end(&self) {
+        self.interrupt();
+        for (_, member) in link::lock(&self.members).all.drain() {
+            member.end();
         }
     }
 

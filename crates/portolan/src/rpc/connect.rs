@@ -1,6 +1,6 @@
 //! Connecting: both channels are made, and presented to the server.
 
-use super::client::{Connection, Stub};
+use super::client::{Connection, Last, Stub};
 use super::door::{self, Part};
 use super::error::ConnectError;
 use super::hello::{Answer, Channels, Hello};
@@ -252,6 +252,7 @@ impl Stub {
             connection.lock().sharing = Some(shares.of(&connection, alive));
         }
         Ok(Self {
+            _last: Arc::new(Last(Arc::clone(&connection))),
             connection,
             limit: options.limit,
         })

@@ -3,14 +3,15 @@
 use super::link::{self, Ends, Inlet, LinkState, Source, Ways};
 use super::method::Dispatch;
 use super::parcel::Parcels;
+use super::room::Full;
 use super::serve::{Serves, Shared};
 use super::task::{OwnedCall, Running};
 use super::turnstile::Turnstile;
-use super::work::{Context, Full, GivenUp, Job, answer_of};
+use super::work::{Context, GivenUp, Job, answer_of};
 use crate::Deadline;
 use crate::channel::{Interrupter, Writer};
 use crate::port::SendRight;
-use portolan_proto::{Incoming, Server as Protocol, ServerCounts, Status};
+use portolan_proto::{Flags, Incoming, Server as Protocol, ServerCounts, Status};
 use portolan_shm::mark;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -63,8 +64,16 @@ struct Inner {
     protocol: Protocol,
     ways: Ways,
     state: LinkState,
-    /// What tells running calls that they were given up.
-    running: HashMap<u64, Arc<GivenUp>>,
+    /// What tells running calls that they were given up; not those that run in the thread that
+    /// would hear of it.
+    running: HashMap<u64, Runs>,
+}
+
+/// A call that runs elsewhere.
+struct Runs {
+    given_up: Arc<GivenUp>,
+    /// Its client never waited for it, and does not give it up by leaving.
+    one_way: bool,
 }
 
 impl Inner {
@@ -185,11 +194,20 @@ impl Connection {
         }
     }
 
-    /// Tells the client, and what runs for it.
+    /// The client has gone, or is told to: what runs for it is told that nobody waits for it.
     pub(super) fn close(&self) {
+        self.close_and_tell(|runs| !runs.one_way);
+    }
+
+    /// The server ends: the client is told, and all that runs for it.
+    pub(super) fn end(&self) {
+        self.close_and_tell(|_| true);
+    }
+
+    fn close_and_tell(&self, whom: impl Fn(&Runs) -> bool) {
         let mut inner = self.lock();
-        for given_up in inner.running.values() {
-            given_up.set();
+        for runs in inner.running.values().filter(|runs| whom(runs)) {
+            runs.given_up.set();
         }
         inner.with(|protocol, ends| protocol.close(ends));
     }
@@ -203,6 +221,10 @@ impl Connection {
     pub(super) fn run(self: &Arc<Self>, shared: &Shared, mut reader: Inlet) -> Inlet {
         let mut state = LinkState::default();
         let mut desk = Desk::default();
+        // What a server left that moved here.
+        if self.has_ready() {
+            self.take(shared, Some(&mut reader), &mut desk, &mut state);
+        }
         while !(shared.is_stopping() || state.gone || state.broken || state.over.is_some()) {
             let came = link::wait(&mut reader, Deadline::NEVER, &mut state);
             let _turn = self.shares().then(|| link::lock(&self.turn));
@@ -235,6 +257,11 @@ impl Connection {
         self.take(shared, None, desk, &mut LinkState::default())
     }
 
+    /// Whether calls have come that nobody has taken.
+    pub(super) fn has_ready(&self) -> bool {
+        self.lock().protocol.has_ready()
+    }
+
     /// Handles what has come, by its own reader or given, and runs it; `false` once the
     /// connection is closed.
     fn take(
@@ -246,9 +273,13 @@ impl Connection {
     ) -> bool {
         let mut inner = self.lock();
         if let Some(parcels) = &self.parcels {
-            parcels.tidy(|number| inner.protocol.awaits(number));
+            // The place of a one-way call may be another's before it has run.
+            let waits =
+                |number| inner.protocol.awaits(number) || inner.running.contains_key(&number);
+            parcels.tidy(waits);
         }
         inner.ways.heard(reader.is_some());
+        let mut left = inner.protocol.has_ready();
         loop {
             let now = link::lately();
             let Inner {
@@ -265,10 +296,18 @@ impl Connection {
                 },
                 state,
             };
-            let more = protocol.poll(now, &mut ends);
+            // First what was left to us: a client that says that it has left ends what is ready.
+            let first = std::mem::take(&mut left);
+            let more = if first {
+                Ok(true)
+            } else {
+                protocol.poll(now, &mut ends)
+            };
             while let Some(number) = protocol.take_cancelled() {
-                if let Some(given_up) = running.get(&number) {
-                    given_up.set();
+                // Of a one-way call this says only that its number is used again, or its
+                // client has left.
+                if let Some(runs) = running.get(&number).filter(|runs| !runs.one_way) {
+                    runs.given_up.set();
                 }
             }
             // Of a server that moves, the next one runs what has come.
@@ -282,8 +321,12 @@ impl Connection {
                     let (arguments, result) = (&desk.arguments, &mut desk.result);
                     inner = self.execute(&*shared.service, incoming, arguments, result, &context);
                 } else {
-                    let given_up = Arc::<GivenUp>::default();
-                    inner.running.insert(incoming.number, Arc::clone(&given_up));
+                    let runs = Runs {
+                        given_up: Arc::default(),
+                        one_way: incoming.flags.has(Flags::ONE_WAY),
+                    };
+                    let given_up = Arc::clone(&runs.given_up);
+                    inner.running.insert(incoming.number, runs);
                     drop(inner);
                     let arguments = std::mem::take(&mut desk.arguments);
                     self.begin(shared, incoming, arguments, given_up);
@@ -291,7 +334,7 @@ impl Connection {
                 }
             }
             match more {
-                Ok(true) if self.goes_on(shared, reader.as_deref()) => {}
+                Ok(true) if first || self.goes_on(shared, reader.as_deref()) => {}
                 Ok(_) => return true,
                 Err(_) => return false,
             }
@@ -306,11 +349,13 @@ impl Connection {
             Some(reader) if shared.crew.is_caller() && !self.shares() => {
                 !shared.is_stopping() && reader.comes_soon(|| self.inner.is_wanted())
             }
-            _ => true,
+            // A server that moves leaves what is there to the next one.
+            _ => !shared.is_stopping(),
         }
     }
 
-    /// Has a call run where calls run.
+    /// Has a call run where calls run. A one-way call that must not be lost waits for a place
+    /// there, and holds up those behind it: nobody would hear that it was refused.
     fn begin(
         self: &Arc<Self>,
         shared: &Shared,
@@ -320,10 +365,16 @@ impl Connection {
     ) {
         let (connection, service) = (Arc::clone(self), Arc::clone(&shared.service));
         let number = incoming.number;
+        let waits = incoming.flags.has(Flags::ONE_WAY) && !incoming.flags.has(Flags::BEST_EFFORT);
+        let until = match incoming.deadline {
+            _ if !waits => Deadline::NOW,
+            Some(deadline) => Deadline::at(link::instant(deadline)),
+            None => Deadline::NEVER,
+        };
         let context = Context::new(&incoming, Some(given_up));
         let begun = if shared.crew.has_tasks() {
             let parcels = self.parcels.clone();
-            shared.crew.spawn(move || Running {
+            shared.crew.spawn(until, move || Running {
                 method: Some(service.begin(incoming.method, OwnedCall { arguments, parcels })),
                 connection,
                 number,
@@ -334,7 +385,7 @@ impl Connection {
                 let result = &mut Vec::new();
                 drop(connection.execute(&*service, incoming, &arguments, result, &context));
             });
-            shared.crew.run(job)
+            shared.crew.run(until, job)
         };
         if let Err(Full) = begun {
             self.answer(number, Status::Busy, &mut Vec::new());

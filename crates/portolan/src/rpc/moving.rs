@@ -10,7 +10,7 @@
 //! busy it asks the new server for others.
 
 use super::commons::Commons;
-use super::connection::Connection;
+use super::connection::{Connection, Desk};
 use super::error::ServeError;
 use super::hello::{Moving, MovingClient, from_bytes, to_bytes};
 use super::link::{self, LOOK};
@@ -305,7 +305,11 @@ impl Moved {
                 };
                 let ways = commons.ways(protocol.session()).go_on(sent);
                 let client = Connection::new(protocol, ways, Some(alive), parcels, period);
-                commons.join(Arc::new(client), door);
+                let client = Arc::new(client);
+                commons.join(Arc::clone(&client), door);
+                if client.has_ready() {
+                    client.take_shared(shared, &mut Desk::default());
+                }
             }
         }
         Ok(Some(()))

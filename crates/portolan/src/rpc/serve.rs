@@ -114,7 +114,9 @@ impl ServerOptions {
     }
 
     /// How many calls may wait for a thread of the pool, or run in a thread or task each, before the
-    /// next one is refused ([`super::RpcError::Backpressure`]).
+    /// next one is refused ([`super::RpcError::Backpressure`]). A reliable one-way call, whose
+    /// client would not hear of it, waits for a place instead, until its deadline; what its
+    /// client calls after it waits with it.
     #[must_use]
     pub fn queue(self, calls: usize) -> Self {
         Self {
@@ -389,6 +391,7 @@ impl Server {
             sum.repeated += one.repeated;
             sum.too_late += one.too_late;
             sum.sent_again += one.sent_again;
+            sum.refused += one.refused;
         }
         sum
     }
@@ -398,10 +401,10 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.shut_door());
         for (connection, _) in self.shared.connections().drain(..) {
-            connection.close();
+            connection.end();
         }
         if let Some(commons) = link::lock(&self.shared.commons).take() {
-            commons.close();
+            commons.end();
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use super::link;
 use super::method::NotDispatched;
+use super::room::{Full, Room, Turn};
 use super::serve::Concurrency;
 use super::task::{Running, Spawner};
+use crate::Deadline;
 use portolan_proto::{Incoming, Status, Time};
 use std::cell::RefCell;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
@@ -16,63 +18,39 @@ use std::time::Instant;
 
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
-/// No thread is free, and the queue is full.
-pub(super) struct Full;
-
 /// Those who run calls.
 pub(super) enum Crew {
     Caller,
-    Threads {
-        running: Arc<AtomicUsize>,
-        most: usize,
+    Threads(Arc<Room>),
+    Pool {
+        jobs: Sender<(Job, Turn)>,
+        /// For those that run and those that wait for a thread.
+        room: Arc<Room>,
     },
-    Pool(SyncSender<Job>),
     Tasks {
         spawner: Spawner,
-        running: Arc<AtomicUsize>,
-        most: usize,
+        room: Arc<Room>,
     },
-}
-
-/// One of those that run at once; dropped, it runs no more.
-struct Turn(Arc<AtomicUsize>);
-
-impl Turn {
-    fn take(running: &Arc<AtomicUsize>, most: usize) -> Result<Self, Full> {
-        let turn = Self(Arc::clone(running));
-        // Relaxed: a bound, and nothing else hangs on it.
-        if running.fetch_add(1, Ordering::Relaxed) >= most {
-            return Err(Full);
-        }
-        Ok(turn)
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Crew {
     pub(super) fn new(concurrency: Concurrency, queue: usize) -> io::Result<Self> {
         Ok(match concurrency {
             Concurrency::Client => Self::Caller,
-            Concurrency::Call => Self::Threads {
-                running: Arc::default(),
-                most: queue.max(1),
-            },
+            Concurrency::Call => Self::Threads(Room::of(queue.max(1))),
             Concurrency::Pool(threads) => {
-                let (jobs, queue) = sync_channel(queue);
+                let threads = threads.max(1);
+                let room = Room::of(queue.saturating_add(threads));
+                let (jobs, queue) = channel();
                 let queue = Arc::new(Mutex::new(queue));
-                for _ in 0..threads.max(1) {
+                for _ in 0..threads {
                     let queue = Arc::clone(&queue);
                     // It ends when the last sender has gone.
                     thread::Builder::new()
                         .name("portolan-rpc-pool".to_owned())
                         .spawn(move || while work(&queue) {})?;
                 }
-                Self::Pool(jobs)
+                Self::Pool { jobs, room }
             }
         })
     }
@@ -80,8 +58,7 @@ impl Crew {
     pub(super) fn of_tasks(spawner: &Spawner, queue: usize) -> Self {
         Self::Tasks {
             spawner: Arc::clone(spawner),
-            running: Arc::default(),
-            most: queue.max(1),
+            room: Room::of(queue.max(1)),
         }
     }
 
@@ -90,17 +67,16 @@ impl Crew {
         matches!(self, Self::Tasks { .. })
     }
 
-    /// Hands a call to the runtime.
-    pub(super) fn spawn(&self, call: impl FnOnce() -> Running) -> Result<(), Full> {
-        let Self::Tasks {
-            spawner,
-            running,
-            most,
-        } = self
-        else {
+    /// Hands a call to the runtime, if there is room for it by then.
+    pub(super) fn spawn(
+        &self,
+        until: Deadline,
+        call: impl FnOnce() -> Running,
+    ) -> Result<(), Full> {
+        let Self::Tasks { spawner, room } = self else {
             return Err(Full);
         };
-        let turn = Turn::take(running, *most)?;
+        let turn = room.take(until)?;
         let call = call();
         spawner(Box::pin(async move {
             call.await;
@@ -114,29 +90,50 @@ impl Crew {
         matches!(self, Self::Caller)
     }
 
-    pub(super) fn run(&self, job: Job) -> Result<(), Full> {
+    /// Has a call run, if there is room for it by then.
+    pub(super) fn run(&self, until: Deadline, job: Job) -> Result<(), Full> {
         match self {
             Self::Caller => job(),
-            Self::Threads { running, most } => {
-                let turn = Turn::take(running, *most)?;
-                let run = move || {
+            Self::Threads(room) => {
+                let turn = room.take(until)?;
+                if let Err(job) = in_a_thread(job, turn) {
+                    // The system has none left. What may wait runs here instead.
+                    if until.is_now() {
+                        return Err(Full);
+                    }
                     job();
-                    drop(turn);
-                };
-                thread::Builder::new().spawn(run).map_err(|_| Full)?;
+                }
             }
             Self::Tasks { .. } => return Err(Full),
-            Self::Pool(jobs) => jobs.try_send(job).map_err(|_| Full)?,
+            Self::Pool { jobs, room } => {
+                let turn = room.take(until)?;
+                jobs.send((job, turn)).map_err(|_| Full)?;
+            }
         }
         Ok(())
     }
 }
 
-fn work(queue: &Mutex<Receiver<Job>>) -> bool {
+/// Runs a job in a thread of its own; the job, if there is none to be had.
+fn in_a_thread(job: Job, turn: Turn) -> Result<(), Job> {
+    let job = Arc::new(Mutex::new(Some(job)));
+    let theirs = Arc::clone(&job);
+    let spawned = thread::Builder::new().spawn(move || {
+        if let Some(job) = link::lock(&theirs).take() {
+            job();
+        }
+        drop(turn);
+    });
+    let back = spawned.err().and_then(|_| link::lock(&job).take());
+    back.map_or(Ok(()), Err)
+}
+
+fn work(queue: &Mutex<Receiver<(Job, Turn)>>) -> bool {
     let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
     match job {
-        Ok(job) => {
+        Ok((job, turn)) => {
             job();
+            drop(turn);
             true
         }
         Err(_) => false,

@@ -44,7 +44,7 @@ impl ListenerOptions {
         Self { waiting, ..self }
     }
 
-    /// The real-time Unix signal by which its upcalls come ([`Delivery::upcall`]); the last
+    /// The real-time Unix signal by which its upcalls come ([`Delivery::upcall`](crate::Delivery::upcall)); the last
     /// but one if not said. The same number may have other handlers, and other senders.
     #[must_use]
     pub fn upcall_signal(self, signal: i32) -> Self {

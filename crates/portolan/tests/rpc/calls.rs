@@ -94,7 +94,7 @@ fn threads_call_at_once_each_way_of_running() -> Outcome {
                 });
             }
         });
-        assert!(client.stub().flush(PATIENCE)?);
+        assert_eq!(client.stub().flush(PATIENCE)?, 0);
         until("all are counted", || client.counted() == Ok(1600));
         assert_eq!(server.counts().damaged, 0);
     }

@@ -5,6 +5,7 @@ mod awaited;
 mod calls;
 mod deaths;
 mod hostile;
+mod leaving;
 mod moving;
 mod parcels;
 mod rendezvous;

@@ -82,7 +82,7 @@ fn moves(domain: &Domain, clients: impl FnOnce() -> Vec<Caller>, ready: impl Fn(
         threads.into_iter().for_each(|t| t.join().unwrap());
     });
     for caller in &callers {
-        assert!(caller.client.stub().flush(PATIENCE).unwrap());
+        assert_eq!(caller.client.stub().flush(PATIENCE).unwrap(), 0);
         assert_eq!(caller.client.pid(), Ok(servers[0].pid()));
     }
     // One-way calls too, each once.

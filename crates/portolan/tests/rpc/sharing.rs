@@ -31,7 +31,7 @@ fn many_who_call_seldom_share_and_have_all_that_others_have() -> Outcome {
     let large = client.fill(50_000, 3)?.into_extent().ok_or("no extent")?;
     assert_eq!(client.total(vec![large.into()], false), Ok(150_000));
     client.count(3)?;
-    assert!(client.stub().flush(PATIENCE)?);
+    assert_eq!(client.stub().flush(PATIENCE)?, 0);
     until("it is counted", || clients[8].counted() == Ok(3));
     assert_eq!(server.counts().damaged, 0);
     drop(clients);
@@ -64,7 +64,7 @@ fn a_busy_one_gets_channels_of_its_own_and_no_call_is_lost_or_runs_twice() -> Ou
             done.store(true, Ordering::Relaxed);
             threads.into_iter().map(|t| t.join().unwrap()).sum::<u64>()
         });
-        assert!(busy.stub().flush(PATIENCE)?);
+        assert_eq!(busy.stub().flush(PATIENCE)?, 0);
         until("all are counted", || busy.counted() == Ok(calls));
         assert!(idle.stub().is_sharing());
         assert_eq!((server.clients(), server.sharing()), (2, 1));
