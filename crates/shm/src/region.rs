@@ -51,6 +51,8 @@ pub struct Header {
     pub rights: CounterLine,
     /// Queue heap: next free byte.
     pub queue_heap: CounterLine,
+    /// Spaces that were ever used: those before it.
+    pub spaces: CounterLine,
     /// Entries of ports that were ever used: those before it.
     pub port_hint: CounterLine,
     /// Watches that were ever used: those before it.
@@ -365,13 +367,26 @@ impl<'r> Tables<'r> {
         (0..=u16::MAX).zip(&self.ports[..used.min(MAX_PORTS)])
     }
 
-    /// Spaces that are in use, by a member or a dead one.
+    /// Spaces that are in use, by a member or a dead one. A space is counted among those that
+    /// were ever used before it is in use.
+    #[inline]
     pub fn used_spaces(&self) -> impl Iterator<Item = u8> + use<'r> {
-        let spaces = self.spaces;
-        (1..=u8::MAX).filter(move |s| {
-            SpaceStatus::unpack(spaces[usize::from(*s)].status.load(Ordering::SeqCst)).phase
-                != SpacePhase::Free
-        })
+        // SeqCst: before the rows of those spaces are read; who has written one had been
+        // counted.
+        let used =
+            usize::try_from(self.header.spaces.value.load(Ordering::SeqCst)).unwrap_or(MAX_SPACES);
+        let ever = (0..=u8::MAX).zip(&self.spaces[..used.min(MAX_SPACES)]);
+        let in_use = ever.skip(1).filter(|(_, entry)| {
+            SpaceStatus::unpack(entry.status.load(Ordering::SeqCst)).phase != SpacePhase::Free
+        });
+        in_use.map(|(space, _)| space)
+    }
+
+    /// Counts a space among those that were ever used. Before it is in use.
+    pub fn use_space(&self, space: u8) {
+        // SeqCst: as of `used_spaces`.
+        let used = u64::from(space) + 1;
+        self.header.spaces.value.fetch_max(used, Ordering::SeqCst);
     }
 
     /// Watches that were ever used.

@@ -11,13 +11,17 @@
 //!   not taken. The taker adds it to its row before it takes; the sender takes it
 //!   from its row after it published. So a right is counted twice for a moment,
 //!   never not at all.
-//! - **R2** `epoch` of the region goes up before a right enters or leaves a row or
-//!   slot. A sum that began and ended in one epoch is exact.
+//! - **R2** `epoch` of the region goes up before a right enters a row or slot, but for one
+//!   that is made of a segment's name, whose status word tells of it. A sum that began and
+//!   ended in one epoch and is zero is exact: nothing has entered a part after that was
+//!   found empty, and what leaves makes no part less empty.
 //! - **R3** A row counts the rights of one generation of a port's entry, the newest it
 //!   has met. Rights of an older one are dead names: neither adding nor dropping one
 //!   touches the count.
 
 use crate::atomic::{AtomicU64, Ordering};
+use crate::bulk;
+use core::slice;
 use portolan_abi::port::{GENERATION_MASK, PortName, RightCount, TAG_MASK};
 
 /// A space's rights on one port.
@@ -85,6 +89,14 @@ impl<'r> RightRow<'r> {
     /// The row over `entries`, one a port.
     pub fn new(entries: &'r [RightEntry]) -> Self {
         Self { entries }
+    }
+
+    /// Asks for the line that a change of the count of `port` would write to.
+    #[inline]
+    pub fn will_change(&self, port: PortName) {
+        if let Some(entry) = self.entries.get(usize::from(port.index)) {
+            bulk::will_write(slice::from_ref(&entry.send));
+        }
     }
 
     /// Adds `by` send rights; the new count.

@@ -155,6 +155,7 @@ impl Host {
         let Some((space, entry)) = free else {
             return refuse(member, &connection, Reason::Full, MAX_SPACES as u64 - 1);
         };
+        tables.use_space(space);
         let incarnation = reserve(entry, &peer, started, hello);
         // Before it is welcome, so that its first event is recorded.
         trace::newcomer(member, space);

@@ -129,6 +129,7 @@ fn fill(region: &Region, settings: &Builder, limit: u64, us: &Us) {
     if let Some(entry) = tables.spaces.get(usize::from(FIRST.space)) {
         let name = settings.space_name_or_default();
         describe(entry, us.pid, us.started, settings.user, &name);
+        tables.use_space(FIRST.space);
         let live = SpaceStatus {
             phase: SpacePhase::Live,
             disconnected: false,

@@ -16,7 +16,7 @@
 //! before, fails to.
 
 use super::bind::bind;
-use super::rights::{SendRight, check_senders, held, is_live, senders, touch_epoch};
+use super::rights::{SendRight, drop_counted, held, is_live, senders};
 use super::wire::Contents;
 use super::{BindError, ConnectError, PortOptions, Unsent, close, names, send};
 use crate::member::Member;
@@ -25,10 +25,12 @@ use crate::{Deadline, Extent, Message};
 use portolan_abi::owner::Descriptor;
 use portolan_abi::port::{GENERATION_MASK, JOINS, PortName, PortPhase, PortStatus};
 use portolan_abi::slot::Kind;
+use portolan_shm::bulk;
 use portolan_shm::channel::Channel;
 use portolan_shm::mark;
 use portolan_shm::queue::{PortEntry, Queue, Spot};
 use portolan_shm::region::write_text;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -124,6 +126,10 @@ pub(crate) fn connect(
 
 /// A right on a segment whose name somebody told us; nothing, if it is gone, or was renewed.
 pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<SendRight> {
+    // Both come from whoever told us; they are looked at, and then changed.
+    let entry = member.tables().ports.get(usize::from(port.index))?;
+    bulk::will_write(slice::from_ref(&entry.control.status));
+    member.rights().will_change(port);
     let to = Attached::new(member, port)?;
     // Before it is counted: our row would take a name that nothing has yet for the newest.
     if !is_segment(to.queue().port, port) {
@@ -140,6 +146,7 @@ pub(crate) fn renew(right: &mut SendRight) -> bool {
     let (member, port) = (&right.to.member, right.to.port);
     let entry = right.to.queue().port;
     let status = &entry.control.status;
+    bulk::will_write(slice::from_ref(status));
     // SeqCst: before the count. Who joins counts its right before it changes this word: it
     // is counted here, or the exchange below fails, or its own does.
     let word = status.load(Ordering::SeqCst);
@@ -164,22 +171,18 @@ pub(crate) fn renew(right: &mut SendRight) -> bool {
     // Under its new name it is nobody's until we have come, as others come to a segment that
     // they find. Before the exchange our row would have forgotten the rights of our other
     // threads.
-    touch_epoch(member);
     member.rights().add_send(renewed, 1);
     if is_joined(entry, renewed) {
         right.to.port = renewed;
         return true;
     }
-    touch_epoch(member);
-    if member.rights().drop_send(renewed) == 0 {
-        check_senders(member, renewed);
-    }
+    drop_counted(member, renewed);
     false
 }
 
 /// A right out of nothing, unless the segment is being closed.
 fn join(to: Attached) -> Option<SendRight> {
-    let right = SendRight::make_counted(to);
+    let right = SendRight::make_untold(to);
     is_joined(right.to.queue().port, right.to.port).then_some(right)
 }
 
@@ -217,7 +220,6 @@ pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, &Channe
         if !is_segment(entry, port) {
             continue;
         }
-        touch_epoch(member);
         member.rights().add_send(port, 1);
         if is_joined(entry, port)
             && let Some(memory) = tables.queue(index).and_then(|q| memory_of(member, &q))
@@ -229,10 +231,7 @@ pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, &Channe
             let region = &member.region;
             region.with_channel(page, len, closed, |channel| act(index, channel));
         }
-        touch_epoch(member);
-        if member.rights().drop_send(port) == 0 {
-            check_senders(member, port);
-        }
+        drop_counted(member, port);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::shared_extent::SharedExtent;
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
 use portolan_abi::slot::Kind;
+use portolan_shm::atomic::store_load_barrier;
 use portolan_shm::mark;
 use portolan_shm::queue::Spot;
 use std::sync::Arc;
@@ -78,6 +79,12 @@ impl SendRight {
     /// A new, counted right, dead or alive.
     pub(super) fn make_counted(to: Attached) -> Self {
         touch_epoch(&to.member);
+        Self::make_untold(to)
+    }
+
+    /// As [`Self::make_counted`], of a segment's name: whoever makes it changes the segment's
+    /// status word next, which tells of it (R2).
+    pub(super) fn make_untold(to: Attached) -> Self {
         to.member.rights().add_send(to.port, 1);
         Self::of(to)
     }
@@ -329,11 +336,8 @@ impl Right {
         match self {
             Self::Send(mut r) => {
                 r.given = true;
-                touch_epoch(&r.to.member);
                 // The taker may have dropped it already, and have seen it counted here.
-                if r.to.member.rights().drop_send(r.to.port) == 0 {
-                    check_senders(&r.to.member, r.to.port);
-                }
+                drop_counted(&r.to.member, r.to.port);
             }
             Self::SendOnce(mut r) => {
                 r.given = true;
@@ -409,10 +413,7 @@ impl Drop for SendRight {
         if self.given || self.to.member.present().is_err() {
             return;
         }
-        touch_epoch(&self.to.member);
-        if self.to.member.rights().drop_send(self.to.port) == 0 {
-            check_senders(&self.to.member, self.to.port);
-        }
+        drop_counted(&self.to.member, self.to.port);
     }
 }
 
@@ -459,7 +460,16 @@ pub(super) fn is_live(status: PortStatus, port: PortName) -> bool {
         && matches!(status.phase, PortPhase::Open | PortPhase::Moving)
 }
 
-/// R2: a right is about to enter or leave a row or slot.
+/// Takes a right from our row, and does what is due if that was the last one.
+pub(super) fn drop_counted(member: &Member, port: PortName) {
+    if member.rights().drop_send(port) == 0 {
+        // Of two that do this at once, one sees the other's row empty.
+        store_load_barrier();
+        check_senders(member, port);
+    }
+}
+
+/// R2: a right is about to enter a row or slot.
 pub(super) fn touch_epoch(member: &Member) {
     member
         .tables()
