@@ -29,10 +29,11 @@ mod vector;
 #[inline]
 pub fn store(words: &[AtomicU64], bytes: &[u8]) -> u64 {
     assert!(bytes.len() <= words.len() * 8, "the words are too few");
-    let (short, long) = bytes.split_at(bytes.len().min(SHORT));
-    let of_long = (!long.is_empty()).then(|| store_long(&words[SHORT / 8..], long));
-    super::store(words, short);
-    sum::join(sum::of_short(short), of_long)
+    if let Some((short, long)) = split(bytes) {
+        return store_both(words, short, long);
+    }
+    super::store(words, bytes);
+    sum::of_short(bytes)
 }
 
 /// As [`super::load`]; the bytes' sum.
@@ -43,18 +44,44 @@ pub fn store(words: &[AtomicU64], bytes: &[u8]) -> u64 {
 #[inline]
 pub fn load(words: &[AtomicU64], bytes: &mut [u8]) -> u64 {
     assert!(bytes.len() <= words.len() * 8, "the words are too few");
-    let (short, long) = bytes.split_at_mut(bytes.len().min(SHORT));
-    super::load(words, short);
-    let of_long = (!long.is_empty()).then(|| load_long(&words[SHORT / 8..], long));
-    sum::join(sum::of_short(short), of_long)
+    if bytes.len() > SHORT {
+        return load_both(words, bytes);
+    }
+    super::load(words, bytes);
+    sum::of_short(bytes)
 }
 
 /// What [`sum::of`] says, sooner where the processor can.
 #[inline]
 pub fn of(bytes: &[u8]) -> u64 {
-    let (short, long) = bytes.split_at(bytes.len().min(SHORT));
-    let of_long = (!long.is_empty()).then(|| of_long(long));
-    sum::join(sum::of_short(short), of_long)
+    match split(bytes) {
+        Some((short, long)) => sum::join(sum::of_short(short), Some(of_long(long))),
+        None => sum::of_short(bytes),
+    }
+}
+
+/// The first bytes, whose number the compiler knows, and what comes after them, if anything
+/// does.
+#[inline]
+fn split(bytes: &[u8]) -> Option<(&[u8; SHORT], &[u8])> {
+    let split = bytes.split_first_chunk();
+    split.filter(|(_, long)| !long.is_empty())
+}
+
+// Out of the way of calls without arguments.
+#[inline(never)]
+fn store_both(words: &[AtomicU64], short: &[u8; SHORT], long: &[u8]) -> u64 {
+    let of_long = store_long(&words[SHORT / 8..], long);
+    super::store(words, short);
+    sum::join(sum::of_short(short), Some(of_long))
+}
+
+#[inline(never)]
+fn load_both(words: &[AtomicU64], bytes: &mut [u8]) -> u64 {
+    let (short, long) = bytes.split_at_mut(SHORT);
+    super::load(words, short);
+    let of_long = load_long(&words[SHORT / 8..], long);
+    sum::join(sum::of_short(short), Some(of_long))
 }
 
 fn of_long(bytes: &[u8]) -> u64 {

@@ -6,7 +6,7 @@ use core::arch::x86_64::{
 use portolan_abi::sum::{BEGIN, LANES, VECTOR, halves_of, rest};
 
 /// A vector, or a lane.
-pub(super) type Halves = [__m128i; 2];
+type Halves = [__m128i; 2];
 
 /// [`portolan_abi::sum::of_long`], if the processor can.
 #[inline]
@@ -54,7 +54,7 @@ fn meet([a, b]: Halves, [c, d]: Halves) -> Halves {
 /// All lanes, and the bytes that made no vector, in a word.
 #[inline]
 #[target_feature(enable = "aes")]
-pub(super) fn fold(lanes: [Halves; LANES], rest: &[u8; VECTOR]) -> u64 {
+fn fold(lanes: [Halves; LANES], rest: &[u8; VECTOR]) -> u64 {
     let ([lower, upper], [begin, and]) = (halves_of(rest), BEGIN[LANES]);
     let rest = twice([vector(lower ^ begin), vector(upper ^ and)]);
     let [l0, l1, l2, l3, l4, l5, l6, l7] = lanes;

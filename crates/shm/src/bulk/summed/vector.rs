@@ -4,18 +4,23 @@
 //! Loads and stores are assembly, for the reason that [`crate::bulk`] gives: the other side
 //! may be writing, and the compiler must not look into it.
 
-use super::aes::{Halves, fold, vector};
-use crate::atomic::AtomicU64;
+use super::aes::vector;
+use crate::atomic::{AtomicU64, Ordering};
 use core::arch::asm;
 use core::arch::x86_64::{
-    __m256i, __m512i, _mm256_aesenc_epi128, _mm256_castsi256_si128, _mm256_extracti128_si256,
-    _mm256_set_m128i, _mm512_aesenc_epi128, _mm512_castsi256_si512, _mm512_castsi512_si256,
-    _mm512_extracti64x4_epi64, _mm512_inserti64x4,
+    __m256i, __m512i, _mm_aesenc_si128, _mm_cvtsi128_si64, _mm256_aesenc_epi128,
+    _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_set_epi64x, _mm256_set_m128i,
+    _mm256_setzero_si256, _mm256_xor_si256, _mm512_aesenc_epi128, _mm512_castsi256_si512,
+    _mm512_castsi512_si256, _mm512_extracti64x4_epi64, _mm512_inserti64x4, _mm512_setzero_si512,
 };
-use portolan_abi::sum::{BEGIN, LANES, VECTOR, rest};
+use portolan_abi::sum::{BEGIN, LANES, VECTOR};
+use std::sync::OnceLock;
 
 /// Bytes that all lanes take once.
 const STRIPE: usize = VECTOR * LANES;
+
+/// Words of a vector.
+const WORDS: usize = VECTOR / 8;
 
 /// Copies, and sums what comes after the first bytes, if the processor can.
 #[inline]
@@ -23,7 +28,16 @@ pub(super) fn store(words: &[AtomicU64], bytes: &[u8]) -> Option<u64> {
     let can = can()?;
     let (vectors, tail) = bytes.as_chunks::<VECTOR>();
     let (whole, left) = words.split_at_checked(vectors.len() * VECTOR / 8)?;
-    crate::bulk::store(left, tail);
+    // Word by word, and held in registers until they are summed: what was just stored in
+    // pieces cannot be loaded in one before it has left the processor's store buffer.
+    let mut rest = [0; WORDS];
+    let (chunks, last) = tail.as_chunks();
+    let chunks = chunks.iter().map(|chunk| u64::from_le_bytes(*chunk));
+    let last = (!last.is_empty()).then(|| last.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b)));
+    for ((word, rest), value) in left.iter().zip(&mut rest).zip(chunks.chain(last)) {
+        word.store(value, Ordering::Relaxed);
+        *rest = value;
+    }
     let (to, from) = (whole.as_ptr().cast_mut().cast(), vectors.as_ptr().cast());
     // SAFETY:
     // - `can` has asked the processor.
@@ -31,7 +45,7 @@ pub(super) fn store(words: &[AtomicU64], bytes: &[u8]) -> Option<u64> {
     // - Writable: `whole` is as many bytes, and atomics may be written through a shared
     //   reference.
     // - Races: only with other such copies and atomics, all opaque to the compiler.
-    Some(unsafe { copy_and_sum(can, to, from, vectors.len(), &rest(tail)) })
+    Some(unsafe { copy_and_sum(can, to, from, vectors.len(), rest) })
 }
 
 /// The other way round.
@@ -40,13 +54,22 @@ pub(super) fn load(words: &[AtomicU64], bytes: &mut [u8]) -> Option<u64> {
     let can = can()?;
     let (vectors, tail) = bytes.as_chunks_mut::<VECTOR>();
     let (whole, left) = words.split_at_checked(vectors.len() * VECTOR / 8)?;
-    crate::bulk::load(left, tail);
+    let mut rest = [0; WORDS];
+    for ((word, rest), chunk) in left.iter().zip(&mut rest).zip(tail.chunks_mut(8)) {
+        let value = word.load(Ordering::Relaxed);
+        for (to, from) in chunk.iter_mut().zip(value.to_le_bytes()) {
+            *to = from;
+        }
+        // What lies behind the last byte is nobody's.
+        let behind = 64 - 8 * chunk.len();
+        *rest = value << behind >> behind;
+    }
     let (to, from) = (vectors.as_mut_ptr().cast(), whole.as_ptr().cast());
     // SAFETY:
     // - Processor, races: as in `store`.
     // - Readable: `whole` is as many bytes.
     // - Writable: `vectors` is an exclusive slice; nothing overlaps it for that reason.
-    Some(unsafe { copy_and_sum(can, to, from, vectors.len(), &rest(tail)) })
+    Some(unsafe { copy_and_sum(can, to, from, vectors.len(), rest) })
 }
 
 /// What the processor has.
@@ -56,18 +79,18 @@ enum Width {
     One,
 }
 
+/// What it has, once that was asked.
+static HAS: OnceLock<Option<Width>> = OnceLock::new();
+
 #[inline]
 fn can() -> Option<Width> {
-    let has_aes = std::arch::is_x86_feature_detected!("vaes")
-        && std::arch::is_x86_feature_detected!("aes")
-        && std::arch::is_x86_feature_detected!("avx2");
-    if !has_aes {
-        None
-    } else if std::arch::is_x86_feature_detected!("avx512f") {
-        Some(Width::Two)
-    } else {
-        Some(Width::One)
-    }
+    *HAS.get_or_init(|| {
+        let has_aes = std::arch::is_x86_feature_detected!("vaes")
+            && std::arch::is_x86_feature_detected!("aes")
+            && std::arch::is_x86_feature_detected!("avx2");
+        let has_both = std::arch::is_x86_feature_detected!("avx512f");
+        has_aes.then_some(if has_both { Width::Two } else { Width::One })
+    })
 }
 
 /// Copies `vectors` vectors; the sum of them and of `rest`.
@@ -82,13 +105,13 @@ unsafe fn copy_and_sum(
     to: *mut u8,
     from: *const u8,
     vectors: usize,
-    rest: &[u8; VECTOR],
+    [r0, r1, r2, r3]: [u64; WORDS],
 ) -> u64 {
     match width {
         // SAFETY: the caller vouches for all of it.
-        Width::Two => unsafe { two_at_a_time(to, from, vectors, rest) },
+        Width::Two => unsafe { two_at_a_time(to, from, vectors, r0, r1, r2, r3) },
         // SAFETY: the caller vouches for all of it.
-        Width::One => unsafe { one_at_a_time(to, from, vectors, rest) },
+        Width::One => unsafe { one_at_a_time(to, from, vectors, r0, r1, r2, r3) },
     }
 }
 
@@ -98,50 +121,62 @@ unsafe fn copy_and_sum(
 ///
 /// As of [`copy_and_sum`].
 #[target_feature(enable = "avx512f,avx2,aes,vaes")]
-unsafe fn two_at_a_time(to: *mut u8, from: *const u8, vectors: usize, rest: &[u8; VECTOR]) -> u64 {
+unsafe fn two_at_a_time(
+    to: *mut u8,
+    from: *const u8,
+    vectors: usize,
+    r0: u64,
+    r1: u64,
+    r2: u64,
+    r3: u64,
+) -> u64 {
+    let rest = of_words([r0, r1, r2, r3]);
     let pair = |i: usize| {
         let lower = _mm512_castsi256_si512(begin(2 * i));
         _mm512_inserti64x4::<1>(lower, begin(2 * i + 1))
     };
     let mut pairs = [pair(0), pair(1), pair(2), pair(3)];
-    let whole = vectors / LANES * STRIPE;
+    let (whole, end) = (vectors / LANES * STRIPE, vectors * VECTOR);
     let mut at = 0;
     while at < whole {
         for pair in &mut pairs {
-            let both: __m512i;
             // SAFETY:
-            // - Touches 64 bytes that lie before `whole`, which the caller vouches for.
-            // - AVX-512: the caller vouches for it.
-            unsafe {
-                asm!(
-                    "vmovdqu64 {both}, [{from} + {at}]",
-                    "vmovdqu64 [{to} + {at}], {both}",
-                    both = out(zmm_reg) both,
-                    from = in(reg) from,
-                    to = in(reg) to,
-                    at = in(reg) at,
-                    options(nostack, preserves_flags),
-                );
-            };
+            // - 64 bytes that lie before `whole`, which the caller vouches for.
+            let both = unsafe { copy_two(to, from, at) };
             *pair = _mm512_aesenc_epi128(*pair, both);
             at += 2 * VECTOR;
         }
     }
+    for pair in &mut pairs {
+        if at + 2 * VECTOR <= end {
+            // SAFETY:
+            // - 64 bytes that lie before `end`, which the caller vouches for.
+            let both = unsafe { copy_two(to, from, at) };
+            *pair = _mm512_aesenc_epi128(*pair, both);
+            at += 2 * VECTOR;
+        } else if at < end {
+            // SAFETY:
+            // - 32 bytes that lie before `end`, which the caller vouches for.
+            let vector = unsafe { copy(to, from, at) };
+            let lower = _mm256_aesenc_epi128(_mm512_castsi512_si256(*pair), vector);
+            *pair = _mm512_inserti64x4::<0>(*pair, lower);
+            at += VECTOR;
+        }
+    }
+    // Lanes meet as they do in `join_lanes`, two at a time.
+    let none = _mm512_setzero_si512();
+    let twice = |pair| _mm512_aesenc_epi128(_mm512_aesenc_epi128(pair, none), none);
     let [a, b, c, d] = pairs;
-    let lower = |pair: __m512i| _mm512_castsi512_si256(pair);
-    let upper = |pair: __m512i| _mm512_extracti64x4_epi64::<1>(pair);
-    let lanes = [
-        lower(a),
-        upper(a),
-        lower(b),
-        upper(b),
-        lower(c),
-        upper(c),
-        lower(d),
-        upper(d),
-    ];
-    // SAFETY: the caller vouches for all of it.
-    unsafe { finish(lanes, to, from, at, vectors * VECTOR, rest) }
+    let (t0_t1, t2_t3) = (
+        _mm512_aesenc_epi128(twice(a), twice(c)),
+        _mm512_aesenc_epi128(twice(b), twice(d)),
+    );
+    let u0_u1 = _mm512_aesenc_epi128(t0_t1, t2_t3);
+    let (u0, u1) = (
+        _mm512_castsi512_si256(u0_u1),
+        _mm512_extracti64x4_epi64::<1>(u0_u1),
+    );
+    join_last(u0, u1, rest)
 }
 
 /// With registers that hold a lane.
@@ -150,7 +185,16 @@ unsafe fn two_at_a_time(to: *mut u8, from: *const u8, vectors: usize, rest: &[u8
 ///
 /// As of [`copy_and_sum`].
 #[target_feature(enable = "avx2,aes,vaes")]
-unsafe fn one_at_a_time(to: *mut u8, from: *const u8, vectors: usize, rest: &[u8; VECTOR]) -> u64 {
+unsafe fn one_at_a_time(
+    to: *mut u8,
+    from: *const u8,
+    vectors: usize,
+    r0: u64,
+    r1: u64,
+    r2: u64,
+    r3: u64,
+) -> u64 {
+    let rest = of_words([r0, r1, r2, r3]);
     let mut lanes = [
         begin(0),
         begin(1),
@@ -172,46 +216,71 @@ unsafe fn one_at_a_time(to: *mut u8, from: *const u8, vectors: usize, rest: &[u8
             at += VECTOR;
         }
     }
-    // SAFETY: the caller vouches for all of it.
-    unsafe { finish(lanes, to, from, at, vectors * VECTOR, rest) }
-}
-
-/// The vectors from byte `at` to before `end`, fewer than there are lanes; and the sum.
-///
-/// # Safety
-///
-/// As of [`copy_and_sum`], for the bytes before `end`.
-#[inline]
-#[target_feature(enable = "avx2,aes,vaes")]
-unsafe fn finish(
-    mut lanes: [__m256i; LANES],
-    to: *mut u8,
-    from: *const u8,
-    mut at: usize,
-    end: usize,
-    rest: &[u8; VECTOR],
-) -> u64 {
     for lane in &mut lanes {
-        if at < end {
+        if at < vectors * VECTOR {
             // SAFETY:
-            // - 32 bytes that lie before `end`, which the caller vouches for.
+            // - 32 bytes that lie before the end, which the caller vouches for.
             let vector = unsafe { copy(to, from, at) };
             *lane = _mm256_aesenc_epi128(*lane, vector);
             at += VECTOR;
         }
     }
-    let [a, b, c, d, e, f, g, h] = lanes;
-    let lanes = [
-        halves(a),
-        halves(b),
-        halves(c),
-        halves(d),
-        halves(e),
-        halves(f),
-        halves(g),
-        halves(h),
-    ];
-    fold(lanes, rest)
+    join_lanes(lanes, rest)
+}
+
+/// All lanes, and the bytes that made no vector, in a word.
+#[inline]
+#[target_feature(enable = "avx2,aes,vaes")]
+fn join_lanes(lanes: [__m256i; LANES], rest: __m256i) -> u64 {
+    let meet = |one, other| _mm256_aesenc_epi128(one, other);
+    let [l0, l1, l2, l3, l4, l5, l6, l7] = lanes.map(|lane| twice(lane));
+    let (t0, t1, t2, t3) = (meet(l0, l4), meet(l1, l5), meet(l2, l6), meet(l3, l7));
+    join_last(meet(t0, t2), meet(t1, t3), rest)
+}
+
+/// What the lanes have become when two are left, and the bytes that made no vector.
+#[inline]
+#[target_feature(enable = "avx2,aes,vaes")]
+fn join_last(u0: __m256i, u1: __m256i, rest: __m256i) -> u64 {
+    let rest = twice(_mm256_xor_si256(begin(LANES), rest));
+    let joined = _mm256_aesenc_epi128(_mm256_xor_si256(u0, rest), u1);
+    let lower = _mm256_castsi256_si128(joined);
+    let upper = _mm256_extracti128_si256::<1>(joined);
+    _mm_cvtsi128_si64(_mm_aesenc_si128(lower, upper)).cast_unsigned()
+}
+
+/// Two rounds.
+#[inline]
+#[target_feature(enable = "avx2,vaes")]
+fn twice(lane: __m256i) -> __m256i {
+    let none = _mm256_setzero_si256();
+    _mm256_aesenc_epi128(_mm256_aesenc_epi128(lane, none), none)
+}
+
+/// Copies two vectors; them.
+///
+/// # Safety
+///
+/// The processor has AVX-512; both sides have 64 bytes from byte `at` on.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn copy_two(to: *mut u8, from: *const u8, at: usize) -> __m512i {
+    let both: __m512i;
+    // SAFETY:
+    // - Touches those 64 bytes.
+    // - AVX-512: the caller vouches for it.
+    unsafe {
+        asm!(
+            "vmovdqu64 {both}, [{from} + {at}]",
+            "vmovdqu64 [{to} + {at}], {both}",
+            both = out(zmm_reg) both,
+            from = in(reg) from,
+            to = in(reg) to,
+            at = in(reg) at,
+            options(nostack, preserves_flags),
+        );
+    };
+    both
 }
 
 /// Copies a vector; it.
@@ -249,11 +318,9 @@ fn begin(lane: usize) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn halves(lane: __m256i) -> Halves {
-    [
-        _mm256_castsi256_si128(lane),
-        _mm256_extracti128_si256::<1>(lane),
-    ]
+fn of_words(words: [u64; WORDS]) -> __m256i {
+    let [r0, r1, r2, r3] = words.map(u64::cast_signed);
+    _mm256_set_epi64x(r3, r2, r1, r0)
 }
 
 #[cfg(test)]
@@ -272,7 +339,7 @@ mod tests {
                 // SAFETY:
                 // - The processor can do what it can, and less.
                 // - Both have so many bytes, and lie apart.
-                let sum = unsafe { copy_and_sum(width, to, from, vectors, &[7; VECTOR]) };
+                let sum = unsafe { copy_and_sum(width, to, from, vectors, [7; WORDS]) };
                 (sum, copy)
             });
             assert_eq!(one, two);
