@@ -71,6 +71,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    #[inline]
     const fn unpack(bits: u8) -> Option<Self> {
         Some(match bits {
             1 => Self::Hello,
@@ -88,6 +89,7 @@ impl Kind {
     }
 
     /// Whether its checksum is the same whatever the server's incarnation.
+    #[inline]
     pub const fn is_greeting(self) -> bool {
         matches!(self, Self::Hello | Self::Welcome | Self::Ask)
     }
@@ -109,17 +111,20 @@ impl Flags {
 
     /// Both.
     #[must_use]
+    #[inline]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
     /// Without these.
     #[must_use]
+    #[inline]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
     /// Whether all of `other` are set.
+    #[inline]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -149,6 +154,7 @@ pub enum Status {
 
 impl Status {
     /// From the first word of an answer.
+    #[inline]
     pub const fn unpack(what: u32) -> Option<Self> {
         Some(match what {
             0 => Self::Returned,
@@ -262,6 +268,7 @@ pub const fn expand(low: u32, near: u64) -> u64 {
 }
 
 /// A deadline in nanoseconds as the field `when` has it, seen from `now`; rounded up.
+#[inline]
 pub const fn pack_deadline(deadline: Option<u64>, now: u64) -> u32 {
     let Some(at) = deadline else {
         return NO_DEADLINE;
@@ -283,6 +290,7 @@ pub const fn pack_deadline(deadline: Option<u64>, now: u64) -> u32 {
 /// assert_eq!(unpack_deadline(pack_deadline(Some(at), now), now), Some(at));
 /// assert_eq!(unpack_deadline(pack_deadline(None, now), now), None);
 /// ```
+#[inline]
 pub const fn unpack_deadline(when: u32, now: u64) -> Option<u64> {
     if when == NO_DEADLINE {
         return None;

@@ -423,6 +423,7 @@ impl Ring {
     }
 
     /// Its memory.
+    #[inline]
     pub(crate) fn segment(&self) -> &Segment {
         &self.segment
     }

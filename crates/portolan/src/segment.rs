@@ -146,6 +146,7 @@ impl Segment {
         self.right.as_mut().is_some_and(commons::renew)
     }
 
+    #[inline]
     pub(crate) fn right(&self) -> &SendRight {
         // Gone only while it is being dropped or given away.
         self.right.as_ref().expect("a segment in use has its right")

@@ -35,12 +35,17 @@ pub(crate) enum Progress {
 
 impl Assembly {
     /// Whether nothing has come.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
+    #[inline]
     pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+        // Without bytes it has nothing else: most messages are whole.
+        if !self.is_empty() {
+            *self = Self::default();
+        }
     }
 
     /// The whole, once it is complete.
@@ -137,6 +142,7 @@ pub(crate) fn pieces<'a>(
 }
 
 /// The bits of the first burst.
+#[inline]
 pub(crate) fn first_burst(settings: &Settings) -> u64 {
     u64::MAX >> (u64::BITS - settings.burst())
 }

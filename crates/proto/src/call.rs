@@ -97,10 +97,12 @@ pub(crate) enum Phase {
 }
 
 impl Place {
+    #[inline]
     pub(crate) fn is_open(&self, number: u64) -> bool {
         self.number == number && self.phase == Phase::Open
     }
 
+    #[inline]
     pub(crate) fn may_be_lost(&self) -> bool {
         self.flags.has(Flags::BEST_EFFORT)
     }
@@ -113,6 +115,7 @@ pub(crate) fn index(number: u64) -> usize {
 }
 
 /// How far `number` is above `floor`.
+#[inline]
 pub(crate) fn span(floor: u64, number: u64) -> u32 {
     u32::try_from(number.saturating_sub(floor)).unwrap_or(u32::MAX)
 }

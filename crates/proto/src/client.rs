@@ -148,11 +148,13 @@ impl Client {
     }
 
     /// Whether a call would find a place.
+    #[inline]
     pub fn has_room(&mut self) -> bool {
         self.next_number().is_some()
     }
 
     /// The number that the next call will have, if it finds a place now.
+    #[inline]
     pub fn next_number(&mut self) -> Option<u64> {
         self.vacant().ok().map(|(number, _)| number)
     }
@@ -228,6 +230,7 @@ impl Client {
             .is_some_and(|p| p.serial == id.serial && p.phase == Phase::Open)
     }
 
+    #[inline]
     fn place(&mut self, id: CallId) -> Option<&mut Place> {
         self.places
             .get_mut(id.place)

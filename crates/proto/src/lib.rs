@@ -123,6 +123,7 @@ impl Settings {
     pub const LEAST_PACKET: usize = 48;
 
     /// Bytes that a packet of one piece carries.
+    #[inline]
     fn whole(&self) -> usize {
         self.packet.max(Self::LEAST_PACKET) - portolan_abi::rpc::HEADER_BYTES
     }
@@ -132,11 +133,13 @@ impl Settings {
         (self.whole() - portolan_abi::rpc::PIECE_BYTES) & !7
     }
 
+    #[inline]
     fn burst(&self) -> u32 {
         self.burst.clamp(1, portolan_abi::rpc::MAX_ASKED)
     }
 
     /// Offsets within a message have 32 bits.
+    #[inline]
     fn longest(&self) -> usize {
         self.longest.min(u32::MAX as usize)
     }

@@ -161,6 +161,7 @@ impl Server {
     }
 
     /// A call that is running although its client has given it up.
+    #[inline]
     pub fn take_cancelled(&mut self) -> Option<u64> {
         self.cancelled.pop_front()
     }

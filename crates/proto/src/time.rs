@@ -21,12 +21,14 @@ impl Time {
 
     /// So much later.
     #[must_use]
+    #[inline]
     pub fn after(self, time: Duration) -> Self {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))
     }
 
     /// How much later than `earlier`; zero if it is not.
+    #[inline]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -113,6 +113,7 @@ impl Connection {
         }
     }
 
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
@@ -264,6 +265,7 @@ impl Connection {
 
     /// Handles what has come, by its own reader or given, and runs it; `false` once the
     /// connection is closed.
+    #[inline]
     fn take(
         self: &Arc<Self>,
         shared: &Shared,
@@ -280,8 +282,8 @@ impl Connection {
         }
         inner.ways.heard(reader.is_some());
         let mut left = inner.protocol.has_ready();
+        let mut now = link::lately();
         loop {
-            let now = link::lately();
             let Inner {
                 protocol,
                 ways,
@@ -334,8 +336,14 @@ impl Connection {
                 }
             }
             match more {
-                Ok(true) if first || self.goes_on(shared, reader.as_deref()) => {}
-                Ok(_) => return true,
+                Ok(true) => {
+                    // Read while there is nothing else to do: it is a little earlier then.
+                    now = link::lately();
+                    if !(first || self.goes_on(shared, reader.as_deref())) {
+                        return true;
+                    }
+                }
+                Ok(false) => return true,
                 Err(_) => return false,
             }
         }
@@ -393,6 +401,7 @@ impl Connection {
     }
 
     /// Runs a call and answers it; whoever goes on has the lock.
+    #[inline]
     fn execute(
         &self,
         service: &dyn Serves,
@@ -418,6 +427,7 @@ impl Connection {
         drop(self.answer_and_go_on(number, status, result));
     }
 
+    #[inline]
     fn answer_and_go_on(
         &self,
         number: u64,

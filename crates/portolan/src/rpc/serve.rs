@@ -426,6 +426,7 @@ impl Shared {
         (self.service.name(), self.incarnation)
     }
 
+    #[inline]
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }

@@ -86,6 +86,7 @@ impl Crew {
     }
 
     /// Whether calls run in the thread that reads them.
+    #[inline]
     pub(super) fn is_caller(&self) -> bool {
         matches!(self, Self::Caller)
     }
@@ -181,6 +182,7 @@ thread_local! {
 }
 
 impl Context {
+    #[inline]
     pub(super) fn new(call: &Incoming, given_up: Option<Arc<GivenUp>>) -> Self {
         Self {
             number: call.number,
@@ -240,6 +242,7 @@ impl Context {
 }
 
 /// How a call is answered whose method ended like this; what a panic said is put to `result`.
+#[inline]
 pub(super) fn answer_of(
     ended: thread::Result<Result<(), NotDispatched>>,
     result: &mut Vec<u8>,

@@ -12,6 +12,7 @@ impl Server {
     /// Numbers in a list at most: twice those that can be live.
     const MOST_LISTED: usize = 2 * PLACES;
 
+    #[inline]
     pub(super) fn raise_floor_behind(
         &mut self,
         header: Header,
@@ -26,6 +27,7 @@ impl Server {
     }
 
     /// The client will send nothing below `floor` that has not arrived.
+    #[inline]
     pub(super) fn raise_floor(&mut self, floor: u64) -> Result<(), Misbehaved> {
         let expected = self.next;
         if floor > self.next.saturating_add(Self::MOST_LOST) {
@@ -43,6 +45,7 @@ impl Server {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn in_window(&self, number: u64) -> Result<(), Misbehaved> {
         if number >= self.next + WINDOW {
             let expected = self.next;
@@ -67,6 +70,7 @@ impl Server {
         &mut self.entries[index(number)]
     }
 
+    #[inline]
     pub(super) fn cancel(&mut self, number: Option<u64>) {
         if let Some(number) = number {
             // Who does not take them need not hear of all.
@@ -75,11 +79,13 @@ impl Server {
         }
     }
 
+    #[inline]
     pub(super) fn is_withdrawn(&self, number: u64) -> bool {
         number >= self.next && self.withdrawn & 1 << index(number) != 0
     }
 
     /// Whether a number that was not handed out has come whole.
+    #[inline]
     pub(super) fn has(&self, number: u64) -> bool {
         let entry = &self.entries[index(number)];
         entry.number == number && entry.stage == Stage::Ready
