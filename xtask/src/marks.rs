@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 163] = [
+pub(crate) static MARKS: [&str; 171] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -109,6 +109,9 @@ pub(crate) static MARKS: [&str; 163] = [
     "leave.resigned",
     "leave.returned",
     "leave.told",
+    "offer.announced",
+    "offer.entered",
+    "offer.withdrawn",
     "receive.before_retire",
     "receive.before_take",
     "receive.mark_off",
@@ -163,6 +166,11 @@ pub(crate) static MARKS: [&str; 163] = [
     "signal.moved",
     "sleep.armed",
     "sleep.before_futex",
+    "visit.handed",
+    "visit.handing",
+    "visit.introduced",
+    "visit.received",
+    "visit.waits",
     "watch.fired",
     "watch.taken",
 ];
@@ -205,6 +213,9 @@ pub(crate) fn passer(name: &str) -> Passer {
             Passer::Creator
         }
         "leave.asked" | "leave.returned" | "reclaim.row" => Passer::Host,
+        "offer.entered" | "offer.withdrawn" | "visit.waits" | "visit.handing" | "visit.handed" => {
+            Passer::Host
+        }
         name if name.starts_with("host.") || name.starts_with("join.") => Passer::Host,
         _ => Passer::Any,
     }

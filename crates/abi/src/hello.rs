@@ -7,33 +7,26 @@
 //! ```text
 //! newcomer -> host   Hello                         "let me in"
 //! host -> newcomer   Welcome + region fd + listening socket, or Refusal
-//! newcomer -> host   one byte [`ARRIVED`]          "mapped, and a member"
-//! member   -> host   one byte [`LEAVING`]          "return what I held", answered by [`GONE`]
+//! newcomer -> host   Arrived, and from here on what [`crate::control`] lays out
 //!
 //! member   -> host   Return                        "I was your predecessor's; tell me when you go"
-//! host     -> member one byte [`BACK`], or Refusal
+//! host     -> member Back, likewise, or Refusal
 //!
 //! observer -> host   Look                          "let me read the tables"
 //! host -> observer   Welcome as nobody + region fd to read, or Refusal
+//!
+//! visitor  -> host   Visit                         see [`crate::visit`]
 //! ```
 
 use crate::limits::{MAX_DOMAIN_NAME, MAX_NAME};
+use crate::visit::Visit;
 
-/// First bytes of every record but [`Return`].
+/// First bytes of every record but those of other beginners.
 pub const MAGIC: u32 = 0x4e4c_5450;
 /// First bytes of a [`Return`].
 pub const RETURN_MAGIC: u32 = 0x524c_5450;
 /// First bytes of a [`Look`].
 pub const LOOK_MAGIC: u32 = 0x4b4c_5450;
-/// The newcomer has mapped the region.
-pub const ARRIVED: u8 = b'A';
-/// The member leaves in good order.
-pub const LEAVING: u8 = b'L';
-/// What the member held has been returned.
-pub const GONE: u8 = b'G';
-/// The member is known to its new host.
-pub const BACK: u8 = b'B';
-
 /// "Let me in."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -99,7 +92,7 @@ pub struct Look {
 }
 
 /// What opens a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Greeting {
     /// Of a newcomer.
     Hello(Hello),
@@ -107,11 +100,21 @@ pub enum Greeting {
     Return(Return),
     /// Of an observer.
     Look(Look),
+    /// Of a visitor.
+    Visit(Visit),
+    /// Of a visitor that speaks this other format.
+    OtherVisit(u32),
 }
 
 impl Greeting {
-    /// Reads either record.
+    /// Reads any of the records.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if let Some(version) = Visit::version_of(bytes) {
+            if version != crate::FORMAT_VERSION {
+                return Some(Self::OtherVisit(version));
+            }
+            return Visit::decode(bytes).map(Self::Visit);
+        }
         Return::decode(bytes)
             .map(Self::Return)
             .or_else(|| Look::decode(bytes).map(Self::Look))

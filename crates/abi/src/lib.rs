@@ -18,6 +18,7 @@
 //! | [`rpc`] | the packets of calls and answers |
 //! | [`sum`] | the checksum of units and packets |
 //! | [`hello`] | what a newcomer and the host say to one another |
+//! | [`control`] | what a member and its host say to one another |
 //! | [`visit`] | what a visitor from outside and the host say to one another |
 //!
 //! ```
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 pub mod channel;
+pub mod control;
 pub mod hello;
 pub mod limits;
 pub mod owner;
@@ -43,4 +45,4 @@ pub mod trace;
 pub mod visit;
 
 /// The format of a region. A member that speaks another one is refused at the door.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;

@@ -27,6 +27,8 @@ pub const MAX_HEADER: usize = 4096;
 pub const MAX_EXTENTS: usize = 1024;
 /// Rights of one message at the most.
 pub const MAX_RIGHTS: usize = 64;
+/// Offers to visitors in one domain at the most.
+pub const MAX_OFFERS: usize = 65_536;
 /// Users, groups and processes, of each, that one offer permits at the most.
 pub const MAX_GRANTS: usize = 64;
 /// Bytes of a port's, space's or offer's name at the most.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! visitor -> host     Visit                        "introduce me to this offer"
-//! host -> visitor     one record [`VisitAnswer`]   "wait", "welcome", or why not
+//! host -> visitor     VisitAnswer                  "wait", or why not
+//! its maker -> visitor VisitAnswer                 "introduced": the connection is ours now
 //! ```
 //!
 //! Everything that comes from a visitor is a stranger's.
@@ -70,11 +71,16 @@ impl OfferName {
     }
 
     /// Reads a name, padded with zero bytes.
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().position(|b| *b == 0)?;
         let (text, padding) = bytes.split_at(end);
         let name = Self::new(std::str::from_utf8(text).ok()?)?;
         padding.iter().all(|b| *b == 0).then_some(name)
+    }
+
+    /// The text, padded with zero bytes.
+    pub(crate) fn bytes(&self) -> &[u8; MAX_NAME + 1] {
+        &self.bytes
     }
 
     /// The text.
@@ -187,6 +193,8 @@ impl Visit {
 pub enum VisitAnswer {
     /// Nobody has offered that yet: the connection is kept until somebody does.
     Wait,
+    /// It is offered, and whoever offers it does not take visitors just now: kept as well.
+    Queue,
     /// From here on the connection leads to whoever made the offer.
     Introduced,
     /// No.
@@ -202,6 +210,7 @@ impl VisitAnswer {
         let code: u32 = match self {
             Self::Wait => 1,
             Self::Introduced => 2,
+            Self::Queue => 3,
             Self::Refused(refusal) => return crate::hello::Answer::Refusal(*refusal).encode(),
         };
         let mut out = [0; Self::BYTES];
@@ -223,6 +232,7 @@ impl VisitAnswer {
         match (word32(bytes, 0)?, word32(bytes, 8)?) {
             (ANSWER_MAGIC, 1) => Some(Self::Wait),
             (ANSWER_MAGIC, 2) => Some(Self::Introduced),
+            (ANSWER_MAGIC, 3) => Some(Self::Queue),
             _ => None,
         }
     }

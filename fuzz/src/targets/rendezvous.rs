@@ -3,10 +3,10 @@
 use arbitrary::{Result, Unstructured};
 use portolan::Domain;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::hello::{
-    ARRIVED, Hello, LEAVING, LOOK_MAGIC, Look, MAGIC, RETURN_MAGIC, Return, socket_name,
-};
+use portolan_abi::control::FromMember;
+use portolan_abi::hello::{Hello, LOOK_MAGIC, Look, MAGIC, RETURN_MAGIC, Return, socket_name};
 use portolan_abi::limits::MAX_NAME;
+use portolan_abi::visit::{OfferKind, OfferName, VISIT_MAGIC, Visit};
 use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -73,7 +73,7 @@ fn open(address: &SocketAddrUnix) -> Option<OwnedFd> {
 
 fn speak(socket: &OwnedFd, u: &mut Unstructured<'_>) -> Result<()> {
     for _ in 0..u.int_in_range(1..=4)? {
-        let packet = match u.int_in_range(0..=5)? {
+        let packet = match u.int_in_range(0..=6)? {
             0 => {
                 let len = u.int_in_range(0..=200)?;
                 u.bytes(len)?.to_vec()
@@ -94,9 +94,16 @@ fn speak(socket: &OwnedFd, u: &mut Unstructured<'_>) -> Result<()> {
                 let (space, incarnation) = (u.arbitrary()?, u.int_in_range(0..=3)?);
                 Return { space, incarnation }.encode().to_vec()
             }
-            4 => vec![*u.choose(&[ARRIVED, LEAVING])?],
+            4 => u
+                .choose(&[
+                    FromMember::Arrived,
+                    FromMember::Leaving,
+                    FromMember::Received,
+                ])?
+                .encode(),
+            5 => visit(u)?.encode().to_vec(),
             _ => {
-                let magic: u32 = *u.choose(&[MAGIC, LOOK_MAGIC, RETURN_MAGIC])?;
+                let magic: u32 = *u.choose(&[MAGIC, LOOK_MAGIC, RETURN_MAGIC, VISIT_MAGIC])?;
                 let mut packet = magic.to_le_bytes().to_vec();
                 let len = u.int_in_range(0..=80)?.min(u.len());
                 packet.extend(u.bytes(len)?);
@@ -106,6 +113,17 @@ fn speak(socket: &OwnedFd, u: &mut Unstructured<'_>) -> Result<()> {
         let _ = send(socket, &packet, SendFlags::NOSIGNAL);
     }
     Ok(())
+}
+
+/// Nothing is offered here, so it waits, if it is a visit at all.
+fn visit(u: &mut Unstructured<'_>) -> Result<Visit> {
+    let name = ["a", "samples"][usize::from(u.arbitrary::<bool>()?)];
+    Ok(Visit {
+        version: version(u)?,
+        kind: *u.choose(&[OfferKind::Port, OfferKind::Channel, OfferKind::Export])?,
+        name: OfferName::new(name).ok_or(arbitrary::Error::IncorrectFormat)?,
+        token: u.arbitrary()?,
+    })
 }
 
 fn version(u: &mut Unstructured<'_>) -> Result<u32> {

@@ -3,6 +3,7 @@
 
 use arbitrary::{Result, Unstructured};
 use portolan_abi::channel::{self, ReaderState, Shape, Stamp, WriterWord};
+use portolan_abi::control::{FromHost, FromMember};
 use portolan_abi::hello::{Answer, Greeting, socket_name};
 use portolan_abi::limits::LINE;
 use portolan_abi::owner::{AllocWord, ChunkWord, Descriptor, Destination, OwnerWord, Size};
@@ -15,6 +16,7 @@ use portolan_abi::space::{HostWord, SpaceStatus};
 use portolan_abi::sum;
 use portolan_abi::thread::Wait;
 use portolan_abi::trace::{EventState, EventWords, TraceSwitch};
+use portolan_abi::visit::VisitAnswer;
 use portolan_shm::bulk::summed;
 use portolan_shm::region::read_text;
 use std::sync::atomic::AtomicU64;
@@ -31,11 +33,27 @@ fn records(data: &[u8]) {
         Some(Greeting::Hello(hello)) => Greeting::decode(&hello.encode()),
         Some(Greeting::Return(back)) => Greeting::decode(&back.encode()),
         Some(Greeting::Look(look)) => Greeting::decode(&look.encode()),
+        Some(Greeting::Visit(visit)) => Greeting::decode(&visit.encode()),
+        // Of another format only the first eight bytes mean anything to us.
+        Some(Greeting::OtherVisit(_)) => Greeting::decode(data.get(..8).unwrap_or_default()),
         None => None,
     };
     assert_eq!(again, Greeting::decode(data));
     let answer = Answer::decode(data);
     assert_eq!(answer.and_then(|a| Answer::decode(&a.encode())), answer);
+    let answer = VisitAnswer::decode(data);
+    let again = answer.and_then(|a| VisitAnswer::decode(&a.encode()));
+    assert_eq!(again, answer);
+    let said = FromMember::decode(data);
+    let again = said.as_ref().map(FromMember::encode);
+    assert!(
+        again
+            .as_ref()
+            .is_none_or(|bytes| bytes.len() <= FromMember::MAX_BYTES)
+    );
+    assert_eq!(again.and_then(|bytes| FromMember::decode(&bytes)), said);
+    let said = FromHost::decode(data);
+    assert_eq!(said.and_then(|s| FromHost::decode(&s.encode())), said);
 }
 
 fn sums(data: &[u8]) {

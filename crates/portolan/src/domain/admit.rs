@@ -1,21 +1,25 @@
 //! The host's side of a newcomer's admission.
 //!
 //! ```text
-//! accept -- user and group permitted? -- greeting -- entry: joining -- welcome -- (its act) live
-//!              | no                        |                 |
-//!              v                           v                 v its connection ends
-//!           refused                     refused            free again
+//! accept -- greeting -- user and group permitted? -- entry: joining -- welcome -- (its act) live
+//!              | visit            | no                        |
+//!              v                  v                           v its connection ends
+//!         `introduce`          refused                    free again
 //! ```
+//!
+//! Anybody may connect, and say nothing or rubbish: how many of those are kept is bounded.
 
 use super::create;
 use super::descriptor::Descriptor;
 use super::host::{Host, Newcomer, Watched};
+use super::introduce::Limits;
 use super::link::Rope;
 use super::space;
 use crate::member::Member;
 use crate::trace;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::hello::{Answer, BACK, Greeting, Hello, Look, Reason, Refusal, Return, Welcome};
+use portolan_abi::control::FromHost;
+use portolan_abi::hello::{Answer, Greeting, Hello, Look, Reason, Refusal, Return, Welcome};
 use portolan_abi::limits::MAX_SPACES;
 use portolan_abi::space::{SpacePhase, SpaceStatus};
 use portolan_shm::atomic::Ordering;
@@ -33,7 +37,7 @@ const AT_ONCE: usize = 64;
 pub(super) const OVERFLOW_ID: u32 = 65_534;
 
 /// Says no. The newcomer may not be there any more to hear it.
-fn refuse(member: &Member, connection: impl AsFd, reason: Reason, value: u64) {
+pub(super) fn refuse(member: &Member, connection: impl AsFd, reason: Reason, value: u64) {
     let domain = member.domain.as_str();
     tracing::warn!(domain, ?reason, value, "a newcomer is refused");
     let refusal = Answer::Refusal(Refusal {
@@ -52,6 +56,14 @@ fn permitted(header: &Header, peer: &Peer) -> bool {
     let mut groups = peer.groups.iter().chain([&peer.gid]).filter(known);
     user.is_some_and(|u| u64::from(*u) == owner || create::listed(&header.users, *u))
         || groups.any(|g| create::listed(&header.groups, *g))
+}
+
+/// Why `peer` may not join, nor look.
+fn why_not(member: &Member, peer: &Peer) -> Option<(Reason, u64)> {
+    if !permitted(member.tables().header, peer) {
+        return Some((Reason::Permission, peer.uid.into()));
+    }
+    (peer.pid == 0).then_some((Reason::Namespace, 0))
 }
 
 impl Host {
@@ -93,21 +105,42 @@ impl Host {
         let Ok(peer) = socket::peer(&connection) else {
             return;
         };
-        if !permitted(member.tables().header, &peer) {
-            return refuse(member, connection, Reason::Permission, peer.uid.into());
-        }
-        if peer.pid == 0 {
-            return refuse(member, connection, Reason::Namespace, 0);
-        }
+        // Nobody has descriptors for us. Where the kernel does not see to it, they are
+        // not received.
+        let _ = socket::refuse_descriptors(&connection);
         portolan_shm::mark!("join.accepted");
-        match PidFd::of_peer(&connection) {
-            Ok(pidfd) => self.newcomers.push(Some(Newcomer {
-                connection: Descriptor::new(connection),
-                pidfd: Descriptor::new(pidfd),
-                peer,
-            })),
-            // It is dead, or we have no descriptor for it.
-            Err(_) => refuse(member, connection, Reason::Descriptors, 0),
+        let connection = Descriptor::new(connection);
+        let pidfd = if why_not(member, &peer).is_some() {
+            None
+        } else {
+            match PidFd::of_peer(&connection) {
+                Ok(pidfd) => Some(Descriptor::new(pidfd)),
+                // It is dead, or we have no descriptor for it.
+                Err(_) => return refuse(member, connection, Reason::Descriptors, 0),
+            }
+        };
+        self.make_room();
+        self.newcomers.push(Some(Newcomer {
+            connection,
+            pidfd,
+            peer,
+        }));
+    }
+
+    /// Drops the connection that has not greeted for longest, of the user that has most of
+    /// them, if there are too many. Whoever means it greets at once, or comes again.
+    fn make_room(&mut self) {
+        let silent = || self.newcomers.iter().flatten();
+        if silent().count() < Limits::now().newcomers {
+            return;
+        }
+        let most = silent()
+            .map(|n| n.peer.uid)
+            .max_by_key(|user| silent().filter(|n| n.peer.uid == *user).count());
+        let mut places = self.newcomers.iter_mut();
+        let oldest = places.find(|n| n.as_ref().map(|n| n.peer.uid) == most);
+        if let Some(place) = oldest {
+            *place = None;
         }
     }
 
@@ -122,25 +155,41 @@ impl Host {
             Ok(Some(received)) => received.len.min(buffer.len()),
             Err(_) => 0,
         };
-        // Taken out of its place: it becomes a watched space, or goes.
+        // Taken out of its place: it becomes a watched space, a visitor, or goes.
         let newcomer = self.newcomers[index].take();
         let Some(newcomer) = newcomer.filter(|_| received > 0) else {
             return;
         };
-        match Greeting::decode(&buffer[..received]) {
+        let greeting = Greeting::decode(&buffer[..received]);
+        let connection = &newcomer.connection;
+        match greeting {
+            Some(Greeting::Visit(visit)) => return self.receive(member, newcomer, visit),
+            Some(Greeting::OtherVisit(version)) => {
+                return refuse(member, connection, Reason::Version, version.into());
+            }
+            _ => {}
+        }
+        // What follows is for those who may join.
+        if let Some((reason, value)) = why_not(member, &newcomer.peer) {
+            return refuse(member, connection, reason, value);
+        }
+        match greeting {
             Some(Greeting::Hello(hello)) => self.admit(member, rope, newcomer, &hello),
-            Some(Greeting::Look(look)) => show(member, &newcomer.connection, look),
+            Some(Greeting::Look(look)) => show(member, connection, look),
             Some(Greeting::Return(back)) => self.take_back(member, newcomer, back),
-            None => refuse(member, &newcomer.connection, Reason::Garbled, 0),
+            _ => refuse(member, connection, Reason::Garbled, 0),
         }
     }
 
     fn admit(&mut self, member: &Member, rope: &Rope, newcomer: Newcomer, hello: &Hello) {
         let Newcomer {
             connection,
-            pidfd,
+            pidfd: Some(pidfd),
             peer,
-        } = newcomer;
+        } = newcomer
+        else {
+            return;
+        };
         if hello.version != FORMAT_VERSION {
             return refuse(member, &connection, Reason::Version, hello.version.into());
         }
@@ -185,6 +234,7 @@ impl Host {
             incarnation,
             pidfd,
             connection: Some(connection),
+            handed: 0,
             done: false,
         });
     }
@@ -235,11 +285,14 @@ impl Host {
             return refuse(member, &connection, Reason::Stranger, back.space.into());
         }
         portolan_shm::mark!("host.return");
-        let said = socket::send_by(&connection, &[BACK], &[], Some(Instant::now()));
-        if said.is_err() {
+        let said = FromHost::Back.encode();
+        if socket::send_by(&connection, &said, &[], Some(Instant::now())).is_err() {
             return;
         }
         self.watched[index].connection = Some(connection);
+        self.watched[index].handed = 0;
+        // It tells us of its offers over this connection.
+        self.reception.forget(back.space);
         let (domain, space) = (member.domain.as_str(), back.space);
         tracing::debug!(
             domain,

@@ -4,13 +4,14 @@
 //! while members send and receive: the host is never on the way of a message.
 
 use super::descriptor::Descriptor;
+use super::introduce::Reception;
 use super::link::{Keeper, Rope, Stop};
 use super::reclaim::End;
 use super::space::{self, Owner};
 use super::watch::Control;
 use super::{Role, hosting, me, reclaim};
 use crate::member::Member;
-use portolan_abi::hello::{GONE, LEAVING};
+use portolan_abi::control::{FromHost, FromMember};
 use portolan_abi::space::{HostWord, SpacePhase, SpaceStatus};
 use portolan_shm::atomic::Ordering;
 use portolan_sys::memory;
@@ -22,12 +23,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Records of one member that are read before others get their turn.
+const RECORDS_AT_ONCE: usize = 32;
+
 /// What the host keeps besides the region. A successor makes its own.
 pub(super) struct Host {
     /// Every other space that is joining or live.
     pub(super) watched: Vec<Watched>,
     /// Connections that have not greeted yet.
     pub(super) newcomers: Vec<Option<Newcomer>>,
+    /// What is offered to visitors, and who waits for it.
+    pub(super) reception: Reception,
     /// Given up for a moment to refuse a newcomer when there is no other descriptor left.
     pub(super) spare: Option<Descriptor<EventFd>>,
     /// Newcomers wait: there is no descriptor to accept them with, not even to refuse them.
@@ -40,6 +46,8 @@ pub(super) struct Watched {
     pub(super) incarnation: u32,
     pub(super) pidfd: Descriptor<PidFd>,
     pub(super) connection: Option<Descriptor>,
+    /// Introductions that it has not received yet.
+    pub(super) handed: u32,
     /// Dealt with; to be dropped from the list.
     pub(super) done: bool,
 }
@@ -47,19 +55,21 @@ pub(super) struct Watched {
 /// A connection that has not greeted yet.
 pub(super) struct Newcomer {
     pub(super) connection: Descriptor,
-    pub(super) pidfd: Descriptor<PidFd>,
+    /// `None` if it may not join.
+    pub(super) pidfd: Option<Descriptor<PidFd>>,
     pub(super) peer: Peer,
 }
 
 /// What something happened to: an index into the host's lists.
 #[derive(Clone, Copy)]
 enum Source {
-    Stop,
+    Prompt,
     Listener,
     Greeting(usize),
     NewcomersDeath(usize),
     Connection(usize),
     Death(usize),
+    Waiting(usize),
 }
 
 /// Lays the host's role down: **the commit point of a resignation**.
@@ -87,6 +97,7 @@ impl Host {
         Ok(Self {
             watched: Vec::new(),
             newcomers: Vec::new(),
+            reception: Reception::default(),
             spare: Some(Descriptor::new(EventFd::new()?)),
             deaf: false,
         })
@@ -143,6 +154,7 @@ impl Host {
                 incarnation,
                 pidfd: Descriptor::new(pidfd),
                 connection: None,
+                handed: 0,
                 done: false,
             }),
         }
@@ -150,14 +162,20 @@ impl Host {
     }
 
     fn sources<'h>(&'h self, rope: &'h Rope) -> Vec<(Source, BorrowedFd<'h>)> {
-        let mut all = vec![(Source::Stop, rope.stop.as_fd())];
+        let mut all = vec![(Source::Prompt, rope.prompt.as_fd())];
         if !self.deaf {
             all.push((Source::Listener, rope.listener.as_fd()));
         }
         for (i, newcomer) in self.newcomers.iter().enumerate() {
             let Some(newcomer) = newcomer else { continue };
             all.push((Source::Greeting(i), newcomer.connection.as_fd()));
-            all.push((Source::NewcomersDeath(i), newcomer.pidfd.as_fd()));
+            if let Some(pidfd) = &newcomer.pidfd {
+                all.push((Source::NewcomersDeath(i), pidfd.as_fd()));
+            }
+        }
+        for (i, visitor) in self.reception.waiting.iter().enumerate() {
+            let Some(visitor) = visitor else { continue };
+            all.push((Source::Waiting(i), visitor.connection.as_fd()));
         }
         for (i, watched) in self.watched.iter().enumerate() {
             all.push((Source::Death(i), watched.pidfd.as_fd()));
@@ -178,22 +196,30 @@ impl Host {
                 _ => {}
             }
         }
-        let mut heard = true;
         for source in happened {
             match *source {
-                Source::Connection(i) if !self.watched[i].done => self.listen(member, i),
+                Source::Connection(i) if !self.watched[i].done => self.listen(member, rope, i),
                 Source::Greeting(i) => self.greet(member, rope, i),
-                Source::Listener => heard = self.accept(member, rope),
+                Source::Waiting(i) => self.interrupted(member, i),
+                Source::Prompt => self.post_own(member, rope),
                 _ => {}
             }
         }
-        let before = self.watched.len() + self.newcomers.len();
+        // Last, because it may drop newcomers that have not greeted to make room.
+        let accepts = happened.iter().any(|s| matches!(s, Source::Listener));
+        let heard = !accepts || self.accept(member, rope);
+        let before = self.strangers() + self.watched.len();
         self.watched.retain(|w| !w.done);
         self.newcomers.retain(Option::is_some);
-        if self.deaf && self.watched.len() + self.newcomers.len() < before {
+        self.reception.waiting.retain(Option::is_some);
+        if self.deaf && self.strangers() + self.watched.len() < before {
             self.rest();
         }
         heard
+    }
+
+    fn strangers(&self) -> usize {
+        self.newcomers.len() + self.reception.waiting.len()
     }
 
     /// Makes the spare descriptor again, if there is one to be had, and listens again.
@@ -207,26 +233,46 @@ impl Host {
     fn died(&mut self, member: &Member, index: usize, end: End) {
         let watched = &mut self.watched[index];
         watched.done = true;
+        self.reception.forget(watched.space);
         bury(member, watched.space, watched.incarnation, end);
     }
 
     /// Reads what a member says.
-    fn listen(&mut self, member: &Member, index: usize) {
-        let watched = &mut self.watched[index];
-        let Some(connection) = &watched.connection else {
-            return;
-        };
-        let mut buffer = [0; 8];
-        match socket::try_receive(connection, &mut buffer, 0) {
-            Ok(None) => {}
-            Ok(Some(received)) if received.len == 1 => {
-                if buffer[0] == LEAVING {
+    fn listen(&mut self, member: &Member, rope: &Rope, index: usize) {
+        let mut buffer = [0; FromMember::MAX_BYTES + 1];
+        for _ in 0..RECORDS_AT_ONCE {
+            let watched = &self.watched[index];
+            let Some(connection) = watched.connection.as_ref().filter(|_| !watched.done) else {
+                return;
+            };
+            let said = match socket::try_receive(connection, &mut buffer, 0) {
+                Ok(None) => return,
+                Ok(Some(received)) => buffer.get(..received.len).and_then(FromMember::decode),
+                Err(_) => None,
+            };
+            match said {
+                // It says so by its status.
+                Some(FromMember::Arrived) => {}
+                Some(FromMember::Leaving) => {
                     portolan_shm::mark!("leave.asked");
                     self.let_go(member, index);
                 }
+                Some(FromMember::Offer(offer)) => self.offered(member, rope, index, offer),
+                Some(FromMember::Withdraw(number)) => self.withdrawn(member, index, number),
+                Some(FromMember::Received) => self.received(member, index),
+                // Closed, or not what a member says: the connection is of no use any more.
+                None => self.hung_up(member, index),
             }
-            // Closed, or not what a member says: the connection is of no use any more.
-            Ok(Some(_)) | Err(_) => self.hung_up(member, index),
+        }
+    }
+
+    /// Answers a member. One that does not read what it asked for loses its connection, and
+    /// makes itself known again when it goes on.
+    pub(super) fn answer(&mut self, member: &Member, index: usize, answer: FromHost) {
+        let connection = &self.watched[index].connection;
+        let Some(connection) = connection else { return };
+        if socket::send_by(connection, &answer.encode(), &[], Some(Instant::now())).is_err() {
+            self.hung_up(member, index);
         }
     }
 
@@ -234,11 +280,13 @@ impl Host {
     pub(super) fn let_go(&mut self, member: &Member, index: usize) {
         let watched = &mut self.watched[index];
         watched.done = true;
+        self.reception.forget(watched.space);
         bury(member, watched.space, watched.incarnation, End::Leave);
         portolan_shm::mark!("leave.returned");
         if let Some(connection) = &watched.connection {
             // It may be gone already, or look at its status instead.
-            let _ = socket::send_by(connection, &[GONE], &[], Some(Instant::now()));
+            let gone = FromHost::Gone.encode();
+            let _ = socket::send_by(connection, &gone, &[], Some(Instant::now()));
         }
     }
 
@@ -246,6 +294,8 @@ impl Host {
     fn hung_up(&mut self, member: &Member, index: usize) {
         let watched = &mut self.watched[index];
         watched.connection = None;
+        watched.handed = 0;
+        self.reception.forget(watched.space);
         let Some(entry) = member.tables().spaces.get(usize::from(watched.space)) else {
             return;
         };
@@ -324,6 +374,14 @@ impl Keeper {
     pub(super) fn host(&mut self) -> Result<(), Stop> {
         let ties = Arc::clone(&self.ties);
         let rope = ties.rope.as_ref().ok_or(Stop::Told)?;
+        // Our host before, if there was one, knew of them; now we do.
+        ties.offers.renew();
+        let entered = self.attend(|keeper, member| {
+            if let Role::Host(host) = &mut keeper.role {
+                host.post_own(member, rope);
+            }
+        });
+        entered.ok_or(Stop::Told)?;
         loop {
             let Role::Host(host) = &self.role else {
                 return Ok(());
@@ -338,7 +396,8 @@ impl Keeper {
             }
             let all = sources.into_iter().zip(ready);
             let happened: Vec<_> = all.filter(|(_, r)| r.any()).map(|(s, _)| s).collect();
-            if happened.iter().any(|s| matches!(s, Source::Stop)) {
+            let prompted = happened.iter().any(|s| matches!(s, Source::Prompt));
+            if prompted && rope.is_told_to_stop() {
                 return Err(Stop::Told);
             }
             let acted = self.attend(|keeper, member| match &mut keeper.role {

@@ -21,6 +21,7 @@ use portolan_sys::process::{EventFd, spawn_quiet};
 use portolan_sys::socket::Address;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
@@ -71,8 +72,10 @@ impl Drop for Bell {
 pub(super) struct Rope {
     /// The listening socket, shared by all (D4).
     pub(super) listener: Descriptor,
-    /// Readable once the keeper is to stop.
-    pub(super) stop: Descriptor<EventFd>,
+    /// Readable when the keeper is to look what we offer, or to stop.
+    pub(super) prompt: Descriptor<EventFd>,
+    /// To stop, it is.
+    pub(super) stopping: AtomicBool,
     pub(super) address: Address,
     /// Whose domain it is.
     pub(super) owner: u32,
@@ -83,7 +86,14 @@ pub(super) struct Rope {
 impl Rope {
     /// Whether our descriptors are what they were.
     pub(super) fn is_whole(&self) -> bool {
-        self.stop.is_ours() && self.listener.is_ours()
+        self.prompt.is_ours() && self.listener.is_ours()
+    }
+
+    /// Takes a prompt; whether it says to stop.
+    pub(super) fn is_told_to_stop(&self) -> bool {
+        let _ = self.prompt.drain();
+        // Acquire pairs with the Release in `depart`. It was stored before the prompt.
+        self.stopping.load(Ordering::Acquire)
     }
 }
 
@@ -128,6 +138,14 @@ impl Link {
     /// What ties us to other processes; `None` in a private domain.
     pub(super) fn rope(&self) -> Option<&Rope> {
         self.ties.rope.as_ref()
+    }
+
+    /// Has the keeper look at what we offer.
+    pub(super) fn prompt(&self) {
+        if let Some(rope) = &self.ties.rope {
+            // Fails only in a process that has lost its descriptors, and is told so elsewhere.
+            let _ = rope.prompt.notify();
+        }
     }
 
     pub(super) fn settled(&self) -> Settled {
@@ -201,7 +219,8 @@ pub(crate) fn depart(member: &Member) {
             Err(LeaveError::Disconnected)
         }
         Some(rope) => {
-            let _ = rope.stop.notify();
+            rope.stopping.store(true, Ordering::Release);
+            let _ = rope.prompt.notify();
             match thread.map(JoinHandle::join) {
                 Some(Ok(mut keeper)) => keeper.leave(member),
                 // Never started: nobody knows of us yet.
@@ -259,6 +278,7 @@ impl Keeper {
                 Ok(Ok(())) => {}
                 Ok(Err(Stop::Told)) => return self,
                 Ok(Err(Stop::Disconnected)) | Err(_) => {
+                    self.ties.offers.end();
                     self.attend(|_, member| {
                         disconnect(member);
                         host::resign(member);

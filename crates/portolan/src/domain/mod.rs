@@ -18,6 +18,7 @@
 //! | `watch` | a member's thread: waits for the host's death, and succeeds it |
 //! | `host` | the host's thread: newcomers, deaths |
 //! | `admit` | one newcomer's admission |
+//! | `introduce` | the host's side of visits |
 //! | `permissions` | who may visit what a member offers |
 //! | `offer` | what this process offers to visitors |
 //! | `visit` | asking for what is offered, from outside or inside |
@@ -40,6 +41,7 @@ mod create;
 mod descriptor;
 mod error;
 mod host;
+mod introduce;
 mod link;
 mod observe;
 mod offer;
@@ -48,6 +50,8 @@ mod reclaim;
 mod rendezvous;
 mod settings;
 mod space;
+#[cfg(test)]
+mod tests;
 mod visit;
 mod watch;
 

@@ -19,16 +19,16 @@ use super::descriptor::Descriptor;
 use super::permissions::{GrantError, Permissions, Verdict, judge};
 use crate::member::Member;
 use crate::{Deadline, Disowned};
-use portolan_abi::limits::MAX_NAME;
+use portolan_abi::control::{Announcement, Decline, FromMember};
+use portolan_abi::limits::{MAX_NAME, MAX_OFFERS};
 pub(crate) use portolan_abi::visit::OfferKind;
-use portolan_abi::visit::{Grants, OfferName, Visit};
+use portolan_abi::visit::{Grants, OfferName, Visit, VisitAnswer};
 use portolan_sys::process::{PidFd, start_time};
-use portolan_sys::socket::{self, Peer};
-use std::collections::BTreeMap;
-use std::io;
+use portolan_sys::socket::{self, Peer, SocketError};
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Somebody who was introduced to an offer of ours, and whom its permissions admit.
 /// Everything that it says is a stranger's.
@@ -43,8 +43,7 @@ pub(crate) struct Visitor {
 
 impl Visitor {
     /// Who is at the other end of a connection.
-    pub(super) fn new(connection: OwnedFd) -> Result<Self, socket::SocketError> {
-        let connection = Descriptor::new(connection);
+    fn new(connection: Descriptor) -> Result<Self, SocketError> {
         Ok(Self {
             peer: socket::peer(&connection)?,
             pidfd: PidFd::of_peer(&connection).ok().map(Descriptor::new),
@@ -98,6 +97,7 @@ pub enum OfferError {
 }
 
 /// Offers something to whoever `permissions` admit; visitors come to `desk`.
+/// [`Deadline::NOW`] waits for the host's answer, and for no host.
 ///
 /// # Errors
 ///
@@ -118,7 +118,12 @@ pub(crate) fn offer(
         name,
         grants: permissions.grants()?,
         desk,
-        state: State::New,
+        // In a private domain there is nobody to be told.
+        state: match member.link.rope() {
+            Some(_) => State::New,
+            None => State::Open,
+        },
+        agreed: false,
     };
     let offers = member.link.offers();
     let number = offers.enter(made)?;
@@ -126,28 +131,41 @@ pub(crate) fn offer(
         member: Arc::clone(member),
         number,
     };
-    // Dropped by an error, and so withdrawn.
-    offers.wait_open(number, deadline)?;
+    if member.link.rope().is_some() {
+        member.link.prompt();
+        let deadline = match deadline.is_now() {
+            true => Deadline::after(ANSWER),
+            false => deadline,
+        };
+        // Dropped by an error, and so withdrawn.
+        offers.wait_open(number, deadline)?;
+    }
     Ok(offer)
 }
 
 impl Drop for Offer {
     fn drop(&mut self) {
         // In a forked child the lock may be held for ever, and nothing is offered.
-        if !portolan_sys::fork::in_child() {
-            self.member.link.offers().remove(self.number);
+        if portolan_sys::fork::in_child() {
+            return;
+        }
+        let link = &self.member.link;
+        if link.offers().remove(self.number) {
+            link.prompt();
         }
     }
 }
 
 /// Most offers of one process.
 const MOST: usize = 16_384;
+/// How long an offer that is made at once waits for the host's answer.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Everything that this process offers.
 #[derive(Default)]
 pub(super) struct Offers {
     table: Mutex<Table>,
-    /// An offer has been answered, or is open.
+    /// An offer has been answered.
     changed: Condvar,
 }
 
@@ -155,6 +173,11 @@ pub(super) struct Offers {
 struct Table {
     last: u32,
     made: BTreeMap<u32, Made>,
+    /// What the host is to be told of, in this order: what is gone, then what is new.
+    withdrawn: VecDeque<u32>,
+    fresh: VecDeque<u32>,
+    /// Nobody tells the host anything any more.
+    over: bool,
 }
 
 /// An offer.
@@ -164,6 +187,8 @@ struct Made {
     grants: Grants,
     desk: Arc<dyn Desk>,
     state: State,
+    /// Some host has agreed to it.
+    agreed: bool,
 }
 
 /// What the host knows of an offer.
@@ -171,8 +196,19 @@ struct Made {
 enum State {
     /// Nothing yet.
     New,
+    /// It has been told, and has not answered.
+    Announced,
     /// Visitors are introduced to it.
     Open,
+    /// It would not have it.
+    Declined(Decline),
+}
+
+impl Table {
+    fn find(&self, kind: OfferKind, name: &OfferName) -> Option<&Made> {
+        let mut made = self.made.values();
+        made.find(|m| (m.kind, &m.name) == (kind, name))
+    }
 }
 
 impl Offers {
@@ -186,11 +222,7 @@ impl Offers {
         if table.made.len() >= MOST {
             return Err(OfferError::TooMany { most: MOST });
         }
-        if table
-            .made
-            .values()
-            .any(|m| (m.kind, m.name) == (made.kind, made.name))
-        {
+        if table.find(made.kind, &made.name).is_some() {
             return Err(OfferError::NameTaken);
         }
         let mut number = table.last.wrapping_add(1);
@@ -198,190 +230,173 @@ impl Offers {
             number = number.wrapping_add(1);
         }
         table.last = number;
+        if made.state == State::New {
+            table.fresh.push_back(number);
+        }
         table.made.insert(number, made);
+        drop(table);
+        self.changed.notify_all();
         Ok(number)
     }
 
-    fn remove(&self, number: u32) {
-        let made = self.lock().made.remove(&number);
-        // Its desk is let go of here, and without the lock.
+    /// Takes an offer out; whether the host is to be told.
+    fn remove(&self, number: u32) -> bool {
+        let mut table = self.lock();
+        let made = table.made.remove(&number);
+        let known = |m: &Made| matches!(m.state, State::Announced | State::Open);
+        let tell = made.as_ref().is_some_and(known);
+        if tell {
+            table.withdrawn.push_back(number);
+        }
+        drop(table);
+        // Its desk is let go of here, without the lock.
         drop(made);
+        tell
     }
 
-    fn wait_open(&self, number: u32, _deadline: Deadline) -> Result<(), OfferError> {
-        // Nobody else is in a private domain.
+    /// Waits until the host has answered to an offer.
+    fn wait_open(&self, number: u32, deadline: Deadline) -> Result<(), OfferError> {
+        let mut table = self.lock();
+        loop {
+            match table.made.get(&number).map(|m| m.state) {
+                Some(State::Open) => return Ok(()),
+                Some(State::Declined(Decline::NameTaken)) => return Err(OfferError::NameTaken),
+                Some(State::Declined(Decline::Full)) => {
+                    return Err(OfferError::TooMany { most: MAX_OFFERS });
+                }
+                _ if table.over => return Err(Disowned::Disconnected.into()),
+                _ if deadline.has_passed() => return Err(OfferError::Unanswered),
+                _ => table = self.sleep(table, deadline),
+            }
+        }
+    }
+
+    fn sleep<'t>(&self, table: MutexGuard<'t, Table>, deadline: Deadline) -> MutexGuard<'t, Table> {
+        let Some(at) = deadline.instant() else {
+            return self
+                .changed
+                .wait(table)
+                .unwrap_or_else(PoisonError::into_inner);
+        };
+        let left = at.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout(table, left);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// What the host is to be told next; it is considered told then.
+    pub(super) fn next_record(&self) -> Option<FromMember> {
+        let mut table = self.lock();
+        if let Some(number) = table.withdrawn.pop_front() {
+            return Some(FromMember::Withdraw(number));
+        }
+        loop {
+            let number = table.fresh.pop_front()?;
+            let Some(made) = table.made.get_mut(&number) else {
+                // Withdrawn before anybody knew.
+                continue;
+            };
+            made.state = State::Announced;
+            return Some(FromMember::Offer(Announcement {
+                number,
+                kind: made.kind,
+                name: made.name,
+                grants: made.grants.clone(),
+                renewed: made.agreed,
+            }));
+        }
+    }
+
+    /// There is a host that knows nothing of us yet.
+    pub(super) fn renew(&self) {
+        let mut table = self.lock();
+        table.withdrawn.clear();
+        table.fresh = table.made.keys().copied().collect();
+        for made in table.made.values_mut() {
+            made.state = State::New;
+        }
+    }
+
+    /// The host has answered to an offer, or to its withdrawal.
+    pub(super) fn answered(&self, number: u32, answer: Result<(), Decline>) {
         if let Some(made) = self.lock().made.get_mut(&number) {
-            made.state = State::Open;
+            match answer {
+                Ok(()) => {
+                    made.state = State::Open;
+                    made.agreed = true;
+                }
+                Err(why) => {
+                    made.state = State::Declined(why);
+                    if made.agreed {
+                        let (kind, name) = (made.kind, made.name.as_str());
+                        tracing::warn!(%kind, name, ?why, "the new host does not take an offer over");
+                    }
+                }
+            }
         }
         self.changed.notify_all();
-        Ok(())
     }
 
-    /// Introduces ourselves to an offer of ours. `None`: there is none of that name.
-    pub(super) fn visit_here(
-        &self,
-        visit: &Visit,
-    ) -> Option<io::Result<Result<OwnedFd, (Verdict, u32)>>> {
+    /// Nobody will tell the host anything any more.
+    pub(super) fn end(&self) {
+        self.lock().over = true;
+        self.changed.notify_all();
+    }
+
+    /// Meets a visitor that the host has introduced to the offer `number`. If that has been
+    /// withdrawn, the visitor is let go of, and asks again.
+    pub(super) fn introduce(&self, number: u32, connection: Descriptor) {
         let table = self.lock();
-        let wanted =
-            |m: &&Made| (m.kind, m.name) == (visit.kind, visit.name) && m.state == State::Open;
-        let made = table.made.values().find(wanted)?;
+        let (Some(made), Ok(visitor)) = (table.made.get(&number), Visitor::new(connection)) else {
+            return;
+        };
+        // The host has seen to the token (O3).
+        let token = made.grants.token;
+        if made.verdict(&visitor.peer, token.as_ref()) != Verdict::Admitted {
+            return;
+        }
+        let answer = VisitAnswer::Introduced.encode();
+        let now = Some(Instant::now());
+        if socket::send_by(&visitor.connection, &answer, &[], now).is_ok() {
+            portolan_shm::mark!("visit.introduced");
+            made.desk.meet(visitor);
+        }
+    }
+
+    /// Introduces ourselves to an offer of ours, in a private domain. `None`: there is none of
+    /// that name.
+    pub(super) fn visit_here(&self, visit: &Visit) -> Option<Result<Own, SocketError>> {
+        let table = self.lock();
+        let made = table.find(visit.kind, &visit.name)?;
         Some(made.meet_own(visit))
     }
 
-    /// Waits until an offer is made, or `deadline`.
-    pub(super) fn wait_change(&self, visit: &Visit, deadline: Deadline) {
-        let is_there = |table: &Table| {
-            let mut made = table.made.values();
-            made.any(|m| (m.kind, m.name) == (visit.kind, visit.name) && m.state == State::Open)
-        };
+    /// Waits until there is such an offer, or until `deadline`.
+    pub(super) fn wait_offer(&self, visit: &Visit, deadline: Deadline) {
         let mut table = self.lock();
-        while !is_there(&table) && !deadline.has_passed() {
-            table = match deadline.instant() {
-                None => self
-                    .changed
-                    .wait(table)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(at) => {
-                    let left = at.saturating_duration_since(Instant::now());
-                    let waited = self.changed.wait_timeout(table, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+        while table.find(visit.kind, &visit.name).is_none() && !deadline.has_passed() {
+            table = self.sleep(table, deadline);
         }
     }
 }
+
+/// What becomes of a visit to ourselves: a connection, or why not and who we are.
+pub(super) type Own = Result<OwnedFd, (Verdict, u32)>;
 
 impl Made {
+    fn verdict(&self, peer: &Peer, token: Option<&[u8; 16]>) -> Verdict {
+        judge(&self.grants, peer, || start_time(peer.pid), token)
+    }
+
     /// Meets this very process.
-    fn meet_own(&self, visit: &Visit) -> io::Result<Result<OwnedFd, (Verdict, u32)>> {
-        let (theirs, ours) = socket::pair().map_err(io::Error::other)?;
-        let visitor = Visitor::new(ours).map_err(io::Error::other)?;
-        let peer = &visitor.peer;
-        let verdict = judge(
-            &self.grants,
-            peer,
-            || start_time(peer.pid),
-            visit.token.as_ref(),
-        );
-        if verdict != Verdict::Admitted {
-            return Ok(Err((verdict, peer.uid)));
+    fn meet_own(&self, visit: &Visit) -> Result<Own, SocketError> {
+        let (theirs, ours) = socket::pair()?;
+        let visitor = Visitor::new(Descriptor::new(ours))?;
+        match self.verdict(&visitor.peer, visit.token.as_ref()) {
+            Verdict::Admitted => {
+                self.desk.meet(visitor);
+                Ok(Ok(theirs))
+            }
+            verdict => Ok(Err((verdict, visitor.peer.uid))),
         }
-        self.desk.meet(visitor);
-        Ok(Ok(theirs))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::visit::{VisitError, visit_own};
-    use super::*;
-    use crate::{AccessToken, Domain};
-    use std::time::Duration;
-
-    /// A desk that keeps whoever comes.
-    #[derive(Default)]
-    struct Queue(Mutex<Vec<Visitor>>);
-
-    impl Desk for Queue {
-        fn meet(&self, visitor: Visitor) {
-            self.0.lock().unwrap().push(visitor);
-        }
-    }
-
-    fn offered(domain: &Domain, name: &str, permissions: &Permissions) -> (Offer, Arc<Queue>) {
-        let queue = Arc::new(Queue::default());
-        let desk = Arc::clone(&queue) as Arc<dyn Desk>;
-        let made = offer(
-            domain.member(),
-            OfferKind::Export,
-            name,
-            permissions,
-            desk,
-            long(),
-        );
-        (made.unwrap(), queue)
-    }
-
-    fn long() -> Deadline {
-        Deadline::after(Duration::from_secs(60))
-    }
-
-    fn asked(
-        domain: &Domain,
-        name: &str,
-        token: Option<&AccessToken>,
-        by: Deadline,
-    ) -> Result<super::super::Introduction, VisitError> {
-        visit_own(domain.member(), OfferKind::Export, name, token, by)
-    }
-
-    #[test]
-    fn a_private_domain_introduces_itself() {
-        let domain = Domain::private().unwrap();
-        let (offer, queue) = offered(&domain, "samples", &Permissions::default());
-        let introduction = asked(&domain, "samples", None, Deadline::NOW).unwrap();
-        socket::send(&introduction.connection, b"hello", &[]).unwrap();
-        let visitor = queue.0.lock().unwrap().pop().unwrap();
-        let mut buffer = [0; 8];
-        let received = socket::receive(&visitor.connection, &mut buffer, 0).unwrap();
-        assert_eq!(&buffer[..received.len], b"hello");
-        assert_eq!(visitor.peer.pid, std::process::id());
-        assert!(visitor.pidfd.is_some_and(|p| !p.is_dead()));
-        drop(offer);
-        let gone = asked(&domain, "samples", None, Deadline::NOW);
-        assert!(
-            matches!(gone, Err(VisitError::NotOffered { .. })),
-            "{gone:?}"
-        );
-    }
-
-    #[test]
-    fn a_private_domain_waits_for_an_offer() {
-        let domain = Domain::private().unwrap();
-        std::thread::scope(|scope| {
-            let visitor = scope.spawn(|| asked(&domain, "later", None, long()).is_ok());
-            // Another kind and another name are others.
-            let _other = offered(&domain, "late", &Permissions::default());
-            let _offer = offered(&domain, "later", &Permissions::default());
-            assert!(visitor.join().unwrap());
-        });
-    }
-
-    #[test]
-    fn a_private_domain_asks_for_tokens_and_names() {
-        let domain = Domain::private().unwrap();
-        let token = AccessToken::random().unwrap();
-        let _offer = offered(&domain, "a", &Permissions::anyone().token(token));
-        assert!(asked(&domain, "a", Some(&token), Deadline::NOW).is_ok());
-        let none = asked(&domain, "a", None, Deadline::NOW);
-        assert!(matches!(
-            none,
-            Err(VisitError::WrongToken { shown: false, .. })
-        ));
-        let bad = asked(&domain, "", None, Deadline::NOW);
-        assert!(matches!(bad, Err(VisitError::BadName { .. })));
-        let _closed = offered(&domain, "b", &Permissions::nobody());
-        let refused = asked(&domain, "b", None, Deadline::NOW);
-        assert!(matches!(refused, Err(VisitError::NotPermitted { .. })));
-        let queue: Arc<dyn Desk> = Arc::new(Queue::default());
-        let twice = offer(
-            domain.member(),
-            OfferKind::Export,
-            "a",
-            &Permissions::nobody(),
-            Arc::clone(&queue),
-            long(),
-        );
-        assert!(matches!(twice, Err(OfferError::NameTaken)));
-        let bad = offer(
-            domain.member(),
-            OfferKind::Port,
-            "",
-            &Permissions::nobody(),
-            queue,
-            long(),
-        );
-        assert!(matches!(bad, Err(OfferError::BadName)));
     }
 }

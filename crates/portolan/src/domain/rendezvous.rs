@@ -20,7 +20,8 @@ use crate::member::Member;
 use crate::region::Region;
 use crate::signal::Threads;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::hello::{ARRIVED, Answer, Hello, Reason, Refusal, Welcome};
+use portolan_abi::control::FromMember;
+use portolan_abi::hello::{Answer, Hello, Reason, Refusal, Welcome};
 use portolan_abi::limits::MAX_NAME;
 use portolan_abi::region::{Geometry, MAGIC};
 use portolan_abi::space::{HostWord, SpacePhase};
@@ -34,7 +35,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -284,10 +285,11 @@ impl Search<'_> {
     }
 
     fn rope(&self, listener: Descriptor) -> Result<Rope, JoinError> {
-        let stop = EventFd::new().map_err(|e| JoinError::system("make event descriptors", e))?;
+        let prompt = EventFd::new().map_err(|e| JoinError::system("make event descriptors", e))?;
         Ok(Rope {
             listener,
-            stop: Descriptor::new(stop),
+            prompt: Descriptor::new(prompt),
+            stopping: AtomicBool::new(false),
             address: self.address.clone(),
             owner: self.settings.owner,
             patience: self.settings.deadline,
@@ -363,7 +365,8 @@ impl Search<'_> {
         }
         portolan_shm::mark!("join.live");
         // For the host's information: the status counts. It may be dead by now.
-        let _ = socket::send_by(&connection, &[ARRIVED], &[], Some(Instant::now()));
+        let arrived = FromMember::Arrived.encode();
+        let _ = socket::send_by(&connection, &arrived, &[], Some(Instant::now()));
         portolan_shm::mark!("join.arrived");
         let control = Control::welcomed(connection, super::hosting(&member));
         let started = start(&member, Role::Member(control));

@@ -85,6 +85,14 @@ pub enum VisitError {
         /// Its name.
         name: String,
     },
+    /// The offering process's: it does not take visitors.
+    #[error("the process that offers the {kind} {name:?} takes no visitors now; it may be stopped")]
+    NotMet {
+        /// What was asked for.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
     /// The state's: there is no such domain.
     #[error(
         "user {owner} has no domain {domain:?} here: check name and user, or start the program that offers something in it"
@@ -106,8 +114,10 @@ pub enum VisitError {
     /// The host's: it has as many visitors as it can keep, of this user or of all.
     #[error("the domain's host has too many visitors, of this user or of all: try again later")]
     Busy,
-    /// The host's, or nobody's: no answer came in time.
-    #[error("the domain's host did not answer in time; it may be stopped")]
+    /// The host's or the offering process's: no answer came in time.
+    #[error(
+        "neither the domain's host nor whoever offers it answered in time; one of them may be stopped"
+    )]
     Unanswered,
     /// The domain's: what stands in the way of everybody who connects to it.
     #[error(transparent)]
@@ -163,6 +173,7 @@ pub(crate) struct PendingVisit {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Obstacle {
     NotOffered,
+    NotMet,
     NotRunning,
     Busy,
     HostDescriptors,
@@ -335,7 +346,7 @@ impl PendingVisit {
     fn sleep(&self, end: Deadline) {
         let by = |at: Instant| Some(end.instant().map_or(at, |end| end.min(at)));
         match (&self.door, &self.stage) {
-            (Door::Private(member), _) => member.link.offers().wait_change(&self.visit, end),
+            (Door::Private(member), _) => member.link.offers().wait_offer(&self.visit, end),
             (_, Stage::Away(None)) => {}
             (_, Stage::Away(Some(again))) => {
                 let left = by(*again).map(|at| at.saturating_duration_since(Instant::now()));
@@ -361,6 +372,7 @@ impl PendingVisit {
         };
         match self.obstacle.unwrap_or(Obstacle::Unanswered) {
             Obstacle::NotOffered => VisitError::NotOffered { kind, name },
+            Obstacle::NotMet => VisitError::NotMet { kind, name },
             Obstacle::NotRunning => VisitError::NotRunning {
                 domain: domain.clone(),
                 owner: *owner,
@@ -395,7 +407,7 @@ impl PendingVisit {
     fn ask_within(&mut self, member: &Arc<Member>) -> Result<Option<Introduction>, VisitError> {
         match member.link.offers().visit_here(&self.visit) {
             None => Ok(None),
-            Some(Err(error)) => Err(JoinError::system("make a socket", error).into()),
+            Some(Err(error)) => Err(JoinError::socket(error).into()),
             Some(Ok(Err((verdict, user)))) => Err(self.not_admitted(verdict, user.into())),
             Some(Ok(Ok(connection))) => Ok(Some(Introduction {
                 connection: Descriptor::new(connection),
@@ -431,7 +443,8 @@ impl PendingVisit {
         };
         check_owner(&connection, address, *owner)?;
         // Asked anew, we know as much as before until we are answered.
-        self.obstacle = self.obstacle.filter(|o| *o == Obstacle::NotOffered);
+        let heard = [Obstacle::NotOffered, Obstacle::NotMet];
+        self.obstacle = self.obstacle.filter(|o| heard.contains(o));
         match socket::send_by(&connection, &self.visit.encode(), &[], Some(now)) {
             Ok(()) => {
                 self.stage = Stage::Asked(connection, now + self.patience);
@@ -457,9 +470,12 @@ impl PendingVisit {
         };
         let refusal = match VisitAnswer::decode(answer) {
             Some(VisitAnswer::Introduced) => return Ok(Some(connection)),
-            Some(VisitAnswer::Wait) => {
+            Some(wait @ (VisitAnswer::Wait | VisitAnswer::Queue)) => {
                 self.stage = Stage::Waiting(connection, Instant::now() + PATIENCE.1);
-                self.obstacle = Some(Obstacle::NotOffered);
+                self.obstacle = Some(match wait {
+                    VisitAnswer::Wait => Obstacle::NotOffered,
+                    _ => Obstacle::NotMet,
+                });
                 self.pause = PAUSES.0;
                 self.patience = PATIENCE.0;
                 return Ok(None);

@@ -16,15 +16,17 @@
 use super::descriptor::Descriptor;
 use super::error::LeaveError;
 use super::host::{self, Host, region_is_ours};
-use super::link::{Keeper, Rope, Stop};
+use super::link::{Keeper, Rope, Stop, Ties};
+use super::offer::Offers;
 use super::space::{self, Owner};
 use super::{Role, hosting, me};
 use crate::member::Member;
-use portolan_abi::hello::{BACK, LEAVING, Return};
+use portolan_abi::control::{Decline, FromHost, FromMember, WINDOW};
+use portolan_abi::hello::Return;
 use portolan_abi::space::{HostWord, SpacePhase};
 use portolan_shm::atomic::Ordering;
-use portolan_sys::process::{EventFd, PidFd, poll};
-use portolan_sys::socket;
+use portolan_sys::process::{PidFd, poll};
+use portolan_sys::socket::{self, SocketError};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,6 +45,8 @@ pub(super) struct Control {
     /// Who hosts, when we last looked.
     host: HostWord,
     pause: Option<Duration>,
+    /// Offers and withdrawals that it has not answered.
+    unanswered: u32,
 }
 
 impl Default for Control {
@@ -52,6 +56,7 @@ impl Default for Control {
             known: None,
             host: HostWord::VACANT,
             pause: None,
+            unanswered: 0,
         }
     }
 }
@@ -124,6 +129,7 @@ impl Control {
             known: Some(by),
             host: by,
             pause: None,
+            unanswered: 0,
         }
     }
 
@@ -169,57 +175,116 @@ impl Control {
         match &self.connection {
             Some(connection) if !told => {
                 let now = Some(Instant::now());
-                socket::send_by(connection, &[LEAVING], &[], now).is_ok()
+                socket::send_by(connection, &FromMember::Leaving.encode(), &[], now).is_ok()
             }
             Some(_) => told,
             None => false,
         }
     }
 
-    /// Reads what the host has sent, and notices when it has hung up.
-    fn listen(&mut self) {
+    /// Tells the host what we offer, as much as it has not been told.
+    fn announce(&mut self, offers: &Offers) {
+        while self.known.is_some() && self.unanswered < WINDOW {
+            let Some(record) = offers.next_record() else {
+                return;
+            };
+            self.say(&record);
+            self.unanswered += 1;
+            portolan_shm::mark!("offer.announced");
+        }
+    }
+
+    /// Says something to the host. There is room for it, unless it does not read what it
+    /// owes an answer to.
+    fn say(&mut self, record: &FromMember) {
         let Some(connection) = &self.connection else {
             return;
         };
-        let mut buffer = [0; 64];
-        match socket::try_receive(connection, &mut buffer, 0) {
-            Ok(None) => {}
-            Ok(Some(received)) if received.len == 1 => {
-                if buffer[0] == BACK {
+        if socket::send_by(connection, &record.encode(), &[], Some(Instant::now())).is_err() {
+            self.lose();
+        }
+    }
+
+    /// Reads what the host has sent, and notices when it has hung up.
+    fn listen(&mut self, offers: &Offers) {
+        loop {
+            let Some(connection) = &self.connection else {
+                return;
+            };
+            let mut buffer = [0; FromHost::BYTES];
+            let mut received = match socket::try_receive(connection, &mut buffer, 1) {
+                Ok(None) => return,
+                Ok(Some(received)) => received,
+                Err(SocketError::DescriptorsExhausted { .. }) => {
+                    // The visitor's connection has ended with that, so it asks again.
+                    self.say(&FromMember::Received);
+                    continue;
+                }
+                // Closed: begin again.
+                Err(_) => return self.lose(),
+            };
+            let record = buffer.get(..received.len).and_then(FromHost::decode);
+            match record {
+                Some(FromHost::Back) => {
                     self.known = Some(self.host);
                     self.pause = None;
+                    self.unanswered = 0;
+                    offers.renew();
                 }
+                Some(FromHost::Done(number)) => self.answered(offers, number, Ok(())),
+                Some(FromHost::Declined(number, why)) => self.answered(offers, number, Err(why)),
+                Some(FromHost::Introduce(number)) => {
+                    portolan_shm::mark!("visit.received");
+                    if let Some(connection) = received.fds.pop() {
+                        offers.introduce(number, Descriptor::new(connection));
+                    }
+                    self.say(&FromMember::Received);
+                }
+                // For leaving, where the status says the same.
+                Some(FromHost::Gone) => {}
+                // An answer that is none: begin again.
+                None => return self.lose(),
             }
-            // Closed, or an answer that is none: begin again.
-            Ok(Some(_)) | Err(_) => self.lose(),
         }
+    }
+
+    fn answered(&mut self, offers: &Offers, number: u32, answer: Result<(), Decline>) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        offers.answered(number, answer);
     }
 
     fn lose(&mut self) {
         self.connection = None;
         self.known = None;
+        self.unanswered = 0;
     }
 
-    /// Sleeps until the host is dead, says something, or hangs up, or until told to stop.
+    /// Sleeps until the host is dead, says something, or hangs up, or until prompted, and
+    /// fails if that is to stop.
     fn sleep(
         &mut self,
-        stop: Option<&Descriptor<EventFd>>,
+        ties: &Ties,
+        prompts: Option<&Rope>,
         pidfd: Option<&Descriptor<PidFd>>,
         until: Option<Instant>,
     ) -> Result<(), Stop> {
-        let stop = stop.map(AsFd::as_fd);
+        let prompt = prompts.map(|rope| rope.prompt.as_fd());
         let connection = self.connection.as_ref().map(AsFd::as_fd);
         let pidfd = pidfd.map(AsFd::as_fd);
-        let fds: Vec<_> = [stop, connection, pidfd].into_iter().flatten().collect();
+        let fds: Vec<_> = [prompt, connection, pidfd].into_iter().flatten().collect();
         // An error (no memory) is met again at the next turn; meanwhile we look around.
         let ready = poll(&fds, until).unwrap_or_default();
         if ready.iter().any(|r| r.invalid) {
             return Err(Stop::Disconnected);
         }
-        if stop.is_some() && ready.first().is_some_and(|r| r.readable) {
+        let prompted = ready.first().is_some_and(|r| r.readable);
+        if prompts
+            .filter(|_| prompted)
+            .is_some_and(Rope::is_told_to_stop)
+        {
             return Err(Stop::Told);
         }
-        self.listen();
+        self.listen(&ties.offers);
         Ok(())
     }
 }
@@ -237,8 +302,9 @@ impl Keeper {
                 Turn::Sleep(pidfd) => pidfd,
             };
             if let Role::Member(control) = &mut self.role {
+                control.announce(&ties.offers);
                 let until = control.deadline();
-                control.sleep(Some(&rope.stop), pidfd.as_ref(), until)?;
+                control.sleep(&ties, Some(rope), pidfd.as_ref(), until)?;
             }
         }
     }
@@ -279,7 +345,8 @@ impl Keeper {
             // Look at the status by the clock, too: a new host may return us unasked.
             control.known = None;
             let until = control.deadline().unwrap_or(deadline).min(deadline);
-            if control.sleep(None, pidfd.as_ref(), Some(until)).is_err() {
+            let slept = control.sleep(&ties, None, pidfd.as_ref(), Some(until));
+            if slept.is_err() {
                 return Err(LeaveError::Disconnected);
             }
         }

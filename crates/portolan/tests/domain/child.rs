@@ -3,43 +3,16 @@
 use portolan::channel::ChannelOptions;
 use portolan::structure::Structure;
 use portolan::{Access, Deadline, Domain, Extent, Message, PortOptions, ReceiveRight, SendRight};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-/// Set in a process that takes orders.
-const ORDERS: &str = "PORTOLAN_TEST_CHILD";
+use crate::orders::Answer;
+pub(crate) use crate::orders::{Child, PATIENCE, unique, until};
+
 /// Where a process that takes orders says why it could not join, if anywhere.
 pub(crate) const REPORT: &str = "PORTOLAN_TEST_REPORT";
-/// What marks an answer among what the test harness prints.
-const MARK: &str = "@ ";
-/// How long anything may take before the test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A domain's name that no other test has.
-pub(crate) fn unique(test: &str) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("test-{test}-{}-{number}", std::process::id())
-}
-
-/// Waits until `done` says so.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// A process that takes orders. Killed when dropped.
-pub(crate) struct Child {
-    process: Process,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
 
 impl Child {
     pub(crate) fn new() -> Self {
@@ -47,26 +20,7 @@ impl Child {
     }
 
     pub(crate) fn with(prepare: impl FnOnce(&mut Command)) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args([
-                "child::takes_orders",
-                "--exact",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .env(ORDERS, "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        prepare(&mut command);
-        let mut process = command.spawn().unwrap();
-        let orders = process.stdin.take().unwrap();
-        let answers = BufReader::new(process.stdout.take().unwrap());
-        Self {
-            process,
-            orders,
-            answers,
-        }
+        Self::running("child::takes_orders", prepare)
     }
 
     /// As another user, which only root can do.
@@ -84,34 +38,6 @@ impl Child {
         child
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.process.id()
-    }
-
-    /// Gives an order without waiting for the answer.
-    pub(crate) fn tell(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").unwrap();
-        self.orders.flush().unwrap();
-    }
-
-    pub(crate) fn answer(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            let read = self.answers.read_line(&mut line).unwrap();
-            assert!(read > 0, "the child has ended: {:?}", self.process.wait());
-            // The harness prints the test's name without ending the line.
-            if let Some(at) = line.find(MARK) {
-                return line[at + MARK.len()..].trim_end().to_owned();
-            }
-        }
-    }
-
-    /// Gives an order; the answer.
-    pub(crate) fn ask(&mut self, order: &str) -> String {
-        self.tell(order);
-        self.answer()
-    }
-
     /// Its space, by its own account.
     pub(crate) fn space(&mut self) -> u8 {
         self.ask("space").parse().unwrap()
@@ -119,51 +45,6 @@ impl Child {
 
     pub(crate) fn is_host(&mut self) -> bool {
         self.ask("host?") == "true"
-    }
-
-    /// Waits until it has ended by itself.
-    #[cfg(feature = "marks")]
-    pub(crate) fn ended(&mut self) -> bool {
-        self.process.try_wait().unwrap().is_some()
-    }
-
-    pub(crate) fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
-    /// Sends SIGKILL and does not wait.
-    pub(crate) fn kill_only(&mut self) {
-        self.process.kill().unwrap();
-    }
-
-    pub(crate) fn stop(&self) {
-        self.signal(portolan_sys::process::Signal::STOP);
-        self.stopped();
-    }
-
-    /// Waits until it has stopped.
-    pub(crate) fn stopped(&self) {
-        let stat = format!("/proc/{}/stat", self.pid());
-        until("the child has stopped", || {
-            std::fs::read_to_string(&stat).is_ok_and(|s| s.contains(") T "))
-        });
-    }
-
-    pub(crate) fn resume(&self) {
-        self.signal(portolan_sys::process::Signal::CONT);
-    }
-
-    fn signal(&self, signal: portolan_sys::process::Signal) {
-        let pidfd = portolan_sys::process::PidFd::open(self.pid()).unwrap();
-        portolan_sys::process::signal(&pidfd, signal).unwrap();
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -182,22 +63,9 @@ struct State {
 /// Not a test: what the other processes run.
 #[test]
 fn takes_orders() {
-    if std::env::var_os(ORDERS).is_none() {
-        return;
-    }
     let mut state = State::default();
-    for line in std::io::stdin().lines() {
-        let Ok(line) = line else { return };
-        let answer = state
-            .obey(&line)
-            .unwrap_or_else(|error| format!("error {error}"));
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "{MARK}{answer}").unwrap();
-        out.flush().unwrap();
-    }
+    crate::orders::obey(|line| state.obey(line));
 }
-
-type Answer = Result<String, Box<dyn std::error::Error>>;
 
 fn debug(error: impl std::fmt::Debug) -> String {
     format!("{error:?}")
@@ -284,12 +152,12 @@ impl State {
             ["check"] => Ok(debug(self.domain().check())),
             #[cfg(feature = "marks")]
             ["stop", "at", mark] => {
-                crate::marks::stop_at(mark);
+                crate::orders::fate::stop_at(mark);
                 Ok("done".to_owned())
             }
             #[cfg(feature = "marks")]
             ["die", "at", mark] => {
-                crate::marks::die_at(mark);
+                crate::orders::fate::die_at(mark);
                 Ok("done".to_owned())
             }
             ["request", name] => {

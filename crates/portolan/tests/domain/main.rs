@@ -14,6 +14,8 @@ mod logged;
 #[cfg(feature = "marks")]
 mod marks;
 mod observe;
+#[path = "../orders/mod.rs"]
+mod orders;
 mod reclaim;
 mod refused;
 mod storm;

@@ -2,38 +2,6 @@
 //! the domain, and the others finish it.
 
 use crate::child::{Child, unique, until};
-use portolan_sys::process::{PidFd, Signal};
-use std::sync::OnceLock;
-use std::time::Duration;
-
-/// The mark at which something happens to this process, and what.
-static DEADLY: OnceLock<(String, Signal)> = OnceLock::new();
-
-/// Kills this process the next time that it passes the mark.
-pub(crate) fn die_at(mark: &str) {
-    DEADLY.set((mark.to_owned(), Signal::KILL)).unwrap();
-    portolan_shm::mark::install(passed);
-}
-
-/// Stops this process whenever it passes the mark.
-pub(crate) fn stop_at(mark: &str) {
-    DEADLY.set((mark.to_owned(), Signal::STOP)).unwrap();
-    portolan_shm::mark::install(passed);
-}
-
-fn passed(mark: &'static str) {
-    if let Some((deadly, signal)) = DEADLY.get()
-        && deadly == mark
-    {
-        let own = PidFd::open(std::process::id()).unwrap();
-        portolan_sys::process::signal(&own, *signal).unwrap();
-        // The signal may come to another thread first, and to this one a moment later.
-        match *signal {
-            Signal::KILL => std::thread::park(),
-            _ => std::thread::sleep(Duration::from_millis(50)),
-        }
-    }
-}
 
 const RECLAIM: [&str; 25] = [
     "host.reclaim.dead",

@@ -1,0 +1,166 @@
+//! Whoever takes part in an introduction is killed: at a marked step, or while others wait.
+
+use super::orders::{unique, until};
+use super::{Child, child, from_outside, joined, long, meets, said};
+use crate::{Deadline, VisitError};
+
+#[test]
+fn a_visitor_that_waits_gets_through_to_the_next_host() {
+    let name = unique("next-host");
+    let mut host = joined(&name);
+    let mut second = joined(&name);
+    let mut visitor = child();
+    visitor.tell(&format!("visit {name} x"));
+    let mut known = child();
+    known.tell(&format!("visit {name} known"));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    host.kill();
+    until("the second hosts", || second.ask("host?") == "true");
+    let mut third = joined(&name);
+    assert_eq!(third.ask("offer x anyone=1"), "offered");
+    assert!(
+        visitor
+            .answer()
+            .starts_with(&format!("process {} of", third.pid()))
+    );
+    assert_eq!(second.ask("offer known anyone=1"), "offered");
+    assert!(
+        known
+            .answer()
+            .starts_with(&format!("process {} of", second.pid()))
+    );
+}
+
+#[test]
+fn what_a_member_offers_outlives_the_host() {
+    let name = unique("outlives");
+    let mut host = joined(&name);
+    let mut second = joined(&name);
+    let mut third = joined(&name);
+    second.ask("offer a anyone=1");
+    third.ask("offer b anyone=1");
+    host.kill();
+    // One of them hosts now; each is asked through it.
+    for (offerer, wanted) in [(&second, "a"), (&third, "b")] {
+        let introduction = from_outside(&name, wanted, long()).unwrap();
+        assert_eq!(said(&introduction), meets(offerer));
+    }
+    assert_eq!(second.ask("offer b anyone=1"), "NameTaken");
+    assert_eq!(third.ask("withdraw b"), "withdrawn");
+    until("the name is free", || {
+        second.ask("offer b anyone=1") == "offered"
+    });
+}
+
+#[test]
+fn what_a_dead_member_offered_is_gone() {
+    let name = unique("dead-member");
+    let mut host = joined(&name);
+    let mut member = joined(&name);
+    member.ask("offer x anyone=1");
+    let introduction = from_outside(&name, "x", long()).unwrap();
+    assert_eq!(said(&introduction), meets(&member));
+    member.kill();
+    until("its offer is gone", || {
+        let gone = from_outside(&name, "x", Deadline::NOW);
+        matches!(gone, Err(VisitError::NotOffered { .. }))
+    });
+    // Who waits gets the next one.
+    let mut visitor = child();
+    visitor.tell(&format!("visit {name} x"));
+    assert_eq!(host.ask("offer x anyone=1"), "offered");
+    assert!(
+        visitor
+            .answer()
+            .starts_with(&format!("process {} of", host.pid()))
+    );
+}
+
+#[test]
+fn nothing_is_left_of_a_visitor_that_is_killed() {
+    let name = unique("dead-visitor");
+    let mut host = joined(&name);
+    let before = host.ask("descriptors");
+    let mut visitors: Vec<Child> = (0..5).map(|_| child()).collect();
+    for visitor in &mut visitors {
+        visitor.tell(&format!("visit {name} x"));
+    }
+    let waiting = before.parse::<usize>().unwrap() + 5;
+    until("all wait", || {
+        host.ask("descriptors") == waiting.to_string()
+    });
+    for visitor in &mut visitors {
+        visitor.kill();
+    }
+    until("nothing is left", || host.ask("descriptors") == before);
+    assert_eq!(host.ask("offer x anyone=1"), "offered");
+    assert_eq!(host.ask("met"), "0");
+}
+
+#[test]
+fn the_host_dies_at_every_step_of_an_introduction() {
+    for mark in [
+        "visit.waits",
+        "visit.handing",
+        "visit.handed",
+        "offer.entered",
+    ] {
+        let name = unique("host-steps");
+        let mut host = joined(&name);
+        let mut member = joined(&name);
+        if mark != "visit.waits" && mark != "offer.entered" {
+            member.ask("offer x anyone=1");
+        }
+        assert_eq!(host.ask(&format!("die at {mark}")), "done");
+        let mut visitor = child();
+        visitor.tell(&format!("visit {name} x"));
+        if mark == "visit.waits" {
+            until("the host has died of it", || host.ended());
+        }
+        // The offer is made, or was already.
+        let answer = member.ask("offer x anyone=1");
+        assert!(
+            answer == "offered" || answer == "NameTaken",
+            "{mark}: {answer}"
+        );
+        until(&format!("the host has died at {mark}"), || host.ended());
+        let met = visitor.answer();
+        assert!(
+            met.starts_with(&format!("process {} of", member.pid())),
+            "{mark}: {met}"
+        );
+    }
+}
+
+#[test]
+fn the_offerer_dies_at_every_step_of_an_introduction() {
+    for mark in ["offer.announced", "visit.received", "visit.introduced"] {
+        let name = unique("offerer-steps");
+        let mut host = joined(&name);
+        let mut member = joined(&name);
+        if mark != "offer.announced" {
+            member.ask("offer x anyone=1");
+        }
+        assert_eq!(member.ask(&format!("die at {mark}")), "done");
+        let mut visitor = child();
+        visitor.tell(&format!("visit {name} x"));
+        if mark == "offer.announced" {
+            member.tell("offer x anyone=1");
+        }
+        until(&format!("the member has died at {mark}"), || member.ended());
+        until("the name is free", || {
+            host.ask("offer x anyone=1") == "offered"
+        });
+        if mark == "visit.introduced" {
+            // It was introduced, and heard no more; whoever asked knows to ask again.
+            let again = child().ask(&format!("visit {name} x"));
+            assert!(again.starts_with(&format!("process {} of", host.pid())));
+        } else {
+            let met = visitor.answer();
+            assert!(
+                met.starts_with(&format!("process {} of", host.pid())),
+                "{mark}: {met}"
+            );
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Offers and visits among real processes.
+//!
+//! The other processes are this test program again, told what to do line by line. A desk
+//! here answers each visitor at once with a line that says who met whom, so that a visit
+//! is seen from both ends.
+
+#[cfg(feature = "marks")]
+mod deaths;
+mod offers;
+#[path = "../../../tests/orders/mod.rs"]
+mod orders;
+mod private;
+mod strangers;
+mod users;
+
+use super::{Desk, Introduction, Offer, OfferKind, Visitor, offer, visit, visit_own};
+use crate::{AccessToken, Builder, Deadline, Domain, Permissions, VisitError};
+use orders::{Answer, Child, PATIENCE};
+use portolan_sys::socket;
+use std::collections::HashMap;
+use std::os::unix::process::CommandExt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+fn long() -> Deadline {
+    Deadline::after(PATIENCE)
+}
+
+/// A desk that keeps whoever comes.
+#[derive(Default)]
+struct Queue(Mutex<Vec<Visitor>>);
+
+impl Desk for Queue {
+    fn meet(&self, visitor: Visitor) {
+        let peer = &visitor.peer;
+        let line = format!(
+            "process {} of user {} meets process {} of user {}",
+            std::process::id(),
+            portolan_sys::process::user(),
+            peer.pid,
+            peer.uid
+        );
+        let now = Some(Instant::now());
+        // It may be gone already.
+        let _ = socket::send_by(&visitor.connection, line.as_bytes(), &[], now);
+        self.0.lock().unwrap().push(visitor);
+    }
+}
+
+/// What whoever was visited has said.
+fn said(introduction: &Introduction) -> String {
+    let mut buffer = [0; 128];
+    let by = Some(Instant::now() + PATIENCE);
+    match socket::receive_by(&introduction.connection, &mut buffer, 0, by) {
+        Ok(received) => String::from_utf8_lossy(&buffer[..received.len]).into_owned(),
+        Err(error) => debug(error),
+    }
+}
+
+/// A process that has joined, or not.
+fn child() -> Child {
+    Child::running("domain::tests::takes_orders", |_| {})
+}
+
+/// A process of another user, which only root can start.
+fn child_of(uid: u32) -> Child {
+    Child::running("domain::tests::takes_orders", |command| {
+        command.uid(uid).gid(uid);
+    })
+}
+
+fn joined(domain: &str) -> Child {
+    let mut child = child();
+    let answer = child.ask(&format!("join {domain}"));
+    assert!(answer.starts_with("space "), "{answer}");
+    child
+}
+
+/// Visits a domain of this user from outside it.
+fn from_outside(domain: &str, name: &str, by: Deadline) -> Result<Introduction, VisitError> {
+    visit(&Domain::builder(domain), OfferKind::Export, name, None, by)
+}
+
+/// Whose visitors this process became.
+fn meets(offerer: &Child) -> String {
+    let (us, user) = (std::process::id(), portolan_sys::process::user());
+    let them = offerer.pid();
+    format!("process {them} of user {user} meets process {us} of user {user}")
+}
+
+/// What a process that takes orders has.
+#[derive(Default)]
+struct State {
+    domain: Option<Domain>,
+    queue: Arc<Queue>,
+    offers: HashMap<String, Offer>,
+    introductions: Vec<Introduction>,
+}
+
+/// Not a test: what the other processes run.
+#[test]
+fn takes_orders() {
+    let mut state = State::default();
+    orders::obey(|line| state.obey(line));
+}
+
+/// `key=value` options, of all orders.
+struct Options<'o>(Vec<(&'o str, &'o str)>);
+
+impl<'o> Options<'o> {
+    fn new(words: &[&'o str]) -> Self {
+        Self(words.iter().map(|w| w.split_once('=').unwrap()).collect())
+    }
+
+    fn all<'s>(&'s self, key: &'s str) -> impl Iterator<Item = &'o str> + 's {
+        self.0.iter().filter(move |o| o.0 == key).map(|o| o.1)
+    }
+
+    fn ids<'s>(&'s self, key: &'s str) -> impl Iterator<Item = u32> + 's {
+        self.all(key).map(|id| id.parse().unwrap())
+    }
+
+    fn token(&self) -> Option<AccessToken> {
+        let byte = self.ids("token").next()?;
+        Some(AccessToken::from_bytes([u8::try_from(byte).unwrap(); 16]))
+    }
+
+    fn builder(&self, domain: &str) -> Builder {
+        let mut builder = Domain::builder(domain).size(64 << 20).deadline(PATIENCE);
+        for user in self.ids("allow") {
+            builder = builder.allow_user(user);
+        }
+        if let Some(owner) = self.ids("of").next() {
+            builder = builder.of_user(owner);
+        }
+        if let Some(path) = self.all("path").next() {
+            builder = builder.path(path);
+        }
+        builder
+    }
+
+    fn permissions(&self) -> Permissions {
+        let permissions = match self.all("anyone").next() {
+            Some(_) => Permissions::anyone(),
+            None => Permissions::nobody(),
+        };
+        let permissions = permissions
+            .users(self.ids("user"))
+            .groups(self.ids("group"))
+            .processes(self.ids("process"));
+        match self.token() {
+            Some(token) => permissions.token(token),
+            None => permissions,
+        }
+    }
+
+    fn deadline(&self) -> Deadline {
+        match self.ids("ms").next() {
+            Some(0) => Deadline::NOW,
+            Some(ms) => Deadline::after(Duration::from_millis(ms.into())),
+            None => long(),
+        }
+    }
+}
+
+fn debug(error: impl std::fmt::Debug) -> String {
+    format!("{error:?}")
+}
+
+impl State {
+    fn obey(&mut self, line: &str) -> Answer {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["join", name, ref options @ ..] => {
+                Ok(match Options::new(options).builder(name).join() {
+                    Ok(domain) => {
+                        let space = domain.space();
+                        self.domain = Some(domain);
+                        format!("space {space}")
+                    }
+                    Err(error) => debug(error),
+                })
+            }
+            ["host?"] => Ok(self.domain.as_ref().unwrap().is_host().to_string()),
+            ["leave"] => {
+                self.offers.clear();
+                Ok(debug(self.domain.take().unwrap().leave()))
+            }
+            ["offer", name, ref options @ ..] => {
+                let options = Options::new(options);
+                let (desk, permissions) = (self.queue.clone(), options.permissions());
+                let member = self.domain.as_ref().unwrap().member();
+                let (kind, by) = (OfferKind::Export, options.deadline());
+                Ok(match offer(member, kind, name, &permissions, desk, by) {
+                    Ok(offer) => {
+                        self.offers.insert(name.to_owned(), offer);
+                        "offered".to_owned()
+                    }
+                    Err(error) => debug(error),
+                })
+            }
+            ["offer-many", count] => {
+                let member = self.domain.as_ref().unwrap().member();
+                let open = Permissions::anyone();
+                for number in 0..count.parse::<u32>()? {
+                    let (name, desk) = (format!("many-{number}"), self.queue.clone());
+                    let made = offer(member, OfferKind::Export, &name, &open, desk, long())?;
+                    self.offers.insert(name, made);
+                }
+                Ok("offered".to_owned())
+            }
+            ["withdraw-all"] => {
+                self.offers.clear();
+                Ok("withdrawn".to_owned())
+            }
+            ["withdraw", name] => {
+                drop(self.offers.remove(name).unwrap());
+                Ok("withdrawn".to_owned())
+            }
+            ["visit", domain, name, ref options @ ..] => {
+                let options = Options::new(options);
+                let settings = options.builder(domain);
+                let token = options.token();
+                let (kind, by) = (OfferKind::Export, options.deadline());
+                Ok(self.heard(visit(&settings, kind, name, token.as_ref(), by)))
+            }
+            ["visit-own", name, ref options @ ..] => {
+                let options = Options::new(options);
+                let member = self.domain.as_ref().unwrap().member();
+                let (kind, by) = (OfferKind::Export, options.deadline());
+                let visited = visit_own(member, kind, name, options.token().as_ref(), by);
+                Ok(self.heard(visited))
+            }
+            ["met"] => Ok(self.queue.0.lock().unwrap().len().to_string()),
+            ["descriptors"] => Ok(std::fs::read_dir("/proc/self/fd")?.count().to_string()),
+            ["limit", descriptors] => {
+                let most = descriptors.parse()?;
+                let limit = libc::rlimit {
+                    rlim_cur: most,
+                    rlim_max: most,
+                };
+                // SAFETY:
+                // - A valid structure.
+                let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+                Ok(set.to_string())
+            }
+            #[cfg(feature = "marks")]
+            ["die", "at", mark] => {
+                orders::fate::die_at(mark);
+                Ok("done".to_owned())
+            }
+            _ => Err(format!("no such order: {line}").into()),
+        }
+    }
+
+    fn heard(&mut self, visited: Result<Introduction, VisitError>) -> String {
+        match visited {
+            Ok(introduction) => {
+                let line = said(&introduction);
+                self.introductions.push(introduction);
+                line
+            }
+            Err(error) => debug(error),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Users: needs root, who alone can start processes of others; nothing is tested otherwise,
+//! and the tests say so.
+
+use super::orders::unique;
+use super::{child, child_of, joined};
+use std::os::unix::fs::PermissionsExt;
+
+/// Users that no other test is.
+const STRANGER: u32 = 54_331;
+const FRIEND: u32 = 54_332;
+
+/// Whether this process can be two users; says if it cannot.
+fn is_root(test: &str) -> bool {
+    let root = portolan_sys::process::user() == 0;
+    if !root {
+        eprintln!("{test} is skipped: only root can start processes of other users");
+    }
+    root
+}
+
+#[test]
+fn a_user_who_may_not_join_may_visit() {
+    if !is_root("a_user_who_may_not_join_may_visit") {
+        return;
+    }
+    let name = unique("users");
+    let mut host = joined(&name);
+    let mut member = joined(&name);
+    host.ask(&format!("offer hosts user={FRIEND}"));
+    member.ask(&format!("offer members group={FRIEND}"));
+    member.ask("offer all anyone=1");
+    let mut friend = child_of(FRIEND);
+    let mut stranger = child_of(STRANGER);
+    for (offerer, wanted) in [(&host, "hosts"), (&member, "members")] {
+        let expected = format!(
+            "process {} of user 0 meets process {} of user {FRIEND}",
+            offerer.pid(),
+            friend.pid()
+        );
+        assert_eq!(friend.ask(&format!("visit {name} {wanted} of=0")), expected);
+        let refused = stranger.ask(&format!("visit {name} {wanted} of=0"));
+        assert!(
+            refused.starts_with("NotPermitted") && refused.contains(&STRANGER.to_string()),
+            "{refused}"
+        );
+    }
+    assert!(
+        stranger
+            .ask(&format!("visit {name} all of=0"))
+            .starts_with("process")
+    );
+    let joined = friend.ask(&format!("join {name} of=0"));
+    assert!(joined.starts_with("NotPermitted"), "{joined}");
+    // An offer that is made later judges those who have waited for it.
+    friend.tell(&format!("visit {name} later of=0"));
+    stranger.tell(&format!("visit {name} later of=0"));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    member.ask(&format!("offer later user={FRIEND}"));
+    assert!(friend.answer().starts_with("process"));
+    assert!(stranger.answer().starts_with("NotPermitted"));
+}
+
+#[test]
+fn a_member_of_another_user_offers() {
+    if !is_root("a_member_of_another_user_offers") {
+        return;
+    }
+    let name = unique("offerer");
+    let mut host = child();
+    host.ask(&format!("join {name} allow={FRIEND}"));
+    let mut friend = child_of(FRIEND);
+    assert_eq!(friend.ask(&format!("join {name} of=0")), "space 2");
+    assert_eq!(friend.ask(&format!("offer x user={STRANGER}")), "offered");
+    let mut stranger = child_of(STRANGER);
+    let expected = format!("process {} of user {FRIEND} meets", friend.pid());
+    let said = stranger.ask(&format!("visit {name} x of=0"));
+    assert!(said.starts_with(&expected), "{said}");
+    // It hosts now, and its own user still is no other's.
+    host.kill();
+    let said = stranger.ask(&format!("visit {name} x of=0"));
+    assert!(said.starts_with(&expected), "{said}");
+    let refused = friend.ask("visit-own x");
+    assert!(refused.starts_with("NotPermitted"), "{refused}");
+}
+
+#[test]
+fn the_overflow_user_visits_nothing() {
+    if !is_root("the_overflow_user_visits_nothing") {
+        return;
+    }
+    let name = unique("overflow");
+    let mut host = joined(&name);
+    host.ask("offer all anyone=1");
+    let refused = child_of(65_534).ask(&format!("visit {name} all of=0"));
+    assert!(
+        refused.starts_with("NotPermitted { kind: \"export\", name: \"all\", user: 65534"),
+        "{refused}"
+    );
+    let answer = host.ask("offer nobody user=65534");
+    assert!(answer.contains("OverflowId"), "{answer}");
+}
+
+#[test]
+fn a_socket_in_a_directory_opens_for_an_offer() {
+    if !is_root("a_socket_in_a_directory_opens_for_an_offer") {
+        return;
+    }
+    let name = unique("path");
+    let directory = std::env::temp_dir().join(&name);
+    std::fs::create_dir(&directory).unwrap();
+    let mode =
+        |mode| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o755);
+    let path = directory.display().to_string();
+    let mut host = child();
+    assert_eq!(host.ask(&format!("join {name} path={path}")), "space 1");
+    assert_eq!(host.ask("offer own user=0"), "offered");
+    let mut friend = child_of(FRIEND);
+    let visit = format!("visit {name} x of=0 path={path}");
+    let refused = friend.ask(&visit);
+    assert!(refused.starts_with("Forbidden"), "{refused}");
+    assert_eq!(host.ask(&format!("offer x user={FRIEND}")), "offered");
+    assert!(friend.ask(&visit).starts_with("process"));
+    // The directory still decides who gets there.
+    mode(0o700);
+    assert!(friend.ask(&visit).starts_with("Forbidden"));
+    assert_eq!(host.ask("leave"), "Ok(())");
+    std::fs::remove_dir(&directory).unwrap();
+}

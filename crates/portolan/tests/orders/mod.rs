@@ -1,0 +1,188 @@
+//! Another process of a test, told what to do line by line.
+//!
+//! It is this test program again, running one test that does nothing unless it was started
+//! from here.
+
+#![allow(dead_code, reason = "no test's file uses all of it")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Set in a process that takes orders.
+const ORDERS: &str = "PORTOLAN_TEST_CHILD";
+/// What marks an answer among what the test harness prints.
+const MARK: &str = "@ ";
+/// How long anything may take before the test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A domain's name that no other test has.
+pub(crate) fn unique(test: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("test-{test}-{}-{number}", std::process::id())
+}
+
+/// Waits until `done` says so.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A process that takes orders. Killed when dropped.
+pub(crate) struct Child {
+    process: Process,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Child {
+    /// A process that runs the test named `test`, which [`obey`]s.
+    pub(crate) fn running(test: &str, prepare: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ORDERS, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        prepare(&mut command);
+        let mut process = command.spawn().unwrap();
+        let orders = process.stdin.take().unwrap();
+        let answers = BufReader::new(process.stdout.take().unwrap());
+        Self {
+            process,
+            orders,
+            answers,
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Gives an order without waiting for the answer.
+    pub(crate) fn tell(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+        self.orders.flush().unwrap();
+    }
+
+    pub(crate) fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.answers.read_line(&mut line).unwrap();
+            assert!(read > 0, "the child has ended: {:?}", self.process.wait());
+            // The harness prints the test's name without ending the line.
+            if let Some(at) = line.find(MARK) {
+                return line[at + MARK.len()..].trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Gives an order; the answer.
+    pub(crate) fn ask(&mut self, order: &str) -> String {
+        self.tell(order);
+        self.answer()
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Sends SIGKILL and does not wait.
+    pub(crate) fn kill_only(&mut self) {
+        self.process.kill().unwrap();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.signal(portolan_sys::process::Signal::STOP);
+        self.stopped();
+    }
+
+    /// Waits until it has stopped.
+    pub(crate) fn stopped(&self) {
+        let stat = format!("/proc/{}/stat", self.pid());
+        until("the child has stopped", || {
+            std::fs::read_to_string(&stat).is_ok_and(|s| s.contains(") T "))
+        });
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal(portolan_sys::process::Signal::CONT);
+    }
+
+    fn signal(&self, signal: portolan_sys::process::Signal) {
+        let pidfd = portolan_sys::process::PidFd::open(self.pid()).unwrap();
+        portolan_sys::process::signal(&pidfd, signal).unwrap();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What an order came to.
+pub(crate) type Answer = Result<String, Box<dyn std::error::Error>>;
+
+/// Does what this process is told, if it was started to take orders.
+pub(crate) fn obey(mut act: impl FnMut(&str) -> Answer) {
+    if std::env::var_os(ORDERS).is_none() {
+        return;
+    }
+    for line in std::io::stdin().lines() {
+        let Ok(line) = line else { return };
+        let answer = act(&line).unwrap_or_else(|error| format!("error {error}"));
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{MARK}{answer}").unwrap();
+        out.flush().unwrap();
+    }
+}
+
+/// What happens to this process at a mark.
+#[cfg(feature = "marks")]
+pub(crate) mod fate {
+    use portolan_sys::process::{PidFd, Signal, signal};
+    use std::sync::OnceLock;
+    use std::time::Duration;
+
+    /// The mark at which something happens to this process, and what.
+    static DEADLY: OnceLock<(String, Signal)> = OnceLock::new();
+
+    /// Kills this process the next time that it passes the mark.
+    pub(crate) fn die_at(mark: &str) {
+        DEADLY.set((mark.to_owned(), Signal::KILL)).unwrap();
+        portolan_shm::mark::install(passed);
+    }
+
+    /// Stops this process whenever it passes the mark.
+    pub(crate) fn stop_at(mark: &str) {
+        DEADLY.set((mark.to_owned(), Signal::STOP)).unwrap();
+        portolan_shm::mark::install(passed);
+    }
+
+    fn passed(mark: &'static str) {
+        if let Some((deadly, fate)) = DEADLY.get()
+            && deadly == mark
+        {
+            let own = PidFd::open(std::process::id()).unwrap();
+            signal(&own, *fate).unwrap();
+            // The signal may come to another thread first, and to this one a moment later.
+            match *fate {
+                Signal::KILL => std::thread::park(),
+                _ => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+}
