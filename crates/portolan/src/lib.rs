@@ -254,8 +254,8 @@ pub use survey::{
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
 pub use wait::Waiting;
 pub use wait_set::{
-    AddError, AddListenerError, AddReaderError, Ready, Token, WaitError, WaitSet, WaitSetError,
-    WhyNoListener, WhyNoReader,
+    AddError, AddListenerError, AddParcelReaderError, AddReaderError, Ready, Token, WaitError,
+    WaitSet, WaitSetError, WhyNoListener, WhyNoReader,
 };
 
 /// What happens to the sender's access to an extent that it sends.

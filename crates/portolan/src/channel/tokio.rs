@@ -3,13 +3,17 @@
 //! As elsewhere, an async call looks as a blocking one does, sets the same sleep marks, and
 //! arms a bell instead of sleeping. What is cancelled loses nothing.
 
-use super::{ReadError, Reader, Received, StreamReader, StreamWriter, WriteError, Writer};
+use super::{
+    Delivery, ParcelReader, ReadError, Reader, Received, StreamReader, StreamWriter, WriteError,
+    Writer,
+};
 use crate::tokio::Bell;
 use crate::{Deadline, NoDescriptor};
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::task::coop::consume_budget;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 impl Reader {
@@ -66,6 +70,55 @@ impl Reader {
         }
         Bell::of(bell)?.arm(self.doorbell(), value)?;
         Ok(true)
+    }
+}
+
+impl ParcelReader {
+    /// As [`ParcelReader::receive`], without blocking the thread. A future that is dropped
+    /// loses nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`], but not [`ReadError::TimedOut`]: for a deadline, put the future into
+    /// `tokio::time::timeout`.
+    ///
+    /// # Panics
+    ///
+    /// As [`Reader::receive_async`].
+    ///
+    /// ```
+    /// use portolan::channel::{ChannelOptions, Parcel, ReaderOptions};
+    /// use portolan::{Deadline, Domain};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let domain = Domain::private()?;
+    /// let channel = domain.make_channel(&ChannelOptions::unnamed().reliable())?;
+    /// let mut writer = channel.bind_parcel_writer()?;
+    /// let mut reader = channel.bind_parcel_reader(ReaderOptions::default(), Deadline::NOW)?;
+    /// let picture = Parcel::Moved(domain.allocate(8 << 20)?);
+    /// std::thread::spawn(move || writer.send(b"a picture", Some(picture), Deadline::NEVER));
+    /// let delivery = reader.receive_async().await?;
+    /// assert!(matches!(delivery.parcel, Some(Parcel::Moved(picture)) if picture.len() == 8 << 20));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn receive_async(&mut self) -> Result<Delivery, ReadError> {
+        let mut bell = None;
+        loop {
+            consume_budget().await;
+            match self.receive(Deadline::NOW) {
+                Err(ReadError::TimedOut) => {}
+                other => return other,
+            }
+            // Before sleep is announced: what rings after that changes it.
+            let value = self.reader().doorbell().load(Ordering::SeqCst);
+            if self.idles() {
+                let bell = Bell::of(&mut bell).map_err(NoDescriptor::from)?;
+                let doorbell = self.reader().doorbell();
+                bell.arm(doorbell, value).map_err(NoDescriptor::from)?;
+                bell.rung().await.map_err(NoDescriptor::from)?;
+            }
+        }
     }
 }
 

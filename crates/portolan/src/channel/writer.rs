@@ -409,6 +409,12 @@ impl Writer {
         self.ring.wake_readers();
     }
 
+    /// Has all readers look, also those that are about to sleep.
+    pub(super) fn ring_readers(&self) {
+        self.ring.channel().ring();
+        self.ring.wake_readers();
+    }
+
     /// Says that it waits for `units` units: the value of [`Self::room`] until there may be
     /// room, unless there is.
     fn announce(&mut self, units: u64) -> Option<u32> {
@@ -467,8 +473,7 @@ impl Drop for Writer {
         let member = &self.ring.segment().right().to.member;
         let channel = self.ring.channel();
         if !channel.mode().many_writers && channel.unbind_writer(member.space) {
-            channel.ring();
-            self.ring.wake_readers();
+            self.ring_readers();
         }
     }
 }

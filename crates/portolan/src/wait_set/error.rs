@@ -1,6 +1,6 @@
 //! Why a wait set refuses.
 
-use crate::channel::Reader;
+use crate::channel::{ParcelReader, Reader};
 use crate::{Disowned, Listener, NoDescriptor, ReceiveRight};
 
 /// Why there is no wait set.
@@ -63,7 +63,18 @@ pub struct AddReaderError {
     pub why: WhyNoReader,
 }
 
-/// See [`AddReaderError`].
+/// Why a reader of parcels was not added. It is the caller's again.
+#[derive(Debug, thiserror::Error)]
+#[error("the reader of parcels was not added: {why}")]
+pub struct AddParcelReaderError {
+    /// The reader.
+    pub reader: Box<ParcelReader>,
+    /// Why not.
+    #[source]
+    pub why: WhyNoReader,
+}
+
+/// See [`AddReaderError`] and [`AddParcelReaderError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhyNoReader {

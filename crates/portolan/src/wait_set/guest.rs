@@ -1,12 +1,12 @@
 //! What a wait set waits for, and how each of them is armed.
 
-use crate::channel::Reader;
+use crate::channel::{ParcelReader, Reader};
 use crate::member::Member;
 use crate::{Listener, ReceiveRight};
 use portolan_shm::atomic::Ordering;
 use std::sync::Arc;
 
-/// Room for one port, one reader of a channel, or one listener.
+/// Room for one port, one reader of a channel, with parcels or without, or one listener.
 #[derive(Default)]
 pub(super) struct Place {
     /// Goes up when a port leaves, so that its token names nothing.
@@ -19,6 +19,7 @@ pub(super) struct Place {
 pub(super) enum Guest {
     Port(ReceiveRight),
     Reader(Reader),
+    Parcels(Box<ParcelReader>),
     Listener(Listener),
 }
 
@@ -27,6 +28,7 @@ impl Guest {
         match self {
             Self::Port(port) => port.may_have(),
             Self::Reader(reader) => reader.may_have(),
+            Self::Parcels(reader) => reader.may_have(),
             Self::Listener(listener) => listener.may_have(),
         }
     }
@@ -43,6 +45,7 @@ impl Guest {
                 port.arm()
             }
             Self::Reader(reader) => reader.arm_for(link),
+            Self::Parcels(reader) => reader.arm_for(link),
             Self::Listener(listener) => listener.arm_for(link),
         }
     }
@@ -58,6 +61,9 @@ impl Guest {
             Self::Reader(reader) => {
                 reader.arm_for(0);
             }
+            Self::Parcels(reader) => {
+                reader.arm_for(0);
+            }
             Self::Listener(listener) => {
                 listener.arm_for(0);
             }
@@ -68,6 +74,7 @@ impl Guest {
         match self {
             Self::Port(port) => &port.at().member,
             Self::Reader(reader) => reader.member(),
+            Self::Parcels(reader) => reader.member(),
             Self::Listener(listener) => listener.member(),
         }
     }

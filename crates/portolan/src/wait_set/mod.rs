@@ -1,5 +1,5 @@
 //! Wait sets: one place to wait for any number of ports, and of readers of channels, for
-//! which what is said of ports below holds too.
+//! which what is said of ports below holds too; and of listeners.
 //!
 //! ```text
 //!              wait: nothing there                  a sender raises its bit
@@ -34,13 +34,14 @@ mod ready;
 mod wait;
 
 pub use error::{
-    AddError, AddListenerError, AddReaderError, WaitError, WaitSetError, WhyNoListener, WhyNoReader,
+    AddError, AddListenerError, AddParcelReaderError, AddReaderError, WaitError, WaitSetError,
+    WhyNoListener, WhyNoReader,
 };
 pub use ready::{Ready, Token};
 
 #[cfg(feature = "tokio")]
 use crate::Disowned;
-use crate::channel::Reader;
+use crate::channel::{ParcelReader, Reader};
 use crate::member::Member;
 use crate::wait::{Patience, Waiting};
 use crate::{Domain, Listener, NoDescriptor, ReceiveRight};
@@ -186,7 +187,52 @@ impl WaitSet {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn add_reader(&mut self, reader: Reader) -> Result<Token, AddReaderError> {
-        let why = if !Arc::ptr_eq(reader.member(), &self.member) {
+        match self.why_no(&reader) {
+            None => Ok(self.seat(Guest::Reader(reader))),
+            Some(why) => {
+                let reader = Box::new(reader);
+                Err(AddReaderError { reader, why })
+            }
+        }
+    }
+
+    /// Adds a reader of parcels: as [`add_reader`](Self::add_reader), also while nobody writes.
+    /// It makes itself known to the next writer as soon as that is there.
+    ///
+    /// # Errors
+    ///
+    /// The reader comes back.
+    ///
+    /// ```
+    /// use portolan::channel::{ChannelOptions, Parcel, ReaderOptions};
+    /// use portolan::{Deadline, Domain, WaitSet};
+    /// let domain = Domain::private()?;
+    /// let channel = domain.make_channel(&ChannelOptions::unnamed().reliable())?;
+    /// let mut writer = channel.bind_parcel_writer()?;
+    /// let reader = channel.bind_parcel_reader(ReaderOptions::default(), Deadline::NOW)?;
+    /// let mut set = WaitSet::new(&domain)?;
+    /// let token = set.add_parcel_reader(reader)?;
+    ///
+    /// let extent = domain.allocate(1 << 20)?;
+    /// writer.send(b"large", Some(Parcel::Moved(extent)), Deadline::NOW)?;
+    /// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token));
+    /// let reader = set.parcel_reader_mut(token).ok_or("not in the set")?;
+    /// assert!(reader.receive(Deadline::NOW)?.parcel.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn add_parcel_reader(
+        &mut self,
+        reader: ParcelReader,
+    ) -> Result<Token, AddParcelReaderError> {
+        let reader = Box::new(reader);
+        match self.why_no(reader.reader()) {
+            None => Ok(self.seat(Guest::Parcels(reader))),
+            Some(why) => Err(AddParcelReaderError { reader, why }),
+        }
+    }
+
+    fn why_no(&self, reader: &Reader) -> Option<WhyNoReader> {
+        Some(if !Arc::ptr_eq(reader.member(), &self.member) {
             WhyNoReader::OtherDomain
         } else if !reader.can_be_linked() {
             WhyNoReader::NoEntry
@@ -195,10 +241,8 @@ impl WaitSet {
         } else if self.vacant.is_empty() && self.places.len() >= MAX_PORTS {
             WhyNoReader::Full
         } else {
-            return Ok(self.seat(Guest::Reader(reader)));
-        };
-        let reader = Box::new(reader);
-        Err(AddReaderError { reader, why })
+            return None;
+        })
     }
 
     /// Adds a listener. If a signal is there already, the next wait names it; its handlers
@@ -272,6 +316,15 @@ impl WaitSet {
         }
     }
 
+    /// Gives a reader of parcels back; `None` if it is not in the set.
+    pub fn remove_parcel_reader(&mut self, token: Token) -> Option<ParcelReader> {
+        self.parcel_reader_mut(token)?;
+        match self.unseat(token) {
+            Some(Guest::Parcels(reader)) => Some(*reader),
+            _ => None,
+        }
+    }
+
     /// Gives a listener back; `None` if it is not in the set.
     pub fn remove_listener(&mut self, token: Token) -> Option<Listener> {
         self.listener_mut(token)?;
@@ -295,7 +348,7 @@ impl WaitSet {
     pub fn port(&self, token: Token) -> Option<&ReceiveRight> {
         match self.guest(token)? {
             Guest::Port(port) => Some(port),
-            Guest::Reader(_) | Guest::Listener(_) => None,
+            _ => None,
         }
     }
 
@@ -303,7 +356,7 @@ impl WaitSet {
     pub fn reader(&self, token: Token) -> Option<&Reader> {
         match self.guest(token)? {
             Guest::Reader(reader) => Some(reader),
-            Guest::Port(_) | Guest::Listener(_) => None,
+            _ => None,
         }
     }
 
@@ -321,7 +374,7 @@ impl WaitSet {
     pub fn port_mut(&mut self, token: Token) -> Option<&mut ReceiveRight> {
         match self.guest_mut(token)? {
             Guest::Port(port) => Some(port),
-            Guest::Reader(_) | Guest::Listener(_) => None,
+            _ => None,
         }
     }
 
@@ -331,7 +384,17 @@ impl WaitSet {
     pub fn reader_mut(&mut self, token: Token) -> Option<&mut Reader> {
         match self.guest_mut(token)? {
             Guest::Reader(reader) => Some(reader),
-            Guest::Port(_) | Guest::Listener(_) => None,
+            _ => None,
+        }
+    }
+
+    /// A reader of parcels of the set, to read; `None` if it is not in the set.
+    ///
+    /// Any reading call is fine, also one that waits.
+    pub fn parcel_reader_mut(&mut self, token: Token) -> Option<&mut ParcelReader> {
+        match self.guest_mut(token)? {
+            Guest::Parcels(reader) => Some(reader),
+            _ => None,
         }
     }
 
@@ -341,7 +404,7 @@ impl WaitSet {
     pub fn listener_mut(&mut self, token: Token) -> Option<&mut Listener> {
         match self.guest_mut(token)? {
             Guest::Listener(listener) => Some(listener),
-            Guest::Port(_) | Guest::Reader(_) => None,
+            _ => None,
         }
     }
 

@@ -8,6 +8,8 @@ mod hostile;
 mod lagging;
 mod messages;
 mod parcel;
+#[cfg(feature = "tokio")]
+mod parcel_waits;
 mod stream;
 #[path = "../victim/mod.rs"]
 mod victim;

@@ -119,10 +119,14 @@ impl Reader {
         writer.left != self.left && (writer.space == 0 || self.every_change)
     }
 
-    /// Arms it for a wait set, whose place `link` names, or for nobody (0); `false` if
-    /// something is there.
-    pub(crate) fn arm_for(&mut self, link: u64) -> bool {
+    /// From now on it is raised in a wait set, whose place `link` names, or for nobody (0).
+    pub(in crate::channel) fn link(&self, link: u64) {
         self.ring.channel().link(&self.reading, link);
+    }
+
+    /// Arms it for a wait set, or for nobody (0); `false` if something is there.
+    pub(crate) fn arm_for(&mut self, link: u64) -> bool {
+        self.link(link);
         link == 0 || self.arm().is_some() && !self.may_have()
     }
 

@@ -1,0 +1,173 @@
+//! Large payloads: extents that go beside a channel's messages, by move or shared.
+//!
+//! ```text
+//! writer:  room in the ring --> parcel to each reader's inbox --> note committed
+//!                                        (a port)                 (commit point)
+//! ```
+//!
+//! A parcel does not lie in the ring. It goes to a port of the reader's, and then the
+//! note that announces it is committed. So at every instant a parcel is somebody's by
+//! the rules that hold for all extents and rights, whoever dies: what was sent and never
+//! announced is dropped by its reader, and a dead reader's port is drained by the host.
+//!
+//! Readers make themselves known at the writer's *desk*, a port with a name made of the
+//! channel's. What a parcel costs is a message by port for each reader, whatever its size.
+//!
+//! # Invariants
+//!
+//! - **P1** A parcel and its note carry one [`Stamp`], which no other has: the number of
+//!   writers that had left before, and a number of this writer's.
+//! - **P2** Who is known to the writer is *welcomed* before it is sent anything. What was
+//!   announced before the first welcome is not missed; it was before the reader's time.
+//! - **P3** A desk closes before its writer's place is free, and an inbox before its
+//!   reader's entry. So who is told that the writer has gone looks for a new desk, and does
+//!   not find the old one; and an entry that is known is this reader's.
+//! - **P4** Nothing with a parcel is announced while a reader that the writer waits for is
+//!   not known to it, by its entry.
+//! - **P5** Whoever has opened a desk, or made room at one that was full, rings the channel's
+//!   readers. A reader without a desk says that it sleeps, and then looks for one. So it need
+//!   not block on that: it is woken as for a message.
+
+mod reader;
+mod writer;
+
+pub use reader::ParcelReader;
+pub use writer::ParcelWriter;
+
+use super::{BindChannelError, Channel, WriteError};
+use crate::member::Member;
+use crate::port::{BindError, ConnectError, Unsent};
+use crate::{Extent, SharedExtent};
+use std::sync::Arc;
+
+/// A large payload.
+#[derive(Debug)]
+pub enum Parcel {
+    /// An extent that changes its owner: for a reliable channel with one reader.
+    Moved(Extent),
+    /// Memory that all readers have at once, to read: freed when the last of them has let
+    /// go, or died. [`crate::Domain::share_extent`] makes it of an extent.
+    Shared(SharedExtent),
+}
+
+/// A note, and its parcel if it has one.
+#[derive(Debug)]
+#[must_use = "a dropped delivery frees its parcel"]
+pub struct Delivery {
+    /// What the writer wrote.
+    pub note: Vec<u8>,
+    /// What came with it.
+    pub parcel: Option<Parcel>,
+    /// The position of the note.
+    pub position: u64,
+}
+
+/// Why nobody was bound.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParcelBindError {
+    /// See [`BindChannelError`].
+    #[error(transparent)]
+    Channel(#[from] BindChannelError),
+    /// No port.
+    #[error(transparent)]
+    Port(#[from] BindError),
+    /// Nobody sends parcels on this channel.
+    #[error("nobody sends parcels on this channel: {0}")]
+    NoWriter(#[from] ConnectError),
+}
+
+/// Why a parcel was not sent; it is the caller's again.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct ParcelError {
+    /// Why.
+    #[source]
+    pub reason: NoParcel,
+    /// The parcel.
+    pub parcel: Option<Box<Parcel>>,
+}
+
+impl ParcelError {
+    fn new(reason: impl Into<NoParcel>, parcel: Option<Parcel>) -> Self {
+        Self {
+            reason: reason.into(),
+            parcel: parcel.map(Box::new),
+        }
+    }
+}
+
+/// See [`ParcelError`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoParcel {
+    /// The caller's: what is moved has one taker.
+    #[error("{readers} readers cannot have one extent: share it")]
+    NotOneReader {
+        /// How many there are.
+        readers: usize,
+    },
+    /// The caller's: a message-consistent channel may lose what is moved.
+    #[error("the channel is not reliable: share the extent, or make a reliable one")]
+    NotReliable,
+    /// The readers': some are waited for, and have not made themselves known to this
+    /// writer. Those of the last writer do so with their next call.
+    #[error(
+        "{readers} readers of the channel are not known to its writer: wait longer, and bind all by `bind_parcel_reader`"
+    )]
+    Unknown {
+        /// How many.
+        readers: usize,
+    },
+    /// See [`WriteError`].
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A reader's inbox did not take it.
+    #[error(transparent)]
+    Unsent(#[from] Unsent),
+}
+
+impl Channel {
+    fn member(&self) -> &Arc<Member> {
+        &self.segment().right().to.member
+    }
+}
+
+/// The name of the port where readers of a channel make themselves known.
+fn desk_name(channel: &Channel) -> String {
+    let port = channel.segment().right().to.port;
+    format!("parcels {}.{}", port.index, port.generation)
+}
+
+/// What joins a parcel and its note (P1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Stamp {
+    /// How many writers of the channel had left before this one came.
+    epoch: u32,
+    /// Counts this one's notes; those that failed too.
+    number: u64,
+}
+
+impl Stamp {
+    const BYTES: usize = 16;
+
+    fn pack(self, has_parcel: bool) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[12] = u8::from(has_parcel);
+        bytes
+    }
+
+    /// The stamp in front of some bytes, whether a parcel comes with it, and the rest.
+    fn split(bytes: &[u8]) -> Option<(Self, bool, &[u8])> {
+        let (number, rest) = bytes.split_first_chunk()?;
+        let (epoch, rest) = rest.split_first_chunk()?;
+        let (flags, rest) = rest.split_first_chunk::<4>()?;
+        let stamp = Self {
+            epoch: u32::from_le_bytes(*epoch),
+            number: u64::from_le_bytes(*number),
+        };
+        Some((stamp, flags[0] != 0, rest))
+    }
+}

@@ -1,0 +1,222 @@
+//! Taking parcels, and finding the desk of who writes now.
+
+use super::super::{Channel, Missed, ReadError, Reader, ReaderOptions};
+use super::{Delivery, Parcel, ParcelBindError, Stamp, desk_name};
+use crate::member::Member;
+use crate::port::{ConnectError, ReceiveRight, Right, SendRight, Unsent};
+use crate::{Access, Deadline, Message, PortOptions};
+use std::sync::Arc;
+
+/// Parcels that an inbox holds at most; who lags further misses some.
+const LARGEST_INBOX: usize = 4096;
+
+/// Reads notes with parcels. See [`ParcelWriter`](super::ParcelWriter).
+pub struct ParcelReader {
+    // Declared before the reader: it closes first (P3).
+    inbox: ReceiveRight,
+    reader: Reader,
+    /// The desk's name.
+    desk: String,
+    /// The writer that there is does not know of us.
+    orphaned: bool,
+    /// What comes after this one comes to us too: the first welcome.
+    welcome: Option<Stamp>,
+    /// Came early.
+    next: Option<(Stamp, Message)>,
+}
+
+impl Channel {
+    /// A reader that gets parcels, of the writer that there is before the deadline: those
+    /// that are sent once that writer has learnt of it, which is when it next sends one.
+    ///
+    /// # Errors
+    ///
+    /// [`ParcelBindError`].
+    pub fn bind_parcel_reader(
+        &self,
+        options: ReaderOptions,
+        deadline: impl Into<Deadline>,
+    ) -> Result<ParcelReader, ParcelBindError> {
+        let deadline = deadline.into();
+        let member = self.member();
+        let units = usize::try_from(self.units()).unwrap_or(usize::MAX);
+        // As many as there can be announced and not read, a welcome, and one unannounced.
+        let size = units.saturating_add(2).min(LARGEST_INBOX);
+        let inbox = crate::port::bind_port(member, &PortOptions::unnamed().queue(size))?;
+        let desk_name = desk_name(self);
+        let desk = crate::port::connect_port(member, &desk_name, deadline)?;
+        let mut reader = self.bind_reader(options)?;
+        reader.tell_every_change();
+        // If it closes later, we are told that its writer has gone (P3).
+        let orphaned = introduce(&inbox, &reader, &desk, deadline).is_err();
+        Ok(ParcelReader {
+            inbox,
+            reader,
+            desk: desk_name,
+            orphaned,
+            welcome: None,
+            next: None,
+        })
+    }
+}
+
+impl ParcelReader {
+    /// The next note, with its parcel.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]. A note whose parcel did not come to us is [`ReadError::Missed`].
+    pub fn receive(&mut self, deadline: impl Into<Deadline>) -> Result<Delivery, ReadError> {
+        let deadline = deadline.into();
+        loop {
+            if self.orphaned {
+                self.change_desks(deadline)?;
+            }
+            let received = match self.reader.receive(deadline) {
+                Ok(received) => received,
+                Err(ReadError::WriterGone) => {
+                    self.orphaned = true;
+                    return Err(ReadError::WriterGone);
+                }
+                Err(other) => return Err(other),
+            };
+            let position = received.position();
+            let parts = Stamp::split(&received);
+            let read = parts.map(|(stamp, has_parcel, note)| (stamp, has_parcel, note.to_vec()));
+            let to = self.reader.position();
+            let missed = ReadError::Missed(Missed { from: position, to });
+            let Some((stamp, has_parcel, note)) = read else {
+                // Not written by a writer of parcels.
+                return Err(missed);
+            };
+            let parcel = has_parcel.then(|| self.parcel(stamp)).flatten();
+            if has_parcel && parcel.is_none() {
+                if self.welcome.is_some_and(|last_before| stamp > last_before) {
+                    return Err(missed);
+                }
+                // Before our time (P2).
+                continue;
+            }
+            return Ok(Delivery {
+                note,
+                parcel,
+                position,
+            });
+        }
+    }
+
+    /// The parcel of this stamp. It came before it was announced, or will not come.
+    fn parcel(&mut self, stamp: Stamp) -> Option<Parcel> {
+        loop {
+            let (found, mut message) = match self.next.take() {
+                Some(early) => early,
+                None => {
+                    let message = self.inbox.try_receive(Access::Later).ok()?;
+                    let Some((found, has_parcel, _)) = Stamp::split(message.header()) else {
+                        continue;
+                    };
+                    if !has_parcel {
+                        self.welcome.get_or_insert(found);
+                        continue;
+                    }
+                    (found, message)
+                }
+            };
+            if found == stamp {
+                if let Some(extent) = message.remove(0) {
+                    return Some(Parcel::Moved(extent));
+                }
+                return match message.take_rights().pop() {
+                    Some(Right::Shared(shared)) => Some(Parcel::Shared(shared)),
+                    _ => None,
+                };
+            }
+            if found > stamp {
+                self.next = Some((found, message));
+                return None;
+            }
+            // Sent, and never announced; or announced, and missed.
+        }
+    }
+
+    /// Announces sleep: whether there is nothing to receive now. It is woken when there may be,
+    /// also when it has no desk and there is one (P5).
+    pub(in crate::channel) fn idles(&mut self) -> bool {
+        let asleep = self.reader.arm().is_some();
+        // After the announcement.
+        self.find_desk();
+        // What lies there is received once we have been welcomed.
+        self.orphaned || asleep && !self.reader.may_have()
+    }
+
+    /// As a reader's, for a wait set.
+    pub(crate) fn arm_for(&mut self, link: u64) -> bool {
+        self.reader.link(link);
+        link == 0 || self.idles()
+    }
+
+    /// Whether a call may receive something, or be told something.
+    pub(crate) fn may_have(&mut self) -> bool {
+        self.find_desk();
+        !self.orphaned && self.reader.may_have()
+    }
+
+    /// Finds the desk of who writes now, if it has none and there is one.
+    fn find_desk(&mut self) {
+        if self.orphaned && self.reader.has_writer() {
+            // What fails for good, the next call says.
+            let _ = self.change_desks(Deadline::NOW);
+        }
+    }
+
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        self.reader.member()
+    }
+
+    /// Another space writes now, or will: it has to know of us.
+    fn change_desks(&mut self, deadline: Deadline) -> Result<(), ReadError> {
+        loop {
+            let member = &self.inbox.at().member;
+            match crate::port::connect_port(member, &self.desk, deadline) {
+                Ok(desk) => {
+                    if introduce(&self.inbox, &self.reader, &desk, deadline).is_ok() {
+                        self.orphaned = false;
+                        return Ok(());
+                    }
+                }
+                Err(ConnectError::Disowned(why)) => return Err(why.into()),
+                // A desk was bound under this name, so it is one.
+                Err(ConnectError::NoSuchPort { .. } | ConnectError::BadName { .. }) => {}
+            }
+            if deadline.has_passed() {
+                return Err(ReadError::TimedOut);
+            }
+        }
+    }
+}
+
+/// Makes a reader known at a desk.
+fn introduce(
+    inbox: &ReceiveRight,
+    reader: &Reader,
+    desk: &SendRight,
+    deadline: Deadline,
+) -> Result<(), Unsent> {
+    let waits_at = reader.waited_for_at();
+    let mut message = Message::new(waits_at.as_slice()).unwrap_or_default();
+    // A message holds a right at least.
+    drop(message.attach(inbox.make_send()));
+    desk.send_from(&mut message, deadline)
+}
+
+impl std::fmt::Debug for ParcelReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ParcelReader")
+            .field("position", &self.reader.position())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,247 @@
+//! Sending parcels, to readers that the writer knows.
+
+use super::super::{BindChannelError, Channel, Writer};
+use super::{NoParcel, Parcel, ParcelBindError, ParcelError, Stamp, desk_name};
+use crate::port::{ReceiveRight, Right, SendRight, Unsent};
+use crate::{Access, Deadline, Extent, Message, PortOptions, SharedExtent, WhenFull};
+use portolan_shm::mark;
+use std::time::{Duration, Instant};
+
+/// Readers that can stand at a desk at a time.
+const DESK: usize = 256;
+
+/// So many that come at once may have kept others away.
+const CROWDED: usize = DESK / 2;
+
+/// How long a writer waits at its desk before it looks whether a reader has died.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// Writes notes with parcels.
+///
+/// ```
+/// use portolan::channel::{ChannelOptions, Parcel, ReaderOptions};
+/// use portolan::{Deadline, Domain};
+///
+/// let domain = Domain::private()?;
+/// let channel = domain.make_channel(&ChannelOptions::unnamed().reliable())?;
+/// let mut writer = channel.bind_parcel_writer()?;
+/// let mut reader = channel.bind_parcel_reader(ReaderOptions::default(), Deadline::NOW)?;
+///
+/// let mut picture = domain.allocate(8 << 20)?;
+/// picture[5] = 7;
+/// writer.send(b"a picture", Some(Parcel::Moved(picture)), Deadline::NOW)?;
+/// let delivery = reader.receive(Deadline::NEVER)?;
+/// assert_eq!(delivery.note, b"a picture");
+/// let Some(Parcel::Moved(picture)) = delivery.parcel else { panic!() };
+/// assert_eq!(picture[5], 7);
+///
+/// // Several may have it at once.
+/// let shared = domain.share_extent(picture)?;
+/// writer.send(b"for all", Some(Parcel::Shared(shared)), Deadline::NOW)?;
+/// let Some(Parcel::Shared(shared)) = reader.receive(Deadline::NEVER)?.parcel else { panic!() };
+/// assert_eq!(shared[5], 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ParcelWriter {
+    // Declared before the writer: it closes first (P3).
+    /// Where readers make themselves known.
+    desk: ReceiveRight,
+    writer: Writer,
+    readers: Vec<Known>,
+    /// The stamp of the last note.
+    stamp: Stamp,
+}
+
+/// A reader that the writer knows.
+struct Known {
+    inbox: SendRight,
+    /// Its entry in the channel, if the writer waits for it.
+    waits_at: Option<u8>,
+}
+
+impl Channel {
+    /// Makes this space the one that writes, with parcels. Its readers are then all bound
+    /// by [`Self::bind_parcel_reader`].
+    ///
+    /// # Errors
+    ///
+    /// [`ParcelBindError`], also if many write to the channel.
+    pub fn bind_parcel_writer(&self) -> Result<ParcelWriter, ParcelBindError> {
+        if self.has_many_writers() {
+            let wrong = ("of many writers", "one of one writer for parcels");
+            return Err(BindChannelError::WrongKind(wrong.0, wrong.1).into());
+        }
+        let writer = self.bind_writer()?;
+        let desk = PortOptions::named(&desk_name(self)).queue(DESK);
+        let desk = crate::port::bind_port(self.member(), &desk)?;
+        // P5.
+        writer.ring_readers();
+        let epoch = writer.writers_before();
+        Ok(ParcelWriter {
+            desk,
+            writer,
+            readers: Vec::new(),
+            stamp: Stamp { epoch, number: 0 },
+        })
+    }
+}
+
+impl ParcelWriter {
+    /// Writes a note, with a parcel or without; its position. Waits for room, and for
+    /// readers of the last writer, until the deadline.
+    ///
+    /// # Errors
+    ///
+    /// [`ParcelError`]; nobody was told, and the parcel is the caller's again.
+    pub fn send(
+        &mut self,
+        note: &[u8],
+        parcel: Option<Parcel>,
+        deadline: impl Into<Deadline>,
+    ) -> Result<u64, ParcelError> {
+        let deadline = deadline.into();
+        if let Some(what) = &parcel
+            && let Err(reason) = self.meet(what, deadline)
+        {
+            return Err(ParcelError::new(reason, parcel));
+        }
+        // Room first: what is refused was sent to nobody.
+        let claim = match self.writer.claim(Stamp::BYTES + note.len(), deadline) {
+            Ok(claim) => claim,
+            Err(error) => return Err(ParcelError::new(error, parcel)),
+        };
+        self.stamp.number += 1;
+        let stamp = self.stamp.pack(parcel.is_some());
+        claim.fill(0, &stamp);
+        claim.fill(Stamp::BYTES, note);
+        match parcel {
+            None => {}
+            Some(Parcel::Moved(extent)) => move_to(&self.readers, &stamp, extent, deadline)?,
+            Some(Parcel::Shared(shared)) => share_with(&self.readers, &stamp, shared, deadline)?,
+        }
+        mark!("channel.parcel_sent");
+        Ok(claim.commit())
+    }
+
+    /// How many get parcels.
+    pub fn readers(&mut self) -> usize {
+        self.enrol();
+        self.readers.len()
+    }
+
+    /// Sees to it that whoever must get this parcel is known (P4).
+    fn meet(&mut self, parcel: &Parcel, deadline: Deadline) -> Result<(), NoParcel> {
+        loop {
+            self.enrol();
+            let known = |entry| self.readers.iter().any(|r| r.waits_at == Some(entry));
+            let readers = self.writer.waited_for().filter(|e| !known(*e)).count();
+            if readers == 0 {
+                break;
+            }
+            if deadline.has_passed() {
+                return Err(NoParcel::Unknown { readers });
+            }
+            let end = Instant::now() + SLICE;
+            let end = deadline.instant().map_or(end, |at| at.min(end));
+            if let Ok(message) = self.desk.receive(Access::Later, end) {
+                self.admit(message);
+            }
+        }
+        if matches!(parcel, Parcel::Moved(_)) {
+            if !self.writer.is_reliable() {
+                return Err(NoParcel::NotReliable);
+            }
+            if self.readers.len() != 1 {
+                let readers = self.readers.len();
+                return Err(NoParcel::NotOneReader { readers });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in who has come, and leaves out who has gone.
+    fn enrol(&mut self) {
+        let mut came = 0;
+        while let Ok(message) = self.desk.try_receive(Access::Later) {
+            self.admit(message);
+            came += 1;
+        }
+        if came >= CROWDED {
+            // P5.
+            self.writer.ring_readers();
+        }
+        self.readers.retain(|reader| reader.inbox.is_live());
+    }
+
+    fn admit(&mut self, mut message: Message) {
+        let waits_at = message.header().first().copied();
+        for right in message.take_rights() {
+            if let Right::Send(inbox) = right {
+                let welcome = Message::new(&self.stamp.pack(false)).unwrap_or_default();
+                // Empty, or nobody's that we know.
+                if inbox.send(welcome, WhenFull::Fail).is_ok() {
+                    self.readers.push(Known { inbox, waits_at });
+                }
+            }
+        }
+    }
+}
+
+fn move_to(
+    readers: &[Known],
+    stamp: &[u8],
+    extent: Extent,
+    deadline: Deadline,
+) -> Result<(), ParcelError> {
+    let mut message = Message::new(stamp).unwrap_or_default();
+    // A message holds an extent at least.
+    drop(message.push(extent));
+    let sent = match readers.first() {
+        Some(reader) => reader
+            .inbox
+            .send_from(&mut message, when_full(reader, deadline)),
+        None => Err(Unsent::DeadName),
+    };
+    sent.map_err(|error| ParcelError::new(error, message.remove(0).map(Parcel::Moved)))
+}
+
+/// Who is dead, or has gone, is left out; who may miss some, and is full, misses this one.
+fn share_with(
+    readers: &[Known],
+    stamp: &[u8],
+    shared: SharedExtent,
+    deadline: Deadline,
+) -> Result<(), ParcelError> {
+    for reader in readers {
+        let mut message = Message::new(stamp).unwrap_or_default();
+        // A message holds a right at least.
+        drop(message.attach(shared.clone()));
+        match reader
+            .inbox
+            .send_from(&mut message, when_full(reader, deadline))
+        {
+            Ok(()) | Err(Unsent::DeadName) => {}
+            Err(error) if reader.waits_at.is_some() => {
+                return Err(ParcelError::new(error, Some(Parcel::Shared(shared))));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn when_full(reader: &Known, deadline: Deadline) -> WhenFull {
+    if reader.waits_at.is_some() {
+        WhenFull::Wait(deadline)
+    } else {
+        WhenFull::Fail
+    }
+}
+
+impl std::fmt::Debug for ParcelWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ParcelWriter")
+            .field("readers", &self.readers.len())
+            .finish_non_exhaustive()
+    }
+}
