@@ -38,15 +38,20 @@ impl OfferKind {
             _ => None,
         }
     }
+
+    /// What people call it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Port => "port",
+            Self::Channel => "channel",
+            Self::Export => "export",
+        }
+    }
 }
 
 impl std::fmt::Display for OfferKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Port => "port",
-            Self::Channel => "channel",
-            Self::Export => "export",
-        })
+        f.write_str(self.as_str())
     }
 }
 

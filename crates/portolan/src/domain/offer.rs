@@ -33,7 +33,8 @@ use std::time::{Duration, Instant};
 /// Somebody who was introduced to an offer of ours, and whom its permissions admit.
 /// Everything that it says is a stranger's.
 pub(crate) struct Visitor {
-    /// Leads to it. It may have said something already.
+    /// Leads to it. It may have said something already. It takes descriptors: whoever wants
+    /// none has it refuse them, and in any case receives with room for none.
     pub(crate) connection: Descriptor,
     /// Who it is, as the kernel says: of the moment when it connected.
     pub(crate) peer: Peer,
@@ -354,6 +355,8 @@ impl Offers {
         if made.verdict(&visitor.peer, token.as_ref()) != Verdict::Admitted {
             return;
         }
+        // Refused until now. Before it hears of us, because it may send some at once.
+        let _ = socket::accept_descriptors(&visitor.connection);
         let answer = VisitAnswer::Introduced.encode();
         let now = Some(Instant::now());
         if socket::send_by(&visitor.connection, &answer, &[], now).is_ok() {

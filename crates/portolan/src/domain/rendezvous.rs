@@ -9,6 +9,7 @@ use super::create::{self, FIRST};
 use super::descriptor::Descriptor;
 use super::error::JoinError;
 use super::host::{Host, lock_directory};
+use super::introduce::open_to_all;
 use super::link::{Link, Rope, Settled};
 use super::settings::Builder;
 use super::space::{self, Owner};
@@ -264,7 +265,12 @@ impl Search<'_> {
                 return Ok(Err(SocketError::AddressInUse { address }));
             }
         }
-        Ok(socket::listen(&self.address, BACKLOG))
+        let listener = socket::listen(&self.address, BACKLOG);
+        let Builder { users, groups, .. } = self.settings;
+        if listener.is_ok() && !(users.is_empty() && groups.is_empty()) {
+            open_to_all(path).map_err(|e| JoinError::system("let others use the socket", e))?;
+        }
+        Ok(listener)
     }
 
     fn create(&self, listener: Descriptor) -> Result<Domain, JoinError> {

@@ -153,6 +153,10 @@ impl Builder {
     /// Meets the other members at a socket in this directory instead of an abstract one,
     /// which only processes of one network namespace share. The last member to leave
     /// removes the socket; one that was killed leaves it for the next newcomer to replace.
+    ///
+    /// Who reaches the socket is decided by the directory's mode. The socket itself is open
+    /// to all (0666) from when other users are permitted to join, or are offered something;
+    /// who they are is for the host to judge, as at an abstract socket.
     pub fn path(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self

@@ -387,12 +387,8 @@ impl PendingVisit {
     }
 
     fn what(&self) -> (&'static str, String) {
-        let kind = match self.visit.kind {
-            OfferKind::Port => "port",
-            OfferKind::Channel => "channel",
-            OfferKind::Export => "export",
-        };
-        (kind, self.visit.name.as_str().to_owned())
+        let Visit { kind, name, .. } = &self.visit;
+        (kind.as_str(), name.as_str().to_owned())
     }
 
     fn not_admitted(&self, verdict: Verdict, user: u64) -> VisitError {

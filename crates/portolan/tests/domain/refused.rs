@@ -56,6 +56,26 @@ fn another_user_needs_permission() {
 }
 
 #[test]
+fn another_user_joins_at_a_socket_in_a_directory() {
+    if !is_root() {
+        return;
+    }
+    let name = unique("users-path");
+    let directory = std::env::temp_dir().join(&name);
+    std::fs::create_dir(&directory).unwrap();
+    let path = directory.display();
+    let mut host = Child::new();
+    let order = format!("join {name} path={path} allow={FRIEND}");
+    assert_eq!(host.ask(&order), "space 1");
+    let order = format!("join {name} path={path} of=0");
+    assert_eq!(Child::of_user(FRIEND).ask(&order), "space 2");
+    let answer = Child::of_user(STRANGER).ask(&order);
+    assert!(answer.starts_with("NotPermitted"), "{answer}");
+    assert_eq!(host.ask("leave"), "Ok(())");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn a_group_may_be_permitted() {
     if !is_root() {
         return;

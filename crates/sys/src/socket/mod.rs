@@ -16,5 +16,5 @@ pub use error::SocketError;
 pub use message::{
     MAX_DESCRIPTORS, Received, pair, receive, receive_by, send, send_by, try_receive,
 };
-pub use peer::{Holder, Peer, holder, peer, refuse_descriptors};
+pub use peer::{Holder, Peer, accept_descriptors, holder, peer, refuse_descriptors};
 pub(crate) use peer::{credentials, option};

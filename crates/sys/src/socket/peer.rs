@@ -73,10 +73,38 @@ pub fn peer(socket: impl AsFd) -> Result<Peer, SocketError> {
 ///
 /// [`SocketError::Io`]: not a Unix socket.
 pub fn refuse_descriptors(socket: impl AsFd) -> Result<bool, SocketError> {
-    let off = 0_i32;
-    let value = (&raw const off).cast();
-    let len = libc::socklen_t::try_from(size_of_val(&off)).unwrap_or(0);
-    let fd = socket.as_fd().as_raw_fd();
+    pass_descriptors(socket.as_fd(), false)
+}
+
+/// Has a socket take descriptors again, after [`refuse_descriptors`].
+///
+/// `Ok(false)` where the kernel cannot refuse them (before 6.16).
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::socket;
+/// use std::os::fd::AsFd;
+/// let (ours, theirs) = socket::pair()?;
+/// socket::refuse_descriptors(&ours)?;
+/// socket::accept_descriptors(&ours)?;
+/// socket::send(&theirs, b"a gift", &[theirs.as_fd()])?;
+/// assert_eq!(socket::receive(&ours, &mut [0; 8], 1)?.fds.len(), 1);
+/// # Ok::<(), socket::SocketError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`SocketError::Io`]: not a Unix socket.
+pub fn accept_descriptors(socket: impl AsFd) -> Result<bool, SocketError> {
+    pass_descriptors(socket.as_fd(), true)
+}
+
+fn pass_descriptors(socket: BorrowedFd<'_>, pass: bool) -> Result<bool, SocketError> {
+    let pass = i32::from(pass);
+    let value = (&raw const pass).cast();
+    let len = libc::socklen_t::try_from(size_of_val(&pass)).unwrap_or(0);
+    let fd = socket.as_raw_fd();
     // SAFETY:
     // - `value` points to `len` bytes that live until the call returns.
     let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, value, len) };
@@ -87,7 +115,7 @@ pub fn refuse_descriptors(socket: impl AsFd) -> Result<bool, SocketError> {
     match source.raw_os_error() {
         Some(libc::ENOPROTOOPT) => Ok(false),
         _ => Err(SocketError::Io {
-            doing: "cannot have a socket refuse descriptors",
+            doing: "cannot say whether a socket takes descriptors",
             source,
         }),
     }

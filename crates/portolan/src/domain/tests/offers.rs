@@ -195,3 +195,18 @@ fn an_offer_of_one_who_leaves_is_gone() {
     assert_eq!(member.ask("leave"), "Ok(())");
     assert_eq!(host.ask("offer x anyone=1"), "offered");
 }
+
+#[test]
+fn an_offer_of_one_who_has_lost_its_host_is_gone() {
+    let name = unique("lost");
+    let mut host = joined(&name);
+    let mut member = joined(&name);
+    assert_eq!(member.ask("offer x anyone=1"), "offered");
+    assert_eq!(member.ask("close all"), "0");
+    until("its name is free", || {
+        host.ask("offer x anyone=1") == "offered"
+    });
+    // Nobody could be told.
+    let answer = member.ask("offer y anyone=1");
+    assert!(answer.starts_with("Disowned"), "{answer}");
+}

@@ -116,7 +116,11 @@ fn descriptors_that_nobody_asked_for_are_not_taken() {
         let _ = socket::send(&connection, &greeting("y").encode(), &gifts);
     }
     until("none is kept", || descriptors(&mut host) == before);
-    assert!(from_outside(&name, "x", long()).is_ok());
+    // Once introduced, it is for whoever offers to say what it takes.
+    let introduction = from_outside(&name, "x", long()).unwrap();
+    let connection = introduction.connection.as_fd();
+    socket::send(connection, b"gift", &[connection]).unwrap();
+    assert_eq!(host.ask("gifts"), "1");
 }
 
 #[test]
