@@ -253,6 +253,11 @@ impl Channel {
         self.ring.channel().shape().units
     }
 
+    /// Readers that can have an entry.
+    pub(crate) fn entries(&self) -> u64 {
+        self.ring.channel().shape().readers
+    }
+
     /// Payload bytes of a unit.
     pub fn unit_payload(&self) -> usize {
         self.ring.channel().shape().payload()

@@ -1,8 +1,9 @@
 //! What no publisher writes, in a publisher's channel.
 
 use crate::{PATIENCE, options, used};
-use portolan::channel::SubscribeError;
-use portolan::{Deadline, Domain, PortKind};
+use portolan::channel::{ReadError, SubscribeError};
+use portolan::{Deadline, Domain, PortKind, Segment};
+use std::sync::atomic::Ordering;
 
 /// A note as publishers write it.
 fn note(len: u64, generation: u32, index: u16) -> Vec<u8> {
@@ -90,4 +91,67 @@ fn a_segment_that_is_written_is_nobodys_sample() {
             "{nothing:?}"
         );
     }
+}
+
+/// Scribbles over all units of a channel.
+fn scribble(segment: &Segment) {
+    let words = segment.words();
+    let beside_units = words.len() / 8 * 4;
+    for (at, word) in (0..).zip(words).skip(beside_units) {
+        word.store(0x7777_7777_7777_7777 ^ (at << 13), Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn one_garbled_publisher_silences_nobody_else() {
+    let domain = Domain::private().unwrap();
+    let hostile = domain.publisher::<u64>("t", options()).unwrap();
+    let mut honest = domain.publisher::<u64>("t", options()).unwrap();
+    let mut subscriber = domain.subscriber::<u64>("t", options()).unwrap();
+    scribble(hostile.channel().segment());
+    let mut told = 0;
+    for sent in 0..5 {
+        honest.publish(&sent).unwrap();
+        let mut received = subscriber.receive(PATIENCE);
+        if let Err(SubscribeError::Read { publisher, why }) = received {
+            assert_eq!(publisher, 0);
+            assert!(matches!(why, ReadError::Garbled(_)), "{why:?}");
+            told += 1;
+            received = subscriber.receive(PATIENCE);
+        }
+        assert_eq!(*received.unwrap(), sent);
+    }
+    assert_eq!(told, 1);
+    // A newcomer is followed, and nobody looks at the garbled one again.
+    let mut newcomer = domain.publisher::<u64>("t", options()).unwrap();
+    newcomer.publish(&9).unwrap();
+    let sample = subscriber.receive(PATIENCE).unwrap();
+    assert_eq!((*sample, sample.publisher()), (9, 2));
+    // Who takes its place makes a channel of its own.
+    drop(hostile);
+    let mut successor = domain.publisher::<u64>("t", options()).unwrap();
+    successor.publish(&10).unwrap();
+    let sample = subscriber.receive(PATIENCE).unwrap();
+    assert_eq!((*sample, sample.publisher()), (10, 0));
+}
+
+#[test]
+fn a_garbled_lobby_is_told_once() {
+    let domain = Domain::private().unwrap();
+    let mut publisher = domain.publisher::<u64>("t", options()).unwrap();
+    let mut subscriber = domain.subscriber::<u64>("t", options()).unwrap();
+    let lobby = domain.find_channel("t#", Deadline::NOW).unwrap();
+    scribble(lobby.segment());
+    let told = subscriber.receive(PATIENCE);
+    assert!(
+        matches!(told, Err(SubscribeError::Newcomers(_))),
+        "{told:?}"
+    );
+    let nothing = subscriber.receive(Deadline::NOW);
+    assert!(
+        matches!(nothing, Err(SubscribeError::TimedOut)),
+        "{nothing:?}"
+    );
+    publisher.publish(&7).unwrap();
+    assert_eq!(*subscriber.receive(PATIENCE).unwrap(), 7);
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "marks")]
 mod deaths;
+mod decided;
 mod hostile;
 mod long;
 mod others;

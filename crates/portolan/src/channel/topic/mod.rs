@@ -40,15 +40,18 @@ use crate::segment::SegmentError;
 use crate::wait_set::{AddReaderError, WaitError, WaitSetError};
 use crate::{Deadline, Domain};
 use portolan_abi::channel::{MAX_UNIT, MIN_UNITS, UNIT_HEAD_WORDS};
-use portolan_abi::limits::{LINE, PAGE};
+use portolan_abi::limits::{LINE, MAX_NAME, PAGE};
 use sample::COPY_ALIGN;
 use store::{Form, Note, TAG};
 
 /// Tries to find what another one is making, or to make what another one is dropping.
 const TRIES: u32 = 100;
 
-/// How a topic is to be; the first one who publishes or subscribes decides for all, but for
-/// the history, which each publisher keeps, and each subscriber asks for, as it says itself.
+/// Bytes of a topic's name at most: its channels' are longer.
+const MAX_TOPIC: usize = MAX_NAME - "#255".len();
+
+/// How a topic is to be. How many publish and subscribe the first one who does either decides
+/// for all; the rest each one says for itself.
 #[derive(Clone, Copy, Debug)]
 pub struct TopicOptions {
     history: u64,
@@ -69,20 +72,20 @@ impl Default for TopicOptions {
 }
 
 impl TopicOptions {
-    /// How many samples of each publisher a late subscriber gets, and at least how many one
-    /// may lag behind.
+    /// Of a publisher: how many of its samples a late subscriber can get, and at least how many
+    /// one may lag behind. Of a subscriber: how many earlier ones it wants of each publisher.
     pub fn history(mut self, samples: u64) -> Self {
         self.history = samples;
         self
     }
 
-    /// How many may publish at a time.
+    /// How many may publish at a time; the first one's word holds.
     pub fn publishers(mut self, publishers: u8) -> Self {
         self.publishers = publishers;
         self
     }
 
-    /// How many may subscribe at a time.
+    /// How many may subscribe at a time; the first one's word holds.
     pub fn subscribers(mut self, subscribers: u64) -> Self {
         self.subscribers = subscribers;
         self
@@ -96,7 +99,8 @@ impl TopicOptions {
         self
     }
 
-    fn channel<T: Payload + ?Sized>(&self, name: &str) -> ChannelOptions {
+    /// A publisher's channel.
+    fn channel<T: Payload + ?Sized>(&self, name: &str, subscribers: u64) -> ChannelOptions {
         let holds = match T::SIZE {
             Some(size) if size <= self.copied && T::ALIGN <= COPY_ALIGN => size,
             Some(_) => Note::BYTES,
@@ -104,14 +108,19 @@ impl TopicOptions {
         };
         // What is too large is refused with the rest of the shape.
         let unit = (holds.min(MAX_UNIT) + 8 * UNIT_HEAD_WORDS).next_multiple_of(LINE);
+        ChannelOptions::named(name)
+            .unit(unit)
+            .units(self.units())
+            .readers(subscribers)
+            .content(content_of::<T>())
+    }
+
+    /// Units of a channel that keeps the history.
+    fn units(&self) -> u64 {
         // A channel keeps three quarters of its units for those who come late.
         let units = self.history.saturating_mul(4).div_ceil(3).saturating_add(1);
         let units = units.checked_next_power_of_two().unwrap_or(u64::MAX);
-        ChannelOptions::named(name)
-            .unit(unit)
-            .units(units.max(4 * MIN_UNITS))
-            .readers(self.subscribers)
-            .content(content_of::<T>())
+        units.max(4 * MIN_UNITS)
     }
 }
 
@@ -133,11 +142,28 @@ pub enum TopicError {
         /// The topic's.
         found: u64,
     },
+    /// The caller's.
+    #[error(
+        "the topic name {topic:?} is empty, longer than {MAX_TOPIC} bytes, or holds a zero byte: choose another"
+    )]
+    BadName {
+        /// The name.
+        topic: String,
+    },
     /// The state's.
     #[error("the topic has its {publishers} publishers: let one go, or make it for more")]
     TooManyPublishers {
         /// How many.
         publishers: u8,
+    },
+    /// The state's: earlier publishers have left channels that keep less, and which subscribers
+    /// still read.
+    #[error(
+        "the topic's free channels are made for a history of less than {history} samples: publish with a shorter one, subscribe anew, or make the topic for more publishers"
+    )]
+    ShortHistory {
+        /// What was asked for.
+        history: u64,
     },
     /// See [`MakeChannelError`].
     #[error(transparent)]
@@ -178,7 +204,8 @@ pub enum SubscribeError {
     /// The state's: nothing came before the deadline.
     #[error("no sample came before the deadline")]
     TimedOut,
-    /// A publisher's: see [`ReadError`].
+    /// A publisher's: see [`ReadError`]. One whose channel is garbled is followed no more; the
+    /// next call goes on with the others.
     #[error("publisher {publisher}: {why}")]
     Read {
         /// Which publisher.
@@ -190,9 +217,13 @@ pub enum SubscribeError {
     /// See [`WaitError`].
     #[error(transparent)]
     Wait(#[from] WaitError),
-    /// A new publisher could not be followed.
+    /// A new publisher could not be followed. Told once; it is tried again.
     #[error(transparent)]
     Topic(#[from] TopicError),
+    /// Somebody's: where publishers announce themselves, something was written that nobody
+    /// writes. Told once; who publishes already is followed still.
+    #[error("new publishers are not heard of any more ({0}): subscribe to another topic")]
+    Newcomers(#[source] ReadError),
 }
 
 impl Domain {
@@ -255,22 +286,41 @@ impl Domain {
         topic: &str,
         options: TopicOptions,
     ) -> Result<Publisher<T>, TopicError> {
-        let lobby = lobby::<T>(self, topic, &options)?;
-        for id in 0..options.publishers {
+        let lobby = Lobby::open::<T>(self, topic, &options)?;
+        let mut short = false;
+        for id in 0..lobby.publishers {
             let name = format!("{topic}#{id}");
-            let channel = open::<T>(self, topic, &options.channel::<T>(&name), &name)?;
+            let wanted = options.channel::<T>(&name, lobby.subscribers());
+            let channel = open(self, &wanted, &name)?;
+            check::<T>(topic, &channel, 0)?;
+            if channel.writer().is_some() {
+                continue;
+            }
+            // Left by a publisher that kept less, and still read.
+            if channel.units() < options.units() {
+                short = true;
+                continue;
+            }
             let writer = match channel.bind_writer() {
                 Ok(writer) => writer,
                 Err(BindChannelError::Written { .. }) => continue,
                 Err(error) => return Err(error.into()),
             };
-            lobby
-                .bind_writer()?
-                .write(&[id], std::time::Duration::from_secs(5))?;
-            return Ok(Publisher::new(self, &options, (writer, channel), lobby, id));
+            let announce = lobby.channel.bind_writer();
+            announce?.write(&[id], std::time::Duration::from_secs(5))?;
+            return Ok(Publisher::new(
+                self,
+                &options,
+                (writer, channel),
+                lobby.channel,
+                id,
+            ));
         }
-        let publishers = options.publishers;
-        Err(TopicError::TooManyPublishers { publishers })
+        let (history, publishers) = (options.history, lobby.publishers);
+        Err(match short {
+            true => TopicError::ShortHistory { history },
+            false => TopicError::TooManyPublishers { publishers },
+        })
     }
 
     /// Subscribes to the samples of `T` under `topic`, of all who publish there now and later.
@@ -283,37 +333,57 @@ impl Domain {
         topic: &str,
         options: TopicOptions,
     ) -> Result<Subscriber<T>, TopicError> {
-        let lobby = lobby::<T>(self, topic, &options)?;
-        Subscriber::new(self, topic, options, &lobby)
+        let lobby = Lobby::open::<T>(self, topic, &options)?;
+        Subscriber::new(self, topic, options.history, &lobby)
     }
 }
 
-/// The channel on which the topic's publishers announce themselves.
-fn lobby<T: Payload + ?Sized>(
-    domain: &Domain,
-    topic: &str,
-    options: &TopicOptions,
-) -> Result<Channel, TopicError> {
-    let name = format!("{topic}#");
-    let lobby = ChannelOptions::named(&name)
-        .many_writers()
-        .units(16)
-        .readers(options.subscribers)
-        .content(content_of::<T>());
-    open::<T>(domain, topic, &lobby, &name)
+/// Where the topic's publishers announce themselves, and what the first one has decided.
+struct Lobby {
+    channel: Channel,
+    publishers: u8,
+}
+
+impl Lobby {
+    /// The bits of its content that say how many may publish.
+    const PUBLISHERS: u64 = u8::MAX as u64;
+
+    fn open<T: Payload + ?Sized>(
+        domain: &Domain,
+        topic: &str,
+        options: &TopicOptions,
+    ) -> Result<Self, TopicError> {
+        if topic.is_empty() || topic.len() > MAX_TOPIC || topic.contains('\0') {
+            let topic = topic.to_owned();
+            return Err(TopicError::BadName { topic });
+        }
+        let name = format!("{topic}#");
+        let content = content_of::<T>() & !Self::PUBLISHERS | u64::from(options.publishers);
+        let wanted = ChannelOptions::named(&name)
+            .many_writers()
+            .units(16)
+            .readers(options.subscribers)
+            .content(content);
+        let channel = open(domain, &wanted, &name)?;
+        check::<T>(topic, &channel, Self::PUBLISHERS)?;
+        let [publishers, ..] = channel.content().to_le_bytes();
+        Ok(Self {
+            channel,
+            publishers,
+        })
+    }
+
+    /// How many may subscribe.
+    fn subscribers(&self) -> u64 {
+        self.channel.entries()
+    }
 }
 
 /// The channel of this name; made, if it is not there.
-fn open<T: Payload + ?Sized>(
-    domain: &Domain,
-    topic: &str,
-    options: &ChannelOptions,
-    name: &str,
-) -> Result<Channel, TopicError> {
+fn open(domain: &Domain, options: &ChannelOptions, name: &str) -> Result<Channel, TopicError> {
     let mut tries = 0;
     loop {
         if let Ok(channel) = domain.find_channel(name, Deadline::NOW) {
-            check::<T>(topic, &channel)?;
             return Ok(channel);
         }
         tries += 1;
@@ -330,8 +400,13 @@ fn open<T: Payload + ?Sized>(
     }
 }
 
-fn check<T: Payload + ?Sized>(topic: &str, channel: &Channel) -> Result<(), TopicError> {
-    let (expected, found) = (content_of::<T>(), channel.content());
+/// Whether it is a channel of `T`s, but for some bits of its content.
+fn check<T: Payload + ?Sized>(
+    topic: &str,
+    channel: &Channel,
+    but_for: u64,
+) -> Result<(), TopicError> {
+    let (expected, found) = (content_of::<T>() & !but_for, channel.content() & !but_for);
     if expected == found {
         return Ok(());
     }

@@ -81,7 +81,9 @@ impl<T: Payload + ?Sized> Publisher<T> {
     fn copies(&self, len: usize) -> bool {
         match self.form {
             Form::Bare => true,
-            Form::Tagged => T::ALIGN <= COPY_ALIGN && len + TAG <= self.channel.unit_payload(),
+            Form::Tagged => {
+                T::ALIGN <= COPY_ALIGN && len.saturating_add(TAG) <= self.channel.unit_payload()
+            }
         }
     }
 

@@ -2,23 +2,33 @@
 
 use super::payload::Payload;
 use super::store::Form;
-use super::{Sample, SubscribeError, TopicError, TopicOptions, check, form_of};
-use crate::channel::{Channel, ReadError, Reader, ReaderOptions, Since};
+use super::{Lobby, Sample, SubscribeError, TopicError, check, form_of};
+use crate::channel::{ReadError, Reader, ReaderOptions, Since};
 use crate::member::Member;
 use crate::wait_set::{Token, WaitSet};
 use crate::{Deadline, Domain, Waiting};
+use portolan_abi::port::PortName;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long it sleeps while there is a publisher that it could not follow.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// Gets the samples of a topic. See [`Domain::subscriber`].
 pub struct Subscriber<T: ?Sized> {
     domain: Domain,
     topic: String,
-    options: TopicOptions,
+    /// How many may publish.
+    publishers: u8,
     set: WaitSet,
     /// Where publishers announce themselves.
     newcomers: Token,
     sources: Vec<Source>,
+    /// Publishers that could not be followed, and were told of.
+    refused: Vec<u8>,
+    /// Channels that were garbled: not read again.
+    garbled: Vec<PortName>,
     /// Whose turn it is.
     next: usize,
     of: PhantomData<fn(&T)>,
@@ -26,6 +36,7 @@ pub struct Subscriber<T: ?Sized> {
 
 struct Source {
     publisher: u8,
+    channel: PortName,
     token: Token,
     form: Form,
     missed: u64,
@@ -35,22 +46,24 @@ impl<T: Payload + ?Sized> Subscriber<T> {
     pub(super) fn new(
         domain: &Domain,
         topic: &str,
-        options: TopicOptions,
-        lobby: &Channel,
+        history: u64,
+        lobby: &Lobby,
     ) -> Result<Self, TopicError> {
         let mut set = WaitSet::new(domain)?;
-        let newcomers = set.add_reader(lobby.bind_reader(ReaderOptions::default())?)?;
+        let newcomers = set.add_reader(lobby.channel.bind_reader(ReaderOptions::default())?)?;
         let mut subscriber = Self {
             domain: domain.clone(),
             topic: topic.to_owned(),
-            options,
+            publishers: lobby.publishers,
             set,
             newcomers,
             sources: Vec::new(),
+            refused: Vec::new(),
+            garbled: Vec::new(),
             next: 0,
             of: PhantomData,
         };
-        subscriber.follow(options.history)?;
+        subscriber.follow(history)?;
         Ok(subscriber)
     }
 
@@ -62,14 +75,25 @@ impl<T: Payload + ?Sized> Subscriber<T> {
     /// [`SubscribeError`].
     pub fn receive(&mut self, deadline: impl Into<Deadline>) -> Result<Sample<T>, SubscribeError> {
         let deadline = deadline.into();
+        let mut over = false;
         loop {
             if let Some(sample) = self.look()? {
                 return Ok(sample);
             }
-            if self.greet()? {
+            let came = self.greet()?;
+            if over {
+                return Err(SubscribeError::TimedOut);
+            }
+            over = deadline.has_passed();
+            if came {
                 continue;
             }
-            if self.set.wait(deadline)?.is_empty() {
+            let mut until = deadline;
+            if !self.refused.is_empty() && !over {
+                let retry = Instant::now() + RETRY;
+                until = Deadline::at(deadline.instant().map_or(retry, |at| at.min(retry)));
+            }
+            if self.set.wait(until)?.is_empty() && (over || deadline.has_passed()) {
                 return Err(SubscribeError::TimedOut);
             }
         }
@@ -103,12 +127,35 @@ impl<T: Payload + ?Sized> Subscriber<T> {
             if !reader.may_have() {
                 continue;
             }
-            if let Some(sample) = next_of(reader, source, self.domain.member())? {
-                self.next = index + 1;
-                return Ok(Some(sample));
+            match next_of(reader, source, self.domain.member()) {
+                Ok(None) => {}
+                Ok(sample) => {
+                    self.next = index + 1;
+                    return Ok(sample);
+                }
+                Err(why) => return Err(self.refuse(index, why)),
             }
         }
         Ok(None)
+    }
+
+    /// What a publisher wrote cannot be read. If no more of it ever can, the others are read
+    /// without it.
+    #[cold]
+    fn refuse(&mut self, index: usize, why: ReadError) -> SubscribeError {
+        let Source {
+            publisher,
+            channel,
+            token,
+            ..
+        } = self.sources[index];
+        if matches!(why, ReadError::Garbled(_) | ReadError::Dropped) {
+            self.sources.remove(index);
+            self.set.remove_reader(token);
+            self.garbled.retain(|other| other.index != channel.index);
+            self.garbled.push(channel);
+        }
+        SubscribeError::Read { publisher, why }
     }
 
     /// Whether somebody has announced itself: then all are looked for.
@@ -120,10 +167,14 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         while lobby.may_have() {
             match lobby.receive(Deadline::NOW) {
                 Ok(_) | Err(ReadError::Missed(_)) => came = true,
+                Err(why @ (ReadError::Garbled(_) | ReadError::Dropped)) => {
+                    self.set.remove_reader(self.newcomers);
+                    return Err(SubscribeError::Newcomers(why));
+                }
                 Err(_) => break,
             }
         }
-        if came {
+        if came || !self.refused.is_empty() {
             // Of somebody who came after us, all that is there.
             self.follow(u64::MAX)?;
         }
@@ -131,25 +182,45 @@ impl<T: Payload + ?Sized> Subscriber<T> {
     }
 
     /// Reads the channels of publishers that it does not read yet, from so many samples ago.
+    /// Of one that it cannot read it tells once.
     fn follow(&mut self, history: u64) -> Result<(), TopicError> {
-        for publisher in 0..self.options.publishers {
+        for publisher in 0..self.publishers {
             if self.sources.iter().any(|s| s.publisher == publisher) {
                 continue;
             }
-            let name = format!("{}#{publisher}", self.topic);
-            let Ok(channel) = self.domain.find_channel(&name, Deadline::NOW) else {
-                continue;
-            };
-            check::<T>(&self.topic, &channel)?;
-            let since = ReaderOptions::default().since(Since::Last(history));
-            let token = self.set.add_reader(channel.bind_reader(since)?)?;
-            self.sources.push(Source {
-                publisher,
-                token,
-                form: form_of::<T>(&channel),
-                missed: 0,
-            });
+            let followed = self.follow_one(publisher, history);
+            let told = self.refused.iter().position(|other| *other == publisher);
+            match (followed, told) {
+                (Ok(()), Some(told)) => _ = self.refused.swap_remove(told),
+                (Err(error), None) => {
+                    self.refused.push(publisher);
+                    return Err(error);
+                }
+                (Ok(()), None) | (Err(_), Some(_)) => {}
+            }
         }
+        Ok(())
+    }
+
+    fn follow_one(&mut self, publisher: u8, history: u64) -> Result<(), TopicError> {
+        let name = format!("{}#{publisher}", self.topic);
+        let Ok(channel) = self.domain.find_channel(&name, Deadline::NOW) else {
+            return Ok(());
+        };
+        let port = channel.segment().right().to.port;
+        if self.garbled.contains(&port) {
+            return Ok(());
+        }
+        check::<T>(&self.topic, &channel, 0)?;
+        let since = ReaderOptions::default().since(Since::Last(history));
+        let token = self.set.add_reader(channel.bind_reader(since)?)?;
+        self.sources.push(Source {
+            publisher,
+            channel: port,
+            token,
+            form: form_of::<T>(&channel),
+            missed: 0,
+        });
         Ok(())
     }
 }
@@ -169,7 +240,7 @@ fn next_of<T: Payload + ?Sized>(
     reader: &mut Reader,
     source: &mut Source,
     member: &Arc<Member>,
-) -> Result<Option<Sample<T>>, SubscribeError> {
+) -> Result<Option<Sample<T>>, ReadError> {
     let publisher = source.publisher;
     loop {
         match reader.receive(Deadline::NOW) {
@@ -189,7 +260,7 @@ fn next_of<T: Payload + ?Sized>(
             Err(ReadError::TimedOut) => return Ok(None),
             // The next one to publish here goes on.
             Err(ReadError::WriterGone) => {}
-            Err(why) => return Err(SubscribeError::Read { publisher, why }),
+            Err(why) => return Err(why),
         }
     }
 }

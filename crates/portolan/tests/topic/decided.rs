@@ -1,0 +1,137 @@
+//! What the first one decides for a topic, and what each says for itself.
+
+use crate::{PATIENCE, options};
+use portolan::channel::{ReaderOptions, SubscribeError, Subscriber, TopicError, TopicOptions};
+use portolan::{Deadline, Domain};
+
+fn all(subscriber: &mut Subscriber<u64>) -> Vec<u64> {
+    let next = || Some(*subscriber.receive(Deadline::NOW).ok()?);
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn the_first_one_decides_how_many_publish() {
+    let domain = Domain::private().unwrap();
+    let _first = domain.publisher::<u64>("many", options()).unwrap();
+    let few = options().publishers(1);
+    let mut second = domain.publisher::<u64>("many", few).unwrap();
+    let mut subscriber = domain.subscriber::<u64>("many", few).unwrap();
+    second.publish(&7).unwrap();
+    let sample = subscriber.receive(Deadline::NOW).unwrap();
+    assert_eq!((*sample, sample.publisher()), (7, 1));
+
+    let _only = domain.publisher::<u64>("one", few).unwrap();
+    let refused = domain.publisher::<u64>("one", options()).map(|p| p.id());
+    assert!(
+        matches!(
+            refused,
+            Err(TopicError::TooManyPublishers { publishers: 1 })
+        ),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn the_first_one_decides_how_many_subscribe() {
+    let domain = Domain::private().unwrap();
+    let one = options().subscribers(1);
+    let mut subscribers: Vec<_> = (0..2)
+        .map(|_| domain.subscriber::<u64>("many", options()).unwrap())
+        .collect();
+    let mut publisher = domain.publisher::<u64>("many", one).unwrap();
+    publisher.publish(&7).unwrap();
+    for subscriber in &mut subscribers {
+        assert_eq!(*subscriber.receive(Deadline::NOW).unwrap(), 7);
+    }
+
+    let _only = domain.subscriber::<u64>("one", one).unwrap();
+    let refused = domain.subscriber::<u64>("one", options()).map(|_| ());
+    assert!(
+        matches!(refused, Err(TopicError::Subscribe(_))),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_publisher_with_a_longer_history_takes_a_channel_that_holds_it() {
+    let domain = Domain::private().unwrap();
+    let short = TopicOptions::default().history(1);
+    let mut publisher = domain.publisher::<u64>("t", short).unwrap();
+    let mut subscriber = domain.subscriber::<u64>("t", short).unwrap();
+    publisher.publish(&0).unwrap();
+    drop(publisher);
+    let long = TopicOptions::default().history(100);
+    let mut publisher = domain.publisher::<u64>("t", long).unwrap();
+    for i in 1..=200 {
+        publisher.publish(&i).unwrap();
+    }
+    let mut late = domain.subscriber::<u64>("t", long).unwrap();
+    // Of the one that left first.
+    assert_eq!(
+        all(&mut late),
+        [0].into_iter().chain(101..=200).collect::<Vec<_>>()
+    );
+    assert_eq!(*subscriber.receive(Deadline::NOW).unwrap(), 0);
+    drop((publisher, subscriber, late));
+
+    let few = short.publishers(1);
+    drop(domain.publisher::<u64>("few", few).unwrap());
+    let publisher = domain.publisher::<u64>("few", few).unwrap();
+    let subscriber = domain.subscriber::<u64>("few", few).unwrap();
+    drop(publisher);
+    let refused = domain.publisher::<u64>("few", long).map(|p| p.id());
+    assert!(
+        matches!(refused, Err(TopicError::ShortHistory { history: 100 })),
+        "{refused:?}"
+    );
+    drop(subscriber);
+    assert_eq!(domain.publisher::<u64>("few", long).unwrap().id(), 0);
+}
+
+#[test]
+fn a_publisher_that_could_not_be_followed_is_tried_again() {
+    let domain = Domain::private().unwrap();
+    let mut subscriber = domain.subscriber::<u64>("t", options()).unwrap();
+    let mut publisher = domain.publisher::<u64>("t", options()).unwrap();
+    let bind = || publisher.channel().bind_reader(ReaderOptions::default());
+    let mut others: Vec<_> = (0..32).map(|_| bind().unwrap()).collect();
+    let refused = subscriber.receive(Deadline::NOW);
+    assert!(
+        matches!(
+            refused,
+            Err(SubscribeError::Topic(TopicError::Subscribe(_)))
+        ),
+        "{refused:?}"
+    );
+    let told_once = subscriber.receive(Deadline::NOW);
+    assert!(
+        matches!(told_once, Err(SubscribeError::TimedOut)),
+        "{told_once:?}"
+    );
+    publisher.publish(&7).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| subscriber.receive(PATIENCE).map(|sample| *sample));
+        others.pop();
+        assert_eq!(waits.join().unwrap().unwrap(), 7);
+    });
+}
+
+#[test]
+fn names_and_lengths_that_cannot_be_are_refused() {
+    let domain = Domain::private().unwrap();
+    for name in ["", "a\0b", &"x".repeat(60)] {
+        let refused = domain.publisher::<u64>(name, options()).map(|p| p.id());
+        let Err(TopicError::BadName { topic }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(topic, name);
+        assert!(domain.subscriber::<u64>(name, options()).is_err());
+    }
+    let longest = "x".repeat(59);
+    let most = options().publishers(255);
+    assert!(domain.publisher::<u64>(&longest, most).is_ok());
+    let mut publisher = domain.publisher::<[u8]>("bytes", options()).unwrap();
+    for len in [usize::MAX, usize::MAX - 8, usize::MAX / 2, 1 << 40] {
+        assert!(publisher.loan(len).is_err(), "{len:#x}");
+    }
+}
