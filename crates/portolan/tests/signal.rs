@@ -277,6 +277,32 @@ fn a_handler_cannot_be_given_to_nobody() {
 }
 
 #[test]
+fn a_handler_is_not_given_to_a_listener_of_another_domain() {
+    let (domain, other) = (Domain::private().unwrap(), Domain::private().unwrap());
+    let segment = domain.make_segment(None, 4096).unwrap();
+    let at = segment.address();
+    let mut here = domain.listen(ListenerOptions::default()).unwrap();
+    let (seen, note) = notes();
+    let handler = here.on(at..at + 64, note).unwrap();
+    // Both have the first FIFO of their domain.
+    let mut there = other.listen(ListenerOptions::default()).unwrap();
+    assert_eq!(here.give(handler, &there.outbox()), Err(Given::OtherDomain));
+    // Also when it is gone, and so is its domain.
+    let gone = there.outbox();
+    assert_eq!(there.poll(), 0);
+    drop((there, other));
+    assert_eq!(here.give(handler, &gone), Err(Given::OtherDomain));
+    // It stays where it is.
+    assert_eq!(domain.signal(at).unwrap(), 1);
+    assert_eq!(here.poll(), 1);
+    let mut next = domain.listen(ListenerOptions::default()).unwrap();
+    here.give(handler, &next.outbox()).unwrap();
+    assert_eq!(domain.signal(at).unwrap(), 1);
+    assert_eq!((next.poll(), here.poll()), (1, 0));
+    assert_eq!(*seen.lock().unwrap(), [at, at]);
+}
+
+#[test]
 fn a_handler_given_to_a_listener_that_is_being_dropped_leaves_nothing_behind() {
     let domain = Domain::private().unwrap();
     let segment = domain.make_segment(None, 64).unwrap();

@@ -15,7 +15,7 @@ use portolan_sys::monitor::Monitor;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// Looks between two looks at the clock.
@@ -30,6 +30,8 @@ pub struct HandlerId(u16);
 /// Where handlers can be given to a listener, by those of its space ([`Listener::give`]).
 #[derive(Clone)]
 pub struct Outbox {
+    /// Whose the listener is; kept by nobody who could give to it.
+    member: Weak<Member>,
     fifo: u32,
     inbox: Arc<Inbox>,
 }
@@ -44,6 +46,10 @@ pub enum Given {
     /// The other listener's: it is gone. The handler stays here.
     #[error("the listener that was to have the handler is gone")]
     Gone,
+    /// The caller's: the other listener is of another domain, whose signals are others. The
+    /// handler stays here.
+    #[error("the other listener belongs to another domain: give it to one of this domain")]
+    OtherDomain,
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
@@ -302,6 +308,7 @@ impl Listener {
     /// Where other listeners of this space can give handlers to this one.
     pub fn outbox(&self) -> Outbox {
         Outbox {
+            member: Arc::downgrade(&self.intake.member),
             fifo: self.intake.index,
             inbox: Arc::clone(&self.inbox),
         }
@@ -331,6 +338,10 @@ impl Listener {
     /// ```
     pub fn give(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
         self.intake.member.present()?;
+        // Its FIFO's number names another one here.
+        if !std::ptr::eq(to.member.as_ptr(), Arc::as_ptr(&self.intake.member)) {
+            return Err(Given::OtherDomain);
+        }
         self.adopt();
         let handling = self.let_go(handler.0).ok_or(Given::Unknown(handler))?;
         let (range, how) = (handling.range.clone(), handling.how);

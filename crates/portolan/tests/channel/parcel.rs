@@ -5,7 +5,7 @@ use portolan::channel::{
     Channel, ChannelOptions, Delivery, Lagging, Missed, NoParcel, Parcel, ParcelReader, ReadError,
     ReaderOptions,
 };
-use portolan::{Access, Deadline, Domain, Message, PortKind, PortOptions, Right, WhenFull};
+use portolan::{Access, Deadline, Domain, Message, PortKind, PortOptions, Right, Unsent, WhenFull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a parcel is full of.
@@ -105,6 +105,35 @@ fn one_extent_has_one_taker_and_a_shared_one_as_many_as_there_are() {
     writer.send(b"", shared(&domain, 9), Deadline::NOW).unwrap();
     drop((first, second, refused, writer, channel));
     assert_eq!(used(&domain), (0, 0));
+}
+
+#[test]
+fn a_parcel_of_another_domain_comes_back_and_nobody_is_told() {
+    let (domain, other) = (Domain::private().unwrap(), Domain::private().unwrap());
+    let foreign = |refused: Result<u64, portolan::channel::ParcelError>| {
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused.reason, NoParcel::Unsent(Unsent::Foreign)));
+        refused.parcel.map(|p| *p)
+    };
+    for options in [
+        ChannelOptions::unnamed(),
+        ChannelOptions::unnamed().reliable(),
+    ] {
+        let channel = domain.make_channel(&options).unwrap();
+        let mut writer = channel.bind_parcel_writer().unwrap();
+        let mut readers = [bound(&channel), bound(&channel)];
+        let back = foreign(writer.send(b"", shared(&other, 5), Deadline::NOW));
+        assert_eq!(byte_of(back), 5);
+        let back = foreign(writer.send(b"", moved(&other, 6), Deadline::NOW));
+        assert_eq!(byte_of(back), 6);
+        for reader in &mut readers {
+            let nothing = reader.receive(Deadline::NOW).unwrap_err();
+            assert_eq!(nothing, ReadError::TimedOut);
+        }
+    }
+    // What is of another domain is not shared in this one either.
+    let refused = domain.share_extent(full_of(&other, 7)).unwrap_err();
+    assert_eq!(refused.extent.unwrap()[0], 7);
 }
 
 #[test]

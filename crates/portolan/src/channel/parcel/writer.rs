@@ -5,6 +5,7 @@ use super::{NoParcel, Parcel, ParcelBindError, ParcelError, Stamp, desk_name};
 use crate::port::{ReceiveRight, Right, SendRight, Unsent};
 use crate::{Access, Deadline, Extent, Message, PortOptions, SharedExtent, WhenFull};
 use portolan_shm::mark;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Readers that can stand at a desk at a time.
@@ -100,6 +101,9 @@ impl ParcelWriter {
         deadline: impl Into<Deadline>,
     ) -> Result<u64, ParcelError> {
         let deadline = deadline.into();
+        if parcel.as_ref().is_some_and(|p| !self.is_of_ours(p)) {
+            return Err(ParcelError::new(Unsent::Foreign, parcel));
+        }
         if let Some(what) = &parcel
             && let Err(reason) = self.meet(what, deadline)
         {
@@ -121,6 +125,15 @@ impl ParcelWriter {
         }
         mark!("channel.parcel_sent");
         Ok(claim.commit())
+    }
+
+    /// Whether a parcel is of the channel's domain.
+    fn is_of_ours(&self, parcel: &Parcel) -> bool {
+        let ours = &self.desk.at().member;
+        match parcel {
+            Parcel::Moved(extent) => extent.is_of(ours),
+            Parcel::Shared(shared) => Arc::ptr_eq(&shared.segment().right().to.member, ours),
+        }
     }
 
     /// How many get parcels.
