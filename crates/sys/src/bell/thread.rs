@@ -19,6 +19,9 @@ use rustix::thread::futex::{self, Wait, WaitFlags, WaitPtr, WaitvFlags};
 use crate::futex::wake;
 use crate::process::EventFd;
 
+/// Of what the helper sleeps on, the word that changes with each order.
+const ORDERS: usize = 0;
+
 /// Bytes of stack for the helper, which calls little.
 const STACK: usize = 64 << 10;
 
@@ -123,15 +126,19 @@ impl Shared {
         loop {
             let (number, order) = self.order();
             let orders = waiter(self.orders.as_ptr().addr(), number);
-            // Whatever ends the sleep, a bad address too, is a reason to look.
-            let _ = match order {
+            let ended = match order {
                 Order::Quit => return,
                 Order::Idle => sleep_on(&[orders]),
                 Order::Watch { address, expected } => {
                     sleep_on(&[orders, waiter(address, expected)])
                 }
             };
-            self.ring(number);
+            // The wake for an order comes after it, when we may know it already and sleep
+            // for it: that says nothing of the word. Of two that were woken the kernel names
+            // the second. Whatever else ends the sleep, a bad address too, is a reason to look.
+            if ended != Ok(ORDERS) {
+                self.ring(number);
+            }
         }
     }
 
@@ -178,4 +185,31 @@ fn block_signals() {
     // SAFETY:
     // - `all` was filled above; the old set is not asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::poll;
+
+    #[test]
+    fn a_late_wake_for_an_order_rings_nobody() {
+        let word = AtomicU32::new(0);
+        let mut helper = match Helper::new() {
+            Ok(helper) => helper,
+            Err(error) => return eprintln!("no helper: {error}"),
+        };
+        helper.arm(&word, 0).unwrap();
+        // Each finds it asleep for this order, as the first one may have.
+        for _ in 0..100 {
+            while wake(&helper.shared.orders, 1) == 0 {
+                thread::yield_now();
+            }
+        }
+        assert!(!helper.drain().unwrap());
+        word.store(1, Ordering::Release);
+        wake(&word, 1);
+        assert!(poll(&[helper.as_fd()], None).unwrap()[0].readable);
+        assert!(helper.drain().unwrap());
+    }
 }
