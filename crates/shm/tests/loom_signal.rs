@@ -1,4 +1,4 @@
-//! Signals, every interleaving: a sleeping reader, several senders, a death, a move.
+//! Signals, every interleaving: a sleeping reader, several senders, a death, moves.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p portolan-shm --release --target-dir target/loom \
@@ -184,6 +184,137 @@ fn a_handler_moves_and_loses_nothing() {
             }
             sender.join().unwrap();
             assert_eq!(new.pop(&mut heads[1]), Some(7));
+        });
+    });
+}
+
+/// The signal of the models below.
+const SIGNAL: u64 = 7;
+
+/// Handlers of one address, in two FIFOs.
+struct Shared {
+    fifos: [FifoEntry; 2],
+    line: RangesLine,
+    places: Vec<portolan_shm::atomic::AtomicU64>,
+    handlers: Vec<HandlerEntry>,
+    /// The function of the handler that moves is where it moves to.
+    given: AtomicBool,
+}
+
+impl Shared {
+    /// With a handler in each of these FIFOs.
+    fn new(of: &[u32]) -> (Self, [Head; 2]) {
+        let shared = Self {
+            fifos: Default::default(),
+            line: RangesLine::default(),
+            places: (0..2 * of.len().next_power_of_two())
+                .map(|_| Default::default())
+                .collect(),
+            handlers: of.iter().map(|_| HandlerEntry::default()).collect(),
+            given: AtomicBool::new(false),
+        };
+        let heads = shared.fifos.each_ref().map(|e| Fifo::open(e, 4).1);
+        for (id, fifo) in (0..).zip(of) {
+            shared.ranges().add(id, 1, (0, 64), *fifo, 0).unwrap();
+        }
+        (shared, heads)
+    }
+
+    fn ranges(&self) -> Ranges<'_> {
+        Ranges::new(&self.line, &self.places, &self.handlers)
+    }
+
+    fn fifo(&self, index: u32) -> Fifo<'_> {
+        Fifo::new(&self.fifos[index as usize]).unwrap()
+    }
+
+    /// As whoever signals does (S5): one push for all handlers of a FIFO, and another one for
+    /// each that has moved since.
+    fn signal(&self) {
+        let mut group = vec![];
+        self.ranges()
+            .find(SIGNAL, |_, handler| group.push((handler, handler.fifo())));
+        assert_eq!(group.len(), self.handlers.len());
+        let mut told = [false; 2];
+        for &(_, to) in &group {
+            if !core::mem::replace(&mut told[to as usize], true) {
+                assert_ne!(self.fifo(to).push(SIGNAL), Pushed::Full);
+            }
+        }
+        for (handler, mut to) in group {
+            while let Some(now) = handler.moved_from(to) {
+                assert_ne!(self.fifo(now).push(SIGNAL), Pushed::Full);
+                to = now;
+            }
+        }
+    }
+
+    /// Moves a handler from the first FIFO to the second one, as its listener does; how many
+    /// signals were there, for the handlers that stay.
+    fn give(&self, id: usize, head: &mut Head) -> u64 {
+        self.given.store(true, Ordering::Release);
+        self.handlers[id].move_to(1);
+        let mut there = 0;
+        while self.fifo(0).pop(head).is_some() {
+            assert_ne!(self.fifo(1).push(SIGNAL), Pushed::Full);
+            there += 1;
+        }
+        there
+    }
+
+    /// Reads what is in a FIFO, at most so many.
+    fn read(&self, fifo: u32, head: &mut Head, most: usize) -> u64 {
+        let read = (0..most).map_while(|_| self.fifo(fifo).pop(head));
+        read.map(|offset| assert_eq!(offset, SIGNAL)).count() as u64
+    }
+}
+
+#[test]
+fn of_two_handlers_of_one_fifo_one_moves_and_neither_loses_anything() {
+    explore("two handlers of a FIFO, one moves, two signals", 3, || {
+        let (shared, mut heads) = Shared::new(&[0, 0]);
+        with(shared, |shared| {
+            let senders = [(); 2].map(|()| thread::spawn(move || shared.signal()));
+            // Both are here yet.
+            let both = shared.read(0, &mut heads[0], 1);
+            let (mut stays, mut moves) = (both, both);
+            stays += shared.give(1, &mut heads[0]);
+            for sender in senders {
+                sender.join().unwrap();
+            }
+            stays += shared.read(0, &mut heads[0], 4);
+            moves += shared.read(1, &mut heads[1], 4);
+            assert_eq!(stays, 2, "each is pushed once for who stays");
+            assert!(moves >= 2, "{moves}");
+        });
+    });
+}
+
+#[test]
+fn who_moves_to_where_the_signal_was_read_already_is_told_again() {
+    explore("a handler moves to the FIFO of another one", 3, || {
+        let (shared, [mut here, mut there]) = Shared::new(&[0, 0, 1]);
+        with(shared, |shared| {
+            let sender = thread::spawn(move || shared.signal());
+            let reader = thread::spawn(move || {
+                let mut moved = 0;
+                let mut own = 0;
+                for _ in 0..2 {
+                    let read = shared.read(1, &mut there, 1);
+                    own += read;
+                    // After the signal, as a listener looks for what it was given.
+                    moved += read * u64::from(shared.given.load(Ordering::Acquire));
+                }
+                (own, moved, there)
+            });
+            let both = shared.read(0, &mut here, 1);
+            let stays = both + shared.give(1, &mut here);
+            sender.join().unwrap();
+            let (own, moved, mut there) = reader.join().unwrap();
+            let late = shared.read(1, &mut there, 4);
+            assert_eq!(stays + shared.read(0, &mut here, 4), 1);
+            assert!(own + late >= 1);
+            assert!(both + moved + late >= 1, "the one that moves was not told");
         });
     });
 }

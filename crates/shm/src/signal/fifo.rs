@@ -8,7 +8,7 @@ use portolan_abi::region::FIFO_BYTES;
 use portolan_abi::signal::{MAX_DEPTH, Slot};
 
 // The model checker has every word to itself, so it gets fewer.
-const SLOTS: usize = if cfg!(loom) { 2 } else { MAX_DEPTH };
+const SLOTS: usize = if cfg!(loom) { 4 } else { MAX_DEPTH };
 
 const REST: usize = if cfg!(loom) { 0 } else { 1024 - 24 - SLOTS };
 
