@@ -17,7 +17,7 @@ use crate::child::Brief;
 use crate::error::{self, LabError};
 
 /// How long client and server look for each other.
-const MEETING: Duration = Duration::from_secs(60);
+pub(crate) const MEETING: Duration = Duration::from_secs(60);
 /// Bytes of a small call, and of its answer: the paper's.
 pub(crate) const SMALL: usize = 32;
 /// Bytes of a large call.
@@ -33,9 +33,11 @@ pub(crate) trait Work {
     fn null(&self);
     fn exchange(&self, bytes: [u8; SMALL]) -> [u8; SMALL];
     fn take(&self, bytes: &[u8]);
+    /// Which thread runs it.
+    fn thread(&self) -> u32;
 }
 
-struct Worker;
+pub(crate) struct Worker;
 
 impl Work for Worker {
     fn null(&self) {}
@@ -46,6 +48,10 @@ impl Work for Worker {
 
     fn take(&self, bytes: &[u8]) {
         black_box(bytes);
+    }
+
+    fn thread(&self) -> u32 {
+        portolan_sys::process::thread()
     }
 }
 
@@ -97,7 +103,7 @@ pub(crate) fn serve(brief: &ServerBrief, control: &Control) -> error::Result<()>
     Ok(())
 }
 
-const SERVICE: &str = "work";
+pub(crate) const SERVICE: &str = "work";
 
 /// A server in a process of its own, and the domain in which it is found.
 pub(crate) struct Service {
@@ -167,6 +173,11 @@ impl Calls {
     /// Both on one processor and asleep, or on two and awake.
     pub(crate) fn start(called: Called, sleeps: bool, cpus: &Cpus) -> error::Result<Self> {
         let cpu = if sleeps { cpus.ours } else { cpus.peer(0) };
+        Self::on(called, sleeps, cpu)
+    }
+
+    /// The server on this processor.
+    pub(crate) fn on(called: Called, sleeps: bool, cpu: usize) -> error::Result<Self> {
         let service = Service::start(cpu, sleeps)?;
         Ok(Self {
             client: service.connect()?,

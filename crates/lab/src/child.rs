@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::experiments::{chain, neighbour};
-use crate::{calls, pair};
+use crate::{calls, pair, stepped};
 
 /// What a further process is for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,6 +22,7 @@ pub(crate) enum Brief {
     Breakdown(crate::experiments::breakdown::pair::Brief),
     Neighbour(neighbour::Brief),
     Calls(calls::ServerBrief),
+    Stepped(stepped::Brief),
 }
 
 /// The whole life of a further process.
@@ -35,5 +36,6 @@ pub(crate) fn serve(brief: Brief, control: &Control, descriptors: Vec<OwnedFd>) 
         }
         Brief::Neighbour(brief) => neighbour::serve(&brief, control),
         Brief::Calls(brief) => calls::serve(&brief, control),
+        Brief::Stepped(brief) => stepped::serve(&brief, control, descriptors),
     }
 }

@@ -15,7 +15,8 @@
 //! | [`report`] | a whole run: kept as JSON, compared with another |
 //! | [`pair`], [`copies`], [`grid`] | two spaces that pass messages to and fro, the copies beside them, and the figures of both |
 //! | [`calls`] | a service in another process, and its clients |
-//! | [`steps`], [`counter`] | steps of telling another thread, measured alone, and instructions |
+//! | [`steps`] | steps of telling another thread, measured alone |
+//! | [`counter`], [`stepped`] | instructions, by the processor's counters or by stepping |
 //! | [`paper`] | figures of the papers that several experiments use |
 //! | [`child`] | what its further processes do |
 //! | [`text`], [`page`] | a report for a terminal, and for a browser |
@@ -45,6 +46,7 @@ mod paper;
 mod progress;
 mod report;
 mod run;
+mod stepped;
 mod steps;
 mod text;
 mod unit;

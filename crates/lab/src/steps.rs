@@ -22,6 +22,21 @@ const ASLEEP: Duration = Duration::from_micros(50);
 /// A wait for the other processor that takes this long is given up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Looks until it is so; false if that takes too long.
+pub(crate) fn until(mut so: impl FnMut() -> bool) -> bool {
+    let mut since = None;
+    let mut looks = 0_u64;
+    while !so() {
+        looks += 1;
+        if looks.is_multiple_of(1 << 16)
+            && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
+        {
+            return false;
+        }
+    }
+    true
+}
+
 /// Seconds that one call takes, over one batch.
 pub(crate) fn once(least: Duration, work: impl FnMut()) -> f64 {
     clock::each(1, least, work).median()

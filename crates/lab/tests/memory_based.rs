@@ -146,6 +146,7 @@ fn calls_stand_beside_other_systems_and_the_papers() {
     }
     let faster = verdict(&outcome, "faster-than-copying");
     follows_from(faster, "asleep, to the fastest that copies", 1.0);
+    beside_software_only(&outcome);
     let transport = verdict(&outcome, "transport-insignificant");
     follows_from(transport, "asleep, to a request", 1.1);
     let peers = [
@@ -168,6 +169,55 @@ fn calls_stand_beside_other_systems_and_the_papers() {
     if !cfg!(feature = "peers") {
         let why = why_left_out(&outcome, "iceoryx2, Cap'n Proto RPC, gRPC");
         assert!(why.contains("--features peers"), "{why}");
+    }
+}
+
+/// The row in software only, and what was counted.
+fn beside_software_only(outcome: &Value) {
+    if alone() {
+        let why = why_left_out(outcome, "software only, and instructions of a call");
+        assert!(why.contains("processors"), "{why}");
+        return;
+    }
+    let software = table(outcome, "rpc-software").unwrap();
+    let time = "32 B there and back";
+    let times = "software only, to it";
+    let printed = |row, column| cell(software, row, column)["paper"].as_f64().unwrap();
+    assert_eq!(printed("calls, polling", time), 47e-6);
+    assert!((printed("calls, polling", times) - 2.6).abs() < 0.05);
+    let far = "calls, between processors that share no cache";
+    assert!((printed(far, times) - 14.6).abs() < 0.05);
+    for row in [
+        "calls, polling",
+        "signals by upcall, without a queue or a transport",
+        "software only: locked queue, system call, upcall",
+    ] {
+        for column in [time, times] {
+            let here = &cell(software, row, column)["here"];
+            assert!(here.as_f64().is_some_and(|t| t > 0.0), "{row}, {column}");
+        }
+    }
+    let near = printed("calls, polling", times);
+    let slower = verdict(outcome, "software-slower");
+    let ratio = &figure(slower, "software only, to a call that polls")["range"];
+    let expected = if ratio[0].as_f64().unwrap() > near {
+        "holds"
+    } else if ratio[1].as_f64().unwrap() < near {
+        "does not hold"
+    } else {
+        "cannot tell"
+    };
+    assert_eq!(slower["holds"], expected, "{slower}");
+    let Some(instructions) = table(outcome, "rpc-instructions") else {
+        assert!(why_left_out(outcome, "instructions of a call").contains("step"));
+        return;
+    };
+    for column in ["null", time] {
+        let of = |row| cell(instructions, row, column)["here"].as_f64().unwrap();
+        let client = of("client, from the call to its result");
+        let server = of("server, from the call to its answer");
+        assert!(client > 100.0 && server > 100.0, "{instructions}");
+        assert_eq!(of("both"), client + server);
     }
 }
 
@@ -219,11 +269,19 @@ fn another_thread_is_told_by_component_by_line_and_with_many_clients() {
     if !monitors {
         assert!(why_left_out(&outcome, "monitor-wait").contains("umwait"));
     }
-    // Counted, or said why not.
-    let counted = cell(instructions, "determine receiving processors", "polled");
-    if counted["here"].is_null() {
-        let what = "instructions, and line transfers counted by the processor";
-        assert!(why_left_out(&outcome, what).contains("counters"));
+    // Counted, by the processor or one by one, or said why not.
+    let counted = |row| &cell(instructions, row, "polled")["here"];
+    if counted("determine receiving processors").is_null() {
+        assert!(why_left_out(&outcome, "instructions").contains("step"));
+    } else {
+        let parts = [
+            "determine receiving processors",
+            "insert in kernel queue",
+            "get physical address from FIFO",
+        ];
+        let sum: f64 = parts.map(|row| counted(row).as_f64().unwrap()).iter().sum();
+        assert!(sum > 30.0, "{instructions}");
+        assert_eq!(counted("total"), sum);
     }
     let lines = table(&outcome, "signals-lines").unwrap();
     assert_eq!(cell(lines, "a line", "in line transfers")["here"], 1.0);

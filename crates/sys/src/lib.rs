@@ -24,6 +24,7 @@
 //! | [`fault`] | the SIGSEGV and SIGBUS handler, by address range |
 //! | [`tripwire`] | memory whose stores tell somebody |
 //! | [`fork`] | what a forked child must let go of |
+//! | [`step`] | counting another process's instructions, one by one |
 //! | [`ticks`] | the processor's clock |
 //! | [`machine`] | processors, memory, limits and use |
 //! | [`probe`](mod@probe) | which of these mechanisms this kernel offers |
@@ -52,6 +53,7 @@ pub mod process;
 pub mod push;
 pub mod shared;
 pub mod socket;
+pub mod step;
 pub mod sysv;
 pub mod ticks;
 mod time;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::counter::Instructions;
 use crate::error::Result;
 use crate::experiment::Context;
+use crate::stepped::OfSignal;
 use crate::steps::{self, BURST, Locked, Signals};
 
 /// The components that we can tell apart.
@@ -95,4 +96,20 @@ impl Parts {
         counts[Part::Remove as usize] = remove;
         counts
     }
+}
+
+/// The same, where they were counted by stepping through them.
+pub(super) fn stepped(counted: &OfSignal) -> [Option<f64>; PARTS] {
+    let mut counts = [None; PARTS];
+    for (part, count) in [
+        (Part::Trap, counted.trap),
+        (Part::Find, counted.find),
+        (Part::Push, counted.signal - counted.find),
+        (Part::Take, counted.take),
+        (Part::Insert, counted.insert),
+        (Part::Remove, counted.remove),
+    ] {
+        counts[part as usize] = Some(count);
+    }
+    counts
 }

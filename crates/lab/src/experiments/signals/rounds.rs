@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use portolan_measure::cpus::{self, Cpus};
 use portolan_measure::sampler::{clock_cost, median};
 
-use crate::steps::PATIENCE;
+use crate::steps::until;
 
 /// Rounds between two looks at the clock.
 const BATCH: usize = 50;
@@ -22,7 +22,7 @@ const BATCH: usize = 50;
 pub(super) struct Padded<T>(pub(super) T);
 
 /// How one message goes there.
-pub(super) struct Ends {
+pub(crate) struct Ends {
     /// Sends the message of this number.
     pub(super) send: Box<dyn FnMut(u64) + Send>,
     /// Waits for the message of this number; whether it came in time.
@@ -157,17 +157,62 @@ impl Ends {
     }
 }
 
-/// Looks until it is so; false if that takes too long.
-pub(super) fn until(mut so: impl FnMut() -> bool) -> bool {
-    let mut since = None;
-    let mut looks = 0_u64;
-    while !so() {
-        looks += 1;
-        if looks.is_multiple_of(1 << 16)
-            && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
-        {
-            return false;
-        }
-    }
-    true
+/// Calls on two processors: `there` tells the other thread, `back` tells this one. What each
+/// of so many batches of so many calls takes; `None` if a thread did not run.
+pub(crate) fn calls(
+    there: &mut Ends,
+    back: &mut Ends,
+    [ours, other]: [usize; 2],
+    batches: u64,
+    batch: u64,
+) -> Option<Vec<Duration>> {
+    // The first one is not timed: its lines are where they were.
+    let numbers = there.last + 1..=there.last + 1 + batches * batch;
+    there.last = *numbers.end();
+    let ready = AtomicBool::new(false);
+    let theirs = numbers.clone();
+    std::thread::scope(|scope| {
+        let (send, receive) = (&mut there.send, &mut back.receive);
+        let (answer, serve) = (&mut back.send, &mut there.receive);
+        let (prepare, prepare_server) = (&mut back.prepare, &mut there.prepare);
+        let server = scope.spawn(|| {
+            cpus::pin(other).ok()?;
+            if !prepare_server() {
+                return None;
+            }
+            ready.store(true, Ordering::Release);
+            for number in theirs {
+                if !serve(number) {
+                    return None;
+                }
+                answer(number);
+            }
+            Some(())
+        });
+        let client = scope.spawn(|| {
+            cpus::pin(ours).ok()?;
+            if !prepare() || !until(|| ready.load(Ordering::Acquire)) {
+                return None;
+            }
+            let mut numbers = numbers;
+            let mut call = || {
+                let number = numbers.next()?;
+                send(number);
+                receive(number).then_some(())
+            };
+            call()?;
+            let mut times = Vec::new();
+            for _ in 0..batches {
+                let start = Instant::now();
+                for _ in 0..batch {
+                    call()?;
+                }
+                times.push(start.elapsed());
+            }
+            Some(times)
+        });
+        let times = client.join().ok().flatten();
+        server.join().ok().flatten()?;
+        times
+    })
 }

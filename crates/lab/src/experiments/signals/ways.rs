@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portolan::channel::{ChannelOptions, ReaderOptions};
 use portolan::{Deadline, Delivery, Domain, Listener, ListenerOptions, Note, Segment, Waiting};
 
-use super::rounds::{Ends, Padded, until};
+use super::rounds::{Ends, Padded};
 use crate::error::{LabError, Result};
-use crate::steps::PATIENCE;
+use crate::steps::{PATIENCE, until};
 
 /// Words of a message: 32 bytes.
 const WORDS: usize = 4;
@@ -238,7 +238,7 @@ pub(super) fn signals(delivery: Delivery, clients: usize) -> Result<Ends> {
 }
 
 /// Signals to a thread that looks at something else and is interrupted.
-pub(super) fn upcalls() -> Result<Ends> {
+pub(crate) fn upcalls() -> Result<Ends> {
     let (domain, segment) = shared(1)?;
     let (start, theirs) = (segment.address(), segment.clone());
     let noted = Noted::to(domain.clone(), start);
@@ -254,7 +254,7 @@ pub(super) fn upcalls() -> Result<Ends> {
 
 /// A locked queue, a system call, and a thread that is interrupted by it: software only. (The
 /// signal brings an address of its own, which nobody looks at.)
-pub(super) fn software() -> Result<Ends> {
+pub(crate) fn software() -> Result<Ends> {
     let (domain, segment) = shared(1)?;
     let noted = Noted::to(domain.clone(), segment.address());
     let prepare = noted.prepare();

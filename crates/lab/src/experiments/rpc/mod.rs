@@ -1,5 +1,7 @@
 //! Tables 2 and 4: where the time of a call goes, and what other systems take.
 
+mod software;
+
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use crate::error::{LabError, Result};
 use crate::experiment::{Context, Experiment, MBM, Need, Source};
 use crate::lanes::{ASLEEP, Beside, Effort, Lanes, POLLING, Track, Way, criterion, figure, shown};
 use crate::outcome::{Cell, Outcome, Table, Verdict};
+use crate::stepped::{self, OfCalls};
 use crate::unit::Unit;
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -38,7 +41,9 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         measured alone, in one process and in cache: writing a message that signals nobody, what \
         signalling adds, and reading it. The rest of a call that polls is what is \
         left of it without two of each and without two line transfers, measured between the same \
-        slices.",
+        slices. In software only: two threads that tell each other by a locked queue, a system call \
+        and an upcall each way, and the same by signals that interrupt. Instructions are counted \
+        afterwards, by stepping through a client and its server in a process of their own.",
     needs: &[Need::Memory(256 << 20)],
     run,
 };
@@ -51,6 +56,8 @@ mod paper {
     pub(super) const SIGNAL: f64 = 1e-6;
     pub(super) const UNMARSHAL: f64 = 2e-6;
     pub(super) const TOTAL: f64 = 7e-6;
+    /// Table 4: a call of 32 bytes, supported and in software only: through a shared L2, and through the L3.
+    pub(super) const SOFTWARE: [(f64, f64); 2] = [(47e-6, 124e-6), (127e-6, 1860e-6)];
     /// Table 4: system, processor and MIPS, and a null call, one with 32 bytes there and
     /// back, one with 1 KB.
     pub(super) const SYSTEMS: [(&str, [f64; 3]); 8] = [
@@ -151,7 +158,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     }
     context
         .progress
-        .begin(ways.len() * COLUMNS.len() * (OTHERS.len() + 2) + 1);
+        .begin(ways.len() * COLUMNS.len() * (OTHERS.len() + 2) + 3);
     let mut found = Vec::new();
     for way in ways {
         let mut columns = Vec::new();
@@ -167,11 +174,22 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
         .tables
         .push(components(&parts, polling.map(|(_, columns)| &columns[..])));
     outcome.tables.push(printed());
+    match context.lacks(Need::Cpus(2)) {
+        None => {
+            outcome.tables.push(software::table(&found));
+            match stepped::calls(context.cpus)? {
+                Ok(counted) => outcome.tables.push(instructions(&counted)),
+                Err(why) => outcome.leave_out("instructions of a call", why),
+            }
+        }
+        Some(why) => outcome.leave_out("software only, and instructions of a call", why),
+    }
     for (way, columns) in &found {
         outcome.tables.push(table(columns, *way));
     }
     outcome.verdicts.push(faster(&found));
     outcome.verdicts.push(transport(&found));
+    outcome.verdicts.push(software::verdict(&found));
     outcome.verdicts.push(marshalling(&parts));
     Ok(outcome)
 }
@@ -195,6 +213,9 @@ fn start(
     };
     if id == POLLING.0 {
         lanes.start(LINE, &case, context)?;
+        if called == Called::Small {
+            software::start(&mut lanes, context, outcome)?;
+        }
     }
     for other in OTHERS {
         if other.peer && context.lacks(Need::Peers).is_some() {
@@ -385,6 +406,34 @@ fn components(parts: &Parts, polling: Option<&Columns>) -> Table {
          which is in its Table 1. The rest holds the transport, too: numbers, acknowledgements, \
          the table of open calls.",
     )
+}
+
+/// Counted, and none of it while anything is timed.
+fn instructions(counted: &OfCalls) -> Table {
+    let columns = COLUMNS[..2].iter().map(|&(name, ..)| (name, Unit::Count));
+    let columns: Vec<_> = columns.collect();
+    let mut table = Table::new(
+        "rpc-instructions",
+        "Instructions of a call that polls",
+        "side",
+        &columns,
+    );
+    let OfCalls { client, server } = counted;
+    table.row(
+        "client, from the call to its result",
+        client.map(Cell::here),
+    );
+    table.row(
+        "server, from the call to its answer",
+        server.map(Cell::here),
+    );
+    let both = [client[0] + server[0], client[1] + server[1]];
+    table.row("both", both.map(Cell::here));
+    table.note(format!(
+        "Counted {}. Whoever waits looks once or twice in that time, and what the server does \
+         after its answer is out is not in it.",
+        stepped::WHAT
+    ))
 }
 
 fn printed() -> Table {

@@ -1,0 +1,200 @@
+//! A call of 32 bytes in software only: a locked queue, a system call and an upcall each way.
+//!
+//! The paper holds its calls against the same library over such a queue. Ours stand beside
+//! the queue alone, with no transport on it, so what is said of software is its best case.
+
+use std::time::{Duration, Instant};
+
+use portolan_measure::Result as Measured;
+use portolan_measure::error::MeasureError;
+use portolan_measure::run::Run;
+use portolan_measure::sampler::Sampler;
+
+use super::{ASLEEP, CALLS, COLUMNS, Columns, Found, POLLING, paper, track};
+use crate::calls::{Called, Calls};
+use crate::error::Result;
+use crate::experiment::Context;
+use crate::experiments::signals::{Ends, calls, software, upcalls};
+use crate::lanes::{Beside, Lanes, criterion, figure, shown};
+use crate::outcome::{Cell, Outcome, Table, Verdict};
+use crate::unit::Unit;
+
+const SOFTWARE: &str = "software only: locked queue, system call, upcall";
+const UPCALL: &str = "signals by upcall, without a queue or a transport";
+const FAR: &str = "calls, between processors that share no cache";
+const SOFTWARE_FAR: &str = "software only, between such";
+
+/// Calls between two looks at the clock.
+const BATCH: u64 = 16;
+
+/// Two threads that call each other's attention, a way there and a way back.
+struct Told {
+    there: Ends,
+    back: Ends,
+    cpus: [usize; 2],
+    /// Seconds of a call, about.
+    pace: f64,
+}
+
+impl Told {
+    fn new(way: fn() -> Result<Ends>, cpus: [usize; 2]) -> Result<Self> {
+        Ok(Self {
+            there: way()?,
+            back: way()?,
+            cpus,
+            pace: 20e-6,
+        })
+    }
+
+    fn call(&mut self, batches: u64) -> Measured<Vec<Duration>> {
+        let times = calls(&mut self.there, &mut self.back, self.cpus, batches, BATCH);
+        // The other thread did not get to run.
+        times.ok_or(MeasureError::Gone)
+    }
+}
+
+impl Run for Told {
+    fn rounds(&mut self, rounds: u64) -> Measured<()> {
+        self.call(rounds.div_ceil(BATCH)).map(|_| ())
+    }
+
+    fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Measured<()> {
+        let start = Instant::now();
+        let batches = budget.as_secs_f64() / self.pace / BATCH as f64;
+        // At least one, at most what a slice of seconds has.
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "bounded on the line"
+        )]
+        let batches = batches.clamp(1.0, 1e6) as u64;
+        for time in self.call(batches)? {
+            sampler.typical(time, BATCH);
+        }
+        self.pace = start.elapsed().as_secs_f64() / (batches * BATCH) as f64;
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Measured<()> {
+        Ok(())
+    }
+}
+
+/// Rows that stand beside calls of 32 bytes that poll.
+pub(super) fn start(lanes: &mut Lanes, context: &Context<'_>, outcome: &mut Outcome) -> Result<()> {
+    let near = [context.cpus.ours, context.cpus.peer(0)];
+    lanes.add(SOFTWARE, Box::new(Told::new(software, near)?));
+    lanes.add(UPCALL, Box::new(Told::new(upcalls, near)?));
+    let Some(far) = context.cpus.far() else {
+        outcome.leave_out(
+            FAR,
+            "all processors that this program may use share their largest cache",
+        );
+        return Ok(());
+    };
+    lanes.add(FAR, Box::new(Calls::on(Called::Small, false, far)?));
+    let far = [context.cpus.ours, far];
+    lanes.add(SOFTWARE_FAR, Box::new(Told::new(software, far)?));
+    Ok(())
+}
+
+/// The calls' column, of those that poll or sleep.
+fn columns<'a>(found: &'a Found, id: &str) -> Option<&'a Columns> {
+    let way = found.iter().find(|((found, ..), _)| *found == id);
+    way.map(|(_, columns)| &columns[..])
+}
+
+/// The times of a row of 32 bytes, slice by slice.
+fn times<'a>(found: &'a Found, id: &str, row: &str) -> Option<&'a [f64]> {
+    let track = track(columns(found, id)?, COLUMNS[1].0, row)?;
+    Some(&track.times)
+}
+
+/// What software only takes, to another row.
+fn slower(found: &Found, software: &str, id: &str, row: &str) -> Option<Beside> {
+    Beside::ratio(times(found, POLLING.0, software)?, times(found, id, row)?)
+}
+
+pub(super) fn table(found: &Found) -> Table {
+    let columns_ = [
+        ("32 B there and back", Unit::Seconds),
+        ("software only, to it", Unit::Times),
+    ];
+    let mut table = Table::new(
+        "rpc-software",
+        "A call of 32 bytes beside one in software only",
+        "way",
+        &columns_,
+    );
+    let mut row =
+        |name: &str, (id, lane): (&str, &str), software: &str, paper: [Option<f64>; 2]| {
+            let track = columns(found, id).and_then(|columns| track(columns, COLUMNS[1].0, lane));
+            let time = track.map_or_else(Cell::default, |track| track.timed().cell());
+            let times = figure(slower(found, software, id, lane));
+            table.row(name, [time.beside(paper[0]), times.beside(paper[1])]);
+        };
+    let [near, far] = paper::SOFTWARE;
+    let paper = |(ours, software): (f64, f64)| [Some(ours), Some(software / ours)];
+    row("calls, polling", (POLLING.0, CALLS), SOFTWARE, paper(near));
+    row(
+        "calls, asleep on one CPU",
+        (ASLEEP.0, CALLS),
+        SOFTWARE,
+        [None; 2],
+    );
+    row(UPCALL, (POLLING.0, UPCALL), SOFTWARE, [None; 2]);
+    row(
+        SOFTWARE,
+        (POLLING.0, SOFTWARE),
+        SOFTWARE,
+        [Some(near.1), None],
+    );
+    row(FAR, (POLLING.0, FAR), SOFTWARE_FAR, paper(far));
+    row(
+        SOFTWARE_FAR,
+        (POLLING.0, SOFTWARE_FAR),
+        SOFTWARE_FAR,
+        [Some(far.1), None],
+    );
+    table.note(
+        "The paper's: through a shared L2 cache, and through the L3 beyond it. Its software only is \
+         the same RPC library over a queue in shared memory; ours is two threads of one process, the \
+         queue, and nothing on it: no checksum, no numbers, no dispatch. Calls that sleep were \
+         measured in other slices than the rest.",
+    )
+}
+
+pub(super) fn verdict(found: &Found) -> Verdict {
+    let [near, far] = paper::SOFTWARE.map(|(ours, software)| software / ours);
+    let polling = slower(found, SOFTWARE, POLLING.0, CALLS);
+    let upcall = slower(found, SOFTWARE, POLLING.0, UPCALL);
+    let show = |times| Unit::Times.show(times);
+    let claim = "A 32-byte RPC in software only takes 2.6 times as long through a shared L2 cache, \
+        and 14.6 times through the L3";
+    let paragraph = format!(
+        "A locked queue, a system call and an upcall each way take {} of our call that polls, whose \
+         transport they do not have; {} of signals that interrupt as well, without the queue (the \
+         paper: {} through the L2, {} through the L3). It holds if they take {} of a call that \
+         polls, or more. {}",
+        shown(polling),
+        shown(upcall),
+        show(near),
+        show(far),
+        show(near),
+        criterion(near)
+    );
+    let holds = polling.and_then(|polling| polling.below(near));
+    Verdict::new("software-slower", claim, holds.map(|below| !below))
+        .because(paragraph)
+        .figure(
+            "software only, to a call that polls",
+            Unit::Times,
+            figure(polling).beside(near),
+        )
+        .figure("software only, to upcalls", Unit::Times, figure(upcall))
+        .figure(
+            "software only, to a call, far",
+            Unit::Times,
+            figure(slower(found, SOFTWARE_FAR, POLLING.0, FAR)).beside(far),
+        )
+}
