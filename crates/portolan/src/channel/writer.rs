@@ -358,6 +358,11 @@ impl Writer {
         self.ring.channel().mode().reliable
     }
 
+    /// Whether somebody reads by this entry, and was not dropped.
+    pub(super) fn is_read_by(&self, entry: u8) -> bool {
+        self.ring.channel().is_read_by(entry)
+    }
+
     /// The entries of readers that it waits for.
     pub(super) fn waited_for(&self) -> impl Iterator<Item = u8> {
         self.ring.channel().waited_for()
@@ -523,6 +528,11 @@ impl Claim<'_> {
         } else {
             &[]
         }
+    }
+
+    /// Whether somebody reads by this entry, and was not dropped.
+    pub(super) fn is_read_by(&self, entry: u8) -> bool {
+        self.writer.is_read_by(entry)
     }
 
     /// Bytes of the message.

@@ -8,6 +8,7 @@ mod hostile;
 mod lagging;
 mod messages;
 mod parcel;
+mod parcel_lags;
 #[cfg(feature = "tokio")]
 mod parcel_waits;
 mod stream;

@@ -200,10 +200,16 @@ impl Channel<'_> {
         reading.entry.is_some()
     }
 
-    /// The entry of a reader that a writer waits for.
-    pub fn waited_for_at(&self, reading: &Reading) -> Option<u8> {
-        let ours = reading.entry?;
-        self.waited_for().find(|entry| usize::from(*entry) == ours)
+    /// The entry of a reader, and whether a writer waits for it.
+    pub fn entry(&self, reading: &Reading) -> Option<(u8, bool)> {
+        let ours = u8::try_from(reading.entry?).ok()?;
+        Some((ours, self.waited_for().any(|entry| entry == ours)))
+    }
+
+    /// Whether somebody reads by this entry, and was not dropped.
+    pub fn is_read_by(&self, entry: u8) -> bool {
+        let entry = self.readers.get(usize::from(entry));
+        entry.is_some_and(|entry| matches!(entry.state(), ReaderState::Live { .. }))
     }
 
     /// The entries of readers that a writer waits for.

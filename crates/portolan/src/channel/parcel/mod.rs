@@ -21,7 +21,8 @@
 //!   announced before the first welcome is not missed; it was before the reader's time.
 //! - **P3** A desk closes before its writer's place is free, and an inbox before its
 //!   reader's entry. So who is told that the writer has gone looks for a new desk, and does
-//!   not find the old one; and an entry that is known is this reader's.
+//!   not find the old one; and an entry that is known is this reader's. Who lagged and was
+//!   dropped is not known any more, and closes its inbox when it is told so.
 //! - **P4** Nothing with a parcel is announced while a reader that the writer waits for is
 //!   not known to it, by its entry.
 //! - **P5** Whoever has opened a desk, or made room at one that was full, rings the channel's
@@ -43,7 +44,8 @@ use std::sync::Arc;
 /// A large payload.
 #[derive(Debug)]
 pub enum Parcel {
-    /// An extent that changes its owner: for a reliable channel with one reader.
+    /// An extent that changes its owner: for a reliable channel with one reader. If that one
+    /// has chosen to miss what it is too slow for, such an extent is freed.
     Moved(Extent),
     /// Memory that all readers have at once, to read: freed when the last of them has let
     /// go, or died. [`crate::Domain::share_extent`] makes it of an extent.

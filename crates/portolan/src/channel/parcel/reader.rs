@@ -13,7 +13,8 @@ const LARGEST_INBOX: usize = 4096;
 /// Reads notes with parcels. See [`ParcelWriter`](super::ParcelWriter).
 pub struct ParcelReader {
     // Declared before the reader: it closes first (P3).
-    inbox: ReceiveRight,
+    /// Gone once nothing will come any more.
+    inbox: Option<ReceiveRight>,
     reader: Reader,
     /// The desk's name.
     desk: String,
@@ -32,6 +33,24 @@ impl Channel {
     /// # Errors
     ///
     /// [`ParcelBindError`].
+    ///
+    /// ```
+    /// use portolan::channel::{ChannelOptions, Lagging, Parcel, ReadError, ReaderOptions};
+    /// use portolan::{Deadline, Domain};
+    /// let domain = Domain::private()?;
+    /// let channel = domain.make_channel(&ChannelOptions::unnamed().reliable().units(4))?;
+    /// let mut writer = channel.bind_parcel_writer()?;
+    /// // It misses what it is too slow for; what was moved to it then is freed.
+    /// let options = ReaderOptions::default().lagging(Lagging::Skip);
+    /// let mut reader = channel.bind_parcel_reader(options, Deadline::NOW)?;
+    /// for _ in 0..20 {
+    ///     let extent = domain.allocate(1 << 20)?;
+    ///     writer.send(b"news", Some(Parcel::Moved(extent)), Deadline::NOW)?;
+    /// }
+    /// let received = reader.receive(Deadline::NOW);
+    /// assert!(matches!(received, Err(ReadError::Missed(missed)) if missed.from == 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn bind_parcel_reader(
         &self,
         options: ReaderOptions,
@@ -46,11 +65,11 @@ impl Channel {
         let desk_name = desk_name(self);
         let desk = crate::port::connect_port(member, &desk_name, deadline)?;
         let mut reader = self.bind_reader(options)?;
-        reader.tell_every_change();
+        reader.serve_parcels();
         // If it closes later, we are told that its writer has gone (P3).
         let orphaned = introduce(&inbox, &reader, &desk, deadline).is_err();
         Ok(ParcelReader {
-            inbox,
+            inbox: Some(inbox),
             reader,
             desk: desk_name,
             orphaned,
@@ -77,6 +96,13 @@ impl ParcelReader {
                 Err(ReadError::WriterGone) => {
                     self.orphaned = true;
                     return Err(ReadError::WriterGone);
+                }
+                Err(over @ (ReadError::Dropped | ReadError::Garbled(_))) => {
+                    // What lies there is nobody's any more. In this order: P3.
+                    self.inbox = None;
+                    self.next = None;
+                    self.reader.leave();
+                    return Err(over);
                 }
                 Err(other) => return Err(other),
             };
@@ -111,7 +137,8 @@ impl ParcelReader {
             let (found, mut message) = match self.next.take() {
                 Some(early) => early,
                 None => {
-                    let message = self.inbox.try_receive(Access::Later).ok()?;
+                    let inbox = self.inbox.as_mut()?;
+                    let message = inbox.try_receive(Access::Later).ok()?;
                     let Some((found, has_parcel, _)) = Stamp::split(message.header()) else {
                         continue;
                     };
@@ -179,11 +206,16 @@ impl ParcelReader {
 
     /// Another space writes now, or will: it has to know of us.
     fn change_desks(&mut self, deadline: Deadline) -> Result<(), ReadError> {
+        let Some(inbox) = &self.inbox else {
+            // The next call says why.
+            self.orphaned = false;
+            return Ok(());
+        };
         loop {
-            let member = &self.inbox.at().member;
+            let member = &inbox.at().member;
             match crate::port::connect_port(member, &self.desk, deadline) {
                 Ok(desk) => {
-                    if introduce(&self.inbox, &self.reader, &desk, deadline).is_ok() {
+                    if introduce(inbox, &self.reader, &desk, deadline).is_ok() {
                         self.orphaned = false;
                         return Ok(());
                     }
@@ -206,8 +238,9 @@ fn introduce(
     desk: &SendRight,
     deadline: Deadline,
 ) -> Result<(), Unsent> {
-    let waits_at = reader.waited_for_at();
-    let mut message = Message::new(waits_at.as_slice()).unwrap_or_default();
+    let place = reader.entry();
+    let place = place.map(|(entry, is_waited_for)| [entry, u8::from(is_waited_for)]);
+    let mut message = Message::new(place.as_slice().as_flattened()).unwrap_or_default();
     // A message holds a right at least.
     drop(message.attach(inbox.make_send()));
     desk.send_from(&mut message, deadline)

@@ -56,8 +56,17 @@ pub struct ParcelWriter {
 /// A reader that the writer knows.
 struct Known {
     inbox: SendRight,
-    /// Its entry in the channel, if the writer waits for it.
-    waits_at: Option<u8>,
+    /// Its entry in the channel, if it has one.
+    entry: Option<u8>,
+    /// The writer waits for it.
+    is_waited_for: bool,
+}
+
+impl Known {
+    /// Whether it may still take parcels: it has not gone, and was not dropped.
+    fn takes(&self, is_read_by: impl Fn(u8) -> bool) -> bool {
+        self.inbox.is_live() && self.entry.is_none_or(is_read_by)
+    }
 }
 
 impl Channel {
@@ -114,6 +123,13 @@ impl ParcelWriter {
             Ok(claim) => claim,
             Err(error) => return Err(ParcelError::new(error, parcel)),
         };
+        // To make room is to drop those who lag and have chosen so.
+        self.readers.retain(|r| r.takes(|e| claim.is_read_by(e)));
+        if matches!(parcel, Some(Parcel::Moved(_))) && self.readers.is_empty() {
+            drop(claim);
+            let readers = 0;
+            return Err(ParcelError::new(NoParcel::NotOneReader { readers }, parcel));
+        }
         self.stamp.number += 1;
         let stamp = self.stamp.pack(parcel.is_some());
         claim.fill(0, &stamp);
@@ -146,7 +162,10 @@ impl ParcelWriter {
     fn meet(&mut self, parcel: &Parcel, deadline: Deadline) -> Result<(), NoParcel> {
         loop {
             self.enrol();
-            let known = |entry| self.readers.iter().any(|r| r.waits_at == Some(entry));
+            let known = |entry| {
+                let mut readers = self.readers.iter();
+                readers.any(|r| r.is_waited_for && r.entry == Some(entry))
+            };
             let readers = self.writer.waited_for().filter(|e| !known(*e)).count();
             if readers == 0 {
                 break;
@@ -183,23 +202,29 @@ impl ParcelWriter {
             // P5.
             self.writer.ring_readers();
         }
-        self.readers.retain(|reader| reader.inbox.is_live());
+        let writer = &self.writer;
+        self.readers.retain(|r| r.takes(|e| writer.is_read_by(e)));
     }
 
     fn admit(&mut self, mut message: Message) {
-        let waits_at = message.header().first().copied();
+        let place = message.header().first_chunk::<2>().copied();
         for right in message.take_rights() {
             if let Right::Send(inbox) = right {
                 let welcome = Message::new(&self.stamp.pack(false)).unwrap_or_default();
                 // Empty, or nobody's that we know.
                 if inbox.send(welcome, WhenFull::Fail).is_ok() {
-                    self.readers.push(Known { inbox, waits_at });
+                    self.readers.push(Known {
+                        inbox,
+                        entry: place.map(|[entry, _]| entry),
+                        is_waited_for: place.is_some_and(|[_, waits]| waits != 0),
+                    });
                 }
             }
         }
     }
 }
 
+/// Who may miss some, and is full, misses this one: it is freed.
 fn move_to(
     readers: &[Known],
     stamp: &[u8],
@@ -210,9 +235,13 @@ fn move_to(
     // A message holds an extent at least.
     drop(message.push(extent));
     let sent = match readers.first() {
-        Some(reader) => reader
-            .inbox
-            .send_from(&mut message, when_full(reader, deadline)),
+        Some(reader) => {
+            let when_full = when_full(reader, deadline);
+            match reader.inbox.send_from(&mut message, when_full) {
+                Err(Unsent::Full { .. }) if !reader.is_waited_for => Ok(()),
+                sent => sent,
+            }
+        }
         None => Err(Unsent::DeadName),
     };
     sent.map_err(|error| ParcelError::new(error, message.remove(0).map(Parcel::Moved)))
@@ -234,7 +263,7 @@ fn share_with(
             .send_from(&mut message, when_full(reader, deadline))
         {
             Ok(()) | Err(Unsent::DeadName) => {}
-            Err(error) if reader.waits_at.is_some() => {
+            Err(error) if reader.is_waited_for => {
                 return Err(ParcelError::new(error, Some(Parcel::Shared(shared))));
             }
             Err(_) => {}
@@ -244,7 +273,7 @@ fn share_with(
 }
 
 fn when_full(reader: &Known, deadline: Deadline) -> WhenFull {
-    if reader.waits_at.is_some() {
+    if reader.is_waited_for {
         WhenFull::Wait(deadline)
     } else {
         WhenFull::Fail

@@ -32,8 +32,9 @@ pub struct Reader {
     draft: Draft,
     /// Writers that had left when we last looked.
     left: u32,
-    /// It is told of a writer that left also when the next one is there already.
-    every_change: bool,
+    /// It takes parcels: it is told of a writer that left also when the next one is there
+    /// already, and has its entry until it leaves.
+    for_parcels: bool,
     /// Where one of many writers is in the way, and how often we looked.
     stuck: (u64, u32),
     /// Nothing will come any more.
@@ -110,7 +111,7 @@ impl Reader {
             ring,
             reading,
             left,
-            every_change: false,
+            for_parcels: false,
             stuck: (0, 0),
             over: None,
             patience: Patience::default(),
@@ -232,14 +233,15 @@ impl Reader {
         Interrupter::new(self.interrupted.get_or_insert_default(), &self.ring)
     }
 
-    /// Its entry, if the writer waits for it.
-    pub(super) fn waited_for_at(&self) -> Option<u8> {
-        self.ring.channel().waited_for_at(&self.reading)
+    /// Its entry, if it has one, and whether the writer waits for it.
+    pub(super) fn entry(&self) -> Option<(u8, bool)> {
+        self.ring.channel().entry(&self.reading)
     }
 
-    /// Tells of every writer that leaves, also if another one came at once.
-    pub(super) fn tell_every_change(&mut self) {
-        self.every_change = true;
+    /// Tells of every writer that leaves, also if another one came at once; and leaves its
+    /// entry only when told to.
+    pub(super) fn serve_parcels(&mut self) {
+        self.for_parcels = true;
     }
 
     /// Reads no more; the channel again.
@@ -272,7 +274,7 @@ impl Reader {
     }
 
     /// Gives its entry back: nobody waits for it any more.
-    fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         let channel = self.ring.channel();
         let none = channel.start_reading(Since::Now);
         let reading = std::mem::replace(&mut self.reading, none);

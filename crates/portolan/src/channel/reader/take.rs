@@ -202,14 +202,16 @@ impl Reader {
                     to: range.end,
                 })
             }
-            Look::Garbled(why) => {
-                self.leave();
-                *self.over.insert(ReadError::Garbled(why))
-            }
-            _ => {
-                self.leave();
-                *self.over.insert(ReadError::Dropped)
-            }
+            Look::Garbled(why) => self.end(ReadError::Garbled(why)),
+            _ => self.end(ReadError::Dropped),
         }
+    }
+
+    /// Nothing can be read any more.
+    fn end(&mut self, why: ReadError) -> ReadError {
+        if !self.for_parcels {
+            self.leave();
+        }
+        *self.over.insert(why)
     }
 }

@@ -116,7 +116,7 @@ impl Reader {
 
     pub(super) fn has_lost_writer(&self) -> bool {
         let writer = self.ring.channel().writer();
-        writer.left != self.left && (writer.space == 0 || self.every_change)
+        writer.left != self.left && (writer.space == 0 || self.for_parcels)
     }
 
     /// From now on it is raised in a wait set, whose place `link` names, or for nobody (0).
