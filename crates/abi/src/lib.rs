@@ -20,6 +20,7 @@
 //! | [`hello`] | what a newcomer and the host say to one another |
 //! | [`control`] | what a member and its host say to one another |
 //! | [`visit`] | what a visitor from outside and the host say to one another |
+//! | [`vmmc`] | what importers and exporters say to one another, and the pages they share |
 //!
 //! ```
 //! use portolan_abi::slot::{SlotState, Phase};
@@ -43,6 +44,7 @@ pub mod sum;
 pub mod thread;
 pub mod trace;
 pub mod visit;
+pub mod vmmc;
 
 /// The format of a region. A member that speaks another one is refused at the door.
 pub const FORMAT_VERSION: u32 = 3;

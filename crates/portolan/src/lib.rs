@@ -37,6 +37,7 @@
 //! | have descriptors, timers and Unix signals signal one | [`Domain::bind_address`] |
 //! | stream messages to any number of readers | [`Domain::make_channel`], [`channel`] |
 //! | publish and subscribe, values and slices of any length | [`Domain::publisher`], [`Domain::subscriber`] |
+//! | write and read another process's memory, across users | [`vmmc`], [`Domain::export`], [`Domain::import`] |
 //! | call methods of a trait in another process | [`rpc`], [`macro@service`] |
 //! | wait for many ports and channels, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
@@ -78,6 +79,7 @@ mod tally;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod trace;
+pub mod vmmc;
 mod wait;
 mod wait_set;
 

@@ -5,6 +5,7 @@ use crate::extent::Cache;
 use crate::guard::Guard;
 use crate::region::Region;
 use crate::signal::{Sources, Threads};
+use crate::vmmc::Reception;
 use crate::{Disowned, Protection};
 use portolan_shm::owner::OwnerRow;
 use portolan_shm::region::Tables;
@@ -29,6 +30,8 @@ pub(crate) struct Member {
     pub(crate) cache: Mutex<Cache>,
     /// What signals addresses of ours.
     pub(crate) sources: Mutex<Weak<Sources>>,
+    /// Where our exports are shown.
+    pub(crate) reception: Mutex<Weak<Reception>>,
     /// Threads that were interrupted by our signals.
     pub(crate) threads: Threads,
     /// The thread that watches the host, or hosts; its drop leaves the domain.

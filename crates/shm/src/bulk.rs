@@ -5,6 +5,7 @@
 //! data race; word by word with relaxed atomics is sound and slow; so where the processor
 //! has better it is used, by instructions that the compiler cannot look into.
 
+pub mod exact;
 pub mod summed;
 
 use crate::atomic::{AtomicU64, Ordering};

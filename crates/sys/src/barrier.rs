@@ -59,6 +59,15 @@ pub fn allowed() -> bool {
     }
 }
 
+/// As [`allowed`], and waits for it: milliseconds at most, once. `false` if the kernel, or a
+/// filter of system calls, does not let us.
+pub fn allow_now() -> bool {
+    if !allowed() && STATE.load(Ordering::Acquire) != REFUSED {
+        allow();
+    }
+    allowed()
+}
+
 fn allow() {
     let done = membarrier(MembarrierCommand::RegisterGlobalExpedited);
     let state = if done.is_ok() { ALLOWED } else { REFUSED };

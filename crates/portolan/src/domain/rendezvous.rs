@@ -129,6 +129,7 @@ fn member(
         protection,
         cache: Mutex::default(),
         sources: Mutex::default(),
+        reception: Mutex::default(),
         threads: Threads::default(),
         link,
     })

@@ -191,6 +191,17 @@ impl Mapping {
         Self::new(mapped.cast(), len, None)
     }
 
+    /// Leaves the mapping out of forked children, where nothing is at its addresses then.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`].
+    pub fn not_in_children(mut self) -> Result<Self, MapError> {
+        self.only_in = Some(fork::generation());
+        self.advise(Advice::LinuxDontFork)?;
+        Ok(self)
+    }
+
     /// The first byte. Other processes may change what it points to at any time.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()

@@ -25,10 +25,11 @@ pub use file::{
 pub use mapping::{MapError, Mapping};
 pub use privatise::{PrivatiseError, privatise};
 pub use range::{
-    Access, Lock, advise_huge, collapse, lock, populate_read, populate_write, protect, zap,
+    Access, Lock, advise_huge, collapse, keep_from_children, lock, populate_read, populate_write,
+    protect, zap,
 };
-pub use sealed::{SealError, create_unsealed, seal, verify_sealed};
-pub use share::{ShareError, share_in_place};
+pub use sealed::{SealError, create_unsealed, seal, seal_size, seal_to_readers, verify_sealed};
+pub use share::{ShareError, share_in_place, share_into};
 
 /// Bytes in a page.
 pub const PAGE: usize = 4096;

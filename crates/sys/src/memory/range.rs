@@ -151,11 +151,22 @@ pub fn lock(start: usize, len: usize, when: Lock) -> io::Result<()> {
     Ok(locked?)
 }
 
+/// Leaves the range out of forked children: there is nothing there in them, and a touch
+/// ends in a signal. What replaces the mapping, as [`privatise`](super::privatise) does, is
+/// inherited again.
+///
+/// # Errors
+///
+/// `ENOMEM` if a part is not mapped, `EINVAL` if not whole pages.
+pub fn keep_from_children(start: usize, len: usize) -> io::Result<()> {
+    harmless(start, len, Advice::LinuxDontFork)
+}
+
 /// Gives advice that changes neither what the memory holds nor who may access it.
 fn harmless(start: usize, len: usize, advice: Advice) -> io::Result<()> {
     retry_on_intr(|| {
         // SAFETY:
-        // - The three kinds of advice that reach here keep content and access.
+        // - The kinds of advice that reach here keep content and access, in this process.
         unsafe { madvise(at(start), len, advice) }
     })?;
     Ok(())

@@ -70,7 +70,11 @@ pub fn create_unsealed(name: &str, len: u64) -> io::Result<OwnedFd> {
 ///
 /// [`SealError`].
 pub fn seal(fd: impl AsFd) -> Result<(), SealError> {
-    match fcntl_add_seals(&fd, FINAL) {
+    add(fd, FINAL)
+}
+
+fn add(fd: impl AsFd, seals: SealFlags) -> Result<(), SealError> {
+    match fcntl_add_seals(&fd, seals) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(SealError::Busy),
         // A descriptor that may only read answers the same, of whatever file.
@@ -84,6 +88,44 @@ pub fn seal(fd: impl AsFd) -> Result<(), SealError> {
         Err(Errno::INVAL) => Err(SealError::NotMemfd),
         Err(other) => Err(SealError::Io(other.into())),
     }
+}
+
+/// Makes the size of a memfd from [`create_unsealed`] final for good: as if it came from
+/// [`create`](super::create).
+///
+/// # Errors
+///
+/// [`SealError`], never `Busy`.
+pub fn seal_size(fd: impl AsFd) -> Result<(), SealError> {
+    add(fd, SEALS)
+}
+
+/// Makes a memfd's size final, and lets nobody write to it who has not mapped it to write by
+/// now: whoever gets the descriptor can only read, however it is opened again.
+///
+/// What is mapped to write already stays so. So its maker maps it first, then calls this,
+/// then hands the descriptor out.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::memory::{self, Mapping};
+/// let fd = memory::create_unsealed("example", 4096)?;
+/// let ours = Mapping::shared_anywhere(&fd, 4096)?;
+/// memory::seal_to_readers(&fd)?;
+/// memory::verify(&fd, 4096)?;
+/// assert!(Mapping::shared_anywhere(&fd, 4096).is_err());
+/// assert!(rustix::io::pwrite(&fd, b"x", 0).is_err());
+/// let theirs = Mapping::read_only(&fd, 4096)?;
+/// # drop((ours, theirs));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`SealError`], never `Busy`.
+pub fn seal_to_readers(fd: impl AsFd) -> Result<(), SealError> {
+    add(fd, SEALS.union(SealFlags::FUTURE_WRITE))
 }
 
 /// Why a file was not sealed. It is as it was before.

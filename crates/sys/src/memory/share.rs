@@ -73,6 +73,24 @@ use crate::userfault::{Userfault, Whose, feature, mode};
 /// - No other thread maps, unmaps or protects any of the range during the call.
 /// - The range does not hold this thread's stack or thread-local storage.
 pub unsafe fn share_in_place(name: &str, start: usize, len: usize) -> Result<OwnedFd, ShareError> {
+    let file = create(name, len as u64).map_err(ShareError::Io)?;
+    // SAFETY:
+    // - As the caller promises.
+    unsafe { share_into(&file, start, len) }?;
+    Ok(file)
+}
+
+/// As [`share_in_place`], into the first `len` bytes of a memfd of the caller's, which nobody
+/// else has yet; for one that is to be [sealed](super::seal_to_readers) afterwards.
+///
+/// # Errors
+///
+/// [`ShareError`]. The range is as it was before.
+///
+/// # Safety
+///
+/// - As of [`share_in_place`].
+pub unsafe fn share_into(file: &OwnedFd, start: usize, len: usize) -> Result<(), ShareError> {
     if len == 0
         || !start.is_multiple_of(PAGE)
         || !len.is_multiple_of(PAGE)
@@ -81,19 +99,18 @@ pub unsafe fn share_in_place(name: &str, start: usize, len: usize) -> Result<Own
         return Err(ShareError::Misaligned { start, len });
     }
     private(start, len)?;
-    let file = create(name, len as u64).map_err(ShareError::Io)?;
     let watch = open()?;
     let stopped = Stopped::new(&watch, start, len)?;
-    copy(&file, start, len)?;
+    copy(file, start, len)?;
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY:
     // - The file holds what the range holds: nobody has stored to it since it was copied.
     // - No other thread changes the mapping meanwhile, as the caller promises.
-    let mapped = unsafe { mmap(at(start), len, access, flags, &file, 0) };
+    let mapped = unsafe { mmap(at(start), len, access, flags, file, 0) };
     drop(stopped);
     mapped.map_err(|errno| ShareError::Io(errno.into()))?;
-    Ok(file)
+    Ok(())
 }
 
 /// Checks that the whole range is private memory, to be read and written.

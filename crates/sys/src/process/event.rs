@@ -1,7 +1,7 @@
 //! Waiting on descriptors, and a descriptor to wait on.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
@@ -111,6 +111,28 @@ impl EventFd {
     /// `EBADF` if the descriptor is not an eventfd.
     pub fn drain(&self) -> io::Result<u64> {
         take_count(&self.fd)
+    }
+}
+
+/// The sender's: a descriptor is open on something else than it said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
+#[error("a descriptor that was sent is {found:?}, not what it was said to be; refuse the sender")]
+pub struct WrongKind {
+    /// What it is open on; empty if that cannot be told.
+    pub found: String,
+}
+
+/// Checks what a descriptor is open on by its name, which asks no file system anything: one
+/// of the sender's own could take for ever to answer. No path can be named like this.
+pub(super) fn check_kind(fd: impl AsFd, wanted: &[&str]) -> Result<(), WrongKind> {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let found = std::fs::read_link(path).unwrap_or_default();
+    let found = found.to_string_lossy();
+    if wanted.iter().any(|wanted| *wanted == found) {
+        Ok(())
+    } else {
+        let found = found.into_owned();
+        Err(WrongKind { found })
     }
 }
 

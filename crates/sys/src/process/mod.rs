@@ -10,7 +10,7 @@ mod thread;
 mod transfer;
 mod vm;
 
-pub use event::{EventFd, Ready, poll};
+pub use event::{EventFd, Ready, WrongKind, poll};
 pub(crate) use event::{take_count, wait};
 pub use maps::{Area, Maps, MapsError};
 pub use memory::{ForeignError, Need, ProcessMemory};

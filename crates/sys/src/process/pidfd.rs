@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::event::has_ended;
+use super::WrongKind;
+use super::event::{check_kind, has_ended};
 use crate::socket;
 
 /// Linux 6.5: the pidfd of a socket's peer.
@@ -43,6 +44,16 @@ impl PidFd {
         Ok(Self {
             fd: pidfd_open(pid, PidfdFlags::empty())?,
         })
+    }
+
+    /// Takes a pidfd that another process sent, if it is one. Whose it is, the sender says.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongKind`]: some other file, which is closed.
+    pub fn from_descriptor(fd: OwnedFd) -> Result<Self, WrongKind> {
+        check_kind(&fd, &["anon_inode:[pidfd]", "pidfd"])?;
+        Ok(Self { fd })
     }
 
     /// Refers to the process that connected, or that listened, at the other end.

@@ -1,0 +1,387 @@
+//! What an importer and an exporter say to one another, and the two pages they share.
+//!
+//! ```text
+//! importer -> exporter   Ask                     "show it to me"
+//! exporter -> importer   Granted + 4 descriptors, or Denied
+//! importer -> exporter   one byte [`RING`]       "look at what I posted"
+//! ```
+//!
+//! The descriptors: the export's memory, its board, the pair's post page, and the exporter's
+//! pidfd. Each side takes what it reads for a stranger's: everything has one size, is decoded
+//! whole or not at all, and is copied before it is looked at.
+//!
+//! The **board** is written by the exporter alone (the kernel sees to it) and read by all
+//! importers of an export. The **post page** belongs to one importer and the exporter, and
+//! both can write all of it: what stands there is what the other one says, and no more.
+
+use crate::hello::{word32, word64};
+use crate::limits::PAGE;
+
+/// First bytes of an [`Ask`].
+pub const ASK_MAGIC: u32 = 0x4149_5450;
+/// First bytes of the answer.
+pub const ANSWER_MAGIC: u32 = 0x4145_5450;
+/// "Look at what I posted."
+pub const RING: u8 = b'R';
+/// Descriptors that come with [`Granted`].
+pub const DESCRIPTORS: usize = 4;
+/// Byte ranges that an export may be restricted to.
+pub const MAX_RANGES: usize = 8;
+
+/// What importers may do with an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reach {
+    /// Read it.
+    Read = 1,
+    /// Write it.
+    Write = 2,
+    /// Both.
+    ReadWrite = 3,
+}
+
+impl Reach {
+    /// Whether it may be read.
+    pub const fn reads(self) -> bool {
+        self as u32 & 1 != 0
+    }
+
+    /// Whether it may be written.
+    pub const fn writes(self) -> bool {
+        self as u32 & 2 != 0
+    }
+
+    fn from_code(code: u32) -> Option<Self> {
+        [Self::Read, Self::Write, Self::ReadWrite]
+            .into_iter()
+            .find(|reach| *reach as u32 == code)
+    }
+}
+
+/// "Show it to me."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The format that the importer speaks.
+    pub version: u32,
+    /// Whether the importer's threads make barriers when the exporter asks for them.
+    pub barriers: bool,
+}
+
+impl Ask {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 16;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&ASK_MAGIC.to_le_bytes());
+        out[4..8].copy_from_slice(&self.version.to_le_bytes());
+        out[8] = self.barriers.into();
+        out
+    }
+
+    /// Reads a record.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != ASK_MAGIC {
+            return None;
+        }
+        let barriers = match bytes.get(8)? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        Some(Self {
+            version: word32(bytes, 4)?,
+            barriers,
+        })
+    }
+}
+
+/// "Here it is."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The format that the exporter speaks.
+    pub version: u32,
+    /// What the importer may do.
+    pub reach: Reach,
+    /// Whether the importer has to make barriers of its own, since the exporter cannot have
+    /// them made.
+    pub fences: bool,
+    /// Bytes of the export: whole pages.
+    pub len: u64,
+    /// First byte and length of each range that the importer is to stay within; none are
+    /// as good as one of everything.
+    pub ranges: Ranges,
+}
+
+/// Byte ranges within an export, each inside of it and not empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ranges {
+    all: [(u64, u64); MAX_RANGES],
+    count: usize,
+}
+
+impl Ranges {
+    /// These ranges (first byte, bytes), of an export of `len` bytes; `None` if they are too
+    /// many, or one is empty or not inside.
+    pub fn new(ranges: &[(u64, u64)], len: u64) -> Option<Self> {
+        let inside = |&(start, bytes): &(u64, u64)| {
+            bytes > 0 && start.checked_add(bytes).is_some_and(|end| end <= len)
+        };
+        let mut all = [(0, 0); MAX_RANGES];
+        all.get_mut(..ranges.len())?.copy_from_slice(ranges);
+        ranges.iter().all(inside).then_some(Self {
+            all,
+            count: ranges.len(),
+        })
+    }
+
+    /// The ranges; none means everything.
+    #[inline]
+    pub fn as_slice(&self) -> &[(u64, u64)] {
+        self.all.get(..self.count).unwrap_or_default()
+    }
+}
+
+/// Why an export was not shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Denied {
+    /// Another format version.
+    Version = 1,
+    /// What came was no request.
+    Garbled = 2,
+    /// It has too many importers.
+    Full = 3,
+    /// It is not exported any more.
+    Over = 4,
+    /// The exporter has no descriptors or no memory left.
+    Resources = 5,
+}
+
+/// What an exporter answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Here it is.
+    Granted(Granted),
+    /// No, and which format the exporter speaks.
+    Denied(Denied, u32),
+}
+
+impl Answer {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 32 + MAX_RANGES * 16;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &ANSWER_MAGIC.to_le_bytes());
+        match self {
+            Self::Granted(granted) => {
+                put(4, &granted.version.to_le_bytes());
+                put(12, &(granted.reach as u32).to_le_bytes());
+                put(16, &[granted.fences.into()]);
+                put(
+                    20,
+                    &u32::try_from(granted.ranges.count)
+                        .unwrap_or(0)
+                        .to_le_bytes(),
+                );
+                put(24, &granted.len.to_le_bytes());
+                for (i, (start, bytes)) in granted.ranges.as_slice().iter().enumerate() {
+                    put(32 + i * 16, &start.to_le_bytes());
+                    put(40 + i * 16, &bytes.to_le_bytes());
+                }
+            }
+            Self::Denied(why, version) => {
+                put(4, &version.to_le_bytes());
+                put(8, &(*why as u32).to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// Reads a record.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != ANSWER_MAGIC {
+            return None;
+        }
+        let version = word32(bytes, 4)?;
+        let denied = match word32(bytes, 8)? {
+            0 => return Self::granted(bytes, version).map(Self::Granted),
+            1 => Denied::Version,
+            3 => Denied::Full,
+            4 => Denied::Over,
+            5 => Denied::Resources,
+            _ => Denied::Garbled,
+        };
+        Some(Self::Denied(denied, version))
+    }
+
+    fn granted(bytes: &[u8], version: u32) -> Option<Granted> {
+        let len = word64(bytes, 24).filter(|len| *len > 0 && len.is_multiple_of(PAGE as u64))?;
+        let count = usize::try_from(word32(bytes, 20)?).ok()?;
+        let mut ranges = [(0, 0); MAX_RANGES];
+        let ranges = ranges.get_mut(..count)?;
+        for (i, range) in ranges.iter_mut().enumerate() {
+            *range = (word64(bytes, 32 + i * 16)?, word64(bytes, 40 + i * 16)?);
+        }
+        let fences = match bytes.get(16)? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        Some(Granted {
+            version,
+            reach: Reach::from_code(word32(bytes, 12)?)?,
+            fences,
+            len,
+            ranges: Ranges::new(ranges, len)?,
+        })
+    }
+}
+
+/// The board: words that the exporter writes and importers read.
+pub mod board {
+    use super::PAGE;
+
+    /// Bytes of a board.
+    pub const BYTES: usize = PAGE;
+    /// Word: how far the export is. Alone in its line, which is written twice in all, so a
+    /// writer that looks at it has it in its cache.
+    pub const STATE: usize = 0;
+    /// Word: not zero while the exporter sleeps and is to be rung for.
+    pub const SLEEPS: usize = 8;
+    /// Word: not zero while the exporter wants to be notified at all.
+    pub const LISTENS: usize = 9;
+
+    /// [`STATE`]: what is written reaches the exporter.
+    pub const OPEN: u64 = 1;
+    /// [`STATE`]: the exporter takes its memory back. What is written may not reach it.
+    pub const CLOSING: u64 = 2;
+    /// [`STATE`]: nothing that is written reaches it.
+    pub const CLOSED: u64 = 3;
+}
+
+/// The post page: what one importer tells the exporter it has written.
+pub mod post {
+    use super::PAGE;
+
+    /// Bytes of a post page.
+    pub const BYTES: usize = PAGE;
+    /// Word, the importer's: notes posted so far.
+    pub const POSTED: usize = 0;
+    /// Word, the importer's: notes that found no room.
+    pub const LOST: usize = 1;
+    /// Word, the exporter's: notes taken so far.
+    pub const TAKEN: usize = 8;
+    /// First word of the notes, a ring; the `n`th note is in place `n % NOTES`.
+    pub const FIRST: usize = 16;
+    /// Words of a note: offset and length.
+    pub const NOTE: usize = 2;
+    /// Notes that the ring holds.
+    pub const NOTES: usize = 128;
+}
+
+/// Words in a line that travels as a whole.
+const LINE: usize = 8;
+
+const _: () = {
+    // Who writes what lies in lines of its own.
+    assert!(board::STATE / LINE != board::SLEEPS / LINE);
+    assert!(board::LISTENS < board::BYTES / 8);
+    assert!(post::POSTED / LINE == post::LOST / LINE);
+    assert!(post::POSTED / LINE != post::TAKEN / LINE);
+    assert!(post::FIRST.is_multiple_of(LINE) && post::FIRST / LINE > post::TAKEN / LINE);
+    assert!((post::FIRST + post::NOTE * post::NOTES) * 8 <= post::BYTES);
+    // A count that wraps goes on at the same place.
+    assert!(post::NOTES.is_power_of_two());
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted() -> Granted {
+        Granted {
+            version: 7,
+            reach: Reach::Write,
+            fences: true,
+            len: 8192,
+            ranges: Ranges::new(&[(0, 1), (100, 8092)], 8192).unwrap(),
+        }
+    }
+
+    #[test]
+    fn records_survive_the_wire() {
+        for barriers in [false, true] {
+            let ask = Ask {
+                version: 3,
+                barriers,
+            };
+            assert_eq!(Ask::decode(&ask.encode()), Some(ask));
+        }
+        let none = Granted {
+            ranges: Ranges::default(),
+            reach: Reach::ReadWrite,
+            ..granted()
+        };
+        for answer in [
+            Answer::Granted(granted()),
+            Answer::Granted(none),
+            Answer::Denied(Denied::Version, 9),
+            Answer::Denied(Denied::Garbled, 9),
+            Answer::Denied(Denied::Full, 9),
+            Answer::Denied(Denied::Over, 9),
+            Answer::Denied(Denied::Resources, 9),
+        ] {
+            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let good = Answer::Granted(granted()).encode();
+        // Magic, reach, flag, count of ranges, length, a range that is empty or too long.
+        for (at, byte) in [
+            (0, 0),
+            (12, 4),
+            (12, 0),
+            (16, 2),
+            (20, 9),
+            (24, 1),
+            (40, 0),
+            (63, 1),
+        ] {
+            let mut bad = good;
+            bad[at] = byte;
+            assert_eq!(Answer::decode(&bad), None, "byte {at}");
+        }
+        let mut empty = good;
+        empty[24..32].fill(0);
+        assert_eq!(Answer::decode(&empty), None);
+        assert_eq!(Answer::decode(&good[1..]), None);
+        let ask = Ask {
+            version: 1,
+            barriers: true,
+        };
+        let mut bad = ask.encode();
+        bad[8] = 2;
+        assert_eq!(Ask::decode(&bad), None);
+        assert_eq!(Ask::decode(&ask.encode()[..15]), None);
+    }
+
+    #[test]
+    fn ranges_lie_inside() {
+        assert_eq!(Ranges::new(&[], 1), Some(Ranges::default()));
+        assert_eq!(
+            Ranges::new(&[(0, 1); MAX_RANGES], 1).map(|r| r.count),
+            Some(MAX_RANGES)
+        );
+        assert_eq!(Ranges::new(&[(0, 1); MAX_RANGES + 1], 1), None);
+        for bad in [(0, 0), (0, 2), (1, 1), (u64::MAX, 2), (u64::MAX, u64::MAX)] {
+            assert_eq!(Ranges::new(&[bad], 1), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Finding an exporter, and asking it.
+//!
+//! ```text
+//! visit --introduced--> asked --granted--> import
+//!   ^                     |
+//!   +----- away <---------+  the exporter went away, or ended the export
+//! ```
+//!
+//! So an import that waits outlives the host, and the exporter; one whose process dies is gone.
+
+use super::import::Miss;
+use super::{Export, ExportError, ExportMemory, ExportOptions, Import, ImportError, ImportOptions};
+use crate::domain::{Builder, Descriptor, Introduction, OfferKind, PendingVisit};
+use crate::member::Member;
+use crate::{Deadline, Domain, VisitError};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS};
+use portolan_sys::barrier;
+use portolan_sys::process::poll;
+use portolan_sys::socket::{self, SocketError};
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long an exporter is given for its answer before it is looked for anew.
+const ANSWER: Duration = Duration::from_secs(5);
+/// The first and the longest pause before looking for an exporter anew.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+
+impl Domain {
+    /// Exports memory under a name, to whom the options permit; until `deadline` the domain's
+    /// host may take to learn of it. See [`vmmc`](crate::vmmc).
+    ///
+    /// # Errors
+    ///
+    /// [`ExportError`]. The memory is as it was before.
+    pub fn export(
+        &self,
+        memory: &ExportMemory,
+        name: &str,
+        options: &ExportOptions,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Export, ExportError> {
+        Export::new(self.member(), memory, name, options, deadline.into())
+    }
+
+    /// Imports what a member of this domain exports, and waits for it until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError`].
+    pub fn import(&self, name: &str, deadline: impl Into<Deadline>) -> Result<Import, ImportError> {
+        self.import_with(name, &ImportOptions::default(), deadline)
+    }
+
+    /// As [`import`](Self::import), with a token, or a limit.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError`].
+    pub fn import_with(
+        &self,
+        name: &str,
+        options: &ImportOptions,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Import, ImportError> {
+        self.begin_import(name, options)?.wait(deadline)
+    }
+
+    /// Begins to import, and does not wait: see [`PendingImport`].
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError`]: what is the caller's mistake.
+    pub fn begin_import(
+        &self,
+        name: &str,
+        options: &ImportOptions,
+    ) -> Result<PendingImport, ImportError> {
+        let from = Whence::Within(Arc::clone(self.member()));
+        PendingImport::new(from, name, options)
+    }
+}
+
+impl Builder {
+    /// Imports what a member of the domain exports, without joining it, and waits for it until
+    /// `deadline`. Of all settings only those count that say which domain it is.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError`].
+    pub fn import(&self, name: &str, deadline: impl Into<Deadline>) -> Result<Import, ImportError> {
+        self.import_with(name, &ImportOptions::default(), deadline)
+    }
+
+    /// As [`import`](Self::import), with a token, or a limit.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError`].
+    pub fn import_with(
+        &self,
+        name: &str,
+        options: &ImportOptions,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Import, ImportError> {
+        self.begin_import(name, options)?.wait(deadline)
+    }
+
+    /// Begins to import, and does not wait: see [`PendingImport`].
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError`]: what is the caller's mistake.
+    pub fn begin_import(
+        &self,
+        name: &str,
+        options: &ImportOptions,
+    ) -> Result<PendingImport, ImportError> {
+        let from = Whence::Outside(Box::new(self.clone()));
+        PendingImport::new(from, name, options)
+    }
+}
+
+/// An import that waits for its export. It goes on whenever it is asked
+/// ([`poll`](Self::poll)) or waited for ([`wait`](Self::wait)), by no thread of its own;
+/// dropped, it is given up.
+///
+/// # Examples
+///
+/// ```
+/// use portolan::vmmc::{ExportMemory, ExportOptions, ImportOptions, Reach};
+/// use portolan::{Deadline, Domain};
+/// use std::time::Duration;
+///
+/// let domain = Domain::private()?;
+/// let mut pending = domain.begin_import("later", &ImportOptions::default())?;
+/// assert!(pending.poll()?.is_none());
+///
+/// let memory = ExportMemory::new(4096)?;
+/// let options = ExportOptions::new(Reach::ReadWrite);
+/// let export = domain.export(&memory, "later", &options, Deadline::NEVER)?;
+/// let import = pending.wait(Duration::from_secs(60))?;
+/// assert_eq!(import.len(), 4096);
+/// # drop(export);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "an import that is dropped is given up"]
+pub struct PendingImport {
+    from: Whence,
+    name: String,
+    options: ImportOptions,
+    stage: Stage,
+    pause: Duration,
+}
+
+/// Where it looks for the exporter.
+enum Whence {
+    Within(Arc<Member>),
+    Outside(Box<Builder>),
+}
+
+enum Stage {
+    /// Not before this instant.
+    Away(Instant),
+    Visit(PendingVisit),
+    /// The exporter has until the instant to answer.
+    Asked(Descriptor, Instant),
+}
+
+impl Whence {
+    fn visit(&self, name: &str, options: &ImportOptions) -> Result<PendingVisit, VisitError> {
+        let (kind, token) = (OfferKind::Export, options.token.as_ref());
+        match self {
+            Self::Within(member) => PendingVisit::from_inside(member, kind, name, token),
+            Self::Outside(domain) => PendingVisit::from_outside(domain, kind, name, token),
+        }
+    }
+}
+
+impl PendingImport {
+    fn new(from: Whence, name: &str, options: &ImportOptions) -> Result<Self, ImportError> {
+        super::present().map_err(ImportError::Forked)?;
+        let stage = Stage::Visit(from.visit(name, options)?);
+        Ok(Self {
+            from,
+            name: name.to_owned(),
+            options: options.clone(),
+            stage,
+            pause: PAUSES.0,
+        })
+    }
+
+    /// Goes on, without waiting; nothing, if the export is not there yet. Not to be called again
+    /// once it has given the import.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError`]: asking again is of no use.
+    pub fn poll(&mut self) -> Result<Option<Import>, ImportError> {
+        loop {
+            match &mut self.stage {
+                Stage::Away(until) if Instant::now() < *until => return Ok(None),
+                Stage::Away(_) => {
+                    self.stage = Stage::Visit(self.from.visit(&self.name, &self.options)?);
+                }
+                Stage::Visit(visit) => match visit.poll()? {
+                    None => return Ok(None),
+                    Some(introduction) => self.ask(introduction)?,
+                },
+                Stage::Asked(..) => {
+                    if let Some(import) = self.hear()? {
+                        return Ok(Some(import));
+                    }
+                    if matches!(self.stage, Stage::Asked(..)) {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until the export is there and imported, or `deadline`. [`Deadline::NOW`] waits for
+    /// answers, and for no export. After the error of a deadline it may be called again.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError`].
+    pub fn wait(&mut self, deadline: impl Into<Deadline>) -> Result<Import, ImportError> {
+        let deadline = deadline.into();
+        let end = if deadline.is_now() {
+            Deadline::after(ANSWER)
+        } else {
+            deadline
+        };
+        let left = |until: Instant| end.instant().map_or(until, |end| end.min(until));
+        loop {
+            if let Some(import) = self.poll()? {
+                return Ok(import);
+            }
+            match &mut self.stage {
+                Stage::Visit(visit) => {
+                    let introduction = visit.wait(deadline)?;
+                    self.ask(introduction)?;
+                    continue;
+                }
+                Stage::Away(until) => {
+                    let until = left(*until);
+                    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+                }
+                Stage::Asked(connection, until) => {
+                    // An error (no memory) is met again at the next turn.
+                    let _ = poll(&[connection.as_fd()], Some(left(*until)));
+                }
+            }
+            // What came at the last moment still counts.
+            if end.has_passed() {
+                let name = self.name.clone();
+                let last = self.poll()?;
+                return last.ok_or(ImportError::TimedOut { name });
+            }
+        }
+    }
+
+    fn ask(&mut self, introduction: Introduction) -> Result<(), ImportError> {
+        let Introduction { connection } = introduction;
+        let ask = Ask {
+            version: FORMAT_VERSION,
+            barriers: barrier::allow_now(),
+        };
+        match socket::send_by(&connection, &ask.encode(), &[], Some(Instant::now())) {
+            Ok(()) => self.stage = Stage::Asked(connection, Instant::now() + ANSWER),
+            Err(SocketError::Closed | SocketError::TimedOut) => self.go_away(),
+            Err(error) => return Err(ImportError::Socket(error)),
+        }
+        Ok(())
+    }
+
+    /// Reads the answer, if it is there.
+    fn hear(&mut self) -> Result<Option<Import>, ImportError> {
+        let Stage::Asked(connection, until) = &self.stage else {
+            return Ok(None);
+        };
+        // One more byte than an answer has, so that a longer one is not taken for it.
+        let mut bytes = [0; Answer::BYTES + 1];
+        let received = match socket::try_receive(connection, &mut bytes, DESCRIPTORS) {
+            Ok(None) if Instant::now() < *until => return Ok(None),
+            // Stopped, perhaps; or dead, and somebody holds its connection open.
+            Ok(None) | Err(SocketError::Closed) => {
+                self.go_away();
+                return Ok(None);
+            }
+            Ok(Some(received)) if received.truncated => {
+                let what = "more than an answer";
+                return Err(ImportError::Garbled { what });
+            }
+            Ok(Some(received)) => received,
+            Err(error) => return Err(ImportError::Socket(error)),
+        };
+        let away = Stage::Away(Instant::now());
+        let Stage::Asked(connection, _) = std::mem::replace(&mut self.stage, away) else {
+            return Ok(None);
+        };
+        let bytes = bytes.get(..received.len).unwrap_or_default();
+        let (name, most) = (&self.name, self.options.most);
+        match Import::answered(connection, name, most, bytes, received.fds) {
+            Ok(import) => Ok(Some(import)),
+            Err(Miss::Again) => {
+                self.go_away();
+                Ok(None)
+            }
+            Err(Miss::Final(error)) => Err(error),
+        }
+    }
+
+    /// To look for it anew, after a pause.
+    fn go_away(&mut self) {
+        self.stage = Stage::Away(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(PAUSES.1);
+    }
+}
+
+/// What an importer makes of what came over a connection.
+#[cfg(test)]
+pub(super) fn answer_to(
+    connection: std::os::fd::OwnedFd,
+    options: &ImportOptions,
+) -> Result<Option<Import>, ImportError> {
+    let far = Instant::now() + ANSWER;
+    let mut pending = PendingImport {
+        from: Whence::Outside(Box::new(Domain::builder("nowhere"))),
+        name: "x".to_owned(),
+        options: options.clone(),
+        stage: Stage::Asked(Descriptor::new(connection), far),
+        pause: PAUSES.0,
+    };
+    pending.hear()
+}
+
+impl fmt::Debug for PendingImport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PendingImport({:?})", self.name)
+    }
+}

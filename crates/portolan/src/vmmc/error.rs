@@ -1,0 +1,251 @@
+//! Why there is no export, no import, or no update.
+
+use crate::{OfferError, VisitError};
+use portolan_abi::vmmc::MAX_RANGES;
+use portolan_sys::memory::{MapError, PAGE, PrivatiseError, SealError, ShareError, VerifyError};
+use portolan_sys::process::WrongKind;
+use portolan_sys::socket::SocketError;
+use std::io;
+
+/// Why memory was not exported. It is as it was before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The caller's: no bytes, or more than there are addresses.
+    #[error(
+        "{len} bytes cannot be exported: take at least one, and no more than there are addresses"
+    )]
+    Empty {
+        /// Bytes wanted.
+        len: usize,
+    },
+    /// The caller's: importers see whole pages, so what lies beside the range would be shown.
+    #[error(
+        "start {start:#x} and length {len:#x} are no whole pages of {PAGE} bytes: export whole pages"
+    )]
+    NotWholePages {
+        /// First address.
+        start: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The caller's: this memory is exported, under this name or another.
+    #[error("the memory is exported already: end that export first, or export other memory")]
+    AlreadyExported,
+    /// The caller's: a range is empty, not inside, or one too many.
+    #[error("ranges are {MAX_RANGES} at most, not empty, and within the {len} bytes of the export")]
+    BadRanges {
+        /// Bytes of the export.
+        len: usize,
+    },
+    /// The caller's or the system's: memory of the program's own was not shared in place.
+    #[error(transparent)]
+    Share(#[from] ShareError),
+    /// The system's: the memory could not be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The system's: the file was not sealed.
+    #[error(transparent)]
+    Seal(SealError),
+    /// The caller's or the state's: it is not offered under that name, or to those.
+    #[error(transparent)]
+    Offer(#[from] OfferError),
+    /// The caller's: see [`UpdateError::Forked`].
+    #[error(transparent)]
+    Forked(UpdateError),
+    /// The system's.
+    #[error("cannot {doing} ({}): close some descriptors, or free memory", io::Error::from_raw_os_error(*.errno))]
+    System {
+        /// What was not done.
+        doing: &'static str,
+        /// The system's error number.
+        errno: i32,
+    },
+}
+
+impl ExportError {
+    pub(super) fn system(doing: &'static str, error: &io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(0);
+        Self::System { doing, errno }
+    }
+}
+
+/// Why there is no import.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// Whoever's: the exporter was not found, or does not permit it.
+    #[error(transparent)]
+    Visit(#[from] VisitError),
+    /// The state's: the exporter was found, and did not answer in time.
+    #[error("the exporter of {name:?} did not answer in time; is it stopped?")]
+    TimedOut {
+        /// The export.
+        name: String,
+    },
+    /// The caller's: the export is larger than the import may be.
+    #[error("export {name:?} has {len} bytes, and the import may have {max}: allow more")]
+    TooLarge {
+        /// The export.
+        name: String,
+        /// Its bytes.
+        len: u64,
+        /// The most that the import may have.
+        max: u64,
+    },
+    /// The state's: as many as may have imported it. Ask again when some have ended.
+    #[error("export {name:?} has as many importers as it may have")]
+    Full {
+        /// The export.
+        name: String,
+    },
+    /// The exporter's system's: it has no descriptors or no memory left.
+    #[error("the exporter of {name:?} has no descriptors or no memory left")]
+    ExporterResources {
+        /// The export.
+        name: String,
+    },
+    /// The caller's or the exporter's: they are of different versions.
+    #[error("the exporter speaks format {theirs}, and this program {ours}: update one of them")]
+    OtherVersion {
+        /// The exporter's.
+        theirs: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// The exporter's: what it sent is no shared memory whose size is final. Do not trust it.
+    #[error(transparent)]
+    NotShared(#[from] VerifyError),
+    /// The exporter's: what it sent is no answer. Do not trust it.
+    #[error("the exporter's answer is not one ({what}); do not trust it")]
+    Garbled {
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The exporter's: a descriptor is not what it was said to be. Do not trust it.
+    #[error(transparent)]
+    WrongKind(#[from] WrongKind),
+    /// The system's, or the exporter's, if it sealed the memory against what it grants.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The system's.
+    #[error(transparent)]
+    Socket(SocketError),
+    /// The caller's: see [`UpdateError::Forked`].
+    #[error(transparent)]
+    Forked(UpdateError),
+    /// The system's.
+    #[error("cannot {doing} ({}): close some descriptors, or end some threads", io::Error::from_raw_os_error(*.errno))]
+    System {
+        /// What was not done.
+        doing: &'static str,
+        /// The system's error number.
+        errno: i32,
+    },
+}
+
+impl ImportError {
+    pub(super) fn system(doing: &'static str, error: &io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(0);
+        Self::System { doing, errno }
+    }
+}
+
+/// Why memory was not read, or an update has not landed.
+///
+/// Errors of the caller are found before anything is written. After the others an update may
+/// have landed in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UpdateError {
+    /// The caller's: it does not lie within the memory.
+    #[error("{len} bytes at offset {offset} do not lie within {size} bytes")]
+    OutOfBounds {
+        /// First byte.
+        offset: usize,
+        /// Bytes.
+        len: usize,
+        /// Bytes that there are.
+        size: usize,
+    },
+    /// The caller's: the exporter has opened other ranges than that.
+    #[error("{len} bytes at offset {offset} lie in no range that the exporter opened")]
+    OutOfRanges {
+        /// First byte.
+        offset: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The caller's: the exporter lets importers read only.
+    #[error("the export is to be read, not written")]
+    NotWritable,
+    /// The caller's: the exporter lets importers write only.
+    #[error("the export is to be written, not read")]
+    NotReadable,
+    /// The caller's: words lie at multiples of 8.
+    #[error("offset {offset} is no multiple of 8, as a word's is")]
+    Misaligned {
+        /// The offset.
+        offset: usize,
+    },
+    /// The caller's: blocks of no bytes, or closer to one another than they are long.
+    #[error("blocks of {block} bytes do not lie {stride} bytes apart")]
+    BadStride {
+        /// Bytes of a block.
+        block: usize,
+        /// Bytes from the start of one to the start of the next.
+        stride: usize,
+    },
+    /// The exporter has taken its memory back. Let go of the import; import again if it
+    /// exports again.
+    #[error("the exporter has ended the export; an update may have landed in part")]
+    Revoked,
+    /// The exporter is dead.
+    #[error("the exporter is dead")]
+    ExporterDied,
+    /// The exporter lives, and has executed another program or closed its descriptors: whether
+    /// it still has the memory cannot be told.
+    #[error("the exporter has let go of the connection (did it exec, or close all descriptors?)")]
+    Disconnected,
+    /// The deadline has passed; what was begun goes on.
+    #[error("what was begun has not ended by the deadline")]
+    TimedOut,
+    /// The caller's: this process was forked from the one that has the memory.
+    #[error(
+        "this process was forked from the one that has this memory, and does not have it itself: exec first"
+    )]
+    Forked,
+}
+
+/// An export that was not ended. Importers are told that it is over, and have no right on it;
+/// what they keep can still change pages that nobody has stored to here.
+#[derive(Debug, thiserror::Error)]
+#[error("the export has not ended: {source}")]
+pub struct UnexportError {
+    /// The export, to try again with when there is memory.
+    pub export: super::Export,
+    /// Why.
+    pub source: WhyExported,
+}
+
+/// Why an export has not ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WhyExported {
+    /// The system's: most often it has no memory for the copy. Try again when it has.
+    #[error(transparent)]
+    Memory(#[from] PrivatiseError),
+    /// The caller's: see [`UpdateError::Forked`].
+    #[error(transparent)]
+    Forked(UpdateError),
+}
+
+/// A non-blocking write that has not landed, and its source.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct Unwritten<B> {
+    /// Why.
+    pub why: UpdateError,
+    /// What was to be written.
+    pub source: B,
+}

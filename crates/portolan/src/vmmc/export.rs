@@ -1,0 +1,356 @@
+//! Memory shown to others, and taken back.
+//!
+//! ```text
+//!            open             closing                       closed
+//!  share ----------> serve ----------> barrier, privatise ---------> the range is ours alone
+//!                      |                      |
+//!                      | importers write      | what they write lands, or not, and they are told
+//! ```
+//!
+//! # Invariants
+//!
+//! - **X1** An update after which its importer saw *open* has landed. The importer stores, then
+//!   loads the state; we store *closing*, then have its processor pass a barrier, then take the
+//!   range back. Had it seen *open* with stores that were not in memory yet, they would be by
+//!   the barrier, so before any page is ours.
+//! - **X2** Nothing that an importer does can hold up any of this: it is not asked.
+//! - **X3** Of an export that has ended importers have a file that nobody here reads.
+
+use super::memory::Memory;
+use super::place::Place;
+use super::reception::Reception;
+use super::{ExportError, ExportMemory, ExportOptions, Pending, Reach, UnexportError, WhyExported};
+use crate::Deadline;
+use crate::domain::{Descriptor, Desk, Offer, OfferKind, Visitor, offer};
+use crate::member::Member;
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, Denied, Granted, Ranges, board, post};
+use portolan_sys::barrier;
+use portolan_sys::memory::{self, Mapping, PrivatiseError};
+use portolan_sys::process::{PidFd, spawn_quiet};
+use portolan_sys::socket::SocketError;
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Memory that importers can read or write, until this is dropped or ended
+/// ([`unexport`](Self::unexport)).
+///
+/// A drop does the same as [`unexport`](Self::unexport), and cannot say that it failed.
+#[must_use = "a dropped export has ended"]
+pub struct Export {
+    // First: nobody comes any more.
+    offer: Option<Offer>,
+    exported: Arc<Exported>,
+    // Before the membership: its thread is ended before the domain is left.
+    reception: Arc<Reception>,
+    _member: Arc<Member>,
+    ended: bool,
+}
+
+/// What an export's owner and the reception share.
+pub(crate) struct Exported {
+    name: String,
+    memory: Arc<Memory>,
+    file: Descriptor,
+    board: Place,
+    board_file: Descriptor,
+    pidfd: Descriptor<PidFd>,
+    reach: Reach,
+    ranges: Ranges,
+    /// Importers make barriers of their own, since we cannot have them made.
+    fences: bool,
+    most: usize,
+    importers: Mutex<Importers>,
+}
+
+/// Who has imported it.
+#[derive(Default)]
+struct Importers {
+    /// No more of them.
+    over: bool,
+    /// Those that are about to, and those that have.
+    count: usize,
+    granted: HashMap<u64, Importer>,
+}
+
+/// One importer.
+struct Importer {
+    /// What it says it has written.
+    _post: Place,
+}
+
+impl Export {
+    pub(super) fn new(
+        member: &Arc<Member>,
+        memory: &ExportMemory,
+        name: &str,
+        options: &ExportOptions,
+        deadline: Deadline,
+    ) -> Result<Self, ExportError> {
+        super::present().map_err(ExportError::Forked)?;
+        let ranges = options.ranges(memory.len())?;
+        let system = |doing| move |error: io::Error| ExportError::system(doing, &error);
+        let (board, board_file) = make_board()?;
+        let pidfd = PidFd::open(std::process::id()).map_err(system("refer to this process"))?;
+        let reception = Reception::of(member).map_err(system("start a thread"))?;
+        // Last, because it cannot be undone.
+        let file = memory.inner.share(options.reach)?;
+        let exported = Exported {
+            name: name.to_owned(),
+            memory: Arc::clone(&memory.inner),
+            file: Descriptor::new(file),
+            board,
+            board_file: Descriptor::new(board_file),
+            pidfd: Descriptor::new(pidfd),
+            reach: options.reach,
+            ranges,
+            fences: !barrier::everywhere(),
+            most: options.importers,
+            importers: Mutex::default(),
+        };
+        // From here on its drop takes the memory back.
+        let mut export = Self {
+            offer: None,
+            exported: Arc::new(exported),
+            reception,
+            _member: Arc::clone(member),
+            ended: false,
+        };
+        let desk = AtExport {
+            reception: Arc::downgrade(&export.reception),
+            export: Arc::downgrade(&export.exported),
+        };
+        let (kind, permitted) = (OfferKind::Export, &options.permissions);
+        let offered = offer(member, kind, name, permitted, Arc::new(desk), deadline)?;
+        export.offer = Some(offered);
+        Ok(export)
+    }
+
+    /// The name under which it is imported.
+    pub fn name(&self) -> &str {
+        self.exported.name()
+    }
+
+    /// Bytes: whole pages.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.exported.memory.len()
+    }
+
+    /// What importers may do.
+    pub fn reach(&self) -> Reach {
+        self.exported.reach
+    }
+
+    /// How many have imported it, and not let go of it as far as is known.
+    pub fn importers(&self) -> usize {
+        self.exported.importers().granted.len()
+    }
+
+    /// Ends the export. When this returns, every update whose importer was told that it had
+    /// landed is in the memory, no later one can reach it, whatever its importer kept and does,
+    /// and the memory is at the same address with the same content, private to this process.
+    /// Own threads may go on storing to it all the time: none of their stores is lost.
+    ///
+    /// No importer is waited for. The time goes into a copy of the memory: the importers keep
+    /// the old pages.
+    ///
+    /// # Errors
+    ///
+    /// [`UnexportError`], with the export, to try again: above all when there is no memory for
+    /// the copy.
+    pub fn unexport(mut self) -> Result<(), UnexportError> {
+        match self.end() {
+            Ok(()) => Ok(()),
+            Err(source) => Err(UnexportError {
+                export: self,
+                source,
+            }),
+        }
+    }
+
+    /// As [`unexport`](Self::unexport), by a thread of its own.
+    pub fn begin_unexport(self) -> Pending<Result<(), UnexportError>> {
+        let (promise, pending) = super::pending::pending();
+        // If there is no thread to be had, it is done at once.
+        let work = Arc::new(Mutex::new(Some((self, promise))));
+        let its_own = Arc::clone(&work);
+        let run = move |work: &Mutex<Option<(Self, super::pending::Promise<_>)>>| {
+            let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some((export, promise)) = taken {
+                promise.keep(export.unexport());
+            }
+        };
+        if spawn_quiet("portolan-unexport", STACK, move || run(&its_own)).is_err() {
+            run(&work);
+        }
+        pending
+    }
+
+    fn end(&mut self) -> Result<(), WhyExported> {
+        if self.ended {
+            return Ok(());
+        }
+        // What a forked child has is a copy, and the memory is not there.
+        super::present().map_err(WhyExported::Forked)?;
+        self.offer = None;
+        self.exported.close();
+        self.reception.close(&self.exported);
+        self.exported.take_back()?;
+        self.ended = true;
+        Ok(())
+    }
+}
+
+/// Enough for the end of an export.
+const STACK: usize = 256 << 10;
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let ended = self.end();
+        if let Err(error @ WhyExported::Memory(_)) = ended {
+            let export = self.name();
+            tracing::error!(export, %error, "an export that was dropped has not ended");
+        }
+    }
+}
+
+impl Exported {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes room for one more; `false` if there is none.
+    pub(super) fn admit(&self) -> bool {
+        let mut importers = self.importers();
+        let room = importers.count < self.most;
+        importers.count += usize::from(room);
+        room
+    }
+
+    /// Shows the memory to an importer (R1).
+    pub(super) fn grant(
+        &self,
+        number: u64,
+        ask: Ask,
+        send: impl FnOnce(Answer, &[BorrowedFd<'_>]) -> Result<(), SocketError>,
+    ) -> Result<(), Denied> {
+        let (post, post_file) = make_page("portolan-post", post::BYTES, |fd| memory::seal_size(fd))
+            .map_err(|_| Denied::Resources)?;
+        let mut importers = self.importers();
+        if importers.over {
+            return Err(Denied::Over);
+        }
+        let granted = Answer::Granted(Granted {
+            version: FORMAT_VERSION,
+            reach: self.reach,
+            // Who makes no barriers when asked makes one with each update.
+            fences: self.fences || !ask.barriers,
+            len: self.memory.len() as u64,
+            ranges: self.ranges,
+        });
+        let fds: [BorrowedFd<'_>; DESCRIPTORS] = [
+            self.file.as_fd(),
+            self.board_file.as_fd(),
+            post_file.as_fd(),
+            self.pidfd.as_fd(),
+        ];
+        send(granted, &fds).map_err(|_| Denied::Resources)?;
+        importers.granted.insert(number, Importer { _post: post });
+        Ok(())
+    }
+
+    /// Forgets a guest.
+    pub(super) fn leave(&self, number: u64) {
+        let mut importers = self.importers();
+        importers.granted.remove(&number);
+        importers.count = importers.count.saturating_sub(1);
+    }
+
+    /// Lets nobody in any more, and tells importers that it ends.
+    fn close(&self) {
+        self.importers().over = true;
+        let state = self.state();
+        if state.load(Ordering::Relaxed) != board::OPEN {
+            return;
+        }
+        // SeqCst: the barrier in the importers pairs with it (X1).
+        state.store(board::CLOSING, Ordering::SeqCst);
+        // It fails where it always has, and importers have been told so.
+        let _ = barrier::everywhere();
+    }
+
+    /// Makes the memory ours alone (X3).
+    fn take_back(&self) -> Result<(), PrivatiseError> {
+        if !self.memory.goes_with() {
+            self.memory.take_back(&self.file)?;
+            if self.reach.writes() {
+                // Nobody reads these pages any more. Of what importers may only read the kernel
+                // lets nobody take them; they go with the last mapping.
+                let _ = memory::punch(&*self.file, 0, self.memory.len() as u64);
+            }
+        }
+        // Release: whoever sees it sees that nothing lands any more.
+        self.state().store(board::CLOSED, Ordering::Release);
+        Ok(())
+    }
+
+    fn state(&self) -> &std::sync::atomic::AtomicU64 {
+        let state = self.board.words().get(board::STATE);
+        state.expect("a board has as many words as its layout says")
+    }
+
+    fn importers(&self) -> MutexGuard<'_, Importers> {
+        self.importers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn make_board() -> Result<(Place, OwnedFd), ExportError> {
+    let made = make_page("portolan-board", board::BYTES, |fd| {
+        memory::seal_to_readers(fd)
+    });
+    let (board, file) = made?;
+    if let Some(state) = board.words().get(board::STATE) {
+        state.store(board::OPEN, Ordering::Release);
+    }
+    Ok((board, file))
+}
+
+/// A page of shared memory, mapped here and then sealed.
+fn make_page(
+    name: &str,
+    bytes: usize,
+    seal: impl FnOnce(&OwnedFd) -> Result<(), memory::SealError>,
+) -> Result<(Place, OwnedFd), ExportError> {
+    let file = memory::create_unsealed(name, bytes as u64)
+        .map_err(|e| ExportError::system("make memory", &e))?;
+    let mapping = Mapping::shared_anywhere(&file, bytes).and_then(Mapping::not_in_children)?;
+    seal(&file).map_err(ExportError::Seal)?;
+    Ok((Place::new(mapping), file))
+}
+
+/// Meets those whom the host introduces.
+struct AtExport {
+    reception: Weak<Reception>,
+    export: Weak<Exported>,
+}
+
+impl Desk for AtExport {
+    fn meet(&self, visitor: Visitor) {
+        if let Some(reception) = self.reception.upgrade() {
+            reception.meet(visitor, Weak::clone(&self.export));
+        }
+    }
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Export({:?}, {} bytes)", self.name(), self.len())
+    }
+}

@@ -1,0 +1,497 @@
+//! Memory of another process, to be read and written here.
+
+use super::access::{put, take, within, word};
+use super::later::{self, Order};
+use super::pending::pending;
+use super::place::Place;
+use super::watch::{self, Watched};
+use super::{ImportError, Pending, Reach, Unwritten, UpdateError};
+use crate::Deadline;
+use crate::domain::Descriptor;
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::vmmc::{Answer, DESCRIPTORS, Denied, Granted, Ranges, board, post};
+use portolan_shm::atomic::in_program_order;
+use portolan_sys::memory::{self, MapError, Mapping};
+use portolan_sys::process::PidFd;
+use portolan_sys::socket;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Memory that another process exports, until this is dropped.
+///
+/// Offsets count from the first byte of the export. Every call checks them, and that the export
+/// is still there. Updates of one thread land in the order in which it makes them, so whoever
+/// sees a flag that was written last ([`store_release`](Self::store_release), looked at with
+/// [`load_acquire`](Self::load_acquire)) sees what was written before it. When a blocking call
+/// returns, what it wrote is in the exporter's memory.
+pub struct Import {
+    inner: Arc<Imported>,
+}
+
+/// What an import and its writes that go on share.
+pub(crate) struct Imported {
+    name: String,
+    reach: Reach,
+    ranges: Ranges,
+    /// Whether each update makes a barrier.
+    fences: bool,
+    place: Place,
+    board: Place,
+    /// What we say that we have written.
+    _post: Place,
+    exporter: Watched,
+    order: Order,
+}
+
+/// Why there is no import yet.
+pub(super) enum Miss {
+    /// The exporter went away in the middle: look for it anew.
+    Again,
+    Final(ImportError),
+}
+
+impl<E: Into<ImportError>> From<E> for Miss {
+    fn from(error: E) -> Self {
+        Self::Final(error.into())
+    }
+}
+
+impl Import {
+    /// What came in answer to an [`Ask`], of export `name`, and at most `max` bytes.
+    pub(super) fn answered(
+        connection: Descriptor,
+        name: &str,
+        max: u64,
+        bytes: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<Self, Miss> {
+        // From here on the exporter has nothing to send but the end.
+        let _ = socket::refuse_descriptors(&connection);
+        let garbled = |what| ImportError::Garbled { what };
+        let granted = match Answer::decode(bytes).ok_or(garbled("no record"))? {
+            Answer::Granted(granted) => granted,
+            Answer::Denied(why, theirs) => return Err(denied(why, theirs, name)),
+        };
+        let count = "another number of descriptors";
+        let fds = <[OwnedFd; DESCRIPTORS]>::try_from(fds).map_err(|_| garbled(count))?;
+        Self::of(connection, name, max, granted, fds)
+    }
+
+    /// Maps what was granted, once it has been found to be what it was said to be.
+    fn of(
+        connection: Descriptor,
+        name: &str,
+        max: u64,
+        granted: Granted,
+        fds: [OwnedFd; DESCRIPTORS],
+    ) -> Result<Self, Miss> {
+        let Granted {
+            version,
+            reach,
+            fences,
+            len,
+            ranges,
+        } = granted;
+        if version != FORMAT_VERSION {
+            return Err(denied(Denied::Version, version, name));
+        }
+        let too_large = || ImportError::TooLarge {
+            name: name.to_owned(),
+            len,
+            max,
+        };
+        let bytes = usize::try_from(len).map_err(|_| too_large())?;
+        if len > max {
+            return Err(too_large().into());
+        }
+        let [file, board, post, exporter] = fds;
+        memory::verify(&file, len).map_err(ImportError::from)?;
+        memory::verify(&board, board::BYTES as u64).map_err(ImportError::from)?;
+        memory::verify(&post, post::BYTES as u64).map_err(ImportError::from)?;
+        let exporter = PidFd::from_descriptor(exporter).map_err(ImportError::from)?;
+        let mapped = if reach.writes() {
+            Mapping::shared_anywhere(&file, bytes)
+        } else {
+            Mapping::read_only(&file, bytes)
+        };
+        let place = |mapped: Result<Mapping, MapError>| {
+            let mapping = mapped.and_then(Mapping::not_in_children);
+            mapping.map(Place::new).map_err(ImportError::Map)
+        };
+        let inner = Imported {
+            name: name.to_owned(),
+            reach,
+            ranges,
+            fences,
+            place: place(mapped)?,
+            board: place(Mapping::read_only(&board, board::BYTES))?,
+            _post: place(Mapping::shared_anywhere(&post, post::BYTES))?,
+            exporter: Watched::new(connection, exporter)
+                .map_err(|e| ImportError::system("watch the exporter", &e))?,
+            order: Order::default(),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// The name under which it is exported.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Bytes of the export: whole pages.
+    #[expect(clippy::len_without_is_empty, reason = "an export is never empty")]
+    pub fn len(&self) -> usize {
+        self.inner.place.len()
+    }
+
+    /// What may be done with it.
+    pub fn reach(&self) -> Reach {
+        self.inner.reach
+    }
+
+    /// The ranges (first byte and length) that updates and reads have to stay within; none if
+    /// that is everything.
+    pub fn ranges(&self) -> &[(u64, u64)] {
+        self.inner.ranges.as_slice()
+    }
+
+    /// Whether the export is still there, as far as is known; one load or two.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError::Revoked`], [`UpdateError::ExporterDied`], [`UpdateError::Disconnected`],
+    /// [`UpdateError::Forked`].
+    pub fn check(&self) -> Result<(), UpdateError> {
+        super::present()?;
+        self.inner.there()
+    }
+
+    /// Copies `bytes` to `offset` and the following: a blocking deliberate update. When it
+    /// returns they are in the exporter's memory. Eight bytes at a multiple of eight (or four
+    /// at one of four, ...) land in one go; of more, somebody who looks meanwhile may see parts.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError`].
+    #[inline]
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
+        let import = &*self.inner;
+        import.may_write(offset, bytes.len())?;
+        import.ready()?;
+        put(import.place.words(), offset, bytes);
+        import.landed()
+    }
+
+    /// Copies from `offset` on: a remote read. Of what is written meanwhile there may be parts.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError`]; `bytes` may have changed.
+    #[inline]
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), UpdateError> {
+        let import = &*self.inner;
+        import.may_read(offset, bytes.len())?;
+        import.ready()?;
+        take(import.place.words(), offset, bytes);
+        import.there()
+    }
+
+    /// Writes several pieces, in this order.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError`]; if one of them is out of bounds, none is written.
+    pub fn write_scattered(&self, pieces: &[(usize, &[u8])]) -> Result<(), UpdateError> {
+        let import = &*self.inner;
+        for (offset, bytes) in pieces {
+            import.may_write(*offset, bytes.len())?;
+        }
+        import.ready()?;
+        for (offset, bytes) in pieces {
+            put(import.place.words(), *offset, bytes);
+        }
+        import.landed()
+    }
+
+    /// Cuts `bytes` into blocks of `block` bytes (the last one may be shorter) and writes each
+    /// `stride` bytes after the one before, from `offset` on: a column of a matrix, a rectangle
+    /// of a picture.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError`]; if one of them is out of bounds, none is written.
+    pub fn write_strided(
+        &self,
+        offset: usize,
+        stride: usize,
+        block: usize,
+        bytes: &[u8],
+    ) -> Result<(), UpdateError> {
+        if block == 0 || stride < block {
+            return Err(UpdateError::BadStride { block, stride });
+        }
+        let import = &*self.inner;
+        let place = |nth: usize| {
+            nth.checked_mul(stride)
+                .and_then(|at| at.checked_add(offset))
+        };
+        for (nth, piece) in bytes.chunks(block).enumerate() {
+            let at = place(nth).unwrap_or(usize::MAX);
+            import.may_write(at, piece.len())?;
+        }
+        import.ready()?;
+        for (nth, piece) in bytes.chunks(block).enumerate() {
+            put(import.place.words(), offset + nth * stride, piece);
+        }
+        import.landed()
+    }
+
+    /// Stores a word at `offset`, a multiple of 8: whoever loads it with `load_acquire`, here or
+    /// in any process, sees everything that this thread wrote before.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError`].
+    #[inline]
+    pub fn store_release(&self, offset: usize, value: u64) -> Result<(), UpdateError> {
+        let import = &*self.inner;
+        import.may_write(offset, 8)?;
+        import.ready()?;
+        // Release: pairs with `load_acquire`.
+        word(import.place.words(), offset)?.store(value, Ordering::Release);
+        import.landed()
+    }
+
+    /// Loads the word at `offset`, a multiple of 8: what its writer wrote before it is then
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError`].
+    #[inline]
+    pub fn load_acquire(&self, offset: usize) -> Result<u64, UpdateError> {
+        let import = &*self.inner;
+        import.may_read(offset, 8)?;
+        import.ready()?;
+        // Acquire: pairs with `store_release`.
+        let value = word(import.place.words(), offset)?.load(Ordering::Acquire);
+        import.there()?;
+        Ok(value)
+    }
+
+    /// Adds to the word at `offset`, a multiple of 8, in one step that no other process's can
+    /// fall between; what it was. Wraps.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError`]; the export has to be open for both, reading and writing.
+    pub fn fetch_add(&self, offset: usize, value: u64) -> Result<u64, UpdateError> {
+        // AcqRel: like a `load_acquire` and a `store_release` in one.
+        self.change(offset, |word| word.fetch_add(value, Ordering::AcqRel))
+    }
+
+    /// Replaces the word at `offset`, a multiple of 8, by `new` if it is `current`, in one step;
+    /// what it was, as `Ok` if it was replaced.
+    ///
+    /// # Errors
+    ///
+    /// As [`fetch_add`](Self::fetch_add).
+    pub fn compare_exchange(
+        &self,
+        offset: usize,
+        current: u64,
+        new: u64,
+    ) -> Result<Result<u64, u64>, UpdateError> {
+        // AcqRel, Acquire: as above.
+        self.change(offset, |word| {
+            word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
+        })
+    }
+
+    fn change<T>(
+        &self,
+        offset: usize,
+        change: impl FnOnce(&AtomicU64) -> T,
+    ) -> Result<T, UpdateError> {
+        let import = &*self.inner;
+        import.may_write(offset, 8)?;
+        import.may_read(offset, 8)?;
+        import.ready()?;
+        let was = change(word(import.place.words(), offset)?);
+        import.landed()?;
+        Ok(was)
+    }
+
+    /// Begins to write `source` to `offset` and the following, and returns at once: a
+    /// non-blocking deliberate update. It keeps the source until it has landed and gives it
+    /// back then. Those of an import land in the order in which they were begun, and blocking
+    /// calls on it stay behind them.
+    ///
+    /// # Errors
+    ///
+    /// [`Unwritten`], with the source.
+    pub fn write_later<B>(
+        &self,
+        offset: usize,
+        source: B,
+    ) -> Result<Pending<Result<B, Unwritten<B>>>, Unwritten<B>>
+    where
+        B: AsRef<[u8]> + Send + 'static,
+    {
+        let import = &self.inner;
+        let fine = import
+            .may_write(offset, source.as_ref().len())
+            .and_then(|()| self.check());
+        if let Err(why) = fine {
+            return Err(Unwritten { why, source });
+        }
+        let (promise, pending) = pending();
+        let its_own = Arc::clone(import);
+        let run = move || {
+            // A source that has become another one since is checked again.
+            let bytes = source.as_ref();
+            let written = its_own
+                .may_write(offset, bytes.len())
+                .and_then(|()| its_own.there());
+            let written = written.and_then(|()| {
+                put(its_own.place.words(), offset, bytes);
+                its_own.landed()
+            });
+            promise.keep(match written {
+                Ok(()) => Ok(source),
+                Err(why) => Err(Unwritten { why, source }),
+            });
+            its_own.order.end();
+        };
+        import.order.begin();
+        later::give(Box::new(run));
+        Ok(pending)
+    }
+
+    /// Waits until everything that was begun before has landed, or failed, which its handle
+    /// says.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError::TimedOut`], and as [`check`](Self::check).
+    pub fn flush(&self, deadline: impl Into<Deadline>) -> Result<(), UpdateError> {
+        super::present()?;
+        if !self.inner.order.behind(deadline.into()) {
+            return Err(UpdateError::TimedOut);
+        }
+        self.inner.landed()
+    }
+
+    /// Lets go of the import, once everything that was begun before has ended. When this
+    /// returns nothing of it is mapped here. A drop does the same, and what was begun goes on.
+    pub fn unimport(self) {
+        if super::present().is_ok() {
+            self.inner.order.behind(Deadline::NEVER);
+        }
+    }
+}
+
+impl Imported {
+    /// Checks everything that is the caller's affair.
+    #[inline]
+    fn may_write(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
+        if !self.reach.writes() {
+            return Err(UpdateError::NotWritable);
+        }
+        self.inside(offset, len)
+    }
+
+    #[inline]
+    fn may_read(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
+        if !self.reach.reads() {
+            return Err(UpdateError::NotReadable);
+        }
+        self.inside(offset, len)
+    }
+
+    #[inline]
+    fn inside(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
+        within(offset, len, self.place.len())?;
+        let ranges = self.ranges.as_slice();
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let (start, end) = (offset as u64, (offset + len) as u64);
+        let holds = |&(first, bytes): &(u64, u64)| start >= first && end <= first + bytes;
+        if ranges.iter().any(holds) {
+            Ok(())
+        } else {
+            Err(UpdateError::OutOfRanges { offset, len })
+        }
+    }
+
+    /// Before anything is touched: it is mapped, and there, and nothing is under way before it.
+    #[inline]
+    fn ready(&self) -> Result<(), UpdateError> {
+        super::present()?;
+        self.order.behind(Deadline::NEVER);
+        self.there()
+    }
+
+    /// Whether what was stored before this has landed (X1 of exports).
+    #[inline]
+    fn landed(&self) -> Result<(), UpdateError> {
+        if self.fences {
+            fence(Ordering::SeqCst);
+        } else {
+            in_program_order();
+        }
+        self.there()
+    }
+
+    /// Whether the export is still there.
+    #[inline]
+    fn there(&self) -> Result<(), UpdateError> {
+        // Acquire: what is loaded after it is not looked at before.
+        let state = self.board.words().get(board::STATE);
+        let open = state.is_some_and(|s| s.load(Ordering::Acquire) == board::OPEN);
+        if open && self.exporter.seen() == watch::THERE {
+            Ok(())
+        } else {
+            Err(self.why_not(open))
+        }
+    }
+
+    #[cold]
+    fn why_not(&self, open: bool) -> UpdateError {
+        if !open {
+            return UpdateError::Revoked;
+        }
+        match self.exporter.seen() {
+            watch::DIED => UpdateError::ExporterDied,
+            _ => UpdateError::Disconnected,
+        }
+    }
+}
+
+fn denied(why: Denied, theirs: u32, name: &str) -> Miss {
+    let name = name.to_owned();
+    match why {
+        Denied::Over => return Miss::Again,
+        Denied::Version => ImportError::OtherVersion {
+            theirs,
+            ours: FORMAT_VERSION,
+        },
+        Denied::Garbled => ImportError::Garbled {
+            what: "it does not understand what it was asked",
+        },
+        Denied::Full => ImportError::Full { name },
+        Denied::Resources => ImportError::ExporterResources { name },
+    }
+    .into()
+}
+
+impl fmt::Debug for Import {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Import({:?}, {} bytes)", self.name(), self.len())
+    }
+}

@@ -1,0 +1,268 @@
+//! Memory that can be exported.
+
+use super::access::{put, take, within, word};
+use super::place::Place;
+use super::{ExportError, Reach, UpdateError};
+use portolan_sys::memory::{self, Mapping, PAGE, PrivatiseError};
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Memory of this process that it can [`export`](crate::Domain::export): made for that by
+/// [`new`](Self::new), or there before ([`in_place`](Self::in_place)).
+///
+/// Cheap to clone; all clones are the same memory. It keeps its address and its content
+/// through export and unexport. While it is exported importers may write it at any moment, so
+/// it is read and written by copies and atomics and never lent as a slice.
+///
+/// Forked children do not have it, before an export and during it.
+///
+/// # Examples
+///
+/// ```
+/// use portolan::vmmc::ExportMemory;
+/// let memory = ExportMemory::new(8192)?;
+/// memory.write(100, b"hello")?;
+/// let mut bytes = [0; 5];
+/// memory.read(100, &mut bytes)?;
+/// assert_eq!(&bytes, b"hello");
+/// memory.store_release(0, 7)?;
+/// assert_eq!(memory.load_acquire(0)?, 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct ExportMemory {
+    pub(super) inner: Arc<Memory>,
+}
+
+/// What all clones share.
+pub(crate) struct Memory {
+    place: Place,
+    state: Mutex<State>,
+}
+
+/// How the memory is mapped here.
+enum State {
+    /// Shared, with a file that nobody else has yet.
+    Fresh(OwnedFd),
+    /// Private.
+    Private,
+    /// Shared with importers.
+    Exported,
+    /// Private, but pages after the first `done` bytes that nobody here has stored to are
+    /// still the importers' too.
+    Returning { done: usize },
+}
+
+impl ExportMemory {
+    /// Memory of `len` bytes, zeros, rounded up to whole pages of 4,096 bytes. Pages take
+    /// memory as they are first touched, by whomever.
+    ///
+    /// # Errors
+    ///
+    /// [`ExportError::Empty`], and the system's.
+    pub fn new(len: usize) -> Result<Self, ExportError> {
+        let len = len
+            .checked_next_multiple_of(PAGE)
+            .filter(|len| *len > 0)
+            .ok_or(ExportError::Empty { len })?;
+        super::present().map_err(ExportError::Forked)?;
+        let file = memory::create_unsealed(NAME, len as u64)
+            .map_err(|e| ExportError::system("make memory", &e))?;
+        let mapping = Mapping::shared_anywhere(&file, len).and_then(Mapping::not_in_children)?;
+        Ok(Self::of(Place::new(mapping), State::Fresh(file)))
+    }
+
+    /// Private memory of the program's own.
+    pub(super) fn of_program(place: Place) -> Self {
+        Self::of(place, State::Private)
+    }
+
+    fn of(place: Place, state: State) -> Self {
+        let state = Mutex::new(state);
+        Self {
+            inner: Arc::new(Memory { place, state }),
+        }
+    }
+
+    /// Bytes: whole pages.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.inner.place.len()
+    }
+
+    /// Its first address, which never changes.
+    pub fn address(&self) -> usize {
+        self.inner.place.start()
+    }
+
+    /// Copies bytes from `offset` on. What importers write meanwhile is there in part or not.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError::OutOfBounds`], [`UpdateError::Forked`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), UpdateError> {
+        within(offset, bytes.len(), self.len())?;
+        take(self.words()?, offset, bytes);
+        Ok(())
+    }
+
+    /// Copies bytes to `offset` and the following.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
+        within(offset, bytes.len(), self.len())?;
+        put(self.words()?, offset, bytes);
+        Ok(())
+    }
+
+    /// Loads the word at `offset`, a multiple of 8: what its writer wrote before it is then
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read), and [`UpdateError::Misaligned`].
+    #[inline]
+    pub fn load_acquire(&self, offset: usize) -> Result<u64, UpdateError> {
+        // Acquire: pairs with `store_release` of an importer, or here.
+        Ok(word(self.words()?, offset)?.load(Ordering::Acquire))
+    }
+
+    /// Stores a word at `offset`, a multiple of 8, behind everything written before.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_acquire`](Self::load_acquire).
+    #[inline]
+    pub fn store_release(&self, offset: usize, value: u64) -> Result<(), UpdateError> {
+        // Release: pairs with `load_acquire`.
+        word(self.words()?, offset)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// All of it as words, which importers may write meanwhile. They stay in place through
+    /// the end of an export; in a forked child there are none, and a touch ends in a signal.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError::Forked`].
+    #[inline]
+    pub fn words(&self) -> Result<&[AtomicU64], UpdateError> {
+        super::present()?;
+        Ok(self.inner.place.words())
+    }
+
+    /// All of it as bytes, if it is not exported and this is the only clone.
+    ///
+    /// ```
+    /// use portolan::vmmc::ExportMemory;
+    /// let mut memory = ExportMemory::new(4096)?;
+    /// memory.bytes_mut().expect("not exported").fill(1);
+    /// let clone = memory.clone();
+    /// assert!(memory.bytes_mut().is_none());
+    /// # Ok::<(), portolan::vmmc::ExportError>(())
+    /// ```
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        super::present().ok()?;
+        let memory = Arc::get_mut(&mut self.inner)?;
+        let state = memory
+            .state
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        match state {
+            State::Exported | State::Returning { .. } => None,
+            State::Fresh(_) | State::Private => Some(memory.place.bytes_mut()),
+        }
+    }
+}
+
+/// What the memory is called in `/proc/PID/maps`.
+const NAME: &str = "portolan-export";
+
+impl Memory {
+    /// Makes it shared; the file that importers get, sealed for what they may do.
+    pub(super) fn share(&self, reach: Reach) -> Result<OwnedFd, ExportError> {
+        let mut state = self.state();
+        let file = match std::mem::replace(&mut *state, State::Exported) {
+            taken @ (State::Exported | State::Returning { .. }) => {
+                *state = taken;
+                return Err(ExportError::AlreadyExported);
+            }
+            State::Fresh(file) => file,
+            State::Private => match self.move_to_file() {
+                Ok(file) => file,
+                Err(error) => {
+                    *state = State::Private;
+                    return Err(error);
+                }
+            },
+        };
+        let sealed = if reach.writes() {
+            memory::seal_size(&file)
+        } else {
+            memory::seal_to_readers(&file)
+        };
+        if let Err(error) = sealed {
+            *state = State::Fresh(file);
+            return Err(ExportError::Seal(error));
+        }
+        Ok(file)
+    }
+
+    /// Moves private memory into a file, where children do not inherit it.
+    fn move_to_file(&self) -> Result<OwnedFd, ExportError> {
+        let (start, len) = (self.place.start(), self.place.len());
+        let file = memory::create_unsealed(NAME, len as u64)
+            .map_err(|e| ExportError::system("make memory", &e))?;
+        self.place.share_into(&file)?;
+        // Cannot fail on what was mapped just now.
+        memory::keep_from_children(start, len)
+            .map_err(|e| ExportError::system("keep memory from children", &e))?;
+        Ok(file)
+    }
+
+    /// Takes it back from importers, whatever they keep; goes on where it had to leave off.
+    pub(super) fn take_back(&self, file: &OwnedFd) -> Result<(), PrivatiseError> {
+        let mut state = self.state();
+        let done = match *state {
+            State::Fresh(_) | State::Private => return Ok(()),
+            State::Exported => self.place.privatise(file),
+            State::Returning { done } => {
+                let len = self.len();
+                memory::populate_write(self.place.start() + done, len.saturating_sub(done))
+                    .map_err(|source| PrivatiseError::Incomplete { done, len, source })
+            }
+        };
+        match &done {
+            Ok(()) => *state = State::Private,
+            Err(PrivatiseError::Incomplete { done, .. }) => {
+                *state = State::Returning { done: *done };
+            }
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// Whether nobody has it but whoever asks, and it goes with that.
+    pub(super) fn goes_with(self: &Arc<Self>) -> bool {
+        self.place.is_mapping() && Arc::strong_count(self) == 1
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.place.len()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for ExportMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (start, len) = (self.address(), self.len());
+        write!(f, "ExportMemory({start:#x}, {len} bytes)")
+    }
+}

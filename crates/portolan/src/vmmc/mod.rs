@@ -1,0 +1,108 @@
+//! Virtual memory-mapped communication: a process reads and writes memory that another one has
+//! exported, without the other one's doing anything.
+//!
+//! After Dubnicki, Iftode, Felten and Li, *Software Support for Virtual Memory-Mapped
+//! Communication* (sections 3 to 5), between processes of one machine that need not trust one
+//! another.
+//!
+//! ```
+//! use portolan::vmmc::{ExportMemory, ExportOptions, Reach, UpdateError};
+//! use portolan::{Deadline, Domain, Permissions};
+//!
+//! // The exporter.
+//! let domain = Domain::private()?; // Domain::join("robot")? among processes
+//! let memory = ExportMemory::new(1 << 20)?;
+//! let options = ExportOptions::new(Reach::ReadWrite).permit(Permissions::own_user());
+//! let export = domain.export(&memory, "samples", &options, Deadline::NEVER)?;
+//!
+//! // An importer: another member; or Domain::builder("robot").of_user(1000).import(...),
+//! // which need not be one.
+//! let import = domain.import("samples", Deadline::NEVER)?;
+//! import.write(4096, b"data")?;
+//! import.store_release(0, 1)?; // the flag that announces it
+//!
+//! // The exporter sees the flag, and so the data. Nobody sent it anything.
+//! assert_eq!(memory.load_acquire(0)?, 1);
+//! let mut data = [0; 4];
+//! memory.read(4096, &mut data)?;
+//! assert_eq!(&data, b"data");
+//!
+//! // From here on the memory is the exporter's alone, at the same address.
+//! export.unexport()?;
+//! assert_eq!(import.write(4096, b"late"), Err(UpdateError::Revoked));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | the paper | here |
+//! |---|---|
+//! | `Export(mapId, recvBuf, nbytes, permissions)` | [`Domain::export`](crate::Domain::export), of [`ExportMemory`] made for it or there before |
+//! | `Import(mapId, exporter, &impAddr, &nbytes)` | [`Domain::import`](crate::Domain::import), [`Builder::import`](crate::Builder::import); not blocking: [`PendingImport`] |
+//! | an address of the destination proxy space | an [`Import`] and an offset, checked at each call |
+//! | `SendMsg`, blocking | [`Import::write`]: returns when the source may be used again, and (on one machine) everything has landed |
+//! | `SendMsg`, not blocking | [`Import::write_later`], with a handle ([`Pending`]); [`Import::flush`] |
+//! | `Unimport`, `Unexport`, the latter also not blocking | [`Import::unimport`], [`Export::unexport`], [`Export::begin_unexport`] |
+//!
+//! Beyond the paper: remote reads, words that are added to and exchanged in one step, scattered
+//! and strided sources.
+//!
+//! # What holds
+//!
+//! - An importer reaches the exported pages and nothing else of the exporter. What it may do,
+//!   read or write, the kernel sees to as far as reading goes: who may only read cannot write,
+//!   whatever it does. `Reach::Write` and byte ranges bind importers that keep to the library.
+//! - Updates of one thread are seen in the order in which it made them; nothing tells the
+//!   exporter of one, and it spends no time on it.
+//! - After [`Export::unexport`] no importer can change a byte, whatever it kept, and what was
+//!   said to have landed has. No importer is waited for. Their calls fail with
+//!   [`UpdateError::Revoked`]; so do they when the exporter dies
+//!   ([`UpdateError::ExporterDied`]).
+//! - Forked children have neither exports nor imports, and are told so
+//!   ([`UpdateError::Forked`]).
+
+// | file | what it does |
+// |---|---|
+// | `options` | how memory is exported |
+// | `memory` | memory that can be exported, and what its owner does with it |
+// | `place` | mappings as words; the one file with `unsafe` |
+// | `access` | copies within bounds |
+// | `export` | showing memory and taking it back |
+// | `reception` | the exporter's thread: who comes, who goes |
+// | `ask` | finding an exporter, and asking it |
+// | `import` | deliberate update, remote read, atomics |
+// | `later` | the thread that does non-blocking writes |
+// | `watch` | the importer's thread: whose exporter goes |
+// | `pending` | what goes on by itself |
+
+mod access;
+mod ask;
+mod error;
+mod export;
+mod import;
+mod later;
+mod memory;
+mod options;
+mod pending;
+mod place;
+mod reception;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use ask::PendingImport;
+pub use error::{ExportError, ImportError, UnexportError, Unwritten, UpdateError, WhyExported};
+pub use export::Export;
+pub use import::Import;
+pub use memory::ExportMemory;
+pub use options::{ExportOptions, ImportOptions, Reach};
+pub use pending::Pending;
+pub(crate) use reception::Reception;
+
+/// Refuses a forked child: nothing of exports and imports is mapped there.
+#[inline]
+fn present() -> Result<(), UpdateError> {
+    if portolan_sys::fork::in_child() {
+        Err(UpdateError::Forked)
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! What goes on by itself, and can be asked about.
+
+use crate::{Deadline, NoDescriptor};
+use portolan_sys::process::EventFd;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Something that was begun and goes on without the caller: a write, the end of an export. Ask ([`is_done`](Self::is_done)), wait ([`wait`](Self::wait)), or have a descriptor
+/// become readable ([`descriptor`](Self::descriptor)); then [`finish`](Self::finish) gives the
+/// result.
+///
+/// It goes on also when this is dropped.
+#[must_use = "the result says whether it was done"]
+pub struct Pending<T> {
+    cell: Arc<Cell<T>>,
+}
+
+/// Whoever does it puts the result here.
+pub(super) struct Promise<T> {
+    cell: Arc<Cell<T>>,
+}
+
+struct Cell<T> {
+    inner: Mutex<Inner<T>>,
+    changed: Condvar,
+}
+
+struct Inner<T> {
+    result: Option<T>,
+    /// Made when somebody asks for it.
+    event: Option<EventFd>,
+}
+
+impl<T> Cell<T> {
+    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Both ends.
+pub(super) fn pending<T>() -> (Promise<T>, Pending<T>) {
+    let inner = Inner {
+        result: None,
+        event: None,
+    };
+    let cell = Arc::new(Cell {
+        inner: Mutex::new(inner),
+        changed: Condvar::new(),
+    });
+    let promise = Promise {
+        cell: Arc::clone(&cell),
+    };
+    (promise, Pending { cell })
+}
+
+impl<T> Promise<T> {
+    pub(super) fn keep(self, result: T) {
+        let mut inner = self.cell.lock();
+        inner.result = Some(result);
+        if let Some(event) = &inner.event {
+            // Fails if the program has closed it, which is its own affair.
+            let _ = event.notify();
+        }
+        drop(inner);
+        self.cell.changed.notify_all();
+    }
+}
+
+impl<T> Pending<T> {
+    /// Whether it is done.
+    pub fn is_done(&self) -> bool {
+        self.cell.lock().result.is_some()
+    }
+
+    /// Waits until it is done; `false` if it is not by the deadline.
+    pub fn wait(&self, deadline: impl Into<Deadline>) -> bool {
+        let deadline = deadline.into();
+        let mut inner = self.cell.lock();
+        while inner.result.is_none() {
+            let Some(waited) = wait_on(&self.cell.changed, inner, deadline) else {
+                return false;
+            };
+            inner = waited;
+        }
+        true
+    }
+
+    /// Waits until it is done, and gives the result.
+    pub fn finish(self) -> T {
+        let mut inner = self.cell.lock();
+        loop {
+            if let Some(result) = inner.result.take() {
+                return result;
+            }
+            let waited = self.cell.changed.wait(inner);
+            inner = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A descriptor that is readable once it is done: for `epoll` and the like, or for
+    /// [`Domain::bind_address`](crate::Domain::bind_address), and so for a wait set.
+    ///
+    /// # Errors
+    ///
+    /// [`NoDescriptor`].
+    pub fn descriptor(&self) -> Result<OwnedFd, NoDescriptor> {
+        let mut inner = self.cell.lock();
+        if inner.event.is_none() {
+            let event = EventFd::new()?;
+            if inner.result.is_some() {
+                event.notify()?;
+            }
+            inner.event = Some(event);
+        }
+        let event = inner.event.as_ref();
+        let copy = event.map(|event| event.as_fd().try_clone_to_owned());
+        copy.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
+            .map_err(NoDescriptor::from)
+    }
+}
+
+/// Waits for a change until the deadline; nothing if that has passed.
+pub(super) fn wait_on<'a, T>(
+    changed: &Condvar,
+    guard: MutexGuard<'a, T>,
+    deadline: Deadline,
+) -> Option<MutexGuard<'a, T>> {
+    if deadline.has_passed() {
+        return None;
+    }
+    let Some(instant) = deadline.instant() else {
+        return Some(changed.wait(guard).unwrap_or_else(PoisonError::into_inner));
+    };
+    let left = instant.saturating_duration_since(std::time::Instant::now());
+    let waited = changed.wait_timeout(guard, left);
+    Some(waited.unwrap_or_else(PoisonError::into_inner).0)
+}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done = if self.is_done() { "done" } else { "going on" };
+        write!(f, "Pending({done})")
+    }
+}

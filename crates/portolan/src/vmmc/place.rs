@@ -1,0 +1,156 @@
+//! Memory that other processes write, as words.
+//!
+//! Hand-written `unsafe` is here for two reasons: a mapping becomes words, and a range of the
+//! program's own is shared and taken back at its address. Nobody here ever makes a `&[u8]` or
+//! a `&mut [u8]` of memory that others can write: they have atomics, and copies that the
+//! compiler cannot look into (`portolan_shm::bulk`), so whatever the others do gives other
+//! values and nothing worse.
+#![allow(unsafe_code)]
+
+use super::{ExportError, ExportMemory};
+use portolan_sys::memory::{self, Mapping, PAGE, PrivatiseError, ShareError};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
+
+/// Whole pages, mapped for as long as this lives; in a forked child there is nothing.
+#[derive(Debug)]
+pub(crate) struct Place {
+    start: usize,
+    len: usize,
+    /// None of a range of the program's own.
+    mapping: Option<Mapping>,
+}
+
+impl Place {
+    /// The whole of a mapping, from which forked children are kept.
+    pub(crate) fn new(mapping: Mapping) -> Self {
+        Self {
+            start: mapping.base().expose_provenance(),
+            len: mapping.len(),
+            mapping: Some(mapping),
+        }
+    }
+
+    /// A range of the program's own.
+    ///
+    /// # Safety
+    ///
+    /// - As of [`ExportMemory::in_place`], for as long as this lives.
+    pub(crate) unsafe fn of_program(start: *mut u8, len: usize) -> Self {
+        Self {
+            start: start.expose_provenance(),
+            len,
+            mapping: None,
+        }
+    }
+
+    /// First address.
+    pub(crate) fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Bytes: whole pages, not zero.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it goes when this is dropped.
+    pub(crate) fn is_mapping(&self) -> bool {
+        self.mapping.is_some()
+    }
+
+    /// The words, which others may write meanwhile. What is mapped to be read only is only
+    /// loaded from by whoever asks.
+    #[inline]
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        let first: *const AtomicU64 = std::ptr::with_exposed_provenance(self.start);
+        // SAFETY:
+        // - in bounds and live: the mapping, or what the caller of `of_program` promised, has
+        //   `len` bytes for as long as `self` lives; in a forked child nobody gets here (all
+        //   callers ask `in_child` first), and it would end in a signal;
+        // - aligned: it begins at a page;
+        // - initialised: memory of files reads as zero or what was written;
+        // - written meanwhile: by atomics, by opaque copies, and by other processes.
+        unsafe { std::slice::from_raw_parts(first, self.len / 8) }
+    }
+
+    /// The bytes, to write. For an [`ExportMemory`] that is nobody else's and is not
+    /// exported, and lends its exclusive borrow out.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let first: *mut u8 = std::ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY:
+        // - in bounds, live, initialised: as in `words`;
+        // - exclusive: no other process has the memory, as the caller has seen, and in this one
+        //   it is reached only through this, which is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(first, self.len) }
+    }
+
+    /// Moves a private range into `file`, at the same address.
+    pub(crate) fn share_into(&self, file: &OwnedFd) -> Result<(), ShareError> {
+        // SAFETY:
+        // - no references: only `words` hands any out, of atomics; `bytes_mut` borrows
+        //   exclusively, and for a range of the program's own its maker has promised it;
+        // - nobody maps, unmaps or protects it: a mapping of ours is changed here alone, under
+        //   the lock of its state, and else its maker has promised it;
+        // - no stack, no thread-local storage: a mapping of ours holds neither, and else its
+        //   maker has promised it.
+        unsafe { memory::share_into(file, self.start, self.len) }
+    }
+
+    /// Takes the range back from `file`, at the same address.
+    pub(crate) fn privatise(&self, file: &OwnedFd) -> Result<(), PrivatiseError> {
+        // SAFETY:
+        // - nobody relies on its being shared: that is what ends here;
+        // - nobody maps, unmaps or protects it: as in `share_into`.
+        unsafe { memory::privatise(file, 0, self.start, self.len) }
+    }
+}
+
+impl ExportMemory {
+    /// Private memory that is there already: whole pages from `start` on. An export moves it
+    /// into shared memory at the same address, with its content; threads that store to it
+    /// meanwhile wait for a moment, and none of their stores is lost. The end of the export
+    /// makes it private again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan::vmmc::ExportMemory;
+    /// #[repr(align(4096))]
+    /// struct Pages([u8; 8192]);
+    /// let pages: &'static mut Pages = Box::leak(Box::new(Pages([7; 8192])));
+    /// // SAFETY:
+    /// // - leaked, so it stays; nobody else refers to it; whole pages of the heap.
+    /// let memory = unsafe { ExportMemory::in_place(pages.0.as_mut_ptr(), 8192) }?;
+    /// assert_eq!(memory.load_acquire(0)?, u64::from_ne_bytes([7; 8]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ExportError::NotWholePages`] and [`ExportError::Empty`]. What else may be wrong is
+    /// found when it is exported.
+    ///
+    /// # Safety
+    ///
+    /// As long as any clone of this, or an export of it, lives:
+    ///
+    /// - the range stays mapped, to be read and written, and nobody maps, unmaps or protects
+    ///   any of it;
+    /// - it is reached through this, through raw pointers or through atomics: nobody holds or
+    ///   makes a reference into it that does not allow for other processes' stores;
+    /// - it holds no stack and no thread-local storage, and nothing that a forked child needs.
+    pub unsafe fn in_place(start: *mut u8, len: usize) -> Result<Self, ExportError> {
+        if len == 0 {
+            return Err(ExportError::Empty { len });
+        }
+        if !start.addr().is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
+            let start = start.addr();
+            return Err(ExportError::NotWholePages { start, len });
+        }
+        // SAFETY:
+        // - as the caller promises.
+        let place = unsafe { Place::of_program(start, len) };
+        Ok(Self::of_program(place))
+    }
+}
