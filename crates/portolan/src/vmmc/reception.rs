@@ -116,6 +116,11 @@ impl Drop for Reception {
 }
 
 impl Shared {
+    /// What has been ordered since this was called last.
+    fn orders(&self) -> Vec<Order> {
+        std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn order(&self, order: Order) {
         self.orders
             .lock()
@@ -148,9 +153,7 @@ impl Guests {
             for number in numbers {
                 if number == BELL {
                     let _ = shared.bell.drain();
-                    let mut orders = shared.orders.lock().unwrap_or_else(PoisonError::into_inner);
-                    let orders = std::mem::take(&mut *orders);
-                    for order in orders {
+                    for order in shared.orders() {
                         match order {
                             Order::Meet(visitor, export) => self.meet(shared, visitor, export),
                             Order::Look(guest) => self.look(shared, guest),
@@ -267,7 +270,11 @@ impl Guest {
         let received = match socket::try_receive(&self.connection, &mut bytes, 0) {
             Ok(None) => return Heard::Nothing,
             Ok(Some(received)) if !received.truncated => received,
-            Ok(Some(_)) | Err(_) => return Heard::Over,
+            Ok(Some(_)) => {
+                deny(&self.connection, Denied::Garbled);
+                return Heard::Over;
+            }
+            Err(_) => return Heard::Over,
         };
         let Some(export) = self.export.upgrade() else {
             deny(&self.connection, Denied::Over);

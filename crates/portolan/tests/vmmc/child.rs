@@ -1,0 +1,269 @@
+//! Another process of a test, and what it can be told to do.
+
+use crate::orders::{self, Answer, PATIENCE, obey, until};
+use crate::raw;
+use portolan::vmmc::{
+    Export, ExportMemory, ExportOptions, Import, ImportOptions, Reach, UpdateError,
+};
+use portolan::{AccessToken, Domain, Permissions};
+use std::ops::{Deref, DerefMut};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A process that takes orders. Killed when dropped.
+pub(crate) struct Child(orders::Child);
+
+impl Child {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// As another user, which only root can do.
+    pub(crate) fn of_user(uid: u32) -> Self {
+        Self::with(|command| {
+            command.uid(uid).gid(uid);
+        })
+    }
+
+    fn with(prepare: impl FnOnce(&mut Command)) -> Self {
+        Self(orders::Child::running("child::takes_orders", prepare))
+    }
+
+    /// A process that has imported `x`, as nobody's member.
+    pub(crate) fn importer(domain: &str) -> Self {
+        let mut child = Self::new();
+        let answer = child.ask(&format!("import {domain} x"));
+        assert!(answer.starts_with("imported "), "{answer}");
+        child
+    }
+
+    /// A process that exports `pages` pages as `x`, in a domain that it is the first of.
+    pub(crate) fn exporter(domain: &str, pages: usize) -> Self {
+        let mut child = Self::new();
+        assert_eq!(child.ask(&format!("join {domain}")), "done");
+        assert_eq!(child.ask(&format!("export x {pages}")), "done");
+        child
+    }
+
+    /// Rounds that its storm or its siege has made.
+    pub(crate) fn rounds(&mut self) -> u64 {
+        self.ask("rounds").parse().unwrap()
+    }
+
+    /// Waits until its storm or its siege has begun and ended a round from now on.
+    pub(crate) fn goes_round(&mut self) {
+        let now = self.rounds();
+        until("the child goes round", || self.rounds() >= now + 2);
+    }
+}
+
+impl Deref for Child {
+    type Target = orders::Child;
+
+    fn deref(&self) -> &orders::Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Child {
+    fn deref_mut(&mut self) -> &mut orders::Child {
+        &mut self.0
+    }
+}
+
+/// What a process that takes orders has.
+#[derive(Default)]
+struct State {
+    domain: Option<Domain>,
+    memory: Option<ExportMemory>,
+    export: Option<Export>,
+    import: Option<Arc<Import>>,
+    crowd: Vec<Import>,
+    rounds: Arc<AtomicU64>,
+    storm: Option<std::thread::JoinHandle<UpdateError>>,
+}
+
+/// Not a test: what the other processes run.
+#[test]
+fn takes_orders() {
+    let mut state = State::default();
+    obey(|line| {
+        let answer = state.obey(line);
+        answer.map_err(|error| format!("{error:?}").into())
+    });
+}
+
+fn done() -> Answer {
+    Ok("done".to_owned())
+}
+
+impl State {
+    fn import(&self) -> &Arc<Import> {
+        self.import.as_ref().unwrap()
+    }
+
+    fn obey(&mut self, line: &str) -> Answer {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["join", name] => {
+                let builder = Domain::builder(name).size(64 << 20).deadline(PATIENCE);
+                self.domain = Some(builder.join()?);
+                done()
+            }
+            ["export", name, pages] => {
+                let memory = ExportMemory::new(pages.parse::<usize>()? * 4096)?;
+                let domain = self.domain.as_ref().unwrap();
+                let options = ExportOptions::new(Reach::ReadWrite).permit(Permissions::anyone());
+                self.export = Some(domain.export(&memory, name, &options, PATIENCE)?);
+                self.memory = Some(memory);
+                done()
+            }
+            ["unexport"] => {
+                self.export.take().unwrap().unexport()?;
+                done()
+            }
+            ["load", "own", offset] => {
+                let memory = self.memory.as_ref().unwrap();
+                Ok(memory.load_acquire(offset.parse()?)?.to_string())
+            }
+            ["import", domain, name, ref options @ ..] => self.begin(domain, name, options),
+            ["write", offset, len, byte] => {
+                let bytes = vec![byte.parse()?; len.parse()?];
+                self.import().write(offset.parse()?, &bytes)?;
+                done()
+            }
+            ["read", offset, len] => {
+                let mut bytes = vec![0; len.parse()?];
+                self.import().read(offset.parse()?, &mut bytes)?;
+                Ok(format!("{bytes:?}"))
+            }
+            ["store", offset, value] => {
+                self.import()
+                    .store_release(offset.parse()?, value.parse()?)?;
+                done()
+            }
+            ["load", offset] => Ok(self.import().load_acquire(offset.parse()?)?.to_string()),
+            ["count", offset, times] => {
+                for _ in 0..times.parse::<u64>()? {
+                    self.import().fetch_add(offset.parse()?, 1)?;
+                }
+                done()
+            }
+            ["swap", "count", offset, times] => {
+                let offset = offset.parse()?;
+                for _ in 0..times.parse::<u64>()? {
+                    let mut now = self.import().load_acquire(offset)?;
+                    while let Err(found) = self.import().compare_exchange(offset, now, now + 1)? {
+                        now = found;
+                    }
+                }
+                done()
+            }
+            ["check"] => Ok(format!("{:?}", self.import().check())),
+            ["storm"] => {
+                let (import, rounds) = (Arc::clone(self.import()), Arc::clone(&self.rounds));
+                self.storm = Some(std::thread::spawn(move || storm(&import, &rounds)));
+                done()
+            }
+            ["stormed"] => {
+                let error = self.storm.take().unwrap().join();
+                Ok(format!("{:?}", error.map_err(|_| "panic")?))
+            }
+            ["siege", domain, name] => {
+                let hostile = raw::Hostile::new(&raw::connect(domain), name)?;
+                let rounds = Arc::clone(&self.rounds);
+                std::thread::spawn(move || hostile.write_for_ever(&rounds));
+                done()
+            }
+            ["rounds"] => Ok(self.rounds.load(Ordering::Relaxed).to_string()),
+            // The exports x0, x1, ..., each told its number and one.
+            ["import-each", domain, count] => {
+                crate::many::allow_descriptors();
+                for number in 0..count.parse::<u64>()? {
+                    let name = format!("x{number}");
+                    let import = Domain::builder(domain).import(&name, PATIENCE)?;
+                    import.store_release(8, number + 1)?;
+                    self.crowd.push(import);
+                }
+                done()
+            }
+            // The export x so often, each of them counted.
+            ["import-crowd", domain, count] => {
+                self.crowd.clear();
+                for _ in 0..count.parse::<u64>()? {
+                    let import = Domain::builder(domain).import("x", PATIENCE)?;
+                    import.fetch_add(8, 1)?;
+                    self.crowd.push(import);
+                }
+                done()
+            }
+            ["crowd-errors"] => {
+                let revoked = self
+                    .crowd
+                    .iter()
+                    .filter(|import| import.fetch_add(8, 1) == Err(UpdateError::Revoked));
+                Ok(format!("{} Revoked", revoked.count()))
+            }
+            ["unimport"] => {
+                let import = Arc::into_inner(self.import.take().unwrap());
+                import.ok_or("in use")?.unimport();
+                done()
+            }
+            ["fork"] => Ok(crate::forks::fork(
+                self.export.as_ref(),
+                self.memory.as_ref(),
+                self.import.as_deref(),
+            )?),
+            ["die"] => std::process::abort(),
+            // Never answers.
+            ["exec"] => Err(Command::new("sleep").arg("1000").exec().into()),
+            ["mappings"] => {
+                let maps = std::fs::read_to_string("/proc/self/maps")?;
+                let ours = maps.lines().filter(|line| line.contains("memfd:portolan-"));
+                Ok(ours.count().to_string())
+            }
+            _ => Err(format!("no such order: {line}").into()),
+        }
+    }
+
+    /// Imports; `deadline-ms`, `of` a user, `token`, `at-most` so many bytes.
+    fn begin(&mut self, domain: &str, name: &str, options: &[&str]) -> Answer {
+        let mut builder = Domain::builder(domain);
+        let mut import = ImportOptions::default();
+        let mut deadline = PATIENCE;
+        for option in options {
+            let (key, value) = option.split_once('=').unwrap();
+            match key {
+                "of" => builder = builder.of_user(value.parse()?),
+                "deadline-ms" => deadline = Duration::from_millis(value.parse()?),
+                "token" => {
+                    let number: u128 = value.parse()?;
+                    import = import.token(AccessToken::from_bytes(number.to_le_bytes()));
+                }
+                "at-most" => import = import.at_most(value.parse()?),
+                _ => return Err(format!("no such option: {key}").into()),
+            }
+        }
+        let imported = builder.import_with(name, &import, deadline)?;
+        let answer = format!("imported {} {:?}", imported.len(), imported.reach());
+        self.import = Some(Arc::new(imported));
+        Ok(answer)
+    }
+}
+
+/// Writes all of it again and again, each round another byte; why that ended.
+fn storm(import: &Import, rounds: &AtomicU64) -> UpdateError {
+    for round in 1_u64.. {
+        let byte = round.to_le_bytes()[0];
+        for page in (0..import.len()).step_by(4096) {
+            if let Err(error) = import.write(page + 64, &[byte; 1000]) {
+                return error;
+            }
+        }
+        rounds.store(round, Ordering::Relaxed);
+    }
+    unreachable!("rounds without end")
+}

@@ -1,0 +1,145 @@
+//! Exporters and importers that are killed, or become another program.
+
+use crate::child::Child;
+use crate::orders::{PATIENCE, unique, until};
+use crate::{content, domain, export};
+use portolan::vmmc::{ImportOptions, Reach};
+use portolan::{Domain, VisitError};
+use portolan_sys::process::{PidFd, Signal, signal};
+
+/// Why a storm has ended that was under way when its exporter went.
+fn ended(importer: &mut Child) {
+    let why = importer.ask("stormed");
+    assert!(
+        ["ExporterDied", "Disconnected"].contains(&why.as_str()),
+        "{why}"
+    );
+}
+
+#[test]
+fn importers_of_a_killed_exporter_are_told_in_the_middle_of_their_writes() {
+    let name = unique("exporter-dies");
+    let mut exporter = Child::exporter(&name, 64);
+    let mut importers = [Child::importer(&name), Child::importer(&name)];
+    for importer in &mut importers {
+        assert_eq!(importer.ask("storm"), "done");
+        importer.goes_round();
+    }
+    exporter.kill();
+    for importer in &mut importers {
+        ended(importer);
+        until("it knows of the death", || {
+            importer.ask("check") == "Err(ExporterDied)"
+        });
+        assert!(importer.ask("write 0 1 1").contains("ExporterDied"));
+        assert!(importer.ask("load 0").contains("ExporterDied"));
+        assert_eq!(importer.ask("unimport"), "done");
+    }
+    // Nobody exports it any more.
+    let mut late = Child::new();
+    let answer = late.ask(&format!("import {name} x deadline-ms=50"));
+    assert!(
+        answer.contains("NotRunning") || answer.contains("NotOffered"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn importers_of_an_exporter_that_becomes_another_program_are_told() {
+    let name = unique("exporter-execs");
+    let mut exporter = Child::exporter(&name, 4);
+    let mut importer = Child::importer(&name);
+    assert_eq!(importer.ask("storm"), "done");
+    importer.goes_round();
+    exporter.tell("exec");
+    assert_eq!(importer.ask("stormed"), "Disconnected");
+    exporter.kill();
+    until("it knows of the death", || {
+        importer.ask("check") == "Err(ExporterDied)"
+    });
+}
+
+#[test]
+fn an_exporter_forgets_importers_that_are_killed_and_keeps_what_they_wrote() {
+    let (domain, name) = domain("importer-dies");
+    let (memory, export) = export(&domain, 64, Reach::ReadWrite);
+    for round in 1..=3 {
+        let mut importer = Child::importer(&name);
+        assert_eq!(importer.ask(&format!("write 0 8 {round}")), "done");
+        assert_eq!(importer.ask("storm"), "done");
+        importer.goes_round();
+        assert_eq!(export.importers(), 1);
+        importer.kill();
+        until("it is forgotten", || export.importers() == 0);
+        assert_eq!(content(&memory)[..8], [round; 8]);
+    }
+    let mut importer = Child::importer(&name);
+    importer.tell("exec");
+    until("it is forgotten", || export.importers() == 0);
+    export.unexport().unwrap();
+}
+
+#[test]
+fn an_import_that_waits_outlives_host_and_exporter() {
+    let name = unique("takeover");
+    let mut host = Child::new();
+    assert_eq!(host.ask(&format!("join {name}")), "done");
+    let mut member = Child::new();
+    assert_eq!(member.ask(&format!("join {name}")), "done");
+    let domain = Domain::builder(&name);
+    let mut pending = domain.begin_import("x", &ImportOptions::default()).unwrap();
+    let waits = pending.wait(std::time::Duration::from_millis(50));
+    assert!(matches!(
+        waits,
+        Err(portolan::vmmc::ImportError::Visit(
+            VisitError::NotOffered { .. }
+        ))
+    ));
+    let mut other = Child::new();
+    other.tell(&format!("import {name} x"));
+    host.kill();
+    // The one that hosts now is also the one that exports.
+    assert_eq!(member.ask("export x 1"), "done");
+    let import = pending.wait(PATIENCE).unwrap();
+    assert!(other.answer().starts_with("imported 4096"));
+    import.store_release(8, 77).unwrap();
+    assert_eq!(member.ask("load own 8"), "77");
+    assert_eq!(other.ask("load 8"), "77");
+}
+
+#[test]
+fn a_process_with_the_exporters_id_is_not_taken_for_it() {
+    const LAST: &str = "/proc/sys/kernel/ns_last_pid";
+    let name = unique("pid");
+    let mut exporter = Child::exporter(&name, 1);
+    let mut importer = Child::importer(&name);
+    let pid = exporter.pid();
+    if std::fs::write(LAST, (pid - 1).to_string()).is_err() {
+        eprintln!("skipped: this user cannot choose process ids");
+        return;
+    }
+    // It sees nothing of the death before the number is another's.
+    let stopped = PidFd::open(importer.pid()).unwrap();
+    signal(&stopped, Signal::STOP).unwrap();
+    exporter.kill();
+    let mut tries = 0;
+    let again = loop {
+        std::fs::write(LAST, (pid - 1).to_string()).unwrap();
+        let child = Child::new();
+        if child.pid() == pid {
+            break Some(child);
+        }
+        tries += 1;
+        if tries == 200 {
+            break None;
+        }
+    };
+    signal(&stopped, Signal::CONT).unwrap();
+    if again.is_none() {
+        eprintln!("skipped: others were faster to take the process id");
+        return;
+    }
+    until("it knows of the death", || {
+        importer.ask("check") == "Err(ExporterDied)"
+    });
+}

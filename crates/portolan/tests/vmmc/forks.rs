@@ -1,0 +1,94 @@
+//! `fork` without `exec`, in exporter and importer.
+
+use crate::child::Child;
+use crate::orders::{unique, until};
+use portolan::vmmc::{Export, ExportMemory, Import};
+use portolan_sys::process::{PidFd, Signal, signal};
+use std::io::{Read, Write};
+
+/// Forks; the child says what it finds, then sleeps until it is killed. Its id, and what it says.
+pub(crate) fn fork(
+    export: Option<&Export>,
+    memory: Option<&ExportMemory>,
+    import: Option<&Import>,
+) -> std::io::Result<String> {
+    let (mut read, mut write) = std::io::pipe()?;
+    // SAFETY:
+    // - The child calls the library, whose refusal is what is tested, writes to a pipe, and is
+    //   killed. The harness runs no other thread that holds a lock we need.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let memory = memory.map(|memory| (memory.write(0, b"child"), memory.words().err()));
+        let import = import.map(|import| {
+            (
+                import.write(0, b"child"),
+                import.check(),
+                import.write_later(0, "x").err().map(|e| e.why),
+            )
+        });
+        let name = export.map(Export::name);
+        let new = ExportMemory::new(4096)
+            .map(|_| ())
+            .map_err(|e| e.to_string().contains("forked"));
+        let _ = writeln!(write, "{name:?} {memory:?} {import:?} {new:?}");
+        drop(write);
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(1000));
+        }
+    }
+    drop(write);
+    let mut said = String::new();
+    read.read_to_string(&mut said)?;
+    Ok(format!("{pid} {}", said.trim()))
+}
+
+fn end(pid: u32) {
+    let pidfd = PidFd::open(pid).unwrap();
+    signal(&pidfd, Signal::KILL).unwrap();
+}
+
+fn forked(child: &mut Child) -> (u32, String) {
+    let answer = child.ask("fork");
+    let (pid, said) = answer.split_once(' ').unwrap();
+    (pid.parse().unwrap(), said.to_owned())
+}
+
+#[test]
+fn a_forked_child_of_an_exporter_has_nothing_and_hides_no_death() {
+    let name = unique("fork-exporter");
+    let mut exporter = Child::exporter(&name, 1);
+    let mut importer = Child::importer(&name);
+    assert_eq!(importer.ask("store 0 5"), "done");
+    let (pid, said) = forked(&mut exporter);
+    assert_eq!(
+        said,
+        r#"Some("x") Some((Err(Forked), Some(Forked))) None Err(true)"#
+    );
+    // The parent is what it was.
+    assert_eq!(exporter.ask("load own 0"), "5");
+    assert_eq!(importer.ask("store 0 6"), "done");
+    assert_eq!(exporter.ask("load own 0"), "6");
+    exporter.kill();
+    until("it knows of the death", || {
+        importer.ask("check") == "Err(ExporterDied)"
+    });
+    end(pid);
+}
+
+#[test]
+fn a_forked_child_of_an_importer_has_nothing_and_keeps_nothing() {
+    let name = unique("fork-importer");
+    let mut exporter = Child::exporter(&name, 1);
+    let mut importer = Child::importer(&name);
+    let (pid, said) = forked(&mut importer);
+    assert_eq!(
+        said,
+        "None None Some((Err(Forked), Err(Forked), Some(Forked))) Err(true)"
+    );
+    assert_eq!(importer.ask("store 8 7"), "done");
+    assert_eq!(exporter.ask("load own 8"), "7");
+    importer.kill();
+    assert_eq!(exporter.ask("unexport"), "done");
+    assert_eq!(exporter.ask("load own 8"), "7");
+    end(pid);
+}

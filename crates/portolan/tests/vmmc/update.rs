@@ -1,0 +1,393 @@
+//! Deliberate update, remote read, and words, by other processes.
+
+use crate::child::Child;
+use crate::orders::{PATIENCE, unique};
+use crate::{content, domain, export};
+use portolan::vmmc::{ExportMemory, ExportOptions, Reach, UpdateError};
+use portolan::{Deadline, Permissions};
+
+#[test]
+fn what_another_process_writes_is_here_when_its_call_returns() {
+    let (domain, name) = domain("write");
+    let (memory, export) = export(&domain, 2, Reach::ReadWrite);
+    let mut importer = Child::importer(&name);
+    assert_eq!(importer.ask("write 5 6000 7"), "done");
+    let mut expected = vec![0; 8192];
+    expected[5..6005].fill(7);
+    assert_eq!(content(&memory), expected);
+    memory.write(6004, &[9]).unwrap();
+    assert_eq!(importer.ask("read 6003 3"), "[7, 9, 0]");
+    assert_eq!(export.importers(), 1);
+    export.unexport().unwrap();
+    assert!(importer.ask("write 0 1 1").contains("Revoked"));
+    assert!(importer.ask("read 0 1").contains("Revoked"));
+    expected[6004] = 9;
+    assert_eq!(content(&memory), expected);
+}
+
+#[test]
+fn bounds_are_kept_to_the_byte() {
+    let (domain, name) = domain("bounds");
+    let (memory, _export) = export(&domain, 1, Reach::ReadWrite);
+    let mut importer = Child::importer(&name);
+    assert_eq!(importer.ask("write 4095 1 1"), "done");
+    assert_eq!(importer.ask("write 4096 0 1"), "done");
+    for (offset, len) in [
+        ("4095", "2"),
+        ("4096", "1"),
+        ("0", "4097"),
+        ("18446744073709551615", "1"),
+    ] {
+        for what in [
+            format!("write {offset} {len} 2"),
+            format!("read {offset} {len}"),
+        ] {
+            let answer = importer.ask(&what);
+            assert!(answer.contains("OutOfBounds"), "{what}: {answer}");
+        }
+    }
+    // The end is past the last address; "negative" as in other languages.
+    let import = domain.import("x", PATIENCE).unwrap();
+    for offset in [usize::MAX, usize::MAX - 4, -4096_isize as usize] {
+        let refused = import.write(offset, &[1; 8]);
+        assert!(
+            matches!(refused, Err(UpdateError::OutOfBounds { .. })),
+            "{refused:?}"
+        );
+        let scattered: &[(usize, &[u8])] = &[(0, b"fine"), (offset, b"not fine")];
+        assert!(matches!(
+            import.write_scattered(scattered),
+            Err(UpdateError::OutOfBounds { .. })
+        ));
+    }
+    // A stride that leads past the last address.
+    let refused = import.write_strided(8, usize::MAX / 2 + 1, 1, &[1; 4]);
+    assert!(
+        matches!(refused, Err(UpdateError::OutOfBounds { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(
+        import.write_strided(0, 3, 4, &[1; 4]),
+        Err(UpdateError::BadStride {
+            block: 4,
+            stride: 3
+        })
+    );
+    for offset in [1, 4, 4095] {
+        assert_eq!(
+            import.load_acquire(offset),
+            if offset == 4095 {
+                Err(UpdateError::OutOfBounds {
+                    offset,
+                    len: 8,
+                    size: 4096,
+                })
+            } else {
+                Err(UpdateError::Misaligned { offset })
+            }
+        );
+    }
+    let mut expected = vec![0; 4096];
+    expected[4095] = 1;
+    assert_eq!(content(&memory), expected);
+}
+
+#[test]
+fn pieces_go_where_they_are_to_go() {
+    let (domain, _) = domain("pieces");
+    let (memory, _export) = export(&domain, 1, Reach::Write);
+    let import = domain.import("x", PATIENCE).unwrap();
+    import
+        .write_scattered(&[(3, b"abc"), (4090, b"end"), (4, b"B")])
+        .unwrap();
+    import.write_strided(100, 10, 3, b"111222333x").unwrap();
+    let mut expected = vec![0; 4096];
+    expected[3..6].copy_from_slice(b"aBc");
+    expected[4090..4093].copy_from_slice(b"end");
+    for (at, bytes) in [
+        (100, &b"111"[..]),
+        (110, b"222"),
+        (120, b"333"),
+        (130, b"x"),
+    ] {
+        expected[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    assert_eq!(content(&memory), expected);
+}
+
+#[test]
+fn what_stands_beside_a_write_is_not_touched_by_it() {
+    let (domain, name) = domain("beside");
+    let (memory, _export) = export(&domain, 1, Reach::ReadWrite);
+    let mut importer = Child::importer(&name);
+    assert_eq!(importer.ask("storm"), "done");
+    // The storm writes bytes 64 to 1063; these lie in the same words as its first and last.
+    for round in 0..20_000_u32 {
+        let byte = round.to_le_bytes()[0];
+        memory.write(63, &[byte]).unwrap();
+        memory.write(1064, &[byte]).unwrap();
+        let (mut before, mut after) = ([0], [0]);
+        memory.read(63, &mut before).unwrap();
+        memory.read(1064, &mut after).unwrap();
+        assert_eq!((before, after), ([byte], [byte]));
+    }
+}
+
+#[test]
+fn a_flag_comes_after_its_data() {
+    const ROUNDS: u64 = 20_000;
+    let domain_name = unique("flag");
+    let mut exporter = Child::exporter(&domain_name, 2);
+    let writer = portolan::Domain::builder(&domain_name)
+        .import("x", PATIENCE)
+        .unwrap();
+    let reader = portolan::Domain::builder(&domain_name)
+        .import("x", PATIENCE)
+        .unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                // Long enough for the copy that the processor makes of its own.
+                writer.write(4096, &[round.to_le_bytes()[0]; 700]).unwrap();
+                writer.store_release(0, round).unwrap();
+                while writer.load_acquire(8).unwrap() != round {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        for round in 1..=ROUNDS {
+            while reader.load_acquire(0).unwrap() != round {
+                std::hint::spin_loop();
+            }
+            let mut data = [0; 700];
+            reader.read(4096, &mut data).unwrap();
+            assert_eq!(data, [round.to_le_bytes()[0]; 700]);
+            reader.store_release(8, round).unwrap();
+        }
+    });
+    assert_eq!(exporter.ask("load own 0"), ROUNDS.to_string());
+}
+
+#[test]
+fn words_are_changed_in_one_step() {
+    let (domain, name) = domain("words");
+    let (memory, _export) = export(&domain, 1, Reach::ReadWrite);
+    let mut importers = [Child::importer(&name), Child::importer(&name)];
+    for importer in &mut importers {
+        importer.tell("count 8 20000");
+    }
+    for importer in &mut importers {
+        assert_eq!(importer.answer(), "done");
+        importer.tell("swap count 16 5000");
+    }
+    for importer in &mut importers {
+        assert_eq!(importer.answer(), "done");
+    }
+    assert_eq!(memory.load_acquire(8), Ok(40_000));
+    assert_eq!(memory.load_acquire(16), Ok(10_000));
+    let import = domain.import("x", PATIENCE).unwrap();
+    assert_eq!(import.compare_exchange(8, 1, 2), Ok(Err(40_000)));
+    assert_eq!(import.fetch_add(8, u64::MAX), Ok(40_000));
+    assert_eq!(memory.load_acquire(8), Ok(39_999));
+}
+
+#[test]
+fn an_importer_does_what_it_may_and_no_more() {
+    let (domain, _) = domain("reach");
+    let memory = ExportMemory::new(4096).unwrap();
+    memory.write(0, b"to be read").unwrap();
+    for (reach, reads, writes) in [
+        (Reach::Read, true, false),
+        (Reach::Write, false, true),
+        (Reach::ReadWrite, true, true),
+    ] {
+        let options = ExportOptions::new(reach);
+        let export = domain.export(&memory, "x", &options, PATIENCE).unwrap();
+        let import = domain.import("x", PATIENCE).unwrap();
+        assert_eq!((import.reach(), export.reach()), (reach, reach));
+        let read = import.read(0, &mut [0; 4]);
+        let write = import.write(100, &[1]);
+        let change = import.fetch_add(8, 0);
+        assert_eq!(
+            read,
+            if reads {
+                Ok(())
+            } else {
+                Err(UpdateError::NotReadable)
+            }
+        );
+        assert_eq!(
+            write,
+            if writes {
+                Ok(())
+            } else {
+                Err(UpdateError::NotWritable)
+            }
+        );
+        assert_eq!(change.is_ok(), reads && writes);
+        assert_eq!(import.load_acquire(8).is_ok(), reads);
+        assert_eq!(import.store_release(8, 0).is_ok(), writes);
+        // The same memory again, which is private by then.
+        export.unexport().unwrap();
+    }
+}
+
+#[test]
+fn ranges_are_kept_to_the_byte() {
+    let (domain, _) = domain("ranges");
+    let memory = ExportMemory::new(4096).unwrap();
+    let bad = ExportOptions::new(Reach::Write).within(4000..4097);
+    assert!(domain.export(&memory, "x", &bad, PATIENCE).is_err());
+    let options = ExportOptions::new(Reach::ReadWrite)
+        .within(8..16)
+        .within(100..4096);
+    let _export = domain.export(&memory, "x", &options, PATIENCE).unwrap();
+    let import = domain.import("x", PATIENCE).unwrap();
+    assert_eq!(import.ranges(), [(8, 8), (100, 3996)]);
+    for (offset, len) in [(8, 8), (8, 1), (15, 1), (100, 3996), (4095, 1), (4096, 0)] {
+        import.write(offset, &vec![1; len]).unwrap();
+        import.read(offset, &mut vec![1; len]).unwrap();
+    }
+    for (offset, len) in [(7, 1), (7, 2), (8, 9), (15, 2), (16, 1), (15, 86), (99, 1)] {
+        let outside = UpdateError::OutOfRanges { offset, len };
+        assert_eq!(import.write(offset, &vec![2; len]), Err(outside));
+        assert_eq!(import.read(offset, &mut vec![2; len]), Err(outside));
+    }
+    assert!(matches!(
+        import.fetch_add(0, 1),
+        Err(UpdateError::OutOfRanges { .. })
+    ));
+}
+
+#[test]
+fn non_blocking_writes_land_in_order_and_give_back_their_source() {
+    let (domain, name) = domain("later");
+    let (memory, export) = export(&domain, 1024, Reach::ReadWrite);
+    let import = portolan::Domain::builder(&name)
+        .import("x", PATIENCE)
+        .unwrap();
+    let mut pending = Vec::new();
+    for byte in 0..20_u8 {
+        pending.push(import.write_later(10, vec![byte; 4 << 20 >> 1]).unwrap());
+    }
+    // Stays behind all of them, and so does the flag.
+    import.write(10, b"last").unwrap();
+    assert!(pending.iter().all(portolan::vmmc::Pending::is_done));
+    let mut bytes = [0; 5];
+    memory.read(10, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"last\x13");
+    for (byte, pending) in pending.into_iter().enumerate() {
+        assert!(pending.wait(Deadline::NOW));
+        let source = pending.finish().unwrap();
+        assert_eq!(source, vec![u8::try_from(byte).unwrap(); 2 << 20]);
+    }
+    let refused = import.write_later(4 << 20, "x").unwrap_err();
+    assert_eq!(refused.source, "x");
+    assert!(matches!(refused.why, UpdateError::OutOfBounds { .. }));
+    // Waited for as a descriptor.
+    let pending = import.write_later(0, "by itself").unwrap();
+    let ready = pending.descriptor().unwrap();
+    let by = std::time::Instant::now() + PATIENCE;
+    let ready = portolan_sys::process::poll(&[std::os::fd::AsFd::as_fd(&ready)], Some(by));
+    assert!(ready.unwrap()[0].readable && pending.is_done());
+    import.flush(PATIENCE).unwrap();
+    export.unexport().unwrap();
+    assert_eq!(import.flush(PATIENCE), Err(UpdateError::Revoked));
+    let refused = import.write_later(0, vec![1]).unwrap_err();
+    assert_eq!(
+        (refused.why, refused.source),
+        (UpdateError::Revoked, vec![1])
+    );
+}
+
+#[test]
+fn memory_of_the_programs_own_is_exported_in_place() {
+    #[repr(align(4096))]
+    struct Pages([u8; 8 * 4096]);
+    let (domain, name) = domain("in-place");
+    let mut pages = Box::new(Pages([7; 8 * 4096]));
+    let address = pages.0.as_mut_ptr();
+    // SAFETY:
+    // - Mapped until the box is dropped, last of all; reached through this alone until then;
+    //   whole pages of the heap.
+    let memory = unsafe { ExportMemory::in_place(address, 8 * 4096) }.unwrap();
+    for round in 1..4_u8 {
+        let options = ExportOptions::new(Reach::ReadWrite).permit(Permissions::anyone());
+        let export = domain.export(&memory, "x", &options, PATIENCE).unwrap();
+        let mut importer = Child::importer(&name);
+        assert_eq!(
+            importer.ask("read 100 1"),
+            format!("[{}]", if round == 1 { 7 } else { round - 1 })
+        );
+        assert_eq!(importer.ask(&format!("write 100 30000 {round}")), "done");
+        assert_eq!(memory.address(), address.addr());
+        export.unexport().unwrap();
+        assert!(importer.ask("write 100 1 99").contains("Revoked"));
+    }
+    drop(memory);
+    let mut expected = vec![7; 8 * 4096];
+    expected[100..30100].fill(3);
+    assert_eq!(pages.0[..], expected);
+}
+
+#[test]
+fn what_is_no_whole_pages_is_not_exported() {
+    use portolan::vmmc::ExportError;
+    assert!(matches!(
+        ExportMemory::new(0),
+        Err(ExportError::Empty { len: 0 })
+    ));
+    assert!(matches!(
+        ExportMemory::new(usize::MAX),
+        Err(ExportError::Empty { .. })
+    ));
+    for (start, len) in [(4097, 4096), (4096, 4095)] {
+        let start = std::ptr::without_provenance_mut(start);
+        // SAFETY:
+        // - Refused, so nothing happens.
+        let refused = unsafe { ExportMemory::in_place(start, len) };
+        assert!(
+            matches!(refused, Err(ExportError::NotWholePages { .. })),
+            "{refused:?}"
+        );
+    }
+    let (domain, _) = domain("twice");
+    let (memory, _export) = export(&domain, 1, Reach::Read);
+    let again = domain.export(&memory, "y", &ExportOptions::new(Reach::Read), PATIENCE);
+    assert!(
+        matches!(again, Err(ExportError::AlreadyExported)),
+        "{again:?}"
+    );
+    let other = ExportMemory::new(1).unwrap();
+    let again = domain.export(&other, "x", &ExportOptions::new(Reach::Read), PATIENCE);
+    assert!(matches!(again, Err(ExportError::Offer(_))), "{again:?}");
+    // It was given back.
+    let _other = domain
+        .export(&other, "y", &ExportOptions::new(Reach::Read), PATIENCE)
+        .unwrap();
+}
+
+#[test]
+fn an_export_may_be_larger_than_the_machine() {
+    let (domain, name) = domain("large");
+    // Pages that nobody touches take no memory.
+    let len = 1_usize << 38;
+    let (memory, export) = export(&domain, len / 4096, Reach::ReadWrite);
+    let mut importer = Child::importer(&name);
+    let far = len - 5000;
+    assert_eq!(importer.ask(&format!("write {far} 5000 3")), "done");
+    let mut bytes = [0; 2];
+    memory.read(far - 1, &mut bytes).unwrap();
+    assert_eq!(bytes, [0, 3]);
+    assert!(
+        importer
+            .ask(&format!("write {far} 5001 3"))
+            .contains("OutOfBounds")
+    );
+    let mut small = Child::new();
+    let refused = small.ask(&format!("import {name} x at-most={}", len - 1));
+    assert!(refused.contains("TooLarge"), "{refused}");
+    drop(memory);
+    // Nobody has it any more, so nothing is copied.
+    export.unexport().unwrap();
+}
