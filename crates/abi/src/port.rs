@@ -124,6 +124,9 @@ impl PortStatus {
     }
 }
 
+/// Of a port that stays in its domain: a message may hold any number of bytes.
+pub const ANY_BYTES: u64 = 0;
+
 /// The name of a port: its entry and which port of that entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortName {

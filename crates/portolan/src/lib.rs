@@ -41,6 +41,7 @@
 //! | call methods of a trait in another process | [`rpc`], [`macro@service`] |
 //! | wait for many ports and channels, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
+//! | let other users and domains send to a port | [`ReceiveRight::offer`], [`Domain::connect_to`] |
 //! | see who holds what | [`Domain::survey`] |
 //! | export counters (feature `metrics`) | `Survey::record_metrics` |
 //! | see what everybody does, event by event | [`Domain::trace`], [`Trace`] |
@@ -64,6 +65,7 @@ pub mod channel;
 mod deadline;
 mod domain;
 mod extent;
+mod gate;
 mod guard;
 mod member;
 mod message;
@@ -91,6 +93,7 @@ pub use domain::{
     Permissions, VisitError,
 };
 pub use extent::{AllocateError, Extent, OutOfPages, RawExtent};
+pub use gate::{Breach, BreachKind, ConnectOptions, ConnectToError, OfferOptions, OfferedPort};
 pub use message::{ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency};
 pub use port::{
     Access, BindError, ConnectError, PendingReply, PortOptions, ReceiveError, ReceiveRight,

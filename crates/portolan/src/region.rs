@@ -12,7 +12,7 @@ use crate::member::Member;
 use crate::segment::Segment;
 use portolan_abi::channel::{HEAD_BYTES, MAGIC as CHANNEL_MAGIC, MAX_READERS, READER_BYTES};
 use portolan_abi::limits::PAGE;
-use portolan_abi::port::{PortName, PortStatus};
+use portolan_abi::port::{ANY_BYTES, PortName, PortStatus};
 use portolan_abi::region::Geometry;
 use portolan_shm::channel::{Channel, Head, NotAChannel, ReaderEntry};
 use portolan_shm::queue::Queue;
@@ -350,7 +350,8 @@ pub(crate) struct Attached {
     pub(crate) member: Arc<Member>,
     /// The port.
     pub(crate) port: PortName,
-    /// What is sent there needs work that a retry does not repeat: it is copied, or closed here.
+    /// What is sent there needs work that a retry does not repeat: it is copied, closed here, or
+    /// looked at because it goes on to another domain.
     pub(crate) prepares: bool,
 }
 
@@ -366,7 +367,9 @@ impl Attached {
         let queue = region.tables().queue(port.index)?;
         // Acquire: of a port that lives, its options. The others take no messages.
         let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Acquire));
-        let prepares = member.guard.is_some() || status.copied;
+        // Relaxed: of a port that lives, as its options; it was stored before its status.
+        let goes_on = queue.port.control.most.load(Ordering::Relaxed) != ANY_BYTES;
+        let prepares = member.guard.is_some() || status.copied || goes_on;
         Some(Self {
             queue,
             member: Arc::clone(member),

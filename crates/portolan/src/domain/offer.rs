@@ -18,7 +18,7 @@
 use super::descriptor::Descriptor;
 use super::permissions::{GrantError, Permissions, Verdict, judge};
 use crate::member::Member;
-use crate::{Deadline, Disowned};
+use crate::{Deadline, Disowned, NoDescriptor};
 use portolan_abi::control::{Announcement, Decline, FromMember};
 use portolan_abi::limits::{MAX_NAME, MAX_OFFERS};
 pub(crate) use portolan_abi::visit::OfferKind;
@@ -95,6 +95,9 @@ pub enum OfferError {
     /// The caller's: this process is no member that the host knows.
     #[error(transparent)]
     Disowned(#[from] Disowned),
+    /// See [`NoDescriptor`].
+    #[error(transparent)]
+    NoDescriptor(#[from] NoDescriptor),
 }
 
 /// Offers something to whoever `permissions` admit; visitors come to `desk`.

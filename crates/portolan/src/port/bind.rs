@@ -5,7 +5,7 @@ use crate::member::Member;
 use crate::region::Attached;
 use crate::{Disowned, Domain};
 use portolan_abi::limits::{MAX_NAME, MAX_PORTS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
-use portolan_abi::port::{PortName, PortPhase, PortStatus};
+use portolan_abi::port::{ANY_BYTES, PortName, PortPhase, PortStatus};
 use portolan_abi::slot::inline_capacity;
 use portolan_shm::mark;
 use portolan_shm::queue::PortEntry;
@@ -31,6 +31,8 @@ pub struct PortOptions {
     by_urgency: bool,
     copied: bool,
     replies: bool,
+    /// See [`Self::for_another_domain`].
+    most: u64,
 }
 
 /// Why a port could not be bound.
@@ -89,6 +91,7 @@ impl Default for PortOptions {
             by_urgency: false,
             copied: false,
             replies: false,
+            most: ANY_BYTES,
         }
     }
 }
@@ -154,6 +157,14 @@ impl PortOptions {
         }
     }
 
+    /// A port whose messages, of `most` bytes each at the most, go on to another domain.
+    pub(crate) fn for_another_domain(self, most: u64) -> Self {
+        Self {
+            most: most.max(ANY_BYTES + 1),
+            ..self
+        }
+    }
+
     /// A client's own port for answers: not listed.
     pub(super) fn for_replies(self) -> Self {
         Self {
@@ -206,6 +217,7 @@ pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
     let name = options.name.as_deref().unwrap_or("");
     write_text(&entry.name.words, name);
     entry.control.transit.store(0, Ordering::Relaxed);
+    entry.control.most.store(options.most, Ordering::Relaxed);
     entry.sleep.events.store(0, Ordering::Relaxed);
     entry.sleep.wanted.store(0, Ordering::Relaxed);
     entry.sleep.wait_set.store(0, Ordering::Relaxed);

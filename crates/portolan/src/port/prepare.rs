@@ -1,6 +1,6 @@
 //! Sending where there is work to do first, once, however often the queue is full: a copy
-//! for a port that gives its receiver copies ([`crate::Protection::Copied`]), and in a
-//! guarded domain the end of this process's access.
+//! for a port that gives its receiver copies ([`crate::Protection::Copied`]), a look at what
+//! is to leave the domain, and in a guarded domain the end of this process's access.
 //!
 //! ```text
 //! check -> copy (copied ports) -> lay out -> close (guarded domains) -> post, post, ...
@@ -15,7 +15,7 @@ use crate::member::Member;
 use crate::message::Message;
 use crate::region::Attached;
 use crate::{AllocateError, Extent};
-use portolan_abi::port::{PortStatus, RightWord};
+use portolan_abi::port::{ANY_BYTES, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, inline_capacity};
 use portolan_shm::queue::Spot;
 use smallvec::SmallVec;
@@ -83,6 +83,10 @@ fn prepare(
     if status.copied && message.structure {
         return Err(Unsent::Structure);
     }
+    let most = queue.port.control.most.load(Ordering::Relaxed);
+    if most != ANY_BYTES {
+        may_leave(message, most)?;
+    }
     let originals = if status.copied {
         Some(copy(member, message)?)
     } else {
@@ -114,6 +118,22 @@ fn prepare(
         }
     }
     Ok(Prepared { plan, originals })
+}
+
+/// Whether a message may go on to another domain.
+pub(crate) fn may_leave(message: &Message, most: u64) -> Result<(), Unsent> {
+    if message.structure {
+        return Err(Unsent::Structure);
+    }
+    match message.rights().len() {
+        0 => {}
+        rights => return Err(Unsent::Rights { rights }),
+    }
+    let bytes = message.len() as u64;
+    if bytes > most {
+        return Err(Unsent::TooLong { bytes, most });
+    }
+    Ok(())
 }
 
 /// Puts copies in the place of a message's extents; the originals. A header that is not in

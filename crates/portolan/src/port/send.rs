@@ -82,6 +82,25 @@ pub enum Unsent {
         "a structure cannot be copied to another place, as this port would: send it to a port that is not `copied`"
     )]
     Structure,
+    /// The caller's: the message holds rights, and the port is another domain's, where they mean
+    /// nothing.
+    #[error(
+        "{rights} rights cannot leave their domain: offer the port, and have the other side connect to it"
+    )]
+    Rights {
+        /// How many.
+        rights: usize,
+    },
+    /// The caller's: the port is another domain's, and takes no messages of this length.
+    #[error(
+        "a message of {bytes} bytes is over the {most} that the other domain takes: send several, or have it raise the limit of its offer"
+    )]
+    TooLong {
+        /// Bytes of the message.
+        bytes: u64,
+        /// Bytes that it may have.
+        most: u64,
+    },
     /// The machine's: in a guarded domain, our own access to an extent could not be ended
     /// (the process has too many mappings).
     #[error(

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -100,6 +101,19 @@ impl Mapping {
     ///
     /// [`MapError`], never `Taken`.
     pub fn shared_part(fd: &OwnedFd, offset: u64, len: usize) -> Result<Self, MapError> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        Self::part(fd, offset, len, access, MapFlags::SHARED)
+    }
+
+    /// Maps `len` bytes of `fd` from `offset` on, rounded up to whole pages, wherever there
+    /// is room; a huge page or more aligned to one.
+    fn part(
+        fd: &OwnedFd,
+        offset: u64,
+        len: usize,
+        access: ProtFlags,
+        kind: MapFlags,
+    ) -> Result<Self, MapError> {
         let Some(len) = len.checked_next_multiple_of(PAGE).filter(|&len| len > 0) else {
             return Err(MapError::Misaligned { base: 0, len });
         };
@@ -120,8 +134,7 @@ impl Mapping {
         let reserved = Self::new(reserved.map_err(refused)?.cast(), room, None)?;
         let skip = reserved.base.addr().get().next_multiple_of(align) - reserved.base.addr().get();
         let base = reserved.base.as_ptr().wrapping_add(skip);
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+        let flags = kind | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY:
         // - In bounds: `base` is at most `align - PAGE` past the start of the reservation.
         // - The range it replaces is the reservation made above, which nobody else knows.
@@ -165,8 +178,11 @@ impl Mapping {
     ///
     /// [`MapError`], never `Taken`.
     pub fn private(fd: &OwnedFd, len: usize) -> Result<Self, MapError> {
+        if !len.is_multiple_of(PAGE) {
+            return Err(MapError::Misaligned { base: 0, len });
+        }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        Self::whole(fd, len, access, MapFlags::PRIVATE)
+        Self::part(fd, 0, len, access, MapFlags::PRIVATE)
     }
 
     /// Maps the first `len` bytes of `fd` wherever there is room.
@@ -200,6 +216,19 @@ impl Mapping {
         self.only_in = Some(fork::generation());
         self.advise(Advice::LinuxDontFork)?;
         Ok(self)
+    }
+
+    /// The memory as words, which other processes may write at any time. What is mapped to
+    /// be read only ends the process that stores there.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY:
+        // - In bounds and live: `len` bytes, mapped until `self` is dropped. In a forked child
+        //   that does not have it, a touch ends in a signal.
+        // - Aligned: it begins at a page.
+        // - Initialised: files read as zeros or what was written, and any bits are a word.
+        // - Written meanwhile: whoever makes other references from `base` sees to it that
+        //   these are of atomics too, as every dereference of it has to.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
     }
 
     /// The first byte. Other processes may change what it points to at any time.

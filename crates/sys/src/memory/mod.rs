@@ -12,6 +12,7 @@
 //!   range, whatever it kept; and no store of our own was lost, nor by [`share_in_place`].
 
 mod file;
+mod frozen;
 mod mapping;
 mod privatise;
 mod range;
@@ -22,6 +23,7 @@ pub use file::{
     AllocateError, DataRanges, VerifyError, allocate, allocated_bytes, create, data_ranges, punch,
     reopen_to_read, verify,
 };
+pub use frozen::{Blank, FreezeError, Frozen, FrozenError};
 pub use mapping::{MapError, Mapping};
 pub use privatise::{PrivatiseError, privatise};
 pub use range::{

@@ -1,0 +1,405 @@
+//! What two processes of different domains say to one another, and the memory that they share.
+//!
+//! ```text
+//! visitor -> offering process   Ask                           "let me send"
+//! offering process -> visitor   Granted + the pair's memory, or Denied
+//! from then on, both ways:      one byte [`RING`]             "look at the lane"
+//! visitor -> offering process   [`SEALED`] + descriptors      what the next manifest names
+//! ```
+//!
+//! The pair's memory is a control page and two *lanes*, one for each way. A lane is a ring of
+//! bytes with one writer and one reader; what passes through it is a *manifest*, lengths, a
+//! header, and then the bytes themselves:
+//!
+//! ```text
+//! control page: 8 words for each line, see [`control`]
+//! lane there:   [manifest 64][lengths 8 each][header] pad to 64 [bytes] pad [bytes] pad ...
+//! lane back:    the same
+//! ```
+//!
+//! Where in the ring something lies is never said: both sides count. Whoever reads takes
+//! everything here for a stranger's: it is copied, then decoded whole or not at all.
+
+use crate::hello::{word32, word64};
+use crate::limits::{LINE, MAX_EXTENTS, MAX_HEADER, PAGE};
+use crate::slot::Kind;
+
+/// First bytes of an [`Ask`].
+pub const ASK_MAGIC: u32 = 0x4147_5450;
+/// First bytes of an [`Answer`].
+const ANSWER_MAGIC: u32 = 0x5247_5450;
+/// First bytes of a [`Manifest`].
+const MANIFEST_MAGIC: u32 = 0x4d47_5450;
+/// "Look at the lane."
+pub const RING: u8 = b'R';
+/// Before the descriptors of sealed memory.
+pub const SEALED: u8 = b'S';
+/// Bytes of a lane: a power of two between these.
+pub const LANE_BYTES: core::ops::RangeInclusive<u64> = 64 << 10..=16 << 20;
+/// Parts of sealed memory in one message.
+pub const MAX_SEALED: usize = 16;
+/// Messages with sealed memory that were not received yet; more are not sent before.
+pub const MAX_SEALED_AHEAD: usize = 8;
+
+/// Words of the control page. Who writes what lies in lines of its own.
+pub mod control {
+    use super::PAGE;
+
+    /// Bytes of the page.
+    pub const BYTES: usize = PAGE;
+    /// Words from one lane's to the next one's.
+    pub const LANE: usize = 128;
+    /// The writer's: bytes written so far.
+    pub const HEAD: usize = 0;
+    /// The reader's: bytes read so far.
+    pub const TAIL: usize = 32;
+    /// The reader's: messages handed on so far.
+    pub const DELIVERED: usize = 33;
+    /// Not zero while the writer waits for room and is to be rung for.
+    pub const WRITER_SLEEPS: usize = 64;
+    /// Not zero while the reader waits for more and is to be rung for.
+    pub const READER_SLEEPS: usize = 96;
+}
+
+/// Bytes of a pair's memory whose lanes have so many; `None` if no lanes have.
+pub fn pair_bytes(there: u64, back: u64) -> Option<u64> {
+    let fits = |bytes: &u64| bytes.is_power_of_two() && LANE_BYTES.contains(bytes);
+    [there, back].iter().all(fits).then_some(())?;
+    Some(control::BYTES as u64 + there + back)
+}
+
+/// "Let me send."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The format that the visitor speaks.
+    pub version: u32,
+    /// It will send sealed memory, by descriptor.
+    pub sealed: bool,
+    /// Bytes that one answer to a request may hold.
+    pub most: u64,
+    /// Bytes that the lane there should have.
+    pub there: u64,
+}
+
+impl Ask {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 32;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&ASK_MAGIC.to_le_bytes());
+        out[4..8].copy_from_slice(&self.version.to_le_bytes());
+        out[8] = self.sealed.into();
+        out[16..24].copy_from_slice(&self.there.to_le_bytes());
+        out[24..].copy_from_slice(&self.most.to_le_bytes());
+        out
+    }
+
+    /// Reads a record.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != ASK_MAGIC {
+            return None;
+        }
+        let sealed = match bytes.get(8)? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        Some(Self {
+            version: word32(bytes, 4)?,
+            sealed,
+            most: word64(bytes, 24)?,
+            there: word64(bytes, 16)?,
+        })
+    }
+}
+
+/// "Send."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The format that the offering process speaks.
+    pub version: u32,
+    /// The port takes requests, and not messages.
+    pub synchronous: bool,
+    /// Bytes that one message may hold.
+    pub most: u64,
+    /// Bytes of the lane there.
+    pub there: u64,
+    /// Bytes of the lane back.
+    pub back: u64,
+}
+
+/// Why a visitor may not send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Denied {
+    /// Another format version.
+    Version = 1,
+    /// What came was no request, or its memory not as it said.
+    Garbled = 2,
+    /// There are as many visitors as are let in.
+    Full = 3,
+    /// The port is not there any more.
+    Over = 4,
+    /// The offering process has no descriptors or no memory left.
+    Resources = 5,
+    /// Sealed memory is not taken.
+    Sealed = 6,
+}
+
+/// What the offering process answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Yes.
+    Granted(Granted),
+    /// No, and which format the offering process speaks.
+    Denied(Denied, u32),
+}
+
+impl Answer {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 40;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&ANSWER_MAGIC.to_le_bytes());
+        match self {
+            Self::Granted(granted) => {
+                out[4..8].copy_from_slice(&granted.version.to_le_bytes());
+                out[12] = granted.synchronous.into();
+                out[16..24].copy_from_slice(&granted.most.to_le_bytes());
+                out[24..32].copy_from_slice(&granted.there.to_le_bytes());
+                out[32..].copy_from_slice(&granted.back.to_le_bytes());
+            }
+            Self::Denied(why, version) => {
+                out[4..8].copy_from_slice(&version.to_le_bytes());
+                out[8..12].copy_from_slice(&(*why as u32).to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// Reads a record; `None` also for lanes that are none. A reason that this version does not
+    /// know reads as garbled.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != ANSWER_MAGIC {
+            return None;
+        }
+        let version = word32(bytes, 4)?;
+        let denied = match word32(bytes, 8)? {
+            0 => {
+                let (there, back) = (word64(bytes, 24)?, word64(bytes, 32)?);
+                pair_bytes(there, back)?;
+                return Some(Self::Granted(Granted {
+                    version,
+                    synchronous: bytes.get(12).filter(|b| **b < 2)? == &1,
+                    most: word64(bytes, 16)?,
+                    there,
+                    back,
+                }));
+            }
+            1 => Denied::Version,
+            3 => Denied::Full,
+            4 => Denied::Over,
+            5 => Denied::Resources,
+            6 => Denied::Sealed,
+            _ => Denied::Garbled,
+        };
+        Some(Self::Denied(denied, version))
+    }
+}
+
+/// What stands before a message in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// What the message is; [`Kind::Dropped`] and [`Kind::ServerDead`] answer requests, and
+    /// hold nothing.
+    pub kind: Kind,
+    /// Bytes of the header.
+    pub header: usize,
+    /// Extents, whose bytes follow.
+    pub extents: usize,
+    /// Parts of sealed memory, whose descriptors came before.
+    pub sealed: usize,
+    /// When it should be dealt with.
+    pub urgency: Option<u64>,
+    /// Of a request and its answer: which.
+    pub tag: u64,
+}
+
+impl Manifest {
+    /// Bytes of a manifest: a line.
+    pub const BYTES: usize = LINE;
+    /// Bytes of manifest, lengths and header, at the most.
+    pub const MOST: usize = Self::BYTES + 8 * (MAX_EXTENTS + MAX_SEALED) + MAX_HEADER;
+
+    /// An empty message.
+    pub const fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            header: 0,
+            extents: 0,
+            sealed: 0,
+            urgency: None,
+            tag: 0,
+        }
+    }
+
+    /// Bytes of lengths and header, which follow.
+    pub const fn rest(&self) -> usize {
+        8 * (self.extents + self.sealed) + self.header
+    }
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let word = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&MANIFEST_MAGIC.to_le_bytes());
+        out[4] = self.kind as u8;
+        out[5] = self.urgency.is_some().into();
+        out[8..12].copy_from_slice(&word(self.header));
+        out[12..16].copy_from_slice(&word(self.extents));
+        out[16..20].copy_from_slice(&word(self.sealed));
+        out[24..32].copy_from_slice(&self.urgency.unwrap_or(0).to_le_bytes());
+        out[32..40].copy_from_slice(&self.tag.to_le_bytes());
+        out
+    }
+
+    /// Reads a record; `None` if a count is over its limit.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != MANIFEST_MAGIC {
+            return None;
+        }
+        let count = |at, most: usize| {
+            let found = usize::try_from(word32(bytes, at)?).ok()?;
+            (found <= most).then_some(found)
+        };
+        let urgency = match bytes.get(5)? {
+            0 => None,
+            1 => Some(word64(bytes, 24)?),
+            _ => return None,
+        };
+        let manifest = Self {
+            kind: Kind::from_code(*bytes.get(4).filter(|b| **b <= Kind::ServerDead as u8)?),
+            header: count(8, MAX_HEADER)?,
+            extents: count(12, MAX_EXTENTS)?,
+            sealed: count(16, MAX_SEALED)?,
+            urgency,
+            tag: word64(bytes, 32)?,
+        };
+        let empty = manifest.rest() == 0;
+        let holds_nothing = matches!(manifest.kind, Kind::Dropped | Kind::ServerDead);
+        (empty || !holds_nothing).then_some(manifest)
+    }
+}
+
+const _: () = {
+    // In lines of their own, pairs of which the processor fetches together.
+    assert!(control::TAIL * 8 >= 2 * LINE && control::WRITER_SLEEPS > control::DELIVERED + 15);
+    assert!(control::READER_SLEEPS + 16 <= control::LANE);
+    assert!(2 * control::LANE * 8 <= control::BYTES);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_survive_the_wire() {
+        for sealed in [false, true] {
+            let ask = Ask {
+                version: 3,
+                sealed,
+                most: 9,
+                there: 1 << 20,
+            };
+            assert_eq!(Ask::decode(&ask.encode()), Some(ask));
+        }
+        let granted = Granted {
+            version: 3,
+            synchronous: true,
+            most: u64::MAX,
+            there: 1 << 20,
+            back: 64 << 10,
+        };
+        let mut answers = vec![Answer::Granted(granted)];
+        let whys = [
+            Denied::Version,
+            Denied::Garbled,
+            Denied::Full,
+            Denied::Over,
+            Denied::Resources,
+            Denied::Sealed,
+        ];
+        answers.extend(whys.map(|why| Answer::Denied(why, 4)));
+        for answer in answers {
+            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+        }
+        let manifest = Manifest {
+            header: MAX_HEADER,
+            extents: MAX_EXTENTS,
+            sealed: MAX_SEALED,
+            urgency: Some(7),
+            tag: 9,
+            ..Manifest::new(Kind::Reply)
+        };
+        assert_eq!(Manifest::decode(&manifest.encode()), Some(manifest));
+        assert_eq!(manifest.rest() + Manifest::BYTES, Manifest::MOST);
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let ask = Ask {
+            version: 3,
+            sealed: false,
+            most: 9,
+            there: 1 << 20,
+        };
+        for (at, byte) in [(0, 0), (8, 2)] {
+            let mut bad = ask.encode();
+            bad[at] = byte;
+            assert_eq!(Ask::decode(&bad), None, "byte {at}");
+        }
+        assert_eq!(Ask::decode(&ask.encode()[..31]), None);
+        assert_eq!(pair_bytes(1 << 20, 1 << 63), None);
+        let granted = Answer::Granted(Granted {
+            version: 3,
+            synchronous: false,
+            most: 1,
+            there: 1 << 20,
+            back: 64 << 10,
+        });
+        // Magic, flag, a lane that is no power of two, one that is too small, one too large.
+        for (at, byte) in [(0, 0), (12, 2), (24, 1), (34, 0), (39, 1)] {
+            let mut bad = granted.encode();
+            bad[at] = byte;
+            assert_eq!(Answer::decode(&bad), None, "byte {at}");
+        }
+        let manifest = Manifest {
+            header: 5,
+            ..Manifest::new(Kind::Message)
+        };
+        // Magic, kind, flag, header, extents, sealed.
+        for (at, byte) in [(0, 0), (4, 5), (5, 2), (10, 1), (14, 1), (18, 1), (9, 17)] {
+            let mut bad = manifest.encode();
+            bad[at] = byte;
+            assert_eq!(Manifest::decode(&bad), None, "byte {at}");
+        }
+        let full = Manifest {
+            header: 1,
+            ..Manifest::new(Kind::Dropped)
+        };
+        assert_eq!(Manifest::decode(&full.encode()), None);
+        assert_eq!(Manifest::decode(&[0; 63]), None);
+        let mut bad = Answer::Denied(Denied::Full, 1).encode();
+        bad[8] = 200;
+        assert_eq!(
+            Answer::decode(&bad),
+            Some(Answer::Denied(Denied::Garbled, 1))
+        );
+        bad[0] = 0;
+        assert_eq!(Answer::decode(&bad), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! Connecting to a port of another domain.
+
+use super::error::ConnectToError;
+use super::ferry::Ferry;
+use super::line::Line;
+use super::options::ConnectOptions;
+use super::pair::{Pair, PairError};
+use super::side::Side;
+use crate::domain::{Builder, Introduction, OfferKind, visit};
+use crate::member::Member;
+use crate::port::{PortOptions, SendRight, bind_port};
+use crate::{Deadline, Domain, Protection};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::gate::{Answer, Ask, Granted};
+use portolan_sys::socket::{self, SocketError};
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+/// Before another visit, when a connection ended without a word.
+const AGAIN: Duration = Duration::from_millis(20);
+
+impl Domain {
+    /// A right on a port that another domain offers by this name
+    /// ([`ReceiveRight::offer`](crate::ReceiveRight::offer)), waiting until it does.
+    ///
+    /// `other` names the domain, as for joining it: `Domain::builder("robot").of_user(1000)`.
+    /// This process need not be permitted to join it, only to use the offer.
+    ///
+    /// The right is one on a port of this process's own domain, so sending is what it always is,
+    /// and the right may be passed on within the domain. What is sent is copied over by a thread
+    /// of this process. So when this process ends, what has not gone over yet is lost; a dead
+    /// name says that the other side is gone. Rights and data structures cannot go over, nor
+    /// messages longer than the offer allows: sending them fails.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectToError`], at the deadline of the options at the latest.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan::{Access, ConnectOptions, Deadline, Domain, Message, OfferOptions};
+    /// use portolan::{Permissions, PortOptions, WhenFull};
+    /// # let unique = std::process::id();
+    /// # let (robot, console) = (&format!("robot-{unique}"), &format!("console-{unique}"));
+    /// let robot_domain = Domain::join(robot)?;
+    /// let mut port = robot_domain.bind(PortOptions::named("orders"))?;
+    /// let _offered = port.offer("orders", &Permissions::own_user(), OfferOptions::default())?;
+    ///
+    /// // In another process, of another domain:
+    /// let domain = Domain::join(console)?;
+    /// let right = domain.connect_to(&Domain::builder(robot), "orders", ConnectOptions::default())?;
+    /// let mut message = Message::new(b"go there")?;
+    /// message.push(domain.allocate(100)?)?;
+    /// right.send(message, WhenFull::Fail)?;
+    ///
+    /// let message = port.receive(Access::Later, Deadline::NEVER)?;
+    /// assert_eq!((message.header(), message.len()), (&b"go there"[..], 100));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn connect_to(
+        &self,
+        other: &Builder,
+        name: &str,
+        options: ConnectOptions,
+    ) -> Result<SendRight, ConnectToError> {
+        if options.protection != Protection::Copied {
+            return Err(ConnectToError::Protection {
+                asked: options.protection,
+            });
+        }
+        let token = options.token.as_ref();
+        loop {
+            let introduction = visit(other, OfferKind::Port, name, token, options.deadline)?;
+            match connect_over(self, introduction, name, &options) {
+                // It went away, or did not want us before it heard us.
+                Err(ConnectToError::Unanswered(SocketError::Closed))
+                    if !options.deadline.has_passed() =>
+                {
+                    thread::sleep(AGAIN);
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+/// Connects over a connection that leads to the offering process.
+pub(super) fn connect_over(
+    domain: &Domain,
+    introduction: Introduction,
+    name: &str,
+    options: &ConnectOptions,
+) -> Result<SendRight, ConnectToError> {
+    let most = cap(domain.member(), options.most);
+    let ask = Ask {
+        version: FORMAT_VERSION,
+        sealed: false,
+        most,
+        there: options.lane,
+    };
+    let socket = introduction.connection;
+    let (granted, pair) = agree(&socket, &ask, options.deadline)?;
+    let side = Side::visitor(pair, Line::new(socket, None));
+
+    let mut proxy = PortOptions::unnamed()
+        .queue(options.queue)
+        .for_another_domain(granted.most);
+    if granted.synchronous {
+        proxy = proxy.synchronous();
+    }
+    let proxy = bind_port(domain.member(), &proxy)?;
+    let right = proxy.make_send();
+    Ferry::launch(proxy, side, granted.most, most, name)?;
+    Ok(right)
+}
+
+/// Bytes of a message that a domain can take: as many as are allowed, and never so many that
+/// there might be no room for them.
+pub(super) fn cap(member: &Member, allowed: u64) -> u64 {
+    // Relaxed: it never changes.
+    let limit = member.tables().header.limit.load(Ordering::Relaxed);
+    allowed.min(limit / 4)
+}
+
+/// Asks the offering process to be let in, and takes the pair's memory from it.
+fn agree(
+    socket: impl AsFd,
+    ask: &Ask,
+    deadline: Deadline,
+) -> Result<(Granted, Pair), ConnectToError> {
+    let by = deadline.instant();
+    match socket::send_by(&socket, &ask.encode(), &[], by) {
+        // It may have said why before it hung up.
+        Ok(()) | Err(SocketError::Closed) => {}
+        Err(error) => return Err(ConnectToError::Unanswered(error)),
+    }
+    let mut answer = [0; Answer::BYTES + 1];
+    let mut received =
+        socket::receive_by(&socket, &mut answer, 1, by).map_err(ConnectToError::Unanswered)?;
+    let answer = Some(&answer[..received.len]).filter(|_| !received.truncated);
+    let granted = match answer.and_then(Answer::decode) {
+        Some(Answer::Granted(granted)) if granted.version == FORMAT_VERSION => granted,
+        Some(Answer::Granted(Granted { version, .. })) => {
+            return Err(ConnectToError::Version { theirs: version });
+        }
+        Some(Answer::Denied(why, theirs)) => return Err(ConnectToError::denied(why, theirs)),
+        None => return Err(ConnectToError::Garbled),
+    };
+    let fd = received.fds.pop().ok_or(ConnectToError::Garbled)?;
+    let pair = Pair::verify(fd, granted.there, granted.back)?;
+    Ok((granted, pair))
+}
+
+impl From<PairError> for ConnectToError {
+    fn from(error: PairError) -> Self {
+        match error {
+            PairError::Io(error) => Self::Io(error),
+            PairError::Map(error) => Self::Memory(error),
+            PairError::Verify(_) => Self::Garbled,
+        }
+    }
+}

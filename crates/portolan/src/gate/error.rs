@@ -1,0 +1,142 @@
+//! What goes wrong between domains, and whose fault it is.
+
+use crate::{BindError, NoDescriptor, VisitError};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::gate::Denied;
+use portolan_shm::lane::Garbled;
+use portolan_sys::memory::MapError;
+use portolan_sys::socket::SocketError;
+use std::io;
+
+/// Why a port of another domain was not connected to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectToError {
+    /// The other domain's host has not introduced us.
+    #[error(transparent)]
+    Visit(#[from] VisitError),
+    /// The caller's: other protections do not reach beyond a domain.
+    #[error("a message to another domain is copied, not {asked:?}: ask for Protection::Copied")]
+    Protection {
+        /// What was asked for.
+        asked: crate::Protection,
+    },
+    /// The state's: the offer has as many visitors as it lets in.
+    #[error("the offer has as many visitors as it lets in: try again later")]
+    Full,
+    /// The state's: the port was closed, or its offer withdrawn, at this moment.
+    #[error("the port is not offered any more: try again, if it is to come back")]
+    Over,
+    /// The peer's: it has no memory or descriptors left.
+    #[error("the offering process has no descriptors or no memory left")]
+    Resources,
+    /// The peer's: it speaks another format.
+    #[error(
+        "the offering process speaks format {theirs}, this one {FORMAT_VERSION}: build both with one version"
+    )]
+    Version {
+        /// What it speaks.
+        theirs: u32,
+    },
+    /// The peer's: what it answered is no answer.
+    #[error("the offering process answered with what is no answer")]
+    Garbled,
+    /// The peer's: it did not answer in time, or hung up.
+    #[error("the offering process did not answer: {0}")]
+    Unanswered(#[source] SocketError),
+    /// No proxy port.
+    #[error("no port for this side: {0}")]
+    Bind(#[from] BindError),
+    /// The machine's: no memory for the pair.
+    #[error("no memory for the pair: {0}")]
+    Memory(#[from] MapError),
+    /// The machine's: no thread, or no memory file.
+    #[error("cannot make a connection: {0}")]
+    Io(#[from] io::Error),
+    /// See [`NoDescriptor`].
+    #[error(transparent)]
+    NoDescriptor(#[from] NoDescriptor),
+}
+
+impl ConnectToError {
+    /// What a refusal of this process's says.
+    pub(super) fn denied(why: Denied, theirs: u32) -> Self {
+        match why {
+            Denied::Full => Self::Full,
+            Denied::Over => Self::Over,
+            Denied::Resources => Self::Resources,
+            Denied::Version => Self::Version { theirs },
+            Denied::Garbled | Denied::Sealed => Self::Garbled,
+        }
+    }
+}
+
+/// A visitor that did what no honest one does. Its connection was ended, and nothing that it
+/// had sent by half was received.
+#[derive(Debug, thiserror::Error)]
+#[error("the visitor of user {uid}, process {pid}: {kind}")]
+pub struct Breach {
+    /// Its user.
+    pub uid: u32,
+    /// Its process; 0 in another process namespace.
+    pub pid: u32,
+    /// What it did.
+    pub kind: BreachKind,
+}
+
+/// What a visitor did. All of it is the visitor's fault.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BreachKind {
+    /// It asked for something that is no request.
+    #[error("it began with what is no request")]
+    Ask,
+    /// It counts what cannot be.
+    #[error("{0}")]
+    Lane(#[from] Garbled),
+    /// It described a message that cannot be.
+    #[error("what stands before its message is none of ours")]
+    Manifest,
+    /// Its message is over the limit of the offer.
+    #[error("its message of {bytes} bytes is over the limit of {most}")]
+    TooLong {
+        /// Bytes of the message.
+        bytes: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// It sent descriptors that were not asked for, or something that is no ring.
+    #[error("it sent a packet that is none of ours, or descriptors that nobody wanted")]
+    Packet,
+}
+
+/// Why a pair has ended.
+#[derive(Debug)]
+pub(super) enum Over {
+    /// The other side is gone.
+    Gone,
+    /// This side was told to stop, or has nothing more to do.
+    Stopped,
+    /// The other side did what no honest one does.
+    Breach(BreachKind),
+    /// The machine's.
+    Io(io::Error),
+}
+
+impl From<BreachKind> for Over {
+    fn from(kind: BreachKind) -> Self {
+        Self::Breach(kind)
+    }
+}
+
+impl From<Garbled> for Over {
+    fn from(garbled: Garbled) -> Self {
+        Self::Breach(garbled.into())
+    }
+}
+
+impl From<io::Error> for Over {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}

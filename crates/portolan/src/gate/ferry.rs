@@ -1,0 +1,167 @@
+//! The ferry: takes messages out of a proxy port and over to the other domain.
+//!
+//! ```text
+//! loose --nothing there--> armed --poll: the proxy's bell, the socket--> loose
+//!   |
+//!   +--a message--> written into the lane, waiting for room there
+//!   +--a request--> the same, and then its answer is read from the lane back
+//! ```
+//!
+//! Requests go over one at a time: the next one waits for the answer to the one before.
+//!
+//! It ends with the last right on the proxy port, once everything sent before has gone over,
+//! or with the other side; then the proxy port is closed, and a dead name (G5).
+
+use super::cargo;
+use super::error::{BreachKind, ConnectToError, Over};
+use super::side::Side;
+use crate::wait::{Patience, Waiting};
+use crate::{Access, Deadline, NoDescriptor, Notice, ReceiveError, ReceiveRight, Request};
+use portolan_abi::slot::Kind;
+use portolan_sys::bell::FutexFd;
+use portolan_sys::process::spawn_quiet;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+/// Enough for loops and logs.
+const STACK: usize = 256 << 10;
+
+/// The thread's state.
+pub(super) struct Ferry {
+    port: ReceiveRight,
+    side: Side,
+    bell: FutexFd,
+    patience: Patience,
+    /// Bytes that a message may have, and an answer.
+    there: u64,
+    back: u64,
+    /// Requests so far.
+    asked: u64,
+    scratch: Vec<u8>,
+}
+
+impl Ferry {
+    /// Begins to carry what is sent to `port`, on which the caller has a right: `there` bytes at
+    /// the most, and `back` in an answer.
+    pub(super) fn launch(
+        port: ReceiveRight,
+        side: Side,
+        there: u64,
+        back: u64,
+        name: &str,
+    ) -> Result<(), ConnectToError> {
+        port.request_no_more_senders();
+        let ferry = Self {
+            port,
+            side,
+            bell: FutexFd::new().map_err(NoDescriptor::from)?,
+            patience: Patience::default(),
+            there,
+            back,
+            asked: 0,
+            scratch: Vec::new(),
+        };
+        let name = name.to_owned();
+        spawn_quiet("portolan-ferry", STACK, move || ferry.run(&name))?;
+        Ok(())
+    }
+
+    fn run(mut self, name: &str) {
+        let domain = self.port.at().member.domain.clone();
+        match self.carry_all() {
+            Over::Stopped => tracing::debug!(domain, name, "all that was sent has gone over"),
+            Over::Gone => tracing::info!(domain, name, "the other side is gone"),
+            Over::Breach(error) => {
+                tracing::warn!(domain, name, %error, "the other side breaks the rules");
+            }
+            Over::Io(error) => tracing::warn!(domain, name, %error, "cannot carry on"),
+        }
+    }
+
+    /// Until it is over; why.
+    fn carry_all(&mut self) -> Over {
+        loop {
+            let carried = match self.next() {
+                Ok(Some(next)) => self.carry(next),
+                Ok(None) => self.wait(),
+                Err(over) => Err(over),
+            };
+            if let Err(over) = carried {
+                return over;
+            }
+        }
+    }
+
+    /// The next message or request, if there is one.
+    fn next(&mut self) -> Result<Option<Request>, Over> {
+        match self.port.get_request(Access::Later, Deadline::NOW) {
+            // Comes when nothing else is there.
+            Ok(next) if next.message.notice() == Some(Notice::NoMoreSenders) => Err(Over::Stopped),
+            Ok(next) if next.message.notice().is_some() => Ok(None),
+            Ok(next) => Ok(Some(next)),
+            Err(ReceiveError::TimedOut) => Ok(None),
+            Err(_) => Err(Over::Stopped),
+        }
+    }
+
+    /// Takes a message over, or a request, whose answer it waits for.
+    fn carry(&mut self, next: Request) -> Result<(), Over> {
+        let Self { side, scratch, .. } = self;
+        // It was looked at when it was sent, but a member may send past its library.
+        if next.message.len() as u64 > self.there {
+            return Ok(());
+        }
+        if !next.wants_reply() {
+            return cargo::write(side, Kind::Message, 0, &next.message, scratch);
+        }
+        self.asked += 1;
+        cargo::write(side, Kind::Request, self.asked, &next.message, scratch)?;
+        let member = &self.port.at().member;
+        let (manifest, answer) = cargo::read(side, member, self.back, scratch)?;
+        if manifest.tag != self.asked {
+            return Err(BreachKind::Manifest.into());
+        }
+        match manifest.kind {
+            // Its client may be gone by now.
+            Kind::Reply => drop(next.reply(answer)),
+            // And so is our client's.
+            Kind::Dropped => drop(next),
+            Kind::Message | Kind::Request | Kind::ServerDead => {
+                return Err(BreachKind::Manifest.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until something is sent, or the other side ends.
+    fn wait(&mut self) -> Result<(), Over> {
+        let mut looking = self.patience.begin(Waiting::Adaptive);
+        while looking.again() {
+            if self.port.may_have() {
+                self.patience.paid(&looking);
+                return Ok(());
+            }
+        }
+        let begun = looking.begun();
+        let slept = self.sleep();
+        self.port.disarm();
+        self.patience.slept(&looking, begun.elapsed());
+        slept?;
+        if self.side.is_gone() {
+            return Err(Over::Gone);
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self) -> Result<(), Over> {
+        let doorbell = &self.port.at().queue().port.sleep.doorbell;
+        // SeqCst: before the marks are set, as in `ReceiveRight::sleep`.
+        let seen = doorbell.load(Ordering::SeqCst);
+        self.bell.arm(doorbell, seen)?;
+        if self.port.arm() {
+            self.side.poll(&[self.bell.as_fd()], None)?;
+        }
+        self.bell.drain()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! Between domains: a port that processes of other domains send to.
+//!
+//! ```text
+//!   connecting process (domain A)                    offering process (domain B)
+//!   SendRight                                                     ReceiveRight
+//!      | send                                                          ^ receive
+//!      v                                                               |
+//!   proxy port --> ferry ==[ pair's memory: lane, pool ]==> porter --> real port
+//!   (bound in A)   thread   [ socket: rings, descriptors]   thread    (bound in B)
+//! ```
+//!
+//! The right that [`Domain::connect_to`](crate::Domain::connect_to) gives is one on a *proxy
+//! port* of the sender's own domain, so sending is what it always is: the extents change owner,
+//! the queue may be full, the port may be a dead name. The *ferry*, a thread of the connecting
+//! process, takes messages out of it and writes them into the pair's memory; a *porter*, a
+//! thread of the offering process for each visitor, takes them out there, into extents of its
+//! own domain, and sends them on. Neither domain's region is ever seen by the other.
+//!
+//! # Invariants
+//!
+//! - **G1** What a stranger may be wrong about is its own messages. All that comes from it is
+//!   copied, decoded whole or not at all, and held against a limit before it is used; what
+//!   fails is a [`Breach`], which ends this pair and nothing else.
+//! - **G2** Nothing is half-received: a message is sent on once all of it is here.
+//! - **G3** Whoever does not take holds up whoever sends to it, and nobody else: a full real
+//!   port fills the lane, that fills the proxy port, and then `WhenFull` decides.
+//! - **G4** The order of one sender's messages is kept: there is one thread on each side.
+//! - **G5** A pair ends when either process dies, when the offer is withdrawn, when the real
+//!   port is closed, or when the last right on the proxy port is dropped and what was sent
+//!   has gone over. Then the proxy port is a dead name.
+//!
+//! # What it costs
+//!
+//! `Copied`: the bytes are copied twice, into the lane and out of it, in pieces of 64 KiB, so
+//! that the two copies go on at the same time on two processors and a piece is still in the
+//! cache when it is copied out. (A Unix socket copies twice as well, into memory that is
+//! taken from the kernel and given back for every message, and in system calls.) While both
+//! sides are awake there is no system call; a side that sleeps is rung for once.
+//!
+//! A message that finds everybody asleep wakes three threads, one after another: ferry, porter,
+//! and receiver; inside a domain there is one.
+
+mod cargo;
+mod connect;
+mod error;
+mod ferry;
+mod line;
+mod offered;
+mod options;
+mod pair;
+mod porter;
+mod side;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Breach, BreachKind, ConnectToError};
+pub use offered::OfferedPort;
+pub use options::{ConnectOptions, OfferOptions};

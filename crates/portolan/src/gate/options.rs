@@ -1,0 +1,160 @@
+//! How a port is offered to other domains, and connected to from them.
+
+use crate::{AccessToken, Deadline, Protection};
+use portolan_abi::gate::LANE_BYTES;
+use std::time::Duration;
+
+/// Waits for a host, or for the other side, unless the caller says otherwise.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of a message, unless the caller says otherwise.
+const MOST: u64 = 256 << 20;
+/// Visitors, unless the caller says otherwise.
+const VISITORS: usize = 64;
+/// Bytes of a visitor's lane, at the most, unless the caller says otherwise.
+const MOST_LANE: u64 = 4 << 20;
+/// Bytes of the lane there, unless the caller says otherwise: both sides' part of it stays in
+/// a core's own cache.
+const LANE: u64 = 512 << 10;
+
+/// How a port is offered to other domains.
+///
+/// ```
+/// use portolan::OfferOptions;
+/// let options = OfferOptions::default().most_bytes(16 << 20).most_visitors(4);
+/// ```
+#[derive(Clone, Debug)]
+pub struct OfferOptions {
+    pub(super) most: u64,
+    pub(super) visitors: usize,
+    pub(super) lane: u64,
+    pub(super) deadline: Deadline,
+}
+
+impl Default for OfferOptions {
+    fn default() -> Self {
+        Self {
+            most: MOST,
+            visitors: VISITORS,
+            lane: MOST_LANE,
+            deadline: Deadline::after(PATIENCE),
+        }
+    }
+}
+
+impl OfferOptions {
+    /// Bytes that one message may have this process copy or map; 256 MiB if not said, and never
+    /// more than a quarter of the domain's limit.
+    #[must_use]
+    pub fn most_bytes(self, most: u64) -> Self {
+        Self { most, ..self }
+    }
+
+    /// Connections at one time, each of which has a thread here; 64 if not said.
+    #[must_use]
+    pub fn most_visitors(self, visitors: usize) -> Self {
+        Self { visitors, ..self }
+    }
+
+    /// Bytes of memory that a connection may have for messages to be copied through; 4 MiB if not
+    /// said. It is this process's memory.
+    #[must_use]
+    pub fn most_pool(self, bytes: u64) -> Self {
+        Self {
+            lane: lane(bytes),
+            ..self
+        }
+    }
+
+    /// How long the host may take to make it known; 5 seconds if not said.
+    #[must_use]
+    pub fn deadline(self, deadline: impl Into<Deadline>) -> Self {
+        Self {
+            deadline: deadline.into(),
+            ..self
+        }
+    }
+}
+
+/// How a port of another domain is connected to.
+///
+/// ```
+/// use portolan::ConnectOptions;
+/// use std::time::Duration;
+/// let options = ConnectOptions::default().queue(8).deadline(Duration::from_secs(1));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    pub(super) token: Option<AccessToken>,
+    pub(super) protection: Protection,
+    pub(super) queue: usize,
+    pub(super) lane: u64,
+    pub(super) most: u64,
+    pub(super) deadline: Deadline,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            token: None,
+            protection: Protection::Copied,
+            queue: 63,
+            lane: LANE,
+            most: MOST,
+            deadline: Deadline::after(PATIENCE),
+        }
+    }
+}
+
+impl ConnectOptions {
+    /// The token that the offer asks for.
+    #[must_use]
+    pub fn token(self, token: AccessToken) -> Self {
+        Self {
+            token: Some(token),
+            ..self
+        }
+    }
+
+    /// Messages that wait in this domain before sending finds the queue full; 63 if not said.
+    #[must_use]
+    pub fn queue(self, messages: usize) -> Self {
+        Self {
+            queue: messages,
+            ..self
+        }
+    }
+
+    /// Bytes of the memory through which messages are copied, rounded up to a power of two
+    /// from 64 KiB to 16 MiB; 512 KiB if not said, which stays in the processors' caches.
+    /// Longer messages pass through it in turn. The offer may allow less.
+    #[must_use]
+    pub fn pool(self, bytes: u64) -> Self {
+        Self {
+            lane: lane(bytes),
+            ..self
+        }
+    }
+
+    /// Bytes that the answer to a request may have this process copy; 256 MiB if not said, and
+    /// never more than a quarter of the domain's limit. A request whose answer is longer is
+    /// dropped.
+    #[must_use]
+    pub fn most_bytes(self, most: u64) -> Self {
+        Self { most, ..self }
+    }
+
+    /// How long to wait until the port is offered and we are let in; 5 seconds if not said.
+    #[must_use]
+    pub fn deadline(self, deadline: impl Into<Deadline>) -> Self {
+        Self {
+            deadline: deadline.into(),
+            ..self
+        }
+    }
+}
+
+/// Bytes of a lane, for somebody who would like so many.
+pub(super) fn lane(bytes: u64) -> u64 {
+    let bytes = bytes.clamp(*LANE_BYTES.start(), *LANE_BYTES.end());
+    bytes.next_power_of_two()
+}

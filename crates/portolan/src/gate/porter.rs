@@ -1,0 +1,270 @@
+//! A porter: takes one visitor's messages out of the pair's memory, and sends them on into the
+//! real port.
+
+use super::cargo;
+use super::error::{BreachKind, Over};
+use super::line::Line;
+use super::offered::{Gate, Place, deny};
+use super::options::lane;
+use super::pair::Pair;
+use super::side::Side;
+use crate::domain::Visitor;
+use crate::port::{PendingReply, RequestError, Unsent, WhenFull, may_leave};
+use crate::{Access, Deadline, Message};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::gate::{Answer, Ask, Denied, Granted, LANE_BYTES};
+use portolan_abi::slot::Kind;
+use portolan_sys::bell::FutexFd;
+use portolan_sys::socket::{self, SocketError};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A visitor says within this what it wants, and takes the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks whether to stop, while the real port is full.
+const FULL: Duration = Duration::from_millis(100);
+
+/// Serves one visitor, until it is over, or tells it that there is no place for it.
+pub(super) fn serve(gate: &Arc<Gate>, visitor: Visitor, place: Option<Place>) {
+    let (uid, pid) = (visitor.peer.uid, visitor.peer.pid);
+    let domain = gate.right.to.member.domain.as_str();
+    let over = match Porter::let_in(gate, visitor, place.is_some()) {
+        Ok(mut porter) => {
+            tracing::info!(domain, uid, pid, "a visitor sends to an offered port");
+            porter.carry_all()
+        }
+        Err(over) => over,
+    };
+    match over {
+        Over::Breach(kind) => gate.report(uid, pid, kind),
+        Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot serve a visitor"),
+        Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a visitor has left"),
+    }
+}
+
+struct Porter<'g> {
+    gate: &'g Gate,
+    side: Side,
+    /// Rings when the real port is closed.
+    bell: FutexFd,
+    /// The value for which it is armed.
+    armed: Option<u32>,
+    scratch: Vec<u8>,
+    delivered: u64,
+    /// Bytes that an answer may have.
+    back: u64,
+}
+
+impl<'g> Porter<'g> {
+    /// Hears what a visitor asks for, and answers.
+    fn let_in(gate: &'g Gate, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
+        let connection = visitor.connection;
+        let by = Some(Instant::now() + PATIENCE);
+        let ask = match hear(&connection, by) {
+            Ok(ask) => ask,
+            Err(refused) => {
+                deny(&connection, refused.says);
+                return Err(refused.over);
+            }
+        };
+        // Not before it was heard: the answer to somebody who is still speaking gets lost.
+        if !has_place || !gate.right.is_live() {
+            let why = if has_place {
+                Denied::Over
+            } else {
+                Denied::Full
+            };
+            deny(&connection, why);
+            return Err(Over::Stopped);
+        }
+        let scarce = |_: &_| deny(&connection, Denied::Resources);
+        let bell = FutexFd::new().inspect_err(scarce)?;
+        let granted = Granted {
+            version: FORMAT_VERSION,
+            synchronous: gate.synchronous,
+            most: gate.most,
+            there: lane(ask.there.min(gate.lane)),
+            back: *LANE_BYTES.start(),
+        };
+        let pair = match Pair::create(granted.there, granted.back) {
+            Ok(pair) => pair,
+            Err(error) => {
+                deny(&connection, Denied::Resources);
+                return Err(Over::Io(std::io::Error::other(error)));
+            }
+        };
+        let answer = Answer::Granted(granted).encode();
+        socket::send_by(&connection, &answer, &[pair.as_fd()], by).map_err(|_| Over::Gone)?;
+        let line = Line::new(connection, visitor.pidfd);
+        Ok(Self {
+            gate,
+            side: Side::host(pair, line, Arc::clone(&gate.stop)),
+            bell,
+            armed: None,
+            scratch: Vec::new(),
+            delivered: 0,
+            back: ask.most,
+        })
+    }
+
+    /// Until it is over; why.
+    fn carry_all(&mut self) -> Over {
+        loop {
+            if let Err(over) = self.carry_next() {
+                return over;
+            }
+        }
+    }
+
+    fn carry_next(&mut self) -> Result<(), Over> {
+        while !self.wait()? {
+            if self.side.is_gone() {
+                return Err(Over::Gone);
+            }
+        }
+        let member = &self.gate.right.to.member;
+        let (manifest, message) =
+            cargo::read(&mut self.side, member, self.gate.most, &mut self.scratch)?;
+        match (manifest.kind, self.gate.synchronous) {
+            (Kind::Message, false) => self.deliver(message)?,
+            (Kind::Request, true) => self.ask(message, manifest.tag)?,
+            _ => return Err(BreachKind::Manifest.into()),
+        }
+        self.delivered += 1;
+        self.side.incoming().set_delivered(self.delivered);
+        Ok(())
+    }
+
+    /// Waits for the next message, or the end of the real port; whether there is one.
+    fn wait(&mut self) -> Result<bool, Over> {
+        let room = &self.gate.right.to.queue().port.room.room;
+        // SeqCst: before the look at the port; who closes it changes the word afterwards.
+        let seen = room.load(Ordering::SeqCst);
+        if !self.gate.right.is_live() {
+            return Err(Over::Stopped);
+        }
+        if self.side.has_more()? {
+            return Ok(true);
+        }
+        if self.armed != Some(seen) {
+            self.bell.arm(room, seen)?;
+            self.armed = Some(seen);
+        }
+        let more = self.side.wait(&[self.bell.as_fd()])?;
+        if self.bell.drain()? {
+            self.armed = None;
+        }
+        Ok(more)
+    }
+
+    /// Sends on what has come whole. It waits while the port is full, and with it the visitor.
+    fn deliver(&mut self, mut message: Message) -> Result<(), Over> {
+        loop {
+            let full = WhenFull::Wait(Deadline::after(FULL));
+            match self.gate.right.send_from(&mut message, full) {
+                Ok(()) => return Ok(()),
+                Err(Unsent::Full { .. } | Unsent::Allocate(_)) if !self.side.is_stopped() => {}
+                Err(_) => return Err(Over::Stopped),
+            }
+        }
+    }
+}
+
+impl Porter<'_> {
+    /// Has a request served, and takes the answer back.
+    fn ask(&mut self, message: Message, tag: u64) -> Result<(), Over> {
+        let Some(mut pending) = self.request(message)? else {
+            return self.answer(Kind::Dropped, tag, &Message::default());
+        };
+        loop {
+            match pending.wait(Access::Later, Deadline::after(FULL)) {
+                Err(RequestError::TimedOut) => {
+                    if self.side.is_stopped() {
+                        return Err(Over::Stopped);
+                    }
+                    self.side.hear()?;
+                }
+                Ok(answer) if self.may_go(&answer) => {
+                    return self.answer(Kind::Reply, tag, &answer);
+                }
+                Ok(_) | Err(RequestError::Dropped) => {
+                    return self.answer(Kind::Dropped, tag, &Message::default());
+                }
+                // Or closed: which is the end of this pair too.
+                Err(_) => return Err(Over::Stopped),
+            }
+        }
+    }
+
+    /// Sends a request on; `None` if it cannot be.
+    fn request(&self, mut message: Message) -> Result<Option<PendingReply>, Over> {
+        loop {
+            let full = WhenFull::Wait(Deadline::after(FULL));
+            message = match self.gate.right.request(message, full) {
+                Ok(pending) => return Ok(Some(pending)),
+                Err(RequestError::Unsent(unsent)) => match unsent.reason {
+                    Unsent::Full { .. } | Unsent::Allocate(_) if !self.side.is_stopped() => {
+                        *unsent.message
+                    }
+                    _ => return Err(Over::Stopped),
+                },
+                // No port for the answer.
+                Err(_) => return Ok(None),
+            };
+        }
+    }
+
+    /// Whether an answer may go over: what cannot is the server's mistake, not the visitor's.
+    fn may_go(&self, answer: &Message) -> bool {
+        let may = may_leave(answer, self.back);
+        if let Err(error) = &may {
+            let domain = self.gate.right.to.member.domain.as_str();
+            tracing::warn!(domain, %error, "an answer cannot leave its domain");
+        }
+        may.is_ok()
+    }
+
+    fn answer(&mut self, kind: Kind, tag: u64, message: &Message) -> Result<(), Over> {
+        cargo::write(&mut self.side, kind, tag, message, &mut self.scratch)
+    }
+}
+
+/// What a visitor is told, and what is noted of it.
+struct Refused {
+    says: Denied,
+    over: Over,
+}
+
+/// What a visitor asks for.
+fn hear(connection: impl AsFd, by: Option<Instant>) -> Result<Ask, Refused> {
+    let mut bytes = [0; Ask::BYTES + 1];
+    let received = match socket::receive_by(connection, &mut bytes, 0, by) {
+        Ok(received) => received,
+        Err(error) => {
+            let says = Denied::Resources;
+            let over = match error {
+                SocketError::Io { source, .. } => Over::Io(source),
+                _ => Over::Gone,
+            };
+            return Err(Refused { says, over });
+        }
+    };
+    let ask = Some(&bytes[..received.len])
+        .filter(|_| !received.truncated)
+        .and_then(Ask::decode)
+        .ok_or(Refused {
+            says: Denied::Garbled,
+            over: BreachKind::Ask.into(),
+        })?;
+    let says = if ask.version != FORMAT_VERSION {
+        Denied::Version
+    } else if ask.sealed {
+        Denied::Sealed
+    } else {
+        return Ok(ask);
+    };
+    let over = Over::Stopped;
+    Err(Refused { says, over })
+}

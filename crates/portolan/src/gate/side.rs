@@ -1,0 +1,196 @@
+//! One side of a pair: bytes out by one lane, and in by the other.
+
+use super::error::Over;
+use super::line::Line;
+use super::pair::Pair;
+use crate::wait::{Patience, Waiting};
+use portolan_shm::lane::{Lane, Passed, Reader, Writer};
+use portolan_sys::process::{self, EventFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What is common to the ferry and a porter.
+pub(super) struct Side {
+    pair: Pair,
+    line: Line,
+    writer: Writer,
+    reader: Reader,
+    /// The lane by which this side writes; the other one is read.
+    out: usize,
+    /// Readable once this side is to stop.
+    stop: Option<Arc<EventFd>>,
+    patience: Patience,
+}
+
+impl Side {
+    /// The visitor's side.
+    pub(super) fn visitor(pair: Pair, line: Line) -> Self {
+        Self::new(pair, line, 0, None)
+    }
+
+    /// The offering process's, which stops when it is told.
+    pub(super) fn host(pair: Pair, line: Line, stop: Arc<EventFd>) -> Self {
+        Self::new(pair, line, 1, Some(stop))
+    }
+
+    fn new(pair: Pair, line: Line, out: usize, stop: Option<Arc<EventFd>>) -> Self {
+        Self {
+            pair,
+            line,
+            writer: Writer::default(),
+            reader: Reader::default(),
+            out,
+            stop,
+            patience: Patience::default(),
+        }
+    }
+
+    /// The lane that this side reads.
+    pub(super) fn incoming(&self) -> Lane<'_> {
+        self.pair.lane(1 - self.out)
+    }
+
+    /// Whether there is something to read.
+    pub(super) fn has_more(&mut self) -> Result<bool, Over> {
+        let lane = self.pair.lane(1 - self.out);
+        Ok(self.reader.has_more(&lane)?)
+    }
+
+    /// Writes all of `bytes`, from a line on.
+    pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), Over> {
+        while !bytes.is_empty() {
+            let passed = self.writer.push(&self.pair.lane(self.out), bytes)?;
+            self.passed(passed);
+            bytes = &bytes[passed.bytes..];
+            if passed.bytes == 0 {
+                self.await_room()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `out`, from a line on.
+    pub(super) fn read(&mut self, mut out: &mut [u8]) -> Result<(), Over> {
+        while !out.is_empty() {
+            let passed = self.reader.pull(&self.pair.lane(1 - self.out), out)?;
+            self.passed(passed);
+            out = &mut out[passed.bytes..];
+            if passed.bytes == 0 {
+                self.await_more()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn passed(&mut self, passed: Passed) {
+        if passed.ring {
+            self.line.ring();
+        }
+    }
+
+    /// Waits until there is room, or the other side is gone.
+    fn await_room(&mut self) -> Result<(), Over> {
+        loop {
+            let mut looking = self.patience.begin(Waiting::Adaptive);
+            while looking.again() {
+                if self.writer.has_room(&self.pair.lane(self.out))? {
+                    self.patience.paid(&looking);
+                    return Ok(());
+                }
+            }
+            if self.line.is_gone() {
+                return Err(Over::Gone);
+            }
+            let begun = looking.begun();
+            if self.writer.arm(&self.pair.lane(self.out))? {
+                self.poll(&[], None)?;
+            }
+            self.writer.disarm(&self.pair.lane(self.out));
+            self.patience.slept(&looking, begun.elapsed());
+            if self.writer.has_room(&self.pair.lane(self.out))? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until there is more, in the middle of something; the other side's end is the end
+    /// of it.
+    fn await_more(&mut self) -> Result<(), Over> {
+        while !self.wait(&[])? {
+            if self.line.is_gone() {
+                return Err(Over::Gone);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for something to read; whether there is. Ends early for anything else: one of
+    /// `others` is readable, or the other side is gone.
+    pub(super) fn wait(&mut self, others: &[BorrowedFd<'_>]) -> Result<bool, Over> {
+        let mut looking = self.patience.begin(Waiting::Adaptive);
+        while looking.again() {
+            if self.has_more()? {
+                self.patience.paid(&looking);
+                return Ok(true);
+            }
+        }
+        let begun = looking.begun();
+        if self.reader.arm(&self.pair.lane(1 - self.out))? && !self.line.is_gone() {
+            self.poll(others, None)?;
+        }
+        self.reader.disarm(&self.pair.lane(1 - self.out));
+        self.patience.slept(&looking, begun.elapsed());
+        self.has_more()
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.line.is_gone()
+    }
+
+    /// Sleeps until the other side rings or ends, this side is to stop, one of `others` is
+    /// readable, or `time` has passed.
+    pub(super) fn poll(
+        &mut self,
+        others: &[BorrowedFd<'_>],
+        time: Option<Duration>,
+    ) -> Result<(), Over> {
+        let stop = self.stop.as_ref().map(|stop| stop.as_fd());
+        let mut fds: Vec<_> = stop.into_iter().collect();
+        fds.extend(self.line.descriptors());
+        fds.extend(others);
+        let ready = process::poll(&fds, time.map(|time| Instant::now() + time))?;
+        if stop.is_some() && ready.first().is_some_and(|stop| stop.any()) {
+            return Err(Over::Stopped);
+        }
+        self.line.hear()
+    }
+
+    /// Lets `time` pass, for want of something that comes unasked.
+    pub(super) fn pause(&mut self, time: Duration) -> Result<(), Over> {
+        let stop = self.stop.as_ref().map(|stop| stop.as_fd());
+        let fds: Vec<_> = stop.into_iter().collect();
+        let ready = process::poll(&fds, Some(Instant::now() + time))?;
+        if ready.iter().any(|stop| stop.any()) {
+            return Err(Over::Stopped);
+        }
+        self.hear()
+    }
+
+    /// Takes the rings that have come; an error if the other side has gone.
+    pub(super) fn hear(&mut self) -> Result<(), Over> {
+        self.line.hear()?;
+        if self.line.is_gone() {
+            return Err(Over::Gone);
+        }
+        Ok(())
+    }
+
+    /// Whether this side is to stop.
+    pub(super) fn is_stopped(&self) -> bool {
+        let stop = self.stop.as_ref().map(|stop| stop.as_fd());
+        let fds: Vec<_> = stop.into_iter().collect();
+        let ready = process::poll(&fds, Some(Instant::now()));
+        ready.is_ok_and(|ready| ready.iter().any(|stop| stop.any()))
+    }
+}

@@ -1,0 +1,317 @@
+//! Two domains in one process, and what a stranger may send over the raw connection.
+
+use super::connect::connect_over;
+use super::*;
+use crate::domain::{OfferKind, visit_own};
+use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
+use crate::{Unsent, WhenFull};
+use std::time::Duration;
+
+fn long() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// Two private domains, a port of one, and a right on it in the other.
+struct Two {
+    ours: Domain,
+    _theirs: Domain,
+    port: ReceiveRight,
+    offered: OfferedPort,
+    right: SendRight,
+}
+
+fn two(bind: PortOptions, offer: OfferOptions, connect: ConnectOptions) -> Two {
+    let ours = Domain::private().unwrap();
+    let theirs = Domain::builder("theirs").private().unwrap();
+    let port = theirs.bind(bind).unwrap();
+    let offered = port
+        .offer("frames", &Permissions::own_user(), offer)
+        .unwrap();
+    let right = join(&ours, &theirs, &connect);
+    Two {
+        ours,
+        _theirs: theirs,
+        port,
+        offered,
+        right,
+    }
+}
+
+fn join(ours: &Domain, theirs: &Domain, options: &ConnectOptions) -> SendRight {
+    let introduction = visit_own(theirs.member(), OfferKind::Port, "frames", None, long()).unwrap();
+    connect_over(ours, introduction, "frames", options).unwrap()
+}
+
+fn plain() -> Two {
+    let (offer, connect) = (OfferOptions::default(), ConnectOptions::default());
+    two(PortOptions::unnamed(), offer, connect)
+}
+
+fn low(number: usize) -> u8 {
+    number.to_le_bytes()[0]
+}
+
+fn pattern(at: usize, number: u8) -> u8 {
+    low(at).wrapping_mul(31).wrapping_add(low(at >> 12)) ^ number
+}
+
+/// A message whose bytes say which one it is.
+fn message(domain: &Domain, number: u8, lengths: &[usize]) -> Message {
+    let mut message = Message::new(&[number; 100][..usize::from(number) % 100]).unwrap();
+    for len in lengths {
+        let mut extent = domain.allocate(*len).unwrap();
+        for (at, byte) in extent.iter_mut().enumerate() {
+            *byte = pattern(at, number);
+        }
+        message.push(extent).unwrap();
+    }
+    message
+}
+
+fn is_the_one(came: &Message, number: u8, lengths: &[usize]) {
+    assert_eq!(came.header(), &[number; 100][..usize::from(number) % 100]);
+    let found: Vec<usize> = came.extents().iter().map(|e| e.len()).collect();
+    assert_eq!(found, lengths);
+    for extent in came.extents() {
+        let wrong = extent
+            .iter()
+            .enumerate()
+            .position(|(at, byte)| *byte != pattern(at, number));
+        assert_eq!(wrong, None);
+    }
+}
+
+#[test]
+fn messages_of_all_lengths_go_over_in_order() {
+    let mut two = plain();
+    let shapes: &[&[usize]] = &[
+        &[],
+        &[0],
+        &[1],
+        &[63, 64, 65],
+        &[4096; 70],
+        &[0, 0, 5, 0],
+        &[100_000, 1, 700_000],
+        &[5 << 20],
+    ];
+    std::thread::scope(|scope| {
+        let (right, ours) = (&two.right, &two.ours);
+        scope.spawn(move || {
+            for round in 0..3 {
+                for (at, lengths) in shapes.iter().enumerate() {
+                    let message = message(ours, low(at + round * 8), lengths);
+                    right.send(message, long()).unwrap();
+                }
+            }
+        });
+        for round in 0..3 {
+            for (at, lengths) in shapes.iter().enumerate() {
+                let came = two.port.receive(Access::Later, long()).unwrap();
+                is_the_one(&came, low(at + round * 8), lengths);
+            }
+        }
+    });
+    assert_eq!(two.offered.visitors(), 1);
+    assert!(two.offered.take_breaches().is_empty());
+}
+
+#[test]
+fn what_cannot_leave_its_domain_is_refused_when_it_is_sent() {
+    let offer = OfferOptions::default().most_bytes(1000);
+    let two = two(PortOptions::unnamed(), offer, ConnectOptions::default());
+    let error = two
+        .right
+        .send(message(&two.ours, 1, &[500, 501]), WhenFull::Fail)
+        .unwrap_err();
+    assert!(matches!(
+        error.reason,
+        Unsent::TooLong {
+            bytes: 1001,
+            most: 1000
+        }
+    ));
+    is_the_one(&error.message, 1, &[500, 501]);
+    let mut rights = Message::new(b"").unwrap();
+    let port = two.ours.bind(PortOptions::unnamed()).unwrap();
+    rights.attach(port.make_send()).unwrap();
+    let error = two.right.send(rights, WhenFull::Fail).unwrap_err();
+    assert!(matches!(error.reason, Unsent::Rights { rights: 1 }));
+    let structure = crate::structure::Structure::<u64>::build(&two.ours, |_| Ok(7)).unwrap();
+    let error = two
+        .right
+        .send(structure.into_message(), WhenFull::Fail)
+        .unwrap_err();
+    assert!(matches!(error.reason, Unsent::Structure));
+}
+
+#[test]
+fn a_full_port_fills_the_lane_and_then_the_proxy() {
+    let bind = PortOptions::unnamed().queue(3);
+    let connect = ConnectOptions::default().queue(3).pool(64 << 10);
+    let mut two = two(bind, OfferOptions::default(), connect);
+    let mut sent = 0;
+    // Each is longer than the lane.
+    while let Ok(()) = two.right.send(
+        message(&two.ours, sent, &[100_000]),
+        Deadline::after(Duration::from_secs(2)),
+    ) {
+        sent += 1;
+    }
+    assert!(sent >= 6, "{sent}");
+    for number in 0..sent {
+        let came = two.port.receive(Access::Later, long()).unwrap();
+        is_the_one(&came, number, &[100_000]);
+    }
+    two.right.send(message(&two.ours, 9, &[1]), long()).unwrap();
+    let came = two.port.receive(Access::Later, long()).unwrap();
+    is_the_one(&came, 9, &[1]);
+}
+
+/// Waits until it is so.
+#[track_caller]
+fn until(mut is_so: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn the_end_of_a_port_or_an_offer_is_a_dead_name() {
+    let two = plain();
+    assert!(two.right.is_live());
+    drop(two.port);
+    until(|| !two.right.is_live());
+
+    let two = plain();
+    drop(two.offered);
+    until(|| !two.right.is_live());
+    let error = two
+        .right
+        .send(message(&two.ours, 1, &[10]), WhenFull::Fail)
+        .unwrap_err();
+    assert!(matches!(error.reason, Unsent::DeadName));
+    is_the_one(&error.message, 1, &[10]);
+}
+
+#[test]
+fn the_end_of_the_last_right_is_the_end_of_the_visit_after_all_has_gone_over() {
+    let mut two = plain();
+    let other = two.right.clone();
+    for number in 0..20 {
+        other
+            .send(message(&two.ours, number, &[10_000]), WhenFull::Fail)
+            .unwrap();
+    }
+    drop(other);
+    drop(two.right);
+    for number in 0..20 {
+        let came = two.port.receive(Access::Later, long()).unwrap();
+        is_the_one(&came, number, &[10_000]);
+    }
+    until(|| two.offered.visitors() == 0);
+    assert!(two.offered.take_breaches().is_empty());
+}
+
+#[test]
+fn two_visitors_and_no_more() {
+    let offer = OfferOptions::default().most_visitors(2);
+    let mut two = two(PortOptions::unnamed(), offer, ConnectOptions::default());
+    let second = join(&two.ours, &two._theirs, &ConnectOptions::default());
+    let introduction = visit_own(
+        two._theirs.member(),
+        OfferKind::Port,
+        "frames",
+        None,
+        long(),
+    )
+    .unwrap();
+    let refused = connect_over(
+        &two.ours,
+        introduction,
+        "frames",
+        &ConnectOptions::default(),
+    );
+    assert!(matches!(refused, Err(ConnectToError::Full)), "{refused:?}");
+    two.right
+        .send(message(&two.ours, 1, &[9]), WhenFull::Fail)
+        .unwrap();
+    second
+        .send(message(&two.ours, 2, &[9]), WhenFull::Fail)
+        .unwrap();
+    let mut came: Vec<usize> = (0..2)
+        .map(|_| {
+            two.port
+                .receive(Access::Later, long())
+                .unwrap()
+                .header()
+                .len()
+        })
+        .collect();
+    came.sort_unstable();
+    assert_eq!(came, [1, 2]);
+}
+
+#[test]
+fn a_name_is_offered_once_and_a_port_under_several() {
+    let two = plain();
+    let taken = two
+        .port
+        .offer("frames", &Permissions::own_user(), OfferOptions::default());
+    assert!(matches!(taken, Err(crate::OfferError::NameTaken)));
+    let again = two
+        .port
+        .offer("more", &Permissions::own_user(), OfferOptions::default());
+    drop(again.unwrap());
+}
+
+#[test]
+fn requests_go_over_and_answers_come_back() {
+    let bind = PortOptions::unnamed().synchronous();
+    let connect = ConnectOptions::default().most_bytes(1 << 20);
+    let Two {
+        ours,
+        _theirs,
+        mut port,
+        right,
+        offered,
+    } = two(bind, OfferOptions::default(), connect);
+    let server = std::thread::spawn(move || {
+        for _ in 0..5 {
+            let mut request = port.get_request(Access::Later, long()).unwrap();
+            let number = low(request.message.header().len());
+            match number {
+                // Too long to go back.
+                3 => {
+                    let long = _theirs.allocate((1 << 20) + 1).unwrap();
+                    request.message.push(long).unwrap();
+                    request.reply_from().unwrap();
+                }
+                // Dropped.
+                4 => {}
+                _ => request
+                    .reply(message(&_theirs, number, &[700_000]))
+                    .unwrap(),
+            }
+        }
+        // And the port with it, while a request is open.
+        drop(port.get_request(Access::Later, long()).unwrap());
+        drop(port);
+        _theirs
+    });
+    let ask = |number| right.request_reply(message(&ours, number, &[5, 7]), Access::Later, long());
+    for number in [1, 2] {
+        is_the_one(&ask(number).unwrap(), number, &[700_000]);
+    }
+    for number in [3, 4] {
+        assert!(matches!(ask(number), Err(crate::RequestError::Dropped)));
+    }
+    is_the_one(&ask(5).unwrap(), 5, &[700_000]);
+    assert!(ask(6).is_err());
+    server.join().unwrap();
+    until(|| !right.is_live());
+    assert!(offered.take_breaches().is_empty());
+    let error = right.send(Message::default(), WhenFull::Fail).unwrap_err();
+    assert!(matches!(error.reason, Unsent::DeadName));
+}

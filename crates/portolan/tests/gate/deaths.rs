@@ -1,0 +1,118 @@
+//! Senders and receivers that are killed, or stopped, in the middle.
+
+use crate::cargo::{long, message, next};
+use crate::child::Child;
+use crate::orders::{unique, until};
+use crate::over::plain;
+use portolan::{Access, ConnectOptions, Deadline, Domain, ReceiveError, Unsent, WhenFull};
+use std::time::Duration;
+
+#[test]
+fn a_sender_that_is_killed_leaves_whole_messages_and_nothing_else() {
+    let (name, domain, mut port, offered) = plain();
+    for round in 0..8 {
+        let mut child = Child::connected(&name);
+        child.tell("send-many 0 100000 3000000");
+        // Longer than its lane: it is in the middle of one most of the time.
+        for expected in 0..=round {
+            assert_eq!(next(&mut port), (expected, 3_000_000));
+        }
+        child.kill();
+        until("the visitor has left", || offered.visitors() == 0);
+        // What went over whole is there.
+        let mut expected = round + 1;
+        loop {
+            match port.receive(Access::Later, Deadline::NOW) {
+                Ok(came) => {
+                    assert_eq!(came.header(), u64::to_le_bytes(expected));
+                    assert_eq!(came.len(), 3_000_000);
+                    expected += 1;
+                }
+                Err(ReceiveError::TimedOut) => break,
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+    // Nothing of what came by half is kept.
+    let held: u64 = domain
+        .survey()
+        .unwrap()
+        .holdings
+        .iter()
+        .map(|h| h.extents)
+        .sum();
+    assert_eq!(held, 0);
+    assert!(offered.take_breaches().is_empty());
+}
+
+#[test]
+fn a_receiver_that_is_killed_is_a_dead_name() {
+    let name = unique("dying");
+    let mut child = Child::new();
+    assert_eq!(child.ask(&format!("offer {name}")), "offered");
+    let ours = Domain::join(&unique("survivor")).unwrap();
+    let right = ours
+        .connect_to(&Domain::builder(&name), "frames", ConnectOptions::default())
+        .unwrap();
+    right.send(message(&ours, 1, &[9]), long()).unwrap();
+    assert_eq!(child.ask("receive 1 9"), "received");
+    // It does not receive any more; so ours fills up, and waits.
+    let ours = &ours;
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            (2..).find_map(|number| right.send(message(ours, number, &[2 << 20]), long()).err())
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        child.kill();
+        let error = sender.join().unwrap().unwrap();
+        assert!(matches!(error.reason, Unsent::DeadName), "{error}");
+        assert_eq!(error.message.len(), 2 << 20);
+    });
+    assert!(!right.is_live());
+}
+
+#[test]
+fn a_receiver_that_is_stopped_is_waited_for() {
+    let name = unique("stopped");
+    let mut child = Child::new();
+    assert_eq!(child.ask(&format!("offer {name}")), "offered");
+    let ours = Domain::join(&unique("waiting")).unwrap();
+    let options = ConnectOptions::default().queue(3);
+    let right = ours
+        .connect_to(&Domain::builder(&name), "frames", options)
+        .unwrap();
+    child.stop();
+    let mut sent = 0;
+    let reason = loop {
+        let soon = Deadline::after(Duration::from_millis(500));
+        match right.send(message(&ours, sent, &[700_000]), soon) {
+            Ok(()) => sent += 1,
+            Err(error) => break error.reason,
+        }
+    };
+    assert!(matches!(reason, Unsent::Full { .. }), "{reason}");
+    assert!(right.is_live());
+    let full = right.send(message(&ours, sent, &[1]), WhenFull::Fail);
+    assert!(matches!(full.unwrap_err().reason, Unsent::Full { .. }));
+    child.resume();
+    for number in 0..sent {
+        assert_eq!(child.ask(&format!("receive {number} 700000")), "received");
+    }
+    right.send(message(&ours, 99, &[5]), long()).unwrap();
+    assert_eq!(child.ask("receive 99 5"), "received");
+}
+
+#[test]
+fn a_sender_that_is_stopped_holds_up_nobody_else() {
+    let (name, _domain, mut port, offered) = plain();
+    let mut stopped = Child::connected(&name);
+    stopped.tell("send-many 0 100000 3000000");
+    assert_eq!(next(&mut port).0, 0);
+    stopped.stop();
+    let mut other = Child::connected(&name);
+    assert_eq!(other.ask("send 77 1000"), "sent");
+    // What the stopped one had sent whole comes first, or between.
+    while next(&mut port) != (77, 1000) {}
+    assert_eq!(offered.visitors(), 2);
+    drop(offered);
+}

@@ -1,0 +1,412 @@
+//! A visitor that says what no honest one does, over the raw connection and in the pair's
+//! memory. It ends its own connection, and nobody else notices.
+
+use crate::cargo::{is_message, long, message};
+use crate::orders::{PATIENCE, unique, until};
+use crate::over::{offering, plain};
+use portolan::{
+    BreachKind, ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, PortOptions,
+    ReceiveRight, SendRight,
+};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::gate::{Answer, Ask, Denied, Granted, Manifest, RING, control};
+use portolan_abi::hello::socket_name;
+use portolan_abi::limits::LINE;
+use portolan_abi::slot::Kind;
+use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
+use portolan_sys::shared::Window;
+use portolan_sys::socket::{self, Address, SocketError};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// A connection to whoever offers, introduced, and not a word said.
+fn introduced(domain: &str) -> OwnedFd {
+    let user = portolan_sys::process::user();
+    let address = Address::Abstract(socket_name(user, domain).unwrap().into_bytes());
+    let socket = socket::connect(&address).unwrap();
+    let visit = Visit {
+        version: FORMAT_VERSION,
+        kind: OfferKind::Port,
+        name: OfferName::new("frames").unwrap(),
+        token: None,
+    };
+    socket::send(&socket, &visit.encode(), &[]).unwrap();
+    loop {
+        let mut answer = [0; VisitAnswer::BYTES];
+        let received = socket::receive(&socket, &mut answer, 0).unwrap();
+        match VisitAnswer::decode(&answer[..received.len]).unwrap() {
+            VisitAnswer::Introduced => return socket,
+            VisitAnswer::Wait | VisitAnswer::Queue => {}
+            VisitAnswer::Refused(refusal) => panic!("{refusal:?}"),
+        }
+    }
+}
+
+fn ask() -> Ask {
+    Ask {
+        version: FORMAT_VERSION,
+        sealed: false,
+        most: 1 << 20,
+        there: 64 << 10,
+    }
+}
+
+/// What the offering process answers to these bytes.
+fn answer_to(socket: &OwnedFd, bytes: &[u8]) -> Option<(Answer, Vec<OwnedFd>)> {
+    socket::send(socket, bytes, &[]).unwrap();
+    let mut answer = [0; Answer::BYTES];
+    let by = Some(Instant::now() + PATIENCE);
+    let received = socket::receive_by(socket, &mut answer, 1, by).ok()?;
+    Some((Answer::decode(&answer[..received.len])?, received.fds))
+}
+
+/// A visitor that was let in, and does with the memory what it likes.
+struct Stranger {
+    socket: OwnedFd,
+    memory: Window,
+    granted: Granted,
+}
+
+impl Stranger {
+    fn new(domain: &str) -> Self {
+        let socket = introduced(domain);
+        let (answer, mut fds) = answer_to(&socket, &ask().encode()).unwrap();
+        let Answer::Granted(granted) = answer else {
+            panic!("{answer:?}");
+        };
+        let memory = Window::from_fd(fds.pop().unwrap()).unwrap();
+        Self {
+            socket,
+            memory,
+            granted,
+        }
+    }
+
+    /// Puts bytes at the beginning of the lane, says that so many were written, and rings.
+    fn says(&self, bytes: &[u8], written: u64) {
+        self.memory.copy_in(control::BYTES, bytes);
+        self.memory
+            .word(control::HEAD)
+            .store(written, Ordering::Release);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        let _ = socket::send(&self.socket, &[RING], &[]);
+    }
+
+    /// Waits until it is thrown out.
+    fn is_out(&self) {
+        let by = Some(Instant::now() + PATIENCE);
+        loop {
+            match socket::receive_by(&self.socket, &mut [0; 64], 0, by) {
+                Ok(_) => {}
+                Err(SocketError::TimedOut) => panic!("it is still there"),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// A manifest, the lengths of extents, and a header, as they stand in a lane.
+fn preamble(manifest: &Manifest, lengths: &[u64]) -> Vec<u8> {
+    let mut bytes = manifest.encode().to_vec();
+    lengths
+        .iter()
+        .for_each(|len| bytes.extend(len.to_le_bytes()));
+    bytes.resize(Manifest::BYTES + manifest.rest(), b'h');
+    bytes.resize(bytes.len().next_multiple_of(LINE), 0);
+    bytes
+}
+
+/// Beside each stranger, somebody honest.
+struct Beside {
+    name: String,
+    port: ReceiveRight,
+    offered: OfferedPort,
+    _theirs: Domain,
+    ours: Domain,
+    honest: SendRight,
+    sent: u64,
+}
+
+impl Beside {
+    fn new() -> Self {
+        let offer = OfferOptions::default().most_bytes(1 << 20);
+        let (name, theirs, port, offered) = offering(PortOptions::unnamed(), offer);
+        let ours = Domain::join(&unique("honest")).unwrap();
+        let honest = ours
+            .connect_to(&Domain::builder(&name), "frames", ConnectOptions::default())
+            .unwrap();
+        Self {
+            name,
+            port,
+            offered,
+            _theirs: theirs,
+            ours,
+            honest,
+            sent: 0,
+        }
+    }
+
+    /// The stranger has just broken the rules like this, and is out; the other one goes on.
+    #[track_caller]
+    fn goes_on(&mut self, is_it: impl Fn(&BreachKind) -> bool) {
+        let mut breaches = Vec::new();
+        until("the breach is told", || {
+            breaches.extend(self.offered.take_breaches());
+            !breaches.is_empty()
+        });
+        assert_eq!(breaches.len(), 1, "{breaches:?}");
+        assert!(is_it(&breaches[0].kind), "{}", breaches[0]);
+        assert_eq!(breaches[0].uid, portolan_sys::process::user());
+        until("the stranger is out", || self.offered.visitors() == 1);
+        self.works();
+    }
+
+    #[track_caller]
+    fn works(&mut self) {
+        self.sent += 1;
+        let lengths = [100_000, 7];
+        self.honest
+            .send(message(&self.ours, self.sent, &lengths), long())
+            .unwrap();
+        let came = self.port.receive(Default::default(), long()).unwrap();
+        is_message(&came, self.sent, &lengths);
+        assert!(self.port.try_receive(Default::default()).is_err());
+    }
+}
+
+#[test]
+fn what_is_no_request_is_refused() {
+    let mut beside = Beside::new();
+    for bytes in [&[0; Ask::BYTES][..], b"x", &[7; 200]] {
+        let answer = answer_to(&introduced(&beside.name), bytes).map(|(answer, _)| answer);
+        assert_eq!(
+            answer,
+            Some(Answer::Denied(Denied::Garbled, FORMAT_VERSION))
+        );
+        beside.goes_on(|kind| matches!(kind, BreachKind::Ask));
+    }
+    let newer = Ask {
+        version: FORMAT_VERSION + 1,
+        ..ask()
+    };
+    let answer = answer_to(&introduced(&beside.name), &newer.encode()).map(|(answer, _)| answer);
+    assert_eq!(
+        answer,
+        Some(Answer::Denied(Denied::Version, FORMAT_VERSION))
+    );
+    // Somebody who says nothing and goes.
+    drop(introduced(&beside.name));
+    beside.works();
+    // A lane of any length that it likes: it gets what is allowed.
+    for there in [0, 1, u64::MAX] {
+        let asked = Ask { there, ..ask() };
+        let socket = introduced(&beside.name);
+        let (answer, fds) = answer_to(&socket, &asked.encode()).unwrap();
+        assert!(matches!(answer, Answer::Granted(g) if g.there <= 4 << 20 && g.there >= 64 << 10));
+        assert_eq!(fds.len(), 1);
+    }
+}
+
+#[test]
+fn descriptors_that_nobody_wants_are_not_taken() {
+    let mut beside = Beside::new();
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let many = vec![null.as_fd(); 100];
+    // With the request, and later.
+    let socket = introduced(&beside.name);
+    if socket::send(&socket, &ask().encode(), &many).is_ok() {
+        beside.goes_on(|kind| matches!(kind, BreachKind::Ask));
+    }
+    drop(socket);
+    let stranger = Stranger::new(&beside.name);
+    if socket::send(&stranger.socket, &[RING], &many).is_ok() {
+        beside.goes_on(|kind| matches!(kind, BreachKind::Packet));
+        stranger.is_out();
+    }
+    drop(stranger);
+    until("it has left", || beside.offered.visitors() == 1);
+    beside.works();
+}
+
+#[test]
+fn packets_that_are_no_rings() {
+    let mut beside = Beside::new();
+    for packet in [&[0][..], b"RR", b"S", &[RING; 500]] {
+        let stranger = Stranger::new(&beside.name);
+        socket::send(&stranger.socket, packet, &[]).unwrap();
+        stranger.is_out();
+        beside.goes_on(|kind| matches!(kind, BreachKind::Packet));
+    }
+    // Rings for nothing, as many as there is room for, do nobody harm.
+    let stranger = Stranger::new(&beside.name);
+    let rings = (0..10_000).take_while(|_| {
+        socket::send_by(&stranger.socket, &[RING], &[], Some(Instant::now())).is_ok()
+    });
+    assert!(rings.count() > 0);
+    beside.works();
+}
+
+#[test]
+fn counts_that_cannot_be() {
+    let mut beside = Beside::new();
+    let lane = 64 << 10;
+    for written in [1, 63, lane + 64, u64::MAX, u64::MAX - 63, 1 << 63] {
+        let stranger = Stranger::new(&beside.name);
+        assert_eq!(stranger.granted.there, lane);
+        stranger.says(&[0; 64], written);
+        stranger.is_out();
+        beside.goes_on(|kind| matches!(kind, BreachKind::Lane(_)));
+    }
+    // Back behind what was said before.
+    let stranger = Stranger::new(&beside.name);
+    let begun = preamble(
+        &Manifest {
+            extents: 1,
+            ..Manifest::new(Kind::Message)
+        },
+        &[1 << 20],
+    );
+    stranger.says(&begun, 1024);
+    let tail = stranger.memory.word(control::TAIL);
+    until("it was read", || tail.load(Ordering::Acquire) == 1024);
+    stranger.says(&[], 512);
+    stranger.is_out();
+    beside.goes_on(|kind| matches!(kind, BreachKind::Lane(_)));
+}
+
+#[test]
+fn messages_that_cannot_be() {
+    let mut beside = Beside::new();
+    let mut manifests = Vec::new();
+    // No manifest; another kind; one that has something where none may be.
+    manifests.push(vec![0; 64]);
+    for kind in [Kind::Request, Kind::Reply, Kind::Dropped, Kind::ServerDead] {
+        manifests.push(preamble(&Manifest::new(kind), &[]));
+    }
+    for (at, byte) in [(4, 200), (5, 9), (10, 1), (14, 1), (18, 1), (16, 1)] {
+        let mut bytes = preamble(&Manifest::new(Kind::Message), &[]);
+        bytes[at] = byte;
+        bytes.resize(128, 0);
+        manifests.push(bytes);
+    }
+    for bytes in manifests {
+        let stranger = Stranger::new(&beside.name);
+        stranger.says(&bytes, bytes.len() as u64);
+        stranger.is_out();
+        beside.goes_on(|kind| matches!(kind, BreachKind::Manifest));
+    }
+}
+
+#[test]
+fn messages_that_are_too_long() {
+    let mut beside = Beside::new();
+    let most = 1 << 20;
+    for lengths in [
+        &[most + 1][..],
+        &[u64::MAX],
+        &[u64::MAX, 2],
+        &[most, 1],
+        &[1 << 63, 1 << 63],
+    ] {
+        let manifest = Manifest {
+            extents: lengths.len(),
+            header: 5,
+            ..Manifest::new(Kind::Message)
+        };
+        let bytes = preamble(&manifest, lengths);
+        let stranger = Stranger::new(&beside.name);
+        stranger.says(&bytes, bytes.len() as u64);
+        stranger.is_out();
+        beside.goes_on(|kind| matches!(kind, BreachKind::TooLong { most, .. } if *most == 1 << 20));
+    }
+}
+
+#[test]
+fn half_a_message_is_none() {
+    let mut beside = Beside::new();
+    let manifest = Manifest {
+        extents: 2,
+        ..Manifest::new(Kind::Message)
+    };
+    let bytes = preamble(&manifest, &[4096, 500_000]);
+    for written in [64, bytes.len() as u64, 8192, 64 << 10] {
+        let stranger = Stranger::new(&beside.name);
+        stranger.says(&bytes, written);
+        drop(stranger);
+        until("it has left", || beside.offered.visitors() == 1);
+        beside.works();
+    }
+    assert!(beside.offered.take_breaches().is_empty());
+    let held: u64 = beside
+        ._theirs
+        .survey()
+        .unwrap()
+        .holdings
+        .iter()
+        .map(|h| h.extents)
+        .sum();
+    assert_eq!(held, 0);
+}
+
+#[test]
+fn whatever_is_scribbled_meanwhile_others_are_not_touched() {
+    let (name, _theirs, mut port, offered) = plain();
+    let ours = Domain::join(&unique("beside")).unwrap();
+    let honest = ours
+        .connect_to(&Domain::builder(&name), "frames", ConnectOptions::default())
+        .unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (over, name, ours) = (&over, &name, &ours);
+        scope.spawn(move || {
+            let mut seed = 1_u64;
+            while !over.load(Ordering::Relaxed) {
+                let stranger = Stranger::new(name);
+                // Until it is thrown out: honest bytes, then words of any value anywhere.
+                let manifest = Manifest {
+                    extents: 1,
+                    header: 3,
+                    ..Manifest::new(Kind::Message)
+                };
+                let bytes = preamble(&manifest, &[50_000]);
+                stranger.says(&bytes, bytes.len() as u64 + 64);
+                for round in 0..2_000_u64 {
+                    seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                    let words = if round % 2 == 0 { 256 } else { 1 << 12 };
+                    let word = usize::try_from(seed >> 33).unwrap() % words;
+                    let value = match seed >> 60 {
+                        0..4 => seed,
+                        4..8 => u64::from_le_bytes(bytes[..8].try_into().unwrap()),
+                        _ => 64 * (round % 900),
+                    };
+                    stranger.memory.word(word).store(value, Ordering::Relaxed);
+                    stranger.ring();
+                }
+            }
+        });
+        scope.spawn(move || {
+            for number in 0..400 {
+                honest
+                    .send(message(ours, number, &[70_000]), long())
+                    .unwrap();
+            }
+        });
+        let mut expected = 0;
+        while expected < 400 {
+            let came = port.receive(Default::default(), long()).unwrap();
+            // What the stranger says is none of these, but may be a message.
+            if came.len() == 70_000 && came.header() == u64::to_le_bytes(expected) {
+                is_message(&came, expected, &[70_000]);
+                expected += 1;
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        // It may wait for room in our port, or we for its next.
+        let _ = port.receive(Default::default(), Deadline::NOW);
+    });
+    drop(offered);
+}

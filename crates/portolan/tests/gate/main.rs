@@ -1,0 +1,13 @@
+//! Messages between domains, among real processes: honest ones, dying ones, hostile ones, and
+//! those of other users.
+//!
+//! The other processes are this test program again, told what to do line by line; see `child`.
+
+mod cargo;
+mod child;
+mod deaths;
+mod hostile;
+#[path = "../orders/mod.rs"]
+mod orders;
+mod over;
+mod users;

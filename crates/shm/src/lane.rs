@@ -1,0 +1,442 @@
+//! Lanes: a stream of bytes from one process to another that need not trust each other.
+//!
+//! A lane is a ring of bytes in memory that both can write, and two counts: the writer's
+//! *head*, of bytes written so far, and the reader's *tail*, of bytes read. Each side keeps its
+//! own count to itself as well, and never reads it back.
+//!
+//! ```text
+//!        tail               head
+//!          v                  v
+//! [........(written, not read)..........]      head - tail <= bytes of the ring
+//! ```
+//!
+//! # Invariants
+//!
+//! - **L1** Where a side reads or writes follows from its own count alone. The only thing
+//!   that the other one says is how far it got, and that is checked each time: not behind what
+//!   it said before, not further than the ring is long, a whole number of lines. Else it is
+//!   [`Garbled`].
+//! - **L2** What is read is copied first, once, and judged afterwards. The writer may change it
+//!   during the copy, and then has sent a mixture.
+//! - **L3** Who sleeps is rung for: it says that it sleeps, then looks at the other one's
+//!   count; the other one counts, then looks whether it sleeps. One of the two sees the other.
+//!
+//! Bytes are passed in *pieces*: the reader begins with the first while the writer copies
+//! the second, so that the two copies overlap, and a piece is still in a cache that both
+//! reach. What one call passes begins at a line; the end of the last one is not used.
+
+use crate::atomic::{AtomicU64, Ordering, fence};
+use crate::bulk;
+use portolan_abi::gate::control::{DELIVERED, HEAD, LANE, READER_SLEEPS, TAIL, WRITER_SLEEPS};
+use portolan_abi::limits::LINE;
+
+/// Bytes that are counted in one go.
+const PIECE: usize = 64 << 10;
+
+/// One direction of a pair's memory.
+#[derive(Clone, Copy)]
+pub struct Lane<'m> {
+    control: &'m [AtomicU64],
+    ring: &'m [AtomicU64],
+}
+
+/// The peer's: its count of bytes is none that it can have (L1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the other side's count went from {from} to {to} in a lane of {bytes} bytes")]
+pub struct Garbled {
+    /// What it was.
+    pub from: u64,
+    /// What it said.
+    pub to: u64,
+    /// Bytes of the ring.
+    pub bytes: u64,
+}
+
+/// What a call has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "the other side may have to be rung for"]
+pub struct Passed {
+    /// Bytes of the caller's that were copied.
+    pub bytes: usize,
+    /// The other side sleeps, and waits to be rung for (L3).
+    pub ring: bool,
+}
+
+impl<'m> Lane<'m> {
+    /// The `index`th lane of a control page, over this ring.
+    ///
+    /// # Panics
+    ///
+    /// If the page is too short, or the ring no power of two of lines.
+    pub fn new(page: &'m [AtomicU64], index: usize, ring: &'m [AtomicU64]) -> Self {
+        assert!(ring.len().is_power_of_two() && ring.len() * 8 >= LINE);
+        let control = &page[index * LANE..(index + 1) * LANE];
+        Self { control, ring }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.ring.len() as u64 * 8
+    }
+
+    /// Messages that the reader says it has handed on.
+    pub fn delivered(&self) -> u64 {
+        self.control[DELIVERED].load(Ordering::Acquire)
+    }
+
+    /// The reader has handed so many messages on.
+    pub fn set_delivered(&self, count: u64) {
+        self.control[DELIVERED].store(count, Ordering::Release);
+    }
+
+    /// The words from the place of count `at` on, `bytes` of them without going round.
+    fn place(&self, at: u64, bytes: usize) -> &'m [AtomicU64] {
+        let first = usize::try_from(at % self.bytes()).unwrap_or(0) / 8;
+        &self.ring[first..first + bytes.div_ceil(8)]
+    }
+
+    /// Bytes from the place of count `at` to the ring's end.
+    fn straight(&self, at: u64) -> usize {
+        usize::try_from(self.bytes() - at % self.bytes()).unwrap_or(0)
+    }
+
+    /// Checks what the other side says it has done (L1): at least `from`, and no further
+    /// than `until`.
+    fn check(&self, says: u64, from: u64, until: u64) -> Result<u64, Garbled> {
+        let done = says.wrapping_sub(from);
+        if done > until.wrapping_sub(from) || !done.is_multiple_of(LINE as u64) {
+            return Err(Garbled {
+                from,
+                to: says,
+                bytes: self.bytes(),
+            });
+        }
+        Ok(says)
+    }
+
+    /// Whether the side that sets the word `sleeps` is to be rung for; if so it is told once.
+    fn owes(&self, sleeps: usize) -> bool {
+        // L3: pairs with the fence in `announce`.
+        fence(Ordering::SeqCst);
+        let word = &self.control[sleeps];
+        word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Says that a side is about to sleep; it looks at the other's count after this.
+    fn announce(&self, sleeps: usize) {
+        self.control[sleeps].store(1, Ordering::Relaxed);
+        // L3: pairs with the fence in `owes`.
+        fence(Ordering::SeqCst);
+    }
+
+    fn withdraw(&self, sleeps: usize) {
+        self.control[sleeps].store(0, Ordering::Relaxed);
+    }
+}
+
+/// The bytes that `len` bytes take.
+fn lines(len: usize) -> u64 {
+    len.next_multiple_of(LINE) as u64
+}
+
+/// The writing side's own count.
+#[derive(Debug, Default)]
+pub struct Writer {
+    at: u64,
+    /// The reader's count, as it was last.
+    read: u64,
+}
+
+impl Writer {
+    /// Bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.at
+    }
+
+    /// Bytes that the reader has read so far.
+    ///
+    /// # Errors
+    ///
+    /// [`Garbled`].
+    pub fn read(&mut self, lane: &Lane<'_>) -> Result<u64, Garbled> {
+        // Acquire: what the reader has copied out it does not look at any more.
+        let says = lane.control[TAIL].load(Ordering::Acquire);
+        self.read = lane.check(says, self.read, self.at)?;
+        Ok(self.read)
+    }
+
+    /// Whether there is room for something.
+    ///
+    /// # Errors
+    ///
+    /// [`Garbled`].
+    pub fn has_room(&mut self, lane: &Lane<'_>) -> Result<bool, Garbled> {
+        Ok(self.at - self.read(lane)? < lane.bytes())
+    }
+
+    /// Writes the beginning of `bytes`, as far as there is room for it and one piece goes;
+    /// none, if there is no room.
+    ///
+    /// # Errors
+    ///
+    /// [`Garbled`].
+    pub fn push(&mut self, lane: &Lane<'_>, bytes: &[u8]) -> Result<Passed, Garbled> {
+        let mut room = lane.bytes() - (self.at - self.read);
+        if room < lines(bytes.len().min(PIECE)) {
+            room = lane.bytes() - (self.at - self.read(lane)?);
+        }
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let most = room.min(PIECE).min(lane.straight(self.at));
+        let now = bytes.len().min(most);
+        if now == 0 {
+            return Ok(Passed::default());
+        }
+        bulk::store(lane.place(self.at, now), &bytes[..now]);
+        self.at += lines(now);
+        // Release: the bytes come first.
+        lane.control[HEAD].store(self.at, Ordering::Release);
+        Ok(Passed {
+            bytes: now,
+            ring: lane.owes(READER_SLEEPS),
+        })
+    }
+
+    /// Says that this side sleeps until it is rung for; `false`, and it does not, if there is
+    /// room.
+    ///
+    /// # Errors
+    ///
+    /// [`Garbled`].
+    pub fn arm(&mut self, lane: &Lane<'_>) -> Result<bool, Garbled> {
+        lane.announce(WRITER_SLEEPS);
+        let room = self.has_room(lane)?;
+        if room {
+            lane.withdraw(WRITER_SLEEPS);
+        }
+        Ok(!room)
+    }
+
+    /// This side is awake.
+    pub fn disarm(&self, lane: &Lane<'_>) {
+        lane.withdraw(WRITER_SLEEPS);
+    }
+}
+
+/// The reading side's own count.
+#[derive(Debug, Default)]
+pub struct Reader {
+    at: u64,
+    /// The writer's count, as it was last.
+    written: u64,
+}
+
+impl Reader {
+    /// Whether there is something to read.
+    ///
+    /// # Errors
+    ///
+    /// [`Garbled`].
+    #[inline]
+    pub fn has_more(&mut self, lane: &Lane<'_>) -> Result<bool, Garbled> {
+        if self.written != self.at {
+            return Ok(true);
+        }
+        self.look(lane)?;
+        Ok(self.written != self.at)
+    }
+
+    fn look(&mut self, lane: &Lane<'_>) -> Result<(), Garbled> {
+        // Acquire: the bytes come first.
+        let says = lane.control[HEAD].load(Ordering::Acquire);
+        let until = self.at.wrapping_add(lane.bytes());
+        self.written = lane.check(says, self.written, until)?;
+        Ok(())
+    }
+
+    /// Reads into the beginning of `out`, as far as something is there and one piece goes;
+    /// nothing, if nothing is. What is left of `out` comes with the next call.
+    ///
+    /// # Errors
+    ///
+    /// [`Garbled`].
+    pub fn pull(&mut self, lane: &Lane<'_>, out: &mut [u8]) -> Result<Passed, Garbled> {
+        if self.written.wrapping_sub(self.at) < lines(out.len().min(PIECE)) {
+            self.look(lane)?;
+        }
+        let there = usize::try_from(self.written.wrapping_sub(self.at)).unwrap_or(0);
+        let most = there.min(PIECE).min(lane.straight(self.at));
+        let now = out.len().min(most);
+        if now == 0 {
+            return Ok(Passed::default());
+        }
+        bulk::load(lane.place(self.at, now), &mut out[..now]);
+        self.at = self.at.wrapping_add(lines(now));
+        // Release: we do not look at these bytes any more.
+        lane.control[TAIL].store(self.at, Ordering::Release);
+        // Who waits for room is rung for once it can go on for a while.
+        let left = self.written.wrapping_sub(self.at);
+        Ok(Passed {
+            bytes: now,
+            ring: left <= lane.bytes() / 2 && lane.owes(WRITER_SLEEPS),
+        })
+    }
+
+    /// Says that this side sleeps until it is rung for; `false`, and it does not, if there is
+    /// something to read.
+    ///
+    /// # Errors
+    ///
+    /// [`Garbled`].
+    pub fn arm(&mut self, lane: &Lane<'_>) -> Result<bool, Garbled> {
+        lane.announce(READER_SLEEPS);
+        let more = self.has_more(lane)?;
+        if more {
+            lane.withdraw(READER_SLEEPS);
+        }
+        Ok(!more)
+    }
+
+    /// This side is awake.
+    pub fn disarm(&self, lane: &Lane<'_>) {
+        lane.withdraw(READER_SLEEPS);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const RING: usize = 1024;
+
+    fn memory() -> (Vec<AtomicU64>, Vec<AtomicU64>) {
+        let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
+        (words(LANE), words(RING / 8))
+    }
+
+    #[test]
+    fn bytes_arrive_in_order_whatever_their_lengths() {
+        let (page, ring) = memory();
+        let lane = Lane::new(&page, 0, &ring);
+        let (mut writer, mut reader) = (Writer::default(), Reader::default());
+        for len in (0_usize..200).chain([960, 1023, 1024, 1025, 5000]) {
+            let sent: Vec<u8> = (0..len)
+                .map(|i: usize| (i * 7 + len).to_le_bytes()[0])
+                .collect();
+            let mut came = vec![0; len];
+            let (mut out, mut done) = (0, 0);
+            while done < len {
+                out += writer.push(&lane, &sent[out..]).unwrap().bytes;
+                done += reader.pull(&lane, &mut came[done..]).unwrap().bytes;
+            }
+            assert_eq!(came, sent, "{len}");
+            assert!(!reader.has_more(&lane).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_full_lane_takes_nothing_and_an_empty_one_gives_nothing() {
+        let (page, ring) = memory();
+        let lane = Lane::new(&page, 0, &ring);
+        let (mut writer, mut reader) = (Writer::default(), Reader::default());
+        assert_eq!(reader.pull(&lane, &mut [0]).unwrap(), Passed::default());
+        assert_eq!(writer.push(&lane, &[1; 2000]).unwrap().bytes, RING);
+        assert_eq!(writer.push(&lane, &[1]).unwrap(), Passed::default());
+        assert!(writer.arm(&lane).unwrap());
+        // Not before half of it is free.
+        assert!(!reader.pull(&lane, &mut [0; 64]).unwrap().ring);
+        assert!(reader.pull(&lane, &mut [0; RING / 2]).unwrap().ring);
+        assert!(!reader.pull(&lane, &mut [0; 64]).unwrap().ring);
+        assert!(!writer.arm(&lane).unwrap());
+        while reader.pull(&lane, &mut [0; RING]).unwrap().bytes > 0 {}
+        assert!(reader.arm(&lane).unwrap());
+        assert!(writer.push(&lane, &[1]).unwrap().ring);
+        assert!(!reader.arm(&lane).unwrap());
+    }
+
+    #[test]
+    fn counts_that_cannot_be_are_found_out() {
+        let (page, ring) = memory();
+        let lane = Lane::new(&page, 0, &ring);
+        for says in [1, 63, RING as u64 + 64, u64::MAX, u64::MAX - 63] {
+            page[HEAD].store(says, Ordering::Relaxed);
+            assert!(Reader::default().pull(&lane, &mut [0; 64]).is_err());
+            assert!(Reader::default().arm(&lane).is_err());
+            page[TAIL].store(says, Ordering::Relaxed);
+            assert!(Writer::default().push(&lane, &[0; 2 * RING]).is_err());
+            assert!(Writer::default().arm(&lane).is_err());
+        }
+        // Back to what was said before.
+        page[HEAD].store(128, Ordering::Relaxed);
+        let mut reader = Reader::default();
+        assert_eq!(reader.pull(&lane, &mut [0; 64]).unwrap().bytes, 64);
+        page[HEAD].store(64, Ordering::Relaxed);
+        assert!(reader.pull(&lane, &mut [0; 128]).is_err());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod modelled {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicBool;
+
+    /// Two lines through a ring of one: each side sleeps, and is rung for.
+    #[test]
+    fn nobody_sleeps_for_good() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+            let shared = Arc::new((
+                words(LANE),
+                words(LINE / 8),
+                AtomicBool::new(false),
+                AtomicBool::new(false),
+            ));
+            let theirs = Arc::clone(&shared);
+            let writing = loom::thread::spawn(move || {
+                let (page, ring, to_reader, to_writer) = &*theirs;
+                let lane = Lane::new(page, 0, ring);
+                let mut writer = Writer::default();
+                for byte in [7, 9] {
+                    loop {
+                        let passed = writer.push(&lane, &[byte; 8]).unwrap();
+                        if passed.ring {
+                            to_reader.store(true, Ordering::SeqCst);
+                        }
+                        if passed.bytes > 0 {
+                            break;
+                        }
+                        sleep(writer.arm(&lane).unwrap(), to_writer);
+                        writer.disarm(&lane);
+                    }
+                }
+            });
+            let (page, ring, to_reader, to_writer) = &*shared;
+            let lane = Lane::new(page, 0, ring);
+            let mut reader = Reader::default();
+            for byte in [7, 9] {
+                let mut out = [0; 8];
+                loop {
+                    let passed = reader.pull(&lane, &mut out).unwrap();
+                    if passed.ring {
+                        to_writer.store(true, Ordering::SeqCst);
+                    }
+                    if passed.bytes > 0 {
+                        break;
+                    }
+                    sleep(reader.arm(&lane).unwrap(), to_reader);
+                    reader.disarm(&lane);
+                }
+                assert_eq!(out, [byte; 8]);
+            }
+            writing.join().unwrap();
+        });
+    }
+
+    /// Until rung; a ring that nobody owes is a deadlock, which the model finds.
+    fn sleep(armed: bool, rung: &AtomicBool) {
+        while armed && !rung.swap(false, Ordering::SeqCst) {
+            loom::thread::yield_now();
+        }
+    }
+}
