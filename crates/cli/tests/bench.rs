@@ -170,6 +170,8 @@ fn signals_by_delivery_and_beside_others() {
     for others in [
         "100 ranges",
         "1000 ranges",
+        "100 own ranges",
+        "1000 own ranges",
         "100 listeners",
         "1000 listeners",
     ] {

@@ -148,6 +148,8 @@ pub enum Shape {
     Descriptor,
     /// Beside the handlers of so many other ranges, of one listener that is never told.
     Ranges(u32),
+    /// Beside the handlers of so many other ranges, of the listener that is told.
+    OwnRanges(u32),
     /// Beside so many listeners that are never told, each with a range of its own.
     Listeners(u32),
     /// Every event of whose domain is recorded, and nobody reads them.
@@ -396,6 +398,7 @@ impl Case {
                     | Shape::Idle
                     | Shape::Descriptor
                     | Shape::Ranges(_)
+                    | Shape::OwnRanges(_)
                     | Shape::Listeners(_) => "message",
                     Shape::Header { queued: false } => "header",
                     Shape::Header { queued: true } => "header, queued",
@@ -448,6 +451,7 @@ impl Case {
         match self.shape {
             Shape::Descriptor => "signal by descriptor".to_owned(),
             Shape::Ranges(ranges) => format!("signal beside {ranges} ranges"),
+            Shape::OwnRanges(ranges) => format!("signal beside {ranges} own ranges"),
             Shape::Listeners(listeners) => format!("signal beside {listeners} listeners"),
             _ => "signal".to_owned(),
         }

@@ -1,8 +1,9 @@
 //! The rows of `bench signal`.
 //!
-//! Each delivery has a row, one way, against one cache line carried from core to core. Two
+//! Each delivery has a row, one way, against one cache line carried from core to core. Three
 //! more kinds of row show that what is not told does not cost: beside other ranges of all
-//! sizes, and beside other listeners, which stand for members that are not interested.
+//! sizes, of the thread that is told or of another one, and beside other listeners, which
+//! stand for members that are not interested.
 //! Signal-on-write is emulated by a trap, and the push hint tried where there is one.
 
 use portolan::Delivery;
@@ -105,6 +106,7 @@ pub(super) fn plan() -> Vec<Group> {
     let shapes = OTHERS
         .map(Shape::Ranges)
         .into_iter()
+        .chain(OTHERS.map(Shape::OwnRanges))
         .chain(OTHERS.map(Shape::Listeners));
     rows.extend(shapes.map(|shape| {
         let beside = Case {

@@ -4,6 +4,7 @@
 //! behind them what handlers of a third party are told of, where a row has any. Both
 //! sides say how they want to be told by the case's mode.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -52,7 +53,7 @@ pub(super) enum Told {
 }
 
 impl Told {
-    pub(super) fn new(case: &Case, domain: &Domain, range: std::ops::Range<usize>) -> Result<Self> {
+    pub(super) fn new(case: &Case, domain: &Domain, range: Range<usize>) -> Result<Self> {
         let options = ListenerOptions::default().waiting(Waiting::Sleep);
         let mut listener = domain.listen(options).map_err(listening)?;
         let delivery = match (case.mode, case.placement) {
@@ -108,7 +109,12 @@ impl Told {
 impl Signal {
     fn new(case: &Case, domain: Domain, segment: Segment, ours: usize) -> Result<Self> {
         let line = |side: usize| segment.address() + side * LINE_PAIR;
-        let told = Told::new(case, &domain, line(ours)..line(ours) + LINE_PAIR)?;
+        let mut told = Told::new(case, &domain, line(ours)..line(ours) + LINE_PAIR)?;
+        if let (Shape::OwnRanges(_), Told::Waits(listener)) = (case.shape, &mut told) {
+            for range in ranges_beside(case, &segment) {
+                listener.on(range, |_| {}).map_err(listening)?;
+            }
+        }
         Ok(Self {
             to: line(1 - ours),
             told,
@@ -122,22 +128,36 @@ impl Signal {
 /// How many handlers a row has beside those of its two sides.
 fn beside(case: &Case) -> usize {
     match case.shape {
-        Shape::Ranges(beside) | Shape::Listeners(beside) => beside as usize,
+        Shape::Ranges(beside) | Shape::OwnRanges(beside) | Shape::Listeners(beside) => {
+            beside as usize
+        }
         _ => 0,
     }
 }
 
-/// Makes the handlers that are never told.
+/// What they are for.
+fn ranges_beside(case: &Case, segment: &Segment) -> impl Iterator<Item = Range<usize>> {
+    let first = segment.address() + BESIDE;
+    let lengths = LENGTHS.into_iter().cycle();
+    let starts = (0..beside(case)).map(move |index| first + index * STRIDE);
+    starts
+        .zip(lengths)
+        .map(|(start, length)| start..start + length)
+}
+
+/// Makes the handlers of listeners that are never told.
 fn bystanders(case: &Case, domain: &Domain, segment: &Segment) -> Result<Vec<Listener>> {
     let mut listeners: Vec<Listener> = Vec::new();
-    for (index, length) in (0..beside(case)).zip(LENGTHS.into_iter().cycle()) {
+    if matches!(case.shape, Shape::OwnRanges(_)) {
+        return Ok(listeners);
+    }
+    for range in ranges_beside(case, segment) {
         if listeners.is_empty() || matches!(case.shape, Shape::Listeners(_)) {
             let listener = domain.listen(ListenerOptions::default());
             listeners.push(listener.map_err(listening)?);
         }
-        let start = segment.address() + BESIDE + index * STRIDE;
         if let Some(last) = listeners.last_mut() {
-            last.on(start..start + length, |_| {}).map_err(listening)?;
+            last.on(range, |_| {}).map_err(listening)?;
         }
     }
     Ok(listeners)

@@ -54,6 +54,14 @@ pub(super) enum How {
 }
 
 impl How {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Listened,
+        Self::Polled,
+        Self::Monitored,
+        Self::Doorbell,
+        Self::Upcall,
+    ];
+
     /// As the handler's entry says it, for people.
     pub(super) fn code(self) -> u32 {
         match self {

@@ -1,35 +1,55 @@
 //! A FIFO as its one reader has it, with the handlers that it leads to.
 
-use super::delivery::How;
-use super::{SignalError, address_of, push};
+use super::handlers::{Handlers, Handling, Search};
+use super::{SignalError, address_of};
 use crate::member::Member;
 use portolan_shm::mark;
 use portolan_shm::signal::{Fifo, FifoEntry, Head};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Never locked: it makes a listener, and what it is in, fit to be shared.
-type Run = Mutex<Box<dyn FnMut(usize) + Send>>;
-
-/// A handler.
-pub(super) struct Handling {
-    pub(super) id: u16,
-    pub(super) range: Range<u64>,
-    pub(super) how: How,
-    pub(super) run: Run,
-}
 
 /// The reader's side of one FIFO.
 pub(super) struct Intake {
     pub(super) member: Arc<Member>,
     pub(super) index: u32,
     pub(super) head: Head,
-    pub(super) handlers: Vec<Handling>,
+    pub(super) handlers: Handlers,
     /// Signals taken out of the FIFO and not handled yet.
-    taken: VecDeque<u64>,
+    taken: VecDeque<Signal>,
     strays: u64,
+}
+
+/// A signal that has come.
+#[derive(Clone, Copy)]
+pub(super) struct Signal {
+    offset: u64,
+    /// The one handler that it is for, if the others have it, or do not get it.
+    only: Option<u16>,
+}
+
+/// A signal whose handlers are being called.
+struct Turn<'a> {
+    intake: &'a mut Intake,
+    search: Search,
+    offset: u64,
+}
+
+impl Drop for Turn<'_> {
+    /// If one of them has panicked, those that come after it are called next time.
+    fn drop(&mut self) {
+        let mut left = Vec::new();
+        while let Some(place) = self.intake.handlers.next(&mut self.search) {
+            left.push(Signal {
+                offset: self.offset,
+                only: Some(self.intake.handlers.id(place)),
+            });
+        }
+        for signal in left.into_iter().rev() {
+            self.intake.taken.push_front(signal);
+        }
+    }
 }
 
 impl Intake {
@@ -61,7 +81,7 @@ impl Intake {
             member: Arc::clone(member),
             index: u32::try_from(index).map_err(|_| SignalError::NoFifo)?,
             head,
-            handlers: Vec::new(),
+            handlers: Handlers::default(),
             taken: VecDeque::new(),
             strays: 0,
         })
@@ -79,14 +99,29 @@ impl Intake {
         self.member.tables().fifo(self.index)
     }
 
+    /// The next signal of those that were taken out.
+    #[inline]
+    pub(super) fn next_taken(&mut self) -> Option<Signal> {
+        self.taken.pop_front()
+    }
+
+    /// The next signal of the FIFO; before it come those that were taken out.
+    #[inline]
+    pub(super) fn next_new(&mut self) -> Option<Signal> {
+        let fifo = self.member.tables().fifo(self.index)?;
+        let offset = fifo.pop(&mut self.head)?;
+        Some(Signal { offset, only: None })
+    }
+
     /// The next signal.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<u64> {
-        if let Some(offset) = self.taken.pop_front() {
-            return Some(offset);
-        }
-        let fifo = self.member.tables().fifo(self.index)?;
-        fifo.pop(&mut self.head)
+    pub(super) fn next(&mut self) -> Option<Signal> {
+        self.next_taken().or_else(|| self.next_new())
+    }
+
+    /// Has a signal come after all that were taken out.
+    pub(super) fn put_back(&mut self, signal: Signal) {
+        self.taken.push_back(signal);
     }
 
     /// Whether [`Self::next`] would find something.
@@ -106,37 +141,73 @@ impl Intake {
 
     /// Calls the handlers that want a signal; whether there was one.
     #[inline]
-    pub(super) fn dispatch(&mut self, offset: u64) -> bool {
-        let address = address_of(&self.member, offset);
-        let mut wanted = false;
-        for handling in &mut self.handlers {
-            if handling.range.contains(&offset) {
-                wanted = true;
-                let run = handling.run.get_mut();
-                run.unwrap_or_else(PoisonError::into_inner)(address);
-            }
+    pub(super) fn dispatch(&mut self, signal: Signal) -> bool {
+        let Signal { offset, only } = signal;
+        if let Some(id) = only {
+            return self.dispatch_to(id, offset);
         }
+        let address = address_of(&self.member, offset);
+        let mut turn = Turn {
+            search: self.handlers.search(offset),
+            intake: self,
+            offset,
+        };
+        let mut wanted = false;
+        while let Some(place) = turn.intake.handlers.next(&mut turn.search) {
+            wanted = true;
+            turn.intake.handlers.call(place, address);
+        }
+        // All have been called.
+        std::mem::forget(turn);
         self.strays += u64::from(!wanted);
         wanted
     }
 
-    /// Takes a handler out.
-    pub(super) fn remove(&mut self, id: u16) -> Option<Handling> {
-        let at = self.handlers.iter().position(|h| h.id == id)?;
-        Some(self.handlers.remove(at))
+    #[cold]
+    fn dispatch_to(&mut self, id: u16, offset: u64) -> bool {
+        let Some(place) = self.handlers.place(id) else {
+            self.strays += 1;
+            return false;
+        };
+        let address = address_of(&self.member, offset);
+        self.handlers.call(place, address);
+        true
     }
 
-    /// Passes on what reached us of `range` before its handler moved to the FIFO `to` (S5).
-    pub(super) fn forward(&mut self, range: &Range<u64>, to: u32) {
-        let fifo = self.member.tables().fifo(self.index);
-        while let Some(offset) = fifo.and_then(|f| f.pop(&mut self.head)) {
-            if range.contains(&offset) {
-                push(&self.member, to, offset);
-            }
-            if self.handlers.iter().any(|h| h.range.contains(&offset)) {
-                self.taken.push_back(offset);
-            }
+    /// Takes a handler in, after the signals that had come for it.
+    pub(super) fn take_in(&mut self, handling: Handling, had: Vec<u64>) {
+        let only = Some(handling.id);
+        self.handlers.add(handling);
+        let signals = had.into_iter().map(|offset| Signal { offset, only });
+        self.taken.extend(signals);
+    }
+
+    /// What reached us for the handler `id`, which has left us, before its entry said so
+    /// (S5). What is for others too stays here as well.
+    pub(super) fn part_with(&mut self, id: u16, range: &Range<u64>) -> Vec<u64> {
+        let mut had = Vec::new();
+        for signal in std::mem::take(&mut self.taken) {
+            self.sort_out(signal, id, range, &mut had);
         }
+        // No more than that can have come before.
+        for _ in 0..self.fifo().map_or(0, |fifo| fifo.depth()) {
+            let Some(signal) = self.next_new() else { break };
+            self.sort_out(signal, id, range, &mut had);
+        }
+        had
+    }
+
+    fn sort_out(&mut self, signal: Signal, id: u16, range: &Range<u64>, had: &mut Vec<u64>) {
+        let Signal { offset, only } = signal;
+        let theirs = only.map_or_else(|| range.contains(&offset), |only| only == id);
+        let ours = only.map_or_else(|| self.handlers.want(offset), |only| only != id);
+        if theirs {
+            had.push(offset);
+        }
+        if ours {
+            self.taken.push_back(signal);
+        }
+        self.strays += u64::from(!theirs && !ours);
     }
 
     /// Signals that came for no handler.

@@ -1,11 +1,12 @@
 //! A thread that is told.
 
 use super::delivery::{How, Rest, rest_for};
-use super::inbox::Inbox;
-use super::intake::{Handling, Intake};
+use super::handlers::Handling;
+use super::inbox::{Inbox, Parting};
+use super::intake::Intake;
 use super::options::ListenerOptions;
 use super::upcall::Upcalls;
-use super::{Delivery, Note, SignalError, lock, offset, shared};
+use super::{Delivery, Note, SignalError, lock, offset, ring, shared};
 use crate::member::Member;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Disowned, Domain};
@@ -59,8 +60,9 @@ pub enum Given {
 ///
 /// Handlers run where [`Listener::wait`] or [`Listener::poll`] is called, one after
 /// another, at that thread's priority: for ranges of different priority, give each a
-/// thread. A handler may signal, also itself; that is handled after it. If one panics the
-/// panic goes to the caller, and the next call goes on with the next signal.
+/// thread. Which of several handlers of one address is the first is not said. A handler may
+/// signal, also itself; that is handled after it. If one panics the panic goes to the caller,
+/// and the next call goes on with the next handler.
 ///
 /// ```
 /// use portolan::{Domain, ListenerOptions};
@@ -247,7 +249,7 @@ impl Listener {
     fn take_on(&mut self, handling: Handling) {
         match &mut self.upcalls {
             Some(upcalls) if handling.how == How::Upcall => upcalls.add(handling),
-            _ => self.intake.handlers.push(handling),
+            _ => self.intake.handlers.add(handling),
         }
         self.choose_rest();
     }
@@ -256,6 +258,7 @@ impl Listener {
         let interrupted = |upcalls: &mut Upcalls| upcalls.remove(id);
         let gone = self
             .intake
+            .handlers
             .remove(id)
             .or_else(|| self.upcalls.as_mut().and_then(interrupted));
         self.choose_rest();
@@ -263,7 +266,7 @@ impl Listener {
     }
 
     fn choose_rest(&mut self) {
-        let deliveries = self.intake.handlers.iter().map(|h| h.how);
+        let deliveries = self.intake.handlers.hows();
         self.rest = rest_for(deliveries, self.options.waiting, Monitor::probe());
     }
 
@@ -289,7 +292,7 @@ impl Listener {
     /// ```
     pub fn off(&mut self, handler: HandlerId) -> Result<bool, SignalError> {
         self.adopt();
-        let known = self.intake.handlers.iter().any(|h| h.id == handler.0)
+        let known = self.intake.handlers.place(handler.0).is_some()
             || self
                 .upcalls
                 .as_mut()
@@ -314,9 +317,10 @@ impl Listener {
         }
     }
 
-    /// Gives a handler to another thread's listener. No signal is lost; one that is signalled
-    /// meanwhile may be handled twice. One that was an upcall is handled where the other
-    /// listener waits.
+    /// Gives a handler to another thread's listener. What had come for it goes along, however
+    /// small the other's FIFO is, and wakes it. No signal is lost; one that is signalled
+    /// meanwhile, or waits for other handlers of the other listener too, may be handled twice.
+    /// One that was an upcall is handled where the other listener waits.
     ///
     /// # Errors
     ///
@@ -343,6 +347,10 @@ impl Listener {
             return Err(Given::OtherDomain);
         }
         self.adopt();
+        if Arc::ptr_eq(&self.inbox, &to.inbox) && self.intake.handlers.place(handler.0).is_some() {
+            // It is where it is to go.
+            return Ok(());
+        }
         let handling = self.let_go(handler.0).ok_or(Given::Unknown(handler))?;
         let (range, how) = (handling.range.clone(), handling.how);
         let here = match how {
@@ -353,7 +361,8 @@ impl Listener {
             how: here,
             ..handling
         };
-        // Until its signals go there too: a listener that is dropped has both, or neither.
+        // Until its signals go there too: a listener that is dropped has both, or neither; and
+        // one that has been told by way of the new FIFO waits for what came before.
         let mut inbox = to.inbox.lock();
         // First the function, so that it is there when the first signal is.
         if let Err(back) = inbox.post(sent) {
@@ -361,14 +370,21 @@ impl Listener {
             self.take_on(Handling { how, ..back });
             return Err(Given::Gone);
         }
-        let handlers = self.intake.member.tables().ranges().handlers();
-        if let Some(entry) = handlers.get(usize::from(handler.0)) {
+        let member = Arc::clone(&self.intake.member);
+        let tables = member.tables();
+        if let Some(entry) = tables.ranges().handlers().get(usize::from(handler.0)) {
             entry.move_to(to.fifo);
         }
         mark!("signal.moved");
-        match &mut self.upcalls {
-            Some(upcalls) if how == How::Upcall => upcalls.forward(&range, to.fifo),
-            _ => self.intake.forward(&range, to.fifo),
+        // Not by way of the FIFO, which may be full.
+        let had = match &mut self.upcalls {
+            Some(upcalls) if how == How::Upcall => upcalls.part_with(handler.0, &range),
+            _ => self.intake.part_with(handler.0, &range),
+        };
+        let brought = inbox.bring(had);
+        drop(inbox);
+        if brought && let Some(fifo) = tables.fifo(to.fifo) {
+            ring(&member, &fifo.entry().control);
         }
         Ok(())
     }
@@ -384,7 +400,9 @@ impl Listener {
     #[cold]
     fn take_in(&mut self) {
         let given = self.inbox.lock().take();
-        self.intake.handlers.extend(given);
+        for Parting { handling, had } in given {
+            self.intake.take_in(handling, had);
+        }
         self.choose_rest();
     }
 
@@ -448,7 +466,7 @@ impl Listener {
 
     /// Whether something is there to be handled.
     pub(crate) fn may_have(&self) -> bool {
-        self.intake.is_ready()
+        self.intake.is_ready() || self.inbox.has_signals()
     }
 
     /// Arms it for the wait set that `link` names, 0 for none, in which case it is disarmed;
@@ -465,7 +483,7 @@ impl Listener {
             return true;
         }
         wait_set.store(link, Ordering::SeqCst);
-        self.intake.arm().is_some()
+        self.intake.arm().is_some() && !self.inbox.has_signals()
     }
 
     pub(crate) fn member(&self) -> &Arc<Member> {
@@ -474,7 +492,7 @@ impl Listener {
 
     /// Waits as the handlers want it, until a signal may be there or an upcall has run.
     fn rest(&mut self, deadline: Deadline) {
-        let upcalls = self.upcalls.as_ref();
+        let (upcalls, inbox) = (self.upcalls.as_ref(), &self.inbox);
         let Intake {
             member,
             index,
@@ -516,6 +534,7 @@ impl Listener {
         }
         if let Some(bell) = fifo.arm(head)
             && !upcalls.is_some_and(Upcalls::have_run)
+            && !inbox.has_signals()
         {
             mark!("signal.before_sleep");
             let _ = futex::wait(&fifo.entry().control.doorbell, bell, deadline.instant());
@@ -530,14 +549,28 @@ impl Listener {
     /// Handles one signal, if there is one that a handler wants.
     #[inline]
     fn handle_one(&mut self) -> bool {
-        while let Some(offset) = self.intake.next() {
+        loop {
+            if let Some(signal) = self.intake.next_taken() {
+                if self.intake.dispatch(signal) {
+                    return true;
+                }
+                continue;
+            }
+            let new = self.intake.next_new();
             // After the signal was taken: what was given to us before it came is seen.
-            self.adopt();
-            if self.intake.dispatch(offset) {
-                return true;
+            if self.inbox.is_posted() {
+                self.take_in();
+                if let Some(signal) = new {
+                    self.intake.put_back(signal);
+                }
+                continue;
+            }
+            match new {
+                Some(signal) if self.intake.dispatch(signal) => return true,
+                Some(_) => {}
+                None => return false,
             }
         }
-        false
     }
 
     /// Signals that the FIFO holds, the one that is being handled included.
@@ -582,7 +615,9 @@ impl Drop for Listener {
         }
         // Whatever was given is here with its range; nothing is given any more.
         let given = self.inbox.lock().close();
-        self.intake.handlers.extend(given);
+        for Parting { handling, had } in given {
+            self.intake.take_in(handling, had);
+        }
         let member = Arc::clone(&self.intake.member);
         // If somebody has held the lock for too long, they stay until we leave the domain:
         // their signals go to a FIFO that nobody reads, which is then kept.
@@ -590,7 +625,7 @@ impl Drop for Listener {
             return;
         };
         let upcalls = self.upcalls.as_mut().map_or_else(Vec::new, Upcalls::ids);
-        let own = self.intake.handlers.iter().map(|h| h.id);
+        let own = self.intake.handlers.ids();
         for id in own.chain(upcalls) {
             member.tables().ranges().remove(id, member.space);
         }
@@ -604,7 +639,7 @@ impl Drop for Listener {
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let handlers = self.intake.handlers.iter().map(|h| HandlerId(h.id));
+        let handlers = self.intake.handlers.ids().map(HandlerId);
         f.debug_struct("Listener")
             .field("fifo", &self.intake.index)
             .field("upcalls", &self.upcalls)

@@ -21,6 +21,7 @@
 //! [`Listener::wait`].
 
 mod delivery;
+mod handlers;
 mod inbox;
 mod intake;
 mod listener;

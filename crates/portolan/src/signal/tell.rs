@@ -26,13 +26,12 @@ pub(crate) fn signal(member: &Member, offset: u64) -> usize {
     let Some((handler, mut to)) = first else {
         return 0;
     };
-    let mut reached = 0;
     loop {
-        reached += usize::from(push(member, to, offset));
+        let pushed = push(member, to, offset);
         // S5: it may have moved away from where we have just pushed.
         match handler.moved_from(to) {
             Some(now) => to = now,
-            None => return reached,
+            None => return usize::from(pushed),
         }
     }
 }
@@ -58,19 +57,22 @@ fn signal_several(member: &Member, offset: u64) -> usize {
 /// Tells a group. Where each of them led is known before anything is pushed (S5).
 fn tell(member: &Member, offset: u64, group: &[Option<(&HandlerEntry, u32)>], reached: &mut Fifos) {
     let mut told = Fifos::default();
+    let mut has = Fifos::default();
     for &(_, to) in group.iter().flatten() {
         if told.add(to) && push(member, to, offset) {
-            reached.add(to);
+            has.add(to);
         }
     }
     for &(handler, mut to) in group.iter().flatten() {
         // S5: also where it was pushed to already, for that may have been read before the
         // handler came.
+        let mut pushed = has.contains(to);
         while let Some(now) = handler.moved_from(to) {
-            if push(member, now, offset) {
-                reached.add(now);
-            }
+            pushed = push(member, now, offset);
             to = now;
+        }
+        if pushed {
+            reached.add(to);
         }
     }
 }
@@ -89,6 +91,11 @@ impl Fifos {
         let new = *word & bit == 0;
         *word |= bit;
         new
+    }
+
+    fn contains(&self, fifo: u32) -> bool {
+        let word = self.0.get(fifo as usize / 64);
+        word.is_some_and(|word| word & 1 << (fifo % 64) != 0)
     }
 
     fn count(&self) -> usize {

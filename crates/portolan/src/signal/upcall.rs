@@ -24,7 +24,8 @@
 
 #![allow(unsafe_code)]
 
-use super::intake::{Handling, Intake, give_back};
+use super::handlers::Handling;
+use super::intake::{Intake, give_back};
 use super::{SignalError, address_of};
 use crate::member::Member;
 use portolan_shm::mark;
@@ -98,9 +99,9 @@ impl Interrupted {
 impl Callee for Interrupted {
     fn run(&mut self) {
         loop {
-            while let Some(offset) = self.intake.next() {
+            while let Some(signal) = self.intake.next() {
                 mark!("signal.interrupted");
-                if self.intake.dispatch(offset) {
+                if self.intake.dispatch(signal) {
                     self.tell();
                 }
             }
@@ -191,29 +192,30 @@ impl Upcalls {
     }
 
     pub(super) fn add(&mut self, handling: Handling) {
-        self.upcall.with(|it| it.intake.handlers.push(handling));
+        self.upcall.with(|it| it.intake.handlers.add(handling));
     }
 
     pub(super) fn remove(&mut self, id: u16) -> Option<Handling> {
-        self.upcall.with(|it| it.intake.remove(id))
+        self.upcall.with(|it| it.intake.handlers.remove(id))
     }
 
-    /// Passes on what reached us for a handler that has gone to the FIFO `to`.
-    pub(super) fn forward(&mut self, range: &std::ops::Range<u64>, to: u32) {
-        let left = self.upcall.with(|it| {
-            it.intake.forward(range, to);
-            it.intake.is_ready()
+    /// What reached us for a handler that has left.
+    pub(super) fn part_with(&mut self, id: u16, range: &std::ops::Range<u64>) -> Vec<u64> {
+        let (had, left) = self.upcall.with(|it| {
+            let had = it.intake.part_with(id, range);
+            // Marked, if nothing is left.
+            (had, it.intake.arm().is_none())
         });
-        if left || self.upcall.with(|it| it.intake.arm().is_none()) {
+        if left {
             // For others, and only the thread itself may handle it.
             let _ = self.upcall.caller().call();
         }
+        had
     }
 
     /// The numbers of the handlers.
     pub(super) fn ids(&mut self) -> Vec<u16> {
-        self.upcall
-            .with(|it| it.intake.handlers.iter().map(|h| h.id).collect())
+        self.upcall.with(|it| it.intake.handlers.ids().collect())
     }
 
     pub(super) fn strays(&mut self) -> u64 {
