@@ -198,7 +198,7 @@ impl Host {
         };
         let Waiting { peer, visit, .. } = &visitor;
         let token = visit.token.as_ref();
-        let user = peer.uid.into();
+        let user = u64::from(peer.uid);
         match judge(&posted.grants, peer, || visitor.started(), token) {
             Verdict::Admitted => {}
             Verdict::NotPermitted => {
@@ -211,6 +211,9 @@ impl Host {
             }
         }
         let (by, number) = (posted.by, posted.number);
+        let (domain, name, process) = (member.domain.as_str(), visit.name.as_str(), peer.pid);
+        let kind = visit.kind;
+        tracing::debug!(domain, %kind, name, process, user, to = by.space, "a visitor is introduced");
         if by == me(member) {
             member.link.offers().introduce(number, visitor.connection);
             return None;
@@ -387,4 +390,55 @@ pub(super) fn open_to_all(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     std::fs::set_permissions(&place, std::fs::Permissions::from_mode(ALL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announced(number: u32, renewed: bool) -> Announcement {
+        Announcement {
+            number,
+            kind: OfferKind::Port,
+            name: OfferName::new("x").unwrap(),
+            grants: Grants {
+                anyone: true,
+                users: Vec::new(),
+                groups: Vec::new(),
+                processes: Vec::new(),
+                token: None,
+            },
+            renewed,
+        }
+    }
+
+    fn by(space: u8) -> HostWord {
+        HostWord {
+            space,
+            incarnation: 1,
+        }
+    }
+
+    #[test]
+    fn the_elder_of_two_offers_counts() {
+        let mut reception = Reception::default();
+        let key = (OfferKind::Port, OfferName::new("x").unwrap());
+        let first = |reception: &Reception| reception.find(&key).map(|p| p.by.space);
+        // Given away before its holders were heard of.
+        assert_eq!(reception.post(by(2), announced(1, false)), Ok(()));
+        assert_eq!(reception.post(by(3), announced(1, true)), Ok(()));
+        assert_eq!(reception.post(by(4), announced(7, true)), Ok(()));
+        let taken = reception.post(by(5), announced(1, false));
+        assert_eq!(taken, Err(Decline::NameTaken));
+        assert_eq!(first(&reception), Some(3));
+        reception.withdraw(3, 1);
+        assert_eq!(first(&reception), Some(4));
+        reception.forget(4);
+        assert_eq!(first(&reception), Some(2));
+        reception.withdraw(2, 9);
+        assert_eq!(first(&reception), Some(2));
+        reception.withdraw(2, 1);
+        assert_eq!(first(&reception), None);
+        assert!(reception.offers.is_empty() && reception.keys.is_empty());
+    }
 }

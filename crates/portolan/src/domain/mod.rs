@@ -60,14 +60,12 @@ pub use error::{JoinError, LeaveError};
 pub(crate) use link::{Link, depart};
 pub use observe::{Observer, Over};
 pub use offer::OfferError;
-#[allow(unused_imports, reason = "what is offered is built on these")]
 pub(crate) use offer::{Desk, Offer, OfferKind, Visitor, offer};
 pub use permissions::{AccessToken, GrantError, Permissions};
 #[cfg(feature = "marks")]
 pub use reclaim::sabotage;
 pub use settings::Builder;
 pub use visit::VisitError;
-#[allow(unused_imports, reason = "what is offered is built on these")]
 pub(crate) use visit::{Introduction, PendingVisit, visit, visit_own};
 
 use crate::member::Member;

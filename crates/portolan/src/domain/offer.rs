@@ -13,7 +13,6 @@
 //!   knows of it for as long as our connection to it lasts.
 //! - **O2** When the drop of an [`Offer`] has returned, its desk meets nobody any more.
 //! - **O3** Who a visitor is, the kernel says to us; the host only says which offer it wants.
-#![allow(dead_code, reason = "what is offered is built on this")]
 
 use super::descriptor::Descriptor;
 use super::permissions::{GrantError, Permissions, Verdict, judge};

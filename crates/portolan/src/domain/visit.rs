@@ -9,7 +9,6 @@
 //! A visitor need not be in any domain. It asks again when its connection ends without
 //! an answer, since the host or whoever made the offer may have died with it in hand; so
 //! a visit that waits outlives them, and one whose process dies is gone.
-#![allow(dead_code, reason = "what is offered is built on this")]
 
 use super::descriptor::Descriptor;
 use super::error::JoinError;

@@ -43,7 +43,20 @@ pub(crate) struct Child {
 impl Child {
     /// A process that runs the test named `test`, which [`obey`]s.
     pub(crate) fn running(test: &str, prepare: impl FnOnce(&mut Command)) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::started(
+            Command::new(std::env::current_exe().unwrap()),
+            test,
+            prepare,
+        )
+    }
+
+    /// The same by `starter`, a command that runs another.
+    pub(crate) fn through(mut starter: Command, test: &str) -> Self {
+        starter.arg(std::env::current_exe().unwrap());
+        Self::started(starter, test, |_| {})
+    }
+
+    fn started(mut command: Command, test: &str, prepare: impl FnOnce(&mut Command)) -> Self {
         command
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(ORDERS, "1")

@@ -238,8 +238,11 @@ impl State {
                 Ok(closed.to_string())
             }
             ["gifts"] => {
+                orders::until("somebody comes", || {
+                    !self.queue.0.lock().unwrap().is_empty()
+                });
                 let queue = self.queue.0.lock().unwrap();
-                let visitor = queue.last().unwrap();
+                let visitor = queue.last().ok_or("nobody")?;
                 let by = Some(Instant::now() + PATIENCE);
                 let gift = socket::receive_by(&visitor.connection, &mut [0; 8], 1, by)?;
                 Ok(gift.fds.len().to_string())

@@ -203,9 +203,13 @@ fn an_offer_of_one_who_has_lost_its_host_is_gone() {
     let mut member = joined(&name);
     assert_eq!(member.ask("offer x anyone=1"), "offered");
     assert_eq!(member.ask("close all"), "0");
-    until("its name is free", || {
-        host.ask("offer x anyone=1") == "offered"
+    // It finds out when it is wanted. Until then it sleeps on what it has closed.
+    until("its offer is gone", || {
+        let by = Deadline::after(std::time::Duration::from_millis(100));
+        let gone = from_outside(&name, "x", by);
+        matches!(gone, Err(VisitError::NotOffered { .. }))
     });
+    assert_eq!(host.ask("offer x anyone=1"), "offered");
     // Nobody could be told.
     let answer = member.ask("offer y anyone=1");
     assert!(answer.starts_with("Disowned"), "{answer}");

@@ -1,9 +1,10 @@
 //! Users: needs root, who alone can start processes of others; nothing is tested otherwise,
 //! and the tests say so.
 
-use super::orders::unique;
-use super::{child, child_of, joined};
+use super::orders::{Child, unique};
+use super::{child, child_of, from_outside, joined, long, said};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 /// Users that no other test is.
 const STRANGER: u32 = 54_331;
@@ -126,4 +127,38 @@ fn a_socket_in_a_directory_opens_for_an_offer() {
     assert!(friend.ask(&visit).starts_with("Forbidden"));
     assert_eq!(host.ask("leave"), "Ok(())");
     std::fs::remove_dir(&directory).unwrap();
+}
+
+#[test]
+fn a_visitor_from_another_process_namespace() {
+    let apart = || {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+        unshare
+    };
+    if !apart()
+        .arg("true")
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        eprintln!("a_visitor_from_another_process_namespace is skipped: none can be made here");
+        return;
+    }
+    let name = unique("namespace");
+    let mut host = Child::through(apart(), "domain::tests::takes_orders");
+    assert_eq!(host.ask(&format!("join {name}")), "space 1");
+    assert_eq!(host.ask("offer x anyone=1"), "offered");
+    let us = std::process::id();
+    assert_eq!(
+        host.ask(&format!("offer ours process={us}")),
+        "Permissions(NoProcess { pid: PID })".replace("PID", &us.to_string())
+    );
+    let said = said(&from_outside(&name, "x", long()).unwrap());
+    let user = portolan_sys::process::user();
+    assert!(
+        said.ends_with(&format!("of user {user} meets process 0 of user {user}")),
+        "{said}"
+    );
+    let refused = child().ask(&format!("join {name}"));
+    assert!(refused.starts_with("OtherNamespace"), "{refused}");
 }
