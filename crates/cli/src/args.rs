@@ -81,7 +81,7 @@ pub(crate) enum CarrierName {
 /// that poll (`rpc`); a bare futex ping-pong for `wake`, and for calls and samples
 /// (`pubsub`) that sleep; a bare ring in shared memory for `throughput`, `fanin`
 /// and streams (`channel`, `pubsub`, `watched`), where single messages have the
-/// line; a process that has joined nothing for `memory`. `structures` has none:
+/// line; a process that has joined nothing for `memory`, and for idle clients of `rpc`. `structures` has none:
 /// its ways stand side by side, and handing over is held against a null message.
 ///
 /// p50 is the median over batches of 16 rounds where a round takes less than
@@ -132,7 +132,8 @@ pub(crate) enum BenchKind {
     Watched,
     /// What stays resident in a process that has joined a domain and does nothing
     Memory,
-    /// Calls of a service in another process, polling and blocking; the checksum in their copies
+    /// Calls of a service in another process, polling and blocking; the checksum in their copies;
+    /// what idle and busy clients cost, and the transport's timer
     Rpc,
     /// A map of a million keys from one process to another, beside serialisers
     Structures,

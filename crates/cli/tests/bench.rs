@@ -132,6 +132,36 @@ fn calls_and_their_copies_are_held_against_their_limits() {
 }
 
 #[test]
+fn clients_of_a_service_have_rows_of_their_own() {
+    let own = |word: &str| {
+        let rows = rows("rpc", word);
+        rows.iter().for_each(check);
+        rows[1..].to_vec()
+    };
+    let idle = own("idle client");
+    let cases: Vec<&str> = idle.iter().map(|r| r["case"].as_str().unwrap()).collect();
+    assert_eq!(cases, ["idle client, own channels", "idle client, sharing"]);
+    assert!(idle.iter().all(|row| row["unit"] == "KiB"), "{idle:?}");
+    // Two rings of its own, of units of 17 lines; whoever shares has none.
+    assert!(idle[0]["p50"].as_f64() > Some(64.0), "{idle:?}");
+    assert!(
+        idle[1]["p50"].as_f64() < idle[0]["p50"].as_f64(),
+        "{idle:?}"
+    );
+    // Each had channels, and lost them to the other; else there is no row.
+    assert_eq!(own("client promoted").len(), 1);
+    assert_eq!(own("client demoted").len(), 1);
+    let late = own("answer after");
+    assert_eq!(late.len(), 2);
+    assert!(late[1]["yardstick"].is_string(), "{late:?}");
+    let timer = own("each period");
+    let counted = &timer[0]["counted"];
+    // The answer takes eight periods.
+    assert!(counted["asks"].as_f64().unwrap() >= 1.0, "{timer:?}");
+    assert!(counted["P/T"].as_f64().unwrap() >= 0.0, "{timer:?}");
+}
+
+#[test]
 fn budgets_say_what_must_be_reached_and_what_was() {
     let wake = budgets("wake", "portolan");
     let [wake] = &wake[..] else {

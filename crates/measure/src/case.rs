@@ -163,6 +163,23 @@ pub enum Shape {
     Answered,
     /// Beside a thousand clients of the same server that call nothing.
     IdleClients,
+    /// What a client keeps that has made one call, and calls nothing: on channels that others
+    /// call on too, or on its own.
+    IdleClient {
+        /// On others'.
+        sharing: bool,
+    },
+    /// A busy client of those that share is given channels of its own.
+    Promotion,
+    /// It calls again after they went to another.
+    Demotion,
+    /// Calls whose answer takes its time.
+    Late {
+        /// Longer than the transport's timer has its period.
+        timer: bool,
+    },
+    /// What that timer costs whenever its period has passed.
+    Timer,
     /// Over a channel of units of a line, with signals as said.
     Signalled(Signal),
     /// Beside one more subscriber, which reads nothing.
@@ -263,6 +280,20 @@ pub enum Unit {
     Kibibytes,
 }
 
+impl Shape {
+    /// Whether it is about clients rather than about one call.
+    pub(crate) fn is_about_clients(self) -> bool {
+        matches!(
+            self,
+            Self::IdleClient { .. }
+                | Self::Promotion
+                | Self::Demotion
+                | Self::Late { .. }
+                | Self::Timer
+        )
+    }
+}
+
 impl System {
     /// Whether it is calls, or the copies that calls make.
     pub fn calls(self) -> bool {
@@ -295,7 +326,8 @@ impl Case {
     /// What its figures are in.
     pub fn unit(&self) -> Unit {
         match self.pattern {
-            _ if self.shape == Shape::Idle => Unit::Kibibytes,
+            _ if matches!(self.shape, Shape::Idle | Shape::IdleClient { .. }) => Unit::Kibibytes,
+            _ if self.shape == Shape::Timer => Unit::CpuTime,
             Pattern::RoundTrip { one_way: true } => Unit::OneWay,
             Pattern::RoundTrip { one_way: false } => Unit::RoundTrip,
             Pattern::Stream if self.bytes <= SMALL => Unit::Messages,
@@ -388,6 +420,13 @@ impl Case {
                     Shape::Reliable => "call, reliable channels",
                     Shape::Unchecked => "call, no checksum",
                     Shape::IdleClients => "call, 1,000 clients",
+                    Shape::IdleClient { sharing: true } => "idle client, sharing",
+                    Shape::IdleClient { sharing: false } => "idle client, own channels",
+                    Shape::Promotion => "client promoted",
+                    Shape::Demotion => "client demoted, next call",
+                    Shape::Late { timer: true } => "call, answer after 2 ms, timer",
+                    Shape::Late { timer: false } => "call, answer after 2 ms",
+                    Shape::Timer => "timer, each period",
                     _ => "call",
                 }
                 .to_owned(),
@@ -412,6 +451,11 @@ impl Case {
                     Shape::Unchecked => "no checksum",
                     Shape::Answered => "answered",
                     Shape::IdleClients => "1,000 clients",
+                    Shape::IdleClient { .. } => "idle client",
+                    Shape::Promotion => "promoted",
+                    Shape::Demotion => "demoted",
+                    Shape::Late { .. } => "late",
+                    Shape::Timer => "timer",
                     Shape::Signalled(signal) => signal.name(),
                     Shape::BesideIdle => "beside one that does not read",
                     Shape::BesideStopped => "beside a stopped one",

@@ -10,7 +10,7 @@ use crate::child::{Child, Control};
 use crate::cpus::Cpus;
 use crate::error::{MeasureError, Result};
 use crate::sampler::Sampler;
-use crate::systems::{Endpoint, with_endpoint};
+use crate::systems::{Endpoint, clients, with_endpoint};
 
 /// Rounds shorter than this are timed in batches for the median.
 const LONG_ROUND: Duration = Duration::from_micros(2);
@@ -96,7 +96,61 @@ pub trait Run {
 
 /// Makes the connection, starts the peers, and measures the pace.
 pub fn start(case: &Case, cpus: &Cpus) -> Result<Box<dyn Run>> {
+    if case.shape == Shape::Idle {
+        return Ok(Box::new(IdleProcess {
+            case: case.clone(),
+            cpus: cpus.clone(),
+        }));
+    }
+    if case.shape.is_about_clients() {
+        return clients::start(case, cpus);
+    }
     with_endpoint!(case.system, E => Ok(Box::new(Typed::<E>::start(case, cpus)?)))
+}
+
+/// Processes that do nothing, one a slice.
+struct IdleProcess {
+    case: Case,
+    cpus: Cpus,
+}
+
+impl Run for IdleProcess {
+    fn rounds(&mut self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn slice(&mut self, _: Duration, sampler: &mut Sampler) -> Result<()> {
+        let Resident { bytes } = resident(&self.case, &self.cpus)?;
+        sampler.count(bytes);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A peer that serves what the case calls; ready.
+pub(crate) fn start_server(case: &Case, cpus: &Cpus) -> Result<Child> {
+    let brief = PeerBrief {
+        case: case.clone(),
+        seat: 0,
+        cpu: match case.placement {
+            Placement::OneCpu => cpus.ours,
+            Placement::TwoCpus => cpus.peer(0),
+        },
+    };
+    let mut server = Child::start_row("server of a row of clients", brief, &[])?;
+    let Answer { .. } = server.expect()?;
+    server.watch()?;
+    Ok(server)
+}
+
+/// What a peer's end has counted by now.
+pub(crate) fn ask(peer: &mut Child) -> Result<Vec<Counted>> {
+    peer.send(&Order { rounds: 0 })?;
+    let Answer { counts, .. } = peer.expect()?;
+    Ok(counts)
 }
 
 /// The whole life of a peer.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 
 use portolan_measure::Result;
-use portolan_measure::case::{Case, Mode, Pattern, Payload, Protection, System, Temper, Unit};
+use portolan_measure::case::{
+    Case, Mode, Pattern, Payload, Protection, Shape, System, Temper, Unit,
+};
 use portolan_measure::machine::Machine;
 use portolan_measure::out::{self, Align, Table};
 use serde::Serialize;
@@ -228,7 +230,11 @@ fn mark(yardstick: &Case) -> &'static str {
         System::Futex => "f",
         System::Portolan if yardstick.pattern == Pattern::Stream => "u",
         System::Channel => "r",
-        System::Call => "a",
+        System::Call => match yardstick.shape {
+            Shape::IdleClient { .. } => "i",
+            Shape::Late { .. } => "l",
+            _ => "a",
+        },
         System::Marshal { .. } => "o",
         _ if matches!(yardstick.pattern, Pattern::Multicast { .. }) => "t",
         _ => "s",
@@ -242,6 +248,8 @@ fn legend(measured: &[Measured]) -> String {
         ("b", "the same work in a shared buffer"),
         ("c", "one memcpy of as much, cold"),
         ("f", "a bare futex, one way"),
+        ("i", "the same with channels of its own"),
+        ("l", "the same within the timer's period"),
         ("m", "one memcpy of as much"),
         ("n", "portolan's message without a byte"),
         ("o", "the copies alone"),
@@ -273,6 +281,11 @@ fn counts(measured: &[Measured]) -> String {
     let explained = [
         ("signals", "looks for sleeping readers that the writer made"),
         ("wakes", "those that found one, and woke it"),
+        ("asks", "questions that the transport's timer asked"),
+        (
+            "P/T",
+            "the timer's processor time, to the time that it watched over",
+        ),
     ];
     let used = |what: &str| {
         let mut counted = measured.iter().flat_map(|row| &row.counted);
@@ -286,7 +299,7 @@ fn counts(measured: &[Measured]) -> String {
     if lines.is_empty() {
         return lines;
     }
-    format!("\ncounted, by message:\n{lines}")
+    format!("\ncounted, by message or call:\n{lines}")
 }
 
 pub(super) fn verdicts(budgets: &[Verdict]) -> String {

@@ -62,7 +62,7 @@ mod budgets {
 }
 
 pub(super) fn plan(cpus: &Cpus) -> Vec<Group> {
-    let mut groups = vec![calls(), clients(), copies()];
+    let mut groups = vec![calls(), clients(), copies(), idle(), promotions(), timer()];
     groups.push(blocking(Placement::OneCpu));
     if !cpus.single() {
         groups.push(blocking(Placement::TwoCpus));
@@ -156,6 +156,59 @@ fn clients() -> Group {
         Entry::new(among)
             .against(&alone)
             .tagged(Some(budgets::CLIENTS)),
+    ];
+    Group {
+        limit: line(),
+        rows,
+    }
+}
+
+/// What idle clients keep, in both processes together, beside a process that does nothing.
+fn idle() -> Group {
+    let limit = Case {
+        limit: true,
+        mode: Mode::Block,
+        payload: Payload::Untouched,
+        shape: Shape::Idle,
+        ..Case::new(System::Line, 0)
+    };
+    let client = |sharing| Case {
+        mode: Mode::Block,
+        shape: Shape::IdleClient { sharing },
+        pattern: limit.pattern,
+        ..call(0)
+    };
+    let own = client(false);
+    let sharing = Entry::new(client(true)).against(&own);
+    Group {
+        limit,
+        rows: vec![Entry::new(own), sharing],
+    }
+}
+
+/// Whoever shares and is busy is given channels, which are taken from another.
+fn promotions() -> Group {
+    let rows = [Shape::Promotion, Shape::Demotion];
+    Group {
+        limit: line(),
+        rows: rows
+            .map(|shape| Entry::new(Case { shape, ..call(0) }))
+            .into(),
+    }
+}
+
+/// Calls that outlast the timer's period, and those that do not.
+fn timer() -> Group {
+    let row = |shape| Case {
+        mode: Mode::Block,
+        shape,
+        ..call(0)
+    };
+    let plain = row(Shape::Late { timer: false });
+    let rows = vec![
+        Entry::new(plain.clone()),
+        Entry::new(row(Shape::Late { timer: true })).against(&plain),
+        Entry::new(row(Shape::Timer)),
     ];
     Group {
         limit: line(),

@@ -8,22 +8,25 @@
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 
-use portolan::rpc::{self, ClientOptions, Server, ServerOptions};
+use portolan::rpc::{self, ClientOptions, Concurrency, Server, ServerOptions};
 use portolan::{Deadline, Domain, Waiting};
 
-use super::Endpoint;
 use super::portolan::{MEETING, join, parent};
+use super::{Endpoint, clients};
 use crate::case::{Case, Mode, Shape};
 use crate::error::{MeasureError, Result};
+use crate::run::Counted;
 
 /// What is called. What comes back is empty: the arguments are what the rows' bytes are.
 #[portolan::service]
-trait Work {
+pub(super) trait Work {
     fn null(&self);
     fn small(&self, bytes: [u8; SMALL]);
     fn bytes(&self, bytes: &[u8]);
     #[rpc(no_checksum)]
     fn unchecked(&self, bytes: &[u8]);
+    /// Answers after a while.
+    fn late(&self);
 }
 
 struct Nothing;
@@ -39,6 +42,9 @@ impl Work for Nothing {
     fn unchecked(&self, bytes: &[u8]) {
         black_box(bytes);
     }
+    fn late(&self) {
+        std::thread::sleep(clients::LATE);
+    }
 }
 
 /// Bytes that go by value, as fields of a record would.
@@ -51,6 +57,8 @@ const CHANNELS: u64 = 512 << 10;
 /// One side of a row of calls.
 pub(crate) struct Call {
     client: Option<WorkClient>,
+    /// What its process uses is asked for.
+    asked: bool,
     idle: Vec<WorkClient>,
     _server: Option<Server>,
     method: Method,
@@ -69,7 +77,7 @@ enum Method {
 /// Bytes of the channels of a row.
 pub(super) fn channels(case: &Case) -> u64 {
     match case.shape {
-        Shape::IdleClients => (IDLE as u64 + 1) * CHANNELS,
+        Shape::IdleClients | Shape::IdleClient { .. } => (IDLE as u64 + 1) * CHANNELS,
         _ => CHANNELS,
     }
 }
@@ -79,6 +87,7 @@ impl Call {
         let bytes = || vec![7; usize::try_from(case.bytes).expect("64-bit only")];
         Self {
             client: None,
+            asked: case.shape.is_about_clients(),
             idle: Vec::new(),
             _server: server,
             method: match (case.bytes, case.shape) {
@@ -103,9 +112,9 @@ impl Call {
     }
 }
 
-const SERVED: &str = "work";
+pub(super) const SERVED: &str = "work";
 
-fn waiting(case: &Case) -> Waiting {
+pub(super) fn waiting(case: &Case) -> Waiting {
     match case.mode {
         Mode::Poll => Waiting::Adaptive,
         _ => Waiting::Sleep,
@@ -121,6 +130,13 @@ impl Endpoint for Call {
     fn attach(case: &Case, _seat: u32, _descriptors: Vec<OwnedFd>) -> Result<Self> {
         let domain = join(case, parent()?)?;
         let options = ServerOptions::default().waiting(waiting(case));
+        let options = match case.shape {
+            // One is taken from another at once.
+            Shape::Promotion | Shape::Demotion => options.own_channels(1),
+            // Who reads goes on reading while a call runs, and says that it has arrived.
+            Shape::Late { .. } | Shape::Timer => options.concurrency(Concurrency::Pool(1)),
+            _ => options,
+        };
         let server = rpc::serve(&domain, SERVED, WorkService(Nothing), &options)
             .map_err(MeasureError::library("serving a benchmark's service"))?;
         Ok(Self::new(case, domain, Some(server)))
@@ -133,6 +149,13 @@ impl Endpoint for Call {
         }
         self.client = Some(self.connect(case)?);
         Ok(())
+    }
+
+    fn counts(&self) -> Vec<Counted> {
+        if self.asked {
+            return clients::used();
+        }
+        Vec::new()
     }
 
     /// The call, if this is its client.

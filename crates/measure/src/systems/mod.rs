@@ -11,6 +11,7 @@ mod call;
 #[cfg(feature = "peers")]
 mod capnp;
 mod channel;
+pub(crate) mod clients;
 mod futex;
 #[cfg(feature = "peers")]
 mod iceoryx;

@@ -112,6 +112,23 @@ pub fn resident_bytes() -> io::Result<u64> {
     Ok(pages * rustix::param::page_size() as u64)
 }
 
+/// Memory that this process has to itself and keeps resident, in bytes: not what is in
+/// files, or shared.
+///
+/// # Errors
+///
+/// What reading `/proc` reports.
+pub fn private_bytes() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kibibytes =
+        line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    let kibibytes = kibibytes.ok_or(io::ErrorKind::InvalidData)?;
+    Ok(kibibytes * 1024)
+}
+
 /// Processor time that this process used, in user mode and in the kernel.
 pub fn cpu_time() -> Duration {
     usage(libc::RUSAGE_SELF)
