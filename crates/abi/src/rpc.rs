@@ -150,6 +150,8 @@ pub enum Status {
     Dropped = 6,
     /// The result is longer than an answer may be.
     TooLong = 7,
+    /// The result cannot be written.
+    Unwritable = 8,
 }
 
 impl Status {
@@ -165,6 +167,7 @@ impl Status {
             5 => Self::Busy,
             6 => Self::Dropped,
             7 => Self::TooLong,
+            8 => Self::Unwritable,
             _ => return None,
         })
     }

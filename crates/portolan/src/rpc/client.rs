@@ -12,7 +12,9 @@ use super::wire::Pack;
 use crate::Deadline;
 use crate::channel::Interrupter;
 use crate::port::{SendRight, Unsent, WhenFull};
-use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Status, Time};
+use portolan_proto::{
+    Call, CallId, Client, Closed, Flags, Misbehaved, NotCalled, Outcome, Status, Time,
+};
 use portolan_shm::mark;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
@@ -74,6 +76,16 @@ fn unsendable(why: &dyn std::fmt::Display) -> RpcError {
     }
 }
 
+/// Whether a method has an answer, to be waited for.
+#[inline]
+fn is_answered(method: &Method) -> Result<(), RpcError> {
+    if method.flags().has(Flags::ONE_WAY) {
+        let method = method.name();
+        return Err(RpcError::OneWay { method });
+    }
+    Ok(())
+}
+
 /// How long whoever leaves waits for its one-way calls to arrive, at most.
 const LEAVING: Duration = Duration::from_secs(10);
 /// Looks again so soon whether a server that has left is dead or moving.
@@ -94,6 +106,28 @@ impl Stub {
     /// # Errors
     ///
     /// [`RpcError`].
+    ///
+    /// ```
+    /// # use portolan::{Deadline, Domain, rpc};
+    /// use portolan::rpc::{RpcError, Service};
+    /// #[portolan::service]
+    /// trait Counter {
+    ///     fn add(&self, n: u64) -> u64;
+    ///     #[rpc(one_way)]
+    ///     fn reset(&self);
+    /// }
+    /// # struct Zero;
+    /// # impl Counter for Zero { fn add(&self, n: u64) -> u64 { n } fn reset(&self) {} }
+    /// # let domain = Domain::private()?;
+    /// # let _server = rpc::serve(&domain, "counter", CounterService(Zero), &Default::default())?;
+    /// let client = CounterClient::connect(&domain, "counter", Deadline::NEVER)?;
+    /// // What `client.add(5)` does:
+    /// let [add, reset] = CounterService::<Zero>::METHODS else { panic!() };
+    /// assert_eq!(client.stub().call(add, &(5u64,)), Ok(5u64));
+    /// let refused = client.stub().call::<_, ()>(reset, &());
+    /// assert_eq!(refused, Err(RpcError::OneWay { method: "reset" }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn call<A: Pack, R: Schema + DeserializeOwned>(
         &self,
@@ -101,6 +135,7 @@ impl Stub {
         arguments: &A,
     ) -> Result<R, RpcError> {
         let connection = &*self.connection;
+        is_answered(method)?;
         let (mut ready, call, now) = self.prepare(method, arguments)?;
         let (inner, begun) = connection.begin(connection.lock(), now, call, &mut ready);
         let mut body = ready.body;
@@ -115,11 +150,31 @@ impl Stub {
     /// # Errors
     ///
     /// [`RpcError`].
+    ///
+    /// ```
+    /// # use portolan::{Deadline, Domain, rpc};
+    /// # use portolan::rpc::Service;
+    /// # #[portolan::service]
+    /// # trait Counter {
+    /// #     fn add(&self, n: u64) -> u64;
+    /// # }
+    /// # struct Zero;
+    /// # impl Counter for Zero { fn add(&self, n: u64) -> u64 { n } }
+    /// # let domain = Domain::private()?;
+    /// # let _server = rpc::serve(&domain, "counter", CounterService(Zero), &Default::default())?;
+    /// # let client = CounterClient::connect(&domain, "counter", Deadline::NEVER)?;
+    /// // What `client.start_add` does:
+    /// let add = &CounterService::<Zero>::METHODS[0];
+    /// let (one, two) = (client.stub().start(add, &(1u64,))?, client.stub().start(add, &(2u64,))?);
+    /// assert_eq!((one.wait(), two.wait()), (Ok(1u64), Ok(2u64)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn start<A: Pack, R: Schema + DeserializeOwned>(
         &self,
         method: &'static Method,
         arguments: &A,
     ) -> Result<Pending<R>, RpcError> {
+        is_answered(method)?;
         let (mut ready, call, now) = self.prepare(method, arguments)?;
         let connection = &*self.connection;
         let (inner, begun) = connection.begin(connection.lock(), now, call, &mut ready);
@@ -141,7 +196,30 @@ impl Stub {
     /// # Errors
     ///
     /// [`RpcError`].
+    ///
+    /// ```
+    /// # use portolan::{Deadline, Domain, rpc};
+    /// # use portolan::rpc::Service;
+    /// # #[portolan::service]
+    /// # trait Counter {
+    /// #     #[rpc(one_way)]
+    /// #     fn reset(&self);
+    /// # }
+    /// # struct Zero;
+    /// # impl Counter for Zero { fn reset(&self) {} }
+    /// # let domain = Domain::private()?;
+    /// # let _server = rpc::serve(&domain, "counter", CounterService(Zero), &Default::default())?;
+    /// # let client = CounterClient::connect(&domain, "counter", Deadline::NEVER)?;
+    /// // What `client.reset()` does:
+    /// client.stub().post(&CounterService::<Zero>::METHODS[0], &())?;
+    /// assert_eq!(client.stub().flush(Deadline::NEVER)?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn post<A: Pack>(&self, method: &Method, arguments: &A) -> Result<(), RpcError> {
+        if !method.flags().has(Flags::ONE_WAY) {
+            let method = method.name();
+            return Err(RpcError::NotOneWay { method });
+        }
         let connection = &*self.connection;
         let (mut ready, call, now) = self.prepare(method, arguments)?;
         let (mut inner, begun) = connection.begin(connection.lock(), now, call, &mut ready);
@@ -204,6 +282,10 @@ impl Stub {
             Status::TooLong => RpcError::Unsendable {
                 what: "the result",
                 why: "it is longer than an answer may be: return a `Large`".to_owned(),
+            },
+            Status::Unwritable => RpcError::Unsendable {
+                what: "the result",
+                why: "its `Serialize` fails, or its extents have no room at the client".to_owned(),
             },
         })
     }
@@ -405,6 +487,7 @@ impl Connection {
             return Ok((outcome, reading));
         }
         drop(reading);
+        let mut late = false;
         loop {
             inner.poll();
             let dead = self.check(&mut inner);
@@ -415,7 +498,13 @@ impl Connection {
             }
             drop(reading);
             dead?;
+            if late {
+                // Whatever it waits for, it waits no longer.
+                inner.with(|client, ends| client.cancel(ends, id));
+                return Err(RpcError::Deadline);
+            }
             inner = self.wait(inner, until);
+            late = until.is_some_and(|until| until < link::now());
         }
     }
 

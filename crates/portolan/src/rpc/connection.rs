@@ -7,7 +7,7 @@ use super::room::Full;
 use super::serve::{Serves, Shared};
 use super::task::{OwnedCall, Running};
 use super::turnstile::Turnstile;
-use super::work::{Context, GivenUp, Job, answer_of};
+use super::work::{Context, GivenUp, Job, answer_of, said};
 use crate::Deadline;
 use crate::channel::{Interrupter, Writer};
 use crate::port::SendRight;
@@ -380,23 +380,33 @@ impl Connection {
             None => Deadline::NEVER,
         };
         let context = Context::new(&incoming, Some(given_up));
-        let begun = if shared.crew.has_tasks() {
-            let parcels = self.parcels.clone();
-            shared.crew.spawn(until, move || Running {
-                method: Some(service.begin(incoming.method, OwnedCall { arguments, parcels })),
-                connection,
-                number,
-                context,
-            })
-        } else {
-            let job: Job = Box::new(move || {
-                let result = &mut Vec::new();
-                drop(connection.execute(&*service, incoming, &arguments, result, &context));
-            });
-            shared.crew.run(until, job)
-        };
-        if let Err(Full) = begun {
-            self.answer(number, Status::Busy, &mut Vec::new());
+        // The runtime's part of it is others' code.
+        let begun = catch_unwind(AssertUnwindSafe(|| {
+            if shared.crew.has_tasks() {
+                let parcels = self.parcels.clone();
+                shared.crew.spawn(until, move || Running {
+                    method: Some(service.begin(incoming.method, OwnedCall { arguments, parcels })),
+                    connection,
+                    number,
+                    context,
+                })
+            } else {
+                let job: Job = Box::new(move || {
+                    let result = &mut Vec::new();
+                    drop(connection.execute(&*service, incoming, &arguments, result, &context));
+                });
+                shared.crew.run(until, job)
+            }
+        }));
+        match begun {
+            Ok(Ok(())) => {}
+            Ok(Err(Full)) => self.answer(number, Status::Busy, &mut Vec::new()),
+            Err(panic) => {
+                let said = said(&*panic);
+                tracing::error!(said, "a call was not begun: whoever spawns tasks panicked");
+                // Its task is perhaps gone already, and has said so.
+                self.answer(number, Status::Dropped, &mut Vec::new());
+            }
         }
     }
 

@@ -35,6 +35,18 @@ pub enum RpcError {
         /// And at the server.
         theirs: u64,
     },
+    /// The caller's: nobody answers a one-way method. It was not called.
+    #[error("method {method:?} is one-way: `post` it, or await it")]
+    OneWay {
+        /// Its name.
+        method: &'static str,
+    },
+    /// The caller's: its answer would be nobody's. It was not called.
+    #[error("method {method:?} is not one-way: `call` it, `start` it, or await it")]
+    NotOneWay {
+        /// Its name.
+        method: &'static str,
+    },
     /// The server's: the method panicked.
     #[error("the method panicked: {message}")]
     Panicked {

@@ -9,12 +9,16 @@ use crate::Deadline;
 use portolan_proto::{Incoming, Status, Time};
 use std::cell::RefCell;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
 use std::time::Instant;
+
+/// Bytes of what a panic said that its client is told, at most.
+const MOST_SAID: usize = 16 << 10;
 
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
@@ -168,7 +172,15 @@ impl GivenUp {
         self.yes.store(true, Ordering::Release);
         let waker = self.waker().take();
         if let Some(waker) = waker {
-            waker.wake();
+            // What a runtime does then is its own affair, but must not end the client's thread.
+            let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            if let Err(panic) = woken {
+                let said = said(&*panic);
+                tracing::error!(
+                    said,
+                    "a waker panicked: its call is not told that it was given up"
+                );
+            }
         }
     }
 
@@ -251,17 +263,23 @@ pub(super) fn answer_of(
         Ok(Ok(())) => Status::Returned,
         Ok(Err(NotDispatched::UnknownMethod)) => Status::UnknownMethod,
         Ok(Err(NotDispatched::Unreadable)) => Status::Unreadable,
-        Ok(Err(NotDispatched::Unwritable | NotDispatched::GivenUp)) => Status::Dropped,
-        Err(panic) => {
+        Ok(Err(NotDispatched::GivenUp)) => Status::Dropped,
+        Ok(Err(NotDispatched::Unwritable)) => {
             result.clear();
-            result.extend_from_slice(said(&*panic).as_bytes());
+            Status::Unwritable
+        }
+        Err(panic) => {
+            let said = said(&*panic);
+            result.clear();
+            let end = (0..=said.len().min(MOST_SAID)).rfind(|end| said.is_char_boundary(*end));
+            result.extend_from_slice(&said.as_bytes()[..end.unwrap_or(0)]);
             Status::Panicked
         }
     }
 }
 
 /// What a panic said.
-fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(super) fn said(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("something that is no text")
