@@ -75,6 +75,17 @@ fn file_server() {
 }
 
 #[test]
+fn revoked_import() {
+    says(
+        "revoked_import",
+        &[
+            "importer: was told that the export has ended",
+            "exporter: has its memory back, with what was written last in it",
+        ],
+    );
+}
+
+#[test]
 fn pipeline() {
     let frames = [
         "frame 1: 65536 bytes of 2",

@@ -17,6 +17,7 @@ use portolan_abi::sum;
 use portolan_abi::thread::Wait;
 use portolan_abi::trace::{EventState, EventWords, TraceSwitch};
 use portolan_abi::visit::VisitAnswer;
+use portolan_abi::vmmc;
 use portolan_shm::bulk::summed;
 use portolan_shm::region::read_text;
 use std::sync::atomic::AtomicU64;
@@ -44,6 +45,22 @@ fn records(data: &[u8]) {
     let answer = VisitAnswer::decode(data);
     let again = answer.and_then(|a| VisitAnswer::decode(&a.encode()));
     assert_eq!(again, answer);
+    let ask = vmmc::Ask::decode(data);
+    assert_eq!(ask.and_then(|a| vmmc::Ask::decode(&a.encode())), ask);
+    let answer = vmmc::Answer::decode(data);
+    assert_eq!(
+        answer.and_then(|a| vmmc::Answer::decode(&a.encode())),
+        answer
+    );
+    if let Some(vmmc::Answer::Granted(granted)) = answer {
+        let inside = |(start, bytes): &(u64, u64)| {
+            *bytes > 0
+                && start
+                    .checked_add(*bytes)
+                    .is_some_and(|end| end <= granted.len)
+        };
+        assert!(granted.ranges.as_slice().iter().all(inside));
+    }
     let said = FromMember::decode(data);
     let again = said.as_ref().map(FromMember::encode);
     assert!(

@@ -265,12 +265,16 @@ impl PendingImport {
 
     fn ask(&mut self, introduction: Introduction) -> Result<(), ImportError> {
         let Introduction { connection } = introduction;
+        portolan_shm::mark!("import.introduced");
         let ask = Ask {
             version: FORMAT_VERSION,
             barriers: barrier::allow_now(),
         };
         match socket::send_by(&connection, &ask.encode(), &[], Some(Instant::now())) {
-            Ok(()) => self.stage = Stage::Asked(connection, Instant::now() + ANSWER),
+            Ok(()) => {
+                self.stage = Stage::Asked(connection, Instant::now() + ANSWER);
+                portolan_shm::mark!("import.asked");
+            }
             Err(SocketError::Closed | SocketError::TimedOut) => self.go_away(),
             Err(error) => return Err(ImportError::Socket(error)),
         }
@@ -298,6 +302,7 @@ impl PendingImport {
             Ok(Some(received)) => received,
             Err(error) => return Err(ImportError::Socket(error)),
         };
+        portolan_shm::mark!("import.answered");
         let away = Stage::Away(Instant::now());
         let Stage::Asked(connection, _) = std::mem::replace(&mut self.stage, away) else {
             return Ok(None);

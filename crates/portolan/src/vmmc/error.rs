@@ -240,12 +240,12 @@ pub enum WhyExported {
     Forked(UpdateError),
 }
 
-/// A non-blocking write that has not landed, and its source.
+/// A non-blocking write that has not landed, with its buffer.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
 pub struct Unwritten<B> {
     /// Why.
     pub why: UpdateError,
     /// What was to be written.
-    pub source: B,
+    pub buffer: B,
 }

@@ -35,6 +35,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 /// Memory that importers can read or write, until this is dropped or ended
 /// ([`unexport`](Self::unexport)).
@@ -112,6 +113,7 @@ impl Export {
             most: options.importers,
             importers: Mutex::default(),
         };
+        portolan_shm::mark!("export.shared");
         // From here on its drop takes the memory back.
         let mut export = Self {
             offer: None,
@@ -127,6 +129,7 @@ impl Export {
         let (kind, permitted) = (OfferKind::Export, &options.permissions);
         let offered = offer(member, kind, name, permitted, Arc::new(desk), deadline)?;
         export.offer = Some(offered);
+        portolan_shm::mark!("export.offered");
         Ok(export)
     }
 
@@ -198,6 +201,7 @@ impl Export {
         // What a forked child has is a copy, and the memory is not there.
         super::present().map_err(WhyExported::Forked)?;
         self.offer = None;
+        portolan_shm::mark!("unexport.withdrawn");
         self.exported.close();
         self.reception.close(&self.exported);
         self.exported.take_back()?;
@@ -205,6 +209,9 @@ impl Export {
         Ok(())
     }
 }
+
+/// How long stores of other processors are waited for where no barrier can be had.
+const SETTLE: Duration = Duration::from_millis(20);
 
 /// Enough for the end of an export.
 const STACK: usize = 256 << 10;
@@ -259,7 +266,9 @@ impl Exported {
             post_file.as_fd(),
             self.pidfd.as_fd(),
         ];
+        portolan_shm::mark!("export.granting");
         send(granted, &fds).map_err(|_| Denied::Resources)?;
+        portolan_shm::mark!("export.granted");
         importers.granted.insert(number, Importer { _post: post });
         Ok(())
     }
@@ -280,14 +289,20 @@ impl Exported {
         }
         // SeqCst: the barrier in the importers pairs with it (X1).
         state.store(board::CLOSING, Ordering::SeqCst);
-        // It fails where it always has, and importers have been told so.
-        let _ = barrier::everywhere();
+        portolan_shm::mark!("unexport.closing");
+        if !barrier::everywhere() && !self.fences {
+            // It was allowed when importers were told to do without barriers of their own, and
+            // is not any more. What they stored before does not stay in a processor for long.
+            std::thread::sleep(SETTLE);
+        }
+        portolan_shm::mark!("unexport.ordered");
     }
 
     /// Makes the memory ours alone (X3).
     fn take_back(&self) -> Result<(), PrivatiseError> {
         if !self.memory.goes_with() {
             self.memory.take_back(&self.file)?;
+            portolan_shm::mark!("unexport.private");
             if self.reach.writes() {
                 // Nobody reads these pages any more. Of what importers may only read the kernel
                 // lets nobody take them; they go with the last mapping.
@@ -296,6 +311,7 @@ impl Exported {
         }
         // Release: whoever sees it sees that nothing lands any more.
         self.state().store(board::CLOSED, Ordering::Release);
+        portolan_shm::mark!("unexport.closed");
         Ok(())
     }
 

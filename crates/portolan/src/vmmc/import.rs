@@ -132,6 +132,7 @@ impl Import {
                 .map_err(|e| ImportError::system("watch the exporter", &e))?,
             order: Order::default(),
         };
+        portolan_shm::mark!("import.mapped");
         Ok(Self {
             inner: Arc::new(inner),
         })
@@ -183,6 +184,7 @@ impl Import {
         import.may_write(offset, bytes.len())?;
         import.ready()?;
         put(import.place.words(), offset, bytes);
+        portolan_shm::mark!("update.copied");
         import.landed()
     }
 
@@ -326,44 +328,45 @@ impl Import {
         Ok(was)
     }
 
-    /// Begins to write `source` to `offset` and the following, and returns at once: a
-    /// non-blocking deliberate update. It keeps the source until it has landed and gives it
+    /// Begins to write `buffer` to `offset` and the following, and returns at once: a
+    /// non-blocking deliberate update. It keeps the buffer until it has landed and gives it
     /// back then. Those of an import land in the order in which they were begun, and blocking
     /// calls on it stay behind them.
     ///
     /// # Errors
     ///
-    /// [`Unwritten`], with the source.
+    /// [`Unwritten`], with the buffer.
     pub fn write_later<B>(
         &self,
         offset: usize,
-        source: B,
+        buffer: B,
     ) -> Result<Pending<Result<B, Unwritten<B>>>, Unwritten<B>>
     where
         B: AsRef<[u8]> + Send + 'static,
     {
         let import = &self.inner;
         let fine = import
-            .may_write(offset, source.as_ref().len())
+            .may_write(offset, buffer.as_ref().len())
             .and_then(|()| self.check());
         if let Err(why) = fine {
-            return Err(Unwritten { why, source });
+            return Err(Unwritten { why, buffer });
         }
         let (promise, pending) = pending();
         let its_own = Arc::clone(import);
         let run = move || {
-            // A source that has become another one since is checked again.
-            let bytes = source.as_ref();
+            // A buffer that has become another one since is checked again.
+            let bytes = buffer.as_ref();
             let written = its_own
                 .may_write(offset, bytes.len())
                 .and_then(|()| its_own.there());
             let written = written.and_then(|()| {
                 put(its_own.place.words(), offset, bytes);
+                portolan_shm::mark!("update.copied_later");
                 its_own.landed()
             });
             promise.keep(match written {
-                Ok(()) => Ok(source),
-                Err(why) => Err(Unwritten { why, source }),
+                Ok(()) => Ok(buffer),
+                Err(why) => Err(Unwritten { why, buffer }),
             });
             its_own.order.end();
         };

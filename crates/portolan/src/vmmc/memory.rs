@@ -86,6 +86,26 @@ impl ExportMemory {
         }
     }
 
+    /// Takes memory for every page now, so that no touch by anybody can fail for want of it, as
+    /// long as it is exported: later on what is not there yet is the kernel's to refuse, which
+    /// it does by killing.
+    ///
+    /// ```
+    /// use portolan::vmmc::ExportMemory;
+    /// let memory = ExportMemory::new(1 << 20)?;
+    /// memory.populate()?;
+    /// # Ok::<(), portolan::vmmc::ExportError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ExportError::System`]: above all, there is too little.
+    pub fn populate(&self) -> Result<(), ExportError> {
+        super::present().map_err(ExportError::Forked)?;
+        let taken = memory::populate_write(self.address(), self.len());
+        taken.map_err(|e| ExportError::system("take memory for all pages", &e))
+    }
+
     /// Bytes: whole pages.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {

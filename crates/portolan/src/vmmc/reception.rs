@@ -17,7 +17,7 @@ use crate::domain::{Descriptor, Visitor};
 use crate::member::Member;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Ask, Denied, RING};
-use portolan_sys::process::{EventFd, PidFd};
+use portolan_sys::process::{EventFd, PidFd, spawn_quiet};
 use portolan_sys::socket::{self, Peer, SocketError};
 use portolan_sys::watch::Watch;
 use std::collections::HashMap;
@@ -26,6 +26,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
+
+/// Enough for the thread, and for whoever subscribes to what it says.
+const STACK: usize = 512 << 10;
 
 /// Messages of one importer that are read before others have their turn.
 const AT_ONCE: usize = 32;
@@ -79,9 +82,8 @@ impl Reception {
         });
         shared.watch.add(&shared.bell, BELL)?;
         let its_own = Arc::clone(&shared);
-        let thread = thread::Builder::new()
-            .name("portolan-export".to_owned())
-            .spawn(move || Guests::default().serve(&its_own))?;
+        let serve = move || Guests::default().serve(&its_own);
+        let thread = spawn_quiet("portolan-export", STACK, serve)?;
         Ok(Self {
             shared,
             thread: Some(thread),

@@ -217,7 +217,18 @@ impl State {
                 self.memory.as_ref(),
                 self.import.as_deref(),
             )?),
-            ["die"] => std::process::abort(),
+            #[cfg(feature = "marks")]
+            ["die-at", mark] => {
+                orders::fate::die_at(mark);
+                done()
+            }
+            ["later", offset, len, byte] => {
+                let bytes = vec![byte.parse()?; len.parse()?];
+                self.import()
+                    .write_later(offset.parse()?, bytes)?
+                    .finish()?;
+                done()
+            }
             // Never answers.
             ["exec"] => Err(Command::new("sleep").arg("1000").exec().into()),
             ["mappings"] => {

@@ -7,6 +7,8 @@ mod child;
 mod deaths;
 mod forks;
 mod many;
+#[cfg(feature = "marks")]
+mod marks;
 #[path = "../orders/mod.rs"]
 mod orders;
 mod permissions;

@@ -284,6 +284,17 @@ fn importers_that_say_what_none_says_are_let_go_of() {
     let connection = visited();
     socket::send(&connection, &newer.encode(), &[]).unwrap();
     denied(&connection, Denied::Version);
+    // Who makes no barriers when asked is told to make them itself.
+    let silent = Ask {
+        barriers: false,
+        ..raw::question()
+    };
+    let (answer, _) = raw::ask(&visited(), &silent.encode()).unwrap();
+    assert!(
+        matches!(answer, Answer::Granted(granted) if granted.fences),
+        "{answer:?}"
+    );
+    until("it has gone", || export.importers() == 0);
     // Descriptors: refused by the socket, or the whole message is not taken.
     let connection = visited();
     let stdin = std::io::stdin();

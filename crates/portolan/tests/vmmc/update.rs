@@ -260,7 +260,7 @@ fn ranges_are_kept_to_the_byte() {
 }
 
 #[test]
-fn non_blocking_writes_land_in_order_and_give_back_their_source() {
+fn non_blocking_writes_land_in_order_and_give_back_their_buffer() {
     let (domain, name) = domain("later");
     let (memory, export) = export(&domain, 1024, Reach::ReadWrite);
     let import = portolan::Domain::builder(&name)
@@ -278,11 +278,11 @@ fn non_blocking_writes_land_in_order_and_give_back_their_source() {
     assert_eq!(&bytes, b"last\x13");
     for (byte, pending) in pending.into_iter().enumerate() {
         assert!(pending.wait(Deadline::NOW));
-        let source = pending.finish().unwrap();
-        assert_eq!(source, vec![u8::try_from(byte).unwrap(); 2 << 20]);
+        let buffer = pending.finish().unwrap();
+        assert_eq!(buffer, vec![u8::try_from(byte).unwrap(); 2 << 20]);
     }
     let refused = import.write_later(4 << 20, "x").unwrap_err();
-    assert_eq!(refused.source, "x");
+    assert_eq!(refused.buffer, "x");
     assert!(matches!(refused.why, UpdateError::OutOfBounds { .. }));
     // Waited for as a descriptor.
     let pending = import.write_later(0, "by itself").unwrap();
@@ -295,7 +295,7 @@ fn non_blocking_writes_land_in_order_and_give_back_their_source() {
     assert_eq!(import.flush(PATIENCE), Err(UpdateError::Revoked));
     let refused = import.write_later(0, vec![1]).unwrap_err();
     assert_eq!(
-        (refused.why, refused.source),
+        (refused.why, refused.buffer),
         (UpdateError::Revoked, vec![1])
     );
 }
