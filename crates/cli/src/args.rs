@@ -81,8 +81,9 @@ pub(crate) enum CarrierName {
 /// that poll (`rpc`); a bare futex ping-pong for `wake`, and for calls and samples
 /// (`pubsub`) that sleep; a bare ring in shared memory for `throughput`, `fanin`
 /// and streams (`channel`, `pubsub`, `watched`), where single messages have the
-/// line; a process that has joined nothing for `memory`, and for idle clients of `rpc`. `structures` has none:
-/// its ways stand side by side, and handing over is held against a null message.
+/// line; a process that has joined nothing for `memory`, and for idle clients of `rpc`.
+/// `structures` has none: its ways stand side by side, and handing over is held against
+/// a null message.
 ///
 /// p50 is the median over batches of 16 rounds where a round takes less than
 /// 2 us, over single rounds otherwise; p99, p99.9 and max are always over single
@@ -124,7 +125,7 @@ pub(crate) enum BenchKind {
     Wake,
     /// A signal of an address, by how the receiver is told of it
     Signal,
-    /// Streams over channels: to a bare ring, to memcpy, to many readers
+    /// Streams over channels: to a bare ring, to memcpy, to many readers, by when they are signalled
     Channel,
     /// Samples by topic: latency, and what many, idle and stopped subscribers cost a publisher
     Pubsub,

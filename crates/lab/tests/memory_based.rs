@@ -58,6 +58,9 @@ fn the_model_is_the_papers_and_runs_with_our_parameters() {
             .find(|s| s["origin"] == "here");
         assert!(array(&ours.unwrap()["points"]).len() >= 4, "{plot}");
     }
+    let hardware =
+        "what the kernel saves (15 % of it) and the hardware costs (6 % of a cache controller)";
+    assert!(why_left_out(&outcome, hardware).contains("its own board"));
     let parameters = table(&outcome, "scaling-parameters").unwrap();
     for row in ["system call", "interrupt generated", "crossing a link"] {
         let cell = cell(parameters, row, "time");

@@ -98,6 +98,16 @@ fn line() -> Case {
     }
 }
 
+fn futex() -> Case {
+    Case {
+        limit: true,
+        mode: Mode::Block,
+        payload: Payload::Untouched,
+        pattern: Pattern::RoundTrip { one_way: false },
+        ..Case::new(System::Futex, 0)
+    }
+}
+
 /// Both sides awake.
 fn calls() -> Group {
     let shaped = |bytes, shape| {
@@ -211,7 +221,7 @@ fn timer() -> Group {
         Entry::new(row(Shape::Timer)),
     ];
     Group {
-        limit: line(),
+        limit: futex(),
         rows,
     }
 }
@@ -247,12 +257,7 @@ fn blocking(placement: Placement) -> Group {
         placement,
         ..case
     };
-    let limit = asleep(Case {
-        limit: true,
-        payload: Payload::Untouched,
-        pattern: Pattern::RoundTrip { one_way: false },
-        ..Case::new(System::Futex, 0)
-    });
+    let limit = asleep(futex());
     let ours = SIZES.map(|bytes| asleep(call(bytes)));
     let mut rows: Vec<Entry> = ours.iter().cloned().map(Entry::new).collect();
     rows[0].tag = Some(budgets::BLOCKING);
