@@ -164,3 +164,32 @@ fn the_offerer_dies_at_every_step_of_an_introduction() {
         }
     }
 }
+
+#[test]
+fn visits_get_through_while_hosts_die_one_after_the_other() {
+    for round in 0..6_u64 {
+        let name = unique("row-of-hosts");
+        let mut members: Vec<Child> = (0..4).map(|_| joined(&name)).collect();
+        for (number, member) in members.iter_mut().enumerate() {
+            assert_eq!(member.ask(&format!("offer x{number} anyone=1")), "offered");
+        }
+        // Two are killed, in the midst of the visits to the others, one of which waits.
+        let mut visitors: Vec<(usize, Child)> = (0..9).map(|n| (2 + n % 3, child())).collect();
+        for (at, (wanted, visitor)) in visitors.iter_mut().enumerate() {
+            visitor.tell(&format!("visit {name} x{wanted}"));
+            if at % 4 == 1 {
+                std::thread::sleep(std::time::Duration::from_micros(round * 700));
+                members[at / 5].kill_only();
+            }
+        }
+        assert_eq!(members[3].ask("offer x4 anyone=1"), "offered");
+        for (wanted, visitor) in &mut visitors {
+            let offerer = members[(*wanted).min(3)].pid();
+            let met = visitor.answer();
+            assert!(
+                met.starts_with(&format!("process {offerer} of")),
+                "x{wanted}: {met}"
+            );
+        }
+    }
+}

@@ -167,6 +167,22 @@ fn debug(error: impl std::fmt::Debug) -> String {
     format!("{error:?}")
 }
 
+/// How many descriptors this process may have from now on.
+fn limit(most: u64) -> Answer {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY:
+    // - A structure to write to.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur = most.min(limit.rlim_max);
+    // SAFETY:
+    // - A valid structure.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    Ok(set.to_string())
+}
+
 impl State {
     fn obey(&mut self, line: &str) -> Answer {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -249,16 +265,11 @@ impl State {
             }
             ["met"] => Ok(self.queue.0.lock().unwrap().len().to_string()),
             ["descriptors"] => Ok(std::fs::read_dir("/proc/self/fd")?.count().to_string()),
-            ["limit", descriptors] => {
-                let most = descriptors.parse()?;
-                let limit = libc::rlimit {
-                    rlim_cur: most,
-                    rlim_max: most,
-                };
-                // SAFETY:
-                // - A valid structure.
-                let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
-                Ok(set.to_string())
+            ["limit", most] => limit(most.parse()?),
+            ["no", "room"] => {
+                // None at all: the lowest free number would be the first that is too high.
+                let open = |n: &u64| std::path::Path::new(&format!("/proc/self/fd/{n}")).exists();
+                limit((0..).find(|n| !open(n)).unwrap())
             }
             #[cfg(feature = "marks")]
             ["die", "at", mark] => {

@@ -230,3 +230,55 @@ fn a_stopped_host_is_waited_for_until_the_deadline() {
     host.resume();
     assert!(visitor.answer().starts_with("process"));
 }
+
+#[test]
+fn an_offerer_without_descriptors_loses_visitors_and_nothing_else() {
+    let name = unique("poor-offerer");
+    let mut host = joined(&name);
+    let mut member = joined(&name);
+    host.ask("offer hosts anyone=1");
+    member.ask("offer members anyone=1");
+    assert_eq!(member.ask("no room"), "0");
+    // More than may be on their way to it.
+    for _ in 0..40 {
+        let connection = connected(&name);
+        socket::send(&connection, &greeting("members").encode(), &[]).unwrap();
+        assert_eq!(heard(&connection), None, "to ask again");
+    }
+    assert_eq!(
+        said(&from_outside(&name, "hosts", long()).unwrap()),
+        meets(&host)
+    );
+    let mut visitor = child();
+    visitor.tell(&format!("visit {name} members"));
+    assert_eq!(member.ask("limit 1024"), "0");
+    assert!(
+        visitor
+            .answer()
+            .starts_with(&format!("process {} of", member.pid()))
+    );
+}
+
+#[test]
+fn a_host_without_descriptors_says_so_to_visitors() {
+    let name = unique("poor-host");
+    let mut host = joined(&name);
+    host.ask("offer x anyone=1");
+    assert_eq!(host.ask("no room"), "0");
+    let poor = from_outside(&name, "x", Deadline::NOW);
+    let expected = |e: &VisitError| {
+        matches!(
+            e,
+            VisitError::Domain(crate::JoinError::HostDescriptors { .. })
+        )
+    };
+    assert!(poor.as_ref().is_err_and(expected), "{poor:?}");
+    let mut visitor = child();
+    visitor.tell(&format!("visit {name} x"));
+    assert_eq!(host.ask("limit 1024"), "0");
+    assert!(
+        visitor
+            .answer()
+            .starts_with(&format!("process {} of", host.pid()))
+    );
+}
