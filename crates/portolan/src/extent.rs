@@ -87,6 +87,42 @@ impl Domain {
         allocate(self.member(), bytes)
     }
 
+    /// Gives memory that no extent uses back to the system, in whole chunks of 2 MiB; how many
+    /// bytes. Otherwise it is kept for later extents, of whatever member, and goes back when the
+    /// limit is reached. For when much was in use and will not be soon.
+    ///
+    /// # Errors
+    ///
+    /// [`Disowned`].
+    ///
+    /// ```
+    /// # use portolan::Domain;
+    /// let domain = Domain::private()?;
+    /// drop(domain.allocate(20 << 20)?);
+    /// assert!(domain.trim()? >= 20 << 20);
+    /// assert_eq!(domain.survey()?.memory.taken, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn trim(&self) -> Result<u64, Disowned> {
+        let member = self.member();
+        member.present()?;
+        let chunks = &member.tables().chunks;
+        {
+            // As where room is looked for: nobody of this space allocates meanwhile.
+            let _cache = member.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            give_all_back(member);
+        }
+        let before = chunks.populated();
+        // Each time one fewer, or somebody else has taken it.
+        for _ in 0..chunks.len() {
+            if !release_one(member) {
+                break;
+            }
+        }
+        let given = before.saturating_sub(chunks.populated());
+        Ok(given as u64 * CHUNK as u64)
+    }
+
     /// Takes up an extent that was laid down with [`Extent::into_raw`].
     ///
     /// # Errors

@@ -347,6 +347,40 @@ impl Stub {
         self.connection.flush(deadline.into())
     }
 
+    /// Gives channels of its own back, with their memory and the server's thread for them, if
+    /// nothing is open and the client shares ([`super::ClientOptions::sharing`]); whether it has
+    /// none now. Calls go on as before; when it is busy again it is given others.
+    ///
+    /// For a client that knows that it will not call for a while: nobody else does, and no timer
+    /// guesses. What is free then, [`Domain::trim`](crate::Domain::trim) gives to the system.
+    ///
+    /// ```
+    /// # use portolan::{Deadline, Domain, rpc};
+    /// # use portolan::rpc::ClientOptions;
+    /// #[portolan::service]
+    /// trait Clock {
+    ///     fn now(&self) -> u64;
+    /// }
+    /// # struct Ticks;
+    /// # impl Clock for Ticks { fn now(&self) -> u64 { 3 } }
+    /// # let domain = Domain::private()?;
+    /// # let _server = rpc::serve(&domain, "clock", ClockService(Ticks), &Default::default())?;
+    /// let options = ClientOptions::default().sharing();
+    /// let client = ClockClient::connect_with(&domain, "clock", &options, Deadline::NEVER)?;
+    /// (0..1000).try_for_each(|_| client.now().map(drop))?; // by now it may have its own
+    /// assert!(client.stub().rest());
+    /// assert_eq!(client.now(), Ok(3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rest(&self) -> bool {
+        let mut inner = self.connection.lock();
+        inner.poll();
+        if inner.client.open() == 0 {
+            inner.share_again();
+        }
+        !inner.ways.has_own()
+    }
+
     /// Whether it shares its channels with others now ([`super::ClientOptions::sharing`]).
     pub fn is_sharing(&self) -> bool {
         !self.connection.lock().ways.has_own()

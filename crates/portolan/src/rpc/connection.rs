@@ -43,8 +43,8 @@ pub(super) struct Parts {
 /// One client.
 pub(super) struct Connection {
     session: u64,
-    /// Of the reader of its own channel, if it has one.
-    interrupter: Mutex<Option<Interrupter>>,
+    /// Of the reader of its own channel, if it has one; and which one that is of all it has had.
+    interrupter: Mutex<(u64, Option<Interrupter>)>,
     /// Held by the one thread that handles what comes, and runs it there perhaps: around a
     /// promotion there are two that might.
     turn: Mutex<()>,
@@ -190,7 +190,7 @@ impl Connection {
 
     /// Ends the wait of the thread that reads for it.
     pub(super) fn interrupt(&self) {
-        if let Some(interrupter) = &*link::lock(&self.interrupter) {
+        if let (_, Some(interrupter)) = &*link::lock(&self.interrupter) {
             interrupter.interrupt();
         }
     }
@@ -213,13 +213,23 @@ impl Connection {
         inner.with(|protocol, ends| protocol.close(ends));
     }
 
-    /// Whoever interrupts it interrupts the waits of `reader`.
-    pub(super) fn reads_with(&self, reader: &mut Inlet) {
-        *link::lock(&self.interrupter) = Some(reader.interrupter());
+    /// Whoever interrupts it interrupts the waits of `reader`; which reader that is.
+    pub(super) fn reads_with(&self, reader: &mut Inlet) -> u64 {
+        let mut there = link::lock(&self.interrupter);
+        *there = (there.0 + 1, Some(reader.interrupter()));
+        there.0
+    }
+
+    /// This reader is needed no more: nothing keeps its channel.
+    fn reads_no_more(&self, which: u64) {
+        let mut there = link::lock(&self.interrupter);
+        if there.0 == which {
+            there.1 = None;
+        }
     }
 
     /// Reads calls until the client has gone, or the server ends.
-    pub(super) fn run(self: &Arc<Self>, shared: &Shared, mut reader: Inlet) -> Inlet {
+    pub(super) fn run(self: &Arc<Self>, shared: &Shared, mut reader: Inlet, which: u64) -> Inlet {
         let mut state = LinkState::default();
         let mut desk = Desk::default();
         // What a server left that moved here.
@@ -239,6 +249,7 @@ impl Connection {
         if self.shares() {
             // Its client finds out, and shares again; if it lives.
             self.lock().ways.demote();
+            self.reads_no_more(which);
             mark!("serve.demoted");
         } else if !shared.is_stopping() {
             self.close();

@@ -507,13 +507,13 @@ impl Shared {
     ) -> Option<()> {
         reader.set_waiting(self.waiting);
         let mut reader = Inlet::own(reader);
-        connection.reads_with(&mut reader);
+        let which = connection.reads_with(&mut reader);
         let (shared, own) = (Arc::clone(self), Arc::clone(&connection));
         // Locked, so that it is there when the thread looks for it.
         let mut connections = self.connections();
         let thread = thread::Builder::new()
             .name("portolan-rpc".to_owned())
-            .spawn(move || own.run(&shared, reader))
+            .spawn(move || own.run(&shared, reader, which))
             .ok()?;
         connections.push((connection, thread));
         Some(())

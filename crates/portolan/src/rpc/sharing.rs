@@ -148,7 +148,8 @@ impl Inner {
         }
     }
 
-    /// Its own channel is no longer written to, and the server lives: it shares again.
+    /// Its own channel is no longer written to, and the server lives; or it is to have none: it
+    /// shares again. What is under way there is lost, and asked for (C1).
     #[cold]
     pub(super) fn share_again(&mut self) {
         let Some(sharing) = self.sharing.as_ref().filter(|_| self.ways.has_own()) else {

@@ -1,6 +1,6 @@
 //! Clients that share channels, become busy, and share again.
 
-use super::service::{Fault, PATIENCE, Tested, share, until};
+use super::service::{Fault, PATIENCE, TestClient, Tested, share, until};
 use portolan::Domain;
 use portolan::rpc::{self, CallError, Concurrency, RpcError, ServerOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,6 +70,75 @@ fn a_busy_one_gets_channels_of_its_own_and_no_call_is_lost_or_runs_twice() -> Ou
         assert_eq!((server.clients(), server.sharing()), (2, 1));
         assert_eq!(idle.add(2, 2), Ok(4));
     }
+    Ok(())
+}
+
+/// Has a client call until it has channels of its own.
+fn until_promoted(client: &TestClient, number: &mut u64) {
+    until("it is promoted", || {
+        for _ in 0..100 {
+            *number += 1;
+            assert_eq!(client.once(*number), Ok(0), "it ran twice");
+        }
+        !client.stub().is_sharing()
+    });
+}
+
+#[test]
+fn whoever_rests_gives_its_channels_and_their_memory_back_and_is_promoted_again() -> Outcome {
+    for concurrency in [Concurrency::Client, Concurrency::Call] {
+        let (domain, server) = served(&ServerOptions::default().concurrency(concurrency));
+        let used = || domain.survey().unwrap().memory.used;
+        let client = share(&domain);
+        let idle = share(&domain);
+        assert_eq!((client.add(1, 2), idle.add(3, 4)), (Ok(3), Ok(7)));
+        assert!(client.stub().rest(), "it has nothing to give back");
+        let before = used();
+        let mut number = 0;
+        for round in 0..10 {
+            until_promoted(&client, &mut number);
+            assert!(used() >= before + 500_000, "two channels");
+            // One that its client's thread runs would not hear that it is given up.
+            if concurrency == Concurrency::Call {
+                let open = client.start_wait(600_000)?;
+                assert!(!client.stub().rest(), "something is open");
+                assert!(open.cancel());
+            }
+            until("nothing is open", || client.stub().rest());
+            assert!(client.stub().is_sharing());
+            // At once, and while the server lets go of what it had.
+            number += 1;
+            assert_eq!(client.once(number), Ok(0), "it ran twice");
+            client.count(1)?;
+            until("the server has let go", || used() == before);
+            assert_eq!(server.sharing(), 2);
+            until("all ran", || client.counted() == Ok(round + 1));
+        }
+        assert_eq!(idle.add(5, 6), Ok(11));
+    }
+    // One that has always had its own keeps them.
+    let (domain, _server) = served(&ServerOptions::default());
+    let own = TestClient::connect(&domain, "test", PATIENCE)?;
+    assert!(!own.stub().rest());
+    assert_eq!(own.add(1, 1), Ok(2));
+    Ok(())
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn whoever_awaits_its_calls_may_rest_too() -> Outcome {
+    let (domain, server) = served(&ServerOptions::default());
+    let client = share(&domain);
+    let mut number = 0;
+    for _ in 0..5 {
+        while client.stub().is_sharing() {
+            number += 1;
+            assert_eq!(client.once_async(number).await, Ok(0));
+        }
+        assert!(client.stub().rest());
+        assert_eq!(client.add_async(1, 2).await, Ok(3));
+    }
+    drop(server);
+    assert_eq!(client.null_async().await, Err(RpcError::ServerDied));
     Ok(())
 }
 

@@ -1,0 +1,49 @@
+//! Memory that nobody uses goes back to the system, while others allocate.
+
+use portolan::{Domain, Protection};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const THREADS: u8 = 3;
+const SIZES: [usize; 5] = [4096, 10_000, 200_000, 1 << 20, 3 << 20];
+
+#[test]
+fn what_is_used_stays_and_all_else_goes_back() {
+    let name = format!("trim-{}", std::process::id());
+    let guarded = Domain::builder(&name).protection(Protection::Guarded);
+    let domains = [Domain::private().unwrap(), guarded.join().unwrap()];
+    for domain in domains {
+        let taken = || domain.survey().unwrap().memory.taken;
+        let mut kept = domain.allocate(300_000).unwrap();
+        kept.fill(77);
+        let over = AtomicBool::new(false);
+        let given = std::thread::scope(|scope| {
+            let threads = (1..=THREADS).map(|thread| {
+                let (domain, over) = (&domain, &over);
+                scope.spawn(move || {
+                    for size in SIZES.into_iter().cycle().take(80) {
+                        let mut extent = domain.allocate(size).unwrap();
+                        extent.fill(thread);
+                        std::thread::yield_now();
+                        assert!(extent.iter().all(|b| *b == thread), "it is ours");
+                    }
+                    over.store(true, Ordering::Relaxed);
+                })
+            });
+            let threads = threads.collect::<Vec<_>>();
+            let mut given = 0;
+            while !over.load(Ordering::Relaxed) {
+                given += domain.trim().unwrap();
+            }
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            given + domain.trim().unwrap()
+        });
+        assert!(given >= 4 << 20, "{given}");
+        assert_eq!(taken(), 2 << 20, "the chunk of what is kept");
+        assert!(kept.iter().all(|b| *b == 77));
+        drop(kept);
+        assert_eq!(domain.trim().unwrap(), 2 << 20);
+        assert_eq!((taken(), domain.trim().unwrap()), (0, 0));
+        let again = domain.allocate(5000).unwrap();
+        assert_eq!(again.len(), 5000);
+    }
+}
