@@ -19,6 +19,8 @@ struct Method {
     name: Ident,
     constant: Ident,
     docs: Vec<syn::Attribute>,
+    /// Where it is there at all.
+    cfgs: Vec<syn::Attribute>,
     arguments: Vec<(Ident, Type)>,
     /// What it returns; `()` if it says nothing.
     result: Type,
@@ -79,6 +81,14 @@ fn method(function: &mut TraitItemFn, index: usize) -> Result<Method, Error> {
         let Pat::Ident(name) = &*typed.pat else {
             return Err(Error::new_spanned(&typed.pat, "an argument has a name"));
         };
+        if let Type::Reference(reference) = &*typed.ty
+            && let Some(lifetime) = &reference.lifetime
+        {
+            return Err(Error::new_spanned(
+                lifetime,
+                "an argument is lent for the call, and no longer: leave out its lifetime",
+            ));
+        }
         arguments.push((name.ident.clone(), (*typed.ty).clone()));
     }
     let result = match &signature.output {
@@ -89,6 +99,7 @@ fn method(function: &mut TraitItemFn, index: usize) -> Result<Method, Error> {
         name: signature.ident.clone(),
         constant: format_ident!("METHOD_{index}"),
         docs: Vec::new(),
+        cfgs: Vec::new(),
         arguments,
         fallible: fallible(&result),
         result,
@@ -129,6 +140,8 @@ fn method(function: &mut TraitItemFn, index: usize) -> Result<Method, Error> {
     }
     let docs = function.attrs.iter().filter(|a| a.path().is_ident("doc"));
     found.docs = docs.cloned().collect();
+    let cfgs = function.attrs.iter().filter(|a| a.path().is_ident("cfg"));
+    found.cfgs = cfgs.cloned().collect();
     Ok(found)
 }
 
@@ -167,7 +180,9 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
         let types = m.arguments.iter().map(|(_, ty)| ty);
         let types_again = m.arguments.iter().map(|(_, ty)| ty);
         let (one_way, best_effort, unchecked) = (m.one_way, m.best_effort, m.unchecked);
+        let cfgs = &m.cfgs;
         quote! {
+            #(#cfgs)*
             const #constant: #krate::Method = #krate::Method::new(
                 #text,
                 #krate::Hash::new()
@@ -188,7 +203,10 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
         let (function, names) = (&m.name, m.arguments.iter().map(|(n, _)| n));
         quote!(<#served as #name>::#function(&self.0, #(#names),*))
     };
-    let all = methods.iter().map(|m| &m.constant);
+    let all = methods.iter().map(|m| {
+        let (constant, cfgs) = (&m.constant, &m.cfgs);
+        quote!(#(#cfgs)* Self::#constant)
+    });
     let arms = methods.iter().map(|m| {
         let constant = &m.constant;
         let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
@@ -199,7 +217,9 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
         } else {
             run
         };
+        let cfgs = &m.cfgs;
         quote! {
+            #(#cfgs)*
             if #method == #table::#constant.id() {
                 let (#(#names,)*): (#(#types,)*) = #call.arguments()?;
                 return #call.returns(&#run);
@@ -211,7 +231,9 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
         let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
         let types = m.arguments.iter().map(|(_, t)| t);
         let run = run(m);
+        let cfgs = &m.cfgs;
         quote! {
+            #(#cfgs)*
             if #method == #table::#constant.id() {
                 return ::core::result::Result::Ok(::std::boxed::Box::pin(async move {
                     let (#(#names,)*): (#(#types,)*) = #call.arguments()?;
@@ -230,7 +252,7 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
         #[allow(missing_docs)]
         impl #table {
             #(#constants)*
-            const ALL: &'static [#krate::Method] = &[#(Self::#all),*];
+            const ALL: &'static [#krate::Method] = &[#(#all),*];
         }
 
         const _: () = assert!(
@@ -280,7 +302,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
     let client = format_ident!("{}Client", name);
     let table = format_ident!("{}Methods", name);
     let functions = methods.iter().map(|m| {
-        let (constant, name, docs) = (&m.constant, &m.name, &m.docs);
+        let (constant, name, docs, cfgs) = (&m.constant, &m.name, &m.docs, &m.cfgs);
         let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
         let types = m.arguments.iter().map(|(_, t)| t);
         let result = &m.result;
@@ -308,6 +330,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
         let about = format!("Begins [`Self::{name}`], to wait for its result later.");
         let begin = (!m.one_way).then(|| {
             quote! {
+                #(#cfgs)*
                 #[doc = #about]
                 #visibility fn #start(
                     &self,
@@ -336,8 +359,10 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
         };
         quote! {
             #(#docs)*
+            #(#cfgs)*
             #visibility fn #name(&self, #(#names: #types),*) -> #returned { #body }
             #begin
+            #(#cfgs)*
             #[doc = #about]
             #visibility fn #awaited(&self, #(#names: #types_again),*) -> #future {
                 let awaited = self.stub.call_async(&#table::#constant, &(#(&#names,)*));
@@ -389,5 +414,29 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
 
             #(#functions)*
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_with_a_lifetime_is_refused() {
+        let text = expand(syn::parse_quote!(
+            trait Log {
+                fn line(&self, text: &'static str);
+            }
+        ));
+        let why = text.unwrap_err().to_string();
+        assert!(why.contains("leave out its lifetime"), "{why}");
+        assert!(
+            expand(syn::parse_quote!(
+                trait Log {
+                    fn line(&self, text: &str);
+                }
+            ))
+            .is_ok()
+        );
     }
 }

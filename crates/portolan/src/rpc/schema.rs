@@ -1,13 +1,15 @@
 //! What a type looks like as bytes, in 64 bits.
 
 use super::wire::{Bulk, split_list};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 /// Travels in calls: what its bytes mean has a hash, so that two programs notice when they
 /// mean different things.
 ///
 /// Derived, it covers names and types of all fields, and all variants; a type that contains
-/// itself has none. The bytes themselves are `serde`'s affair.
+/// itself has none. The bytes themselves are `serde`'s affair; what would have it write
+/// something else than is declared (`#[serde(skip)]`, `with`, `from`, `flatten`, ...) does not
+/// compile with the derive.
 ///
 /// ```
 /// use portolan::rpc::Schema;
@@ -100,6 +102,16 @@ impl Schema for u8 {
 }
 
 /// A hash that can be computed at compile time: FNV-1a.
+///
+/// ```
+/// use portolan::rpc::{Hash, Schema};
+/// /// Its bytes are those of a number, which means something else than others.
+/// struct Celsius(f64);
+/// impl Schema for Celsius {
+///     const HASH: u64 = Hash::new().text("Celsius").word(f64::HASH).finish();
+/// }
+/// assert_ne!(Celsius::HASH, f64::HASH);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Hash(u64);
 
@@ -251,6 +263,11 @@ impl<T: Schema> Schema for Vec<T> {
         let (list, rest) = split_list(bytes)?;
         T::list_of(list).map(|list| (list, rest))
     }
+}
+
+impl<T: Schema> Schema for VecDeque<T> {
+    const HASH: u64 = <[T]>::HASH;
+    const MOVES: bool = T::MOVES;
 }
 
 impl<T: Schema, S> Schema for HashSet<T, S> {

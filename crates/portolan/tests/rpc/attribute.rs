@@ -5,6 +5,7 @@ use super::service::{PATIENCE, TestService, Tested};
 use portolan::Domain;
 use portolan::rpc::{self, CallError, Method, Schema, ServerOptions, Service};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 
 type Outcome = core::result::Result<(), Box<dyn std::error::Error>>;
 
@@ -25,6 +26,47 @@ trait T {
     fn r#type(&self, r#type: u32) -> u32;
     #[rpc(one_way, best_effort, no_checksum)]
     fn result(&self, result: u32);
+}
+
+/// Two of its methods are configured out, with a type that is not there.
+#[portolan::service]
+trait Configured {
+    #[cfg(any())]
+    fn never(&self) -> Missing;
+    /// As a list is written.
+    #[cfg(test)]
+    async fn sum(&self, numbers: VecDeque<u64>) -> u64;
+    #[cfg(any())]
+    async fn nor(&self, missing: Missing);
+}
+
+struct Sum;
+
+impl Configured for Sum {
+    async fn sum(&self, numbers: VecDeque<u64>) -> u64 {
+        numbers.iter().sum()
+    }
+}
+
+#[test]
+fn a_method_that_is_configured_out_is_nowhere() -> Outcome {
+    let domain = Domain::private()?;
+    let plain = ServerOptions::default();
+    let _server = rpc::serve(&domain, "sum", ConfiguredService(Sum), &plain)?;
+    let client = ConfiguredClient::connect(&domain, "sum", PATIENCE)?.within(PATIENCE);
+    assert_eq!(client.sum((0..100).collect()), Ok(4950));
+    assert_eq!(
+        rpc::wait_for(client.sum_async([1, 2].into())).unwrap(),
+        Ok(3)
+    );
+    assert_eq!(client.start_sum(VecDeque::new())?.wait(), Ok(0));
+    let names: Vec<_> = ConfiguredService::<Sum>::METHODS
+        .iter()
+        .map(Method::name)
+        .collect();
+    assert_eq!(names, ["sum"]);
+    assert_eq!(VecDeque::<u64>::HASH, Vec::<u64>::HASH);
+    Ok(())
 }
 
 struct Sums;
