@@ -1,12 +1,22 @@
 //! Handlers that change their thread: what had come for them goes along.
 
-use portolan::{Deadline, Domain, Given, HandlerId, Listener, ListenerOptions, WaitSet, Waiting};
+use portolan::{
+    Deadline, Domain, Given, HandlerId, Listener, ListenerOptions, Note, WaitSet, Waiting,
+};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+fn until(mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "not in time");
+        std::thread::yield_now();
+    }
+}
 
 fn depth(depth: usize) -> ListenerOptions {
     ListenerOptions::default().depth(depth)
@@ -128,11 +138,7 @@ fn a_listener_that_sleeps_wakes_for_what_had_come() {
                 }
             });
             for round in 0..50_usize {
-                let end = Instant::now() + PATIENCE;
-                while handled.load(Ordering::SeqCst) < round {
-                    assert!(Instant::now() < end, "{waiting:?}, {round}");
-                    std::thread::yield_now();
-                }
+                until(|| handled.load(Ordering::SeqCst) >= round);
                 if round % 5 == 0 {
                     // So that it sleeps, now and then.
                     std::thread::sleep(Duration::from_millis(1));
@@ -242,4 +248,98 @@ fn a_handler_that_panics_takes_no_signal_from_others() {
         }
         assert_eq!(listener.strays(), 0);
     }
+}
+
+/// A listener with an upcall of a thread that was not interrupted, and then ended.
+fn orphaned(domain: &Domain, at: usize, options: ListenerOptions) -> (Listener, Arc<Note>) {
+    let (listener, note) = std::thread::scope(|scope| {
+        let ends = scope.spawn(|| {
+            let mut listener = domain.listen(options).unwrap();
+            let (_, note) = listener.note(at..at + 64).unwrap();
+            (listener, note)
+        });
+        ends.join().unwrap()
+    });
+    (listener, note)
+}
+
+#[test]
+fn upcalls_whose_thread_has_ended_are_handled_where_their_listener_waits() {
+    let domain = Domain::private().unwrap();
+    let segment = domain.make_segment(None, 4096).unwrap();
+    let at = segment.address();
+    for waiting in [Waiting::Sleep, Waiting::Adaptive, Waiting::Poll] {
+        let options = depth(4).waiting(waiting);
+        let (mut listener, note) = orphaned(&domain, at, options);
+        for offset in 0..6 {
+            let reached = usize::from(offset < 4);
+            assert_eq!(domain.signal(at + offset).unwrap(), reached);
+        }
+        for handled in 1..=4 {
+            assert!(listener.wait(PATIENCE).is_some(), "{waiting:?}");
+            assert_eq!(note.count(), handled);
+        }
+        assert_eq!(note.address(), at + 3);
+        assert_eq!(listener.wait(Deadline::NOW), None);
+        assert_eq!((listener.dropped(), listener.strays()), (2, 0));
+        // From now on it is like any other, and a new one interrupts this thread.
+        assert_eq!(domain.signal(at + 5).unwrap(), 1);
+        assert_eq!((listener.poll(), note.count()), (1, 5));
+        let (_, note) = listener.note(at + 64..at + 128).unwrap();
+        domain.signal(at + 64).unwrap();
+        until(|| note.count() == 1);
+    }
+}
+
+#[test]
+fn a_wait_ends_when_the_thread_ends_that_was_to_be_interrupted() {
+    let domain = Domain::private().unwrap();
+    let segment = domain.make_segment(None, 4096).unwrap();
+    let at = segment.address();
+    let mut set = WaitSet::new(&domain).unwrap();
+    set.set_waiting(Waiting::Sleep);
+    for by_set in [false, true] {
+        let (give, given) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let domain = &domain;
+            scope.spawn(move || {
+                // So that it is not interrupted, and ends with the signal pending.
+                mask_all();
+                let options = depth(4).waiting(Waiting::Sleep);
+                let mut listener = domain.listen(options).unwrap();
+                let (_, note) = listener.note(at..at + 64).unwrap();
+                give.send((listener, note)).unwrap();
+                ends.recv().unwrap();
+            });
+            let (mut listener, note) = given.recv().unwrap();
+            assert_eq!(domain.signal(at).unwrap(), 1);
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(10));
+                end.send(()).unwrap();
+            });
+            if by_set {
+                let token = set.add_listener(listener).unwrap();
+                assert!(set.wait(PATIENCE).unwrap().any(|ready| ready == token));
+                assert_eq!(set.listener_mut(token).unwrap().poll(), 1);
+                assert!(set.wait(Deadline::NOW).unwrap().is_empty());
+            } else {
+                assert!(listener.wait(PATIENCE).is_some());
+            }
+            assert_eq!((note.count(), note.address()), (1, at));
+        });
+    }
+}
+
+#[expect(unsafe_code, reason = "a signal mask")]
+fn mask_all() {
+    // SAFETY:
+    // - Any bytes are a set, which is then filled.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY:
+    // - A set to be written.
+    unsafe { libc::sigfillset(&raw mut set) };
+    // SAFETY:
+    // - A set to be read; the old one is not asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
 }

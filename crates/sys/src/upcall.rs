@@ -18,7 +18,7 @@
 //! - **U3** A node is never freed, only used again: the handler walks the list of nodes
 //!   without a lock.
 //! - **U4** When a thread ends its nodes are nobody's: another thread that gets its id does
-//!   not run them.
+//!   not run them. Their callees are told.
 //!
 //! The handler is installed once for each number and never taken out; whoever handled that
 //! signal before is still called (`signal-hook-registry`).
@@ -28,7 +28,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
@@ -40,6 +40,10 @@ pub trait Callee: Send + 'static {
     /// a signal handler may: no allocation, no lock, nothing that is not async-signal-safe.
     /// A panic ends the process.
     fn run(&mut self);
+
+    /// The thread that registered it ends: it does not run any more. Called there, not in a
+    /// signal handler, and late: most thread-locals are gone.
+    fn left(&mut self) {}
 }
 
 /// A callee, registered for one thread and one signal until it is dropped.
@@ -85,6 +89,8 @@ pub struct Caller {
 struct Node {
     /// The thread, [`FREE`] or [`NOBODY`].
     thread: AtomicU32,
+    /// What it is called by.
+    signal: AtomicI32,
     gate: AtomicU32,
     /// Touched by whoever has the gate (U1).
     callee: UnsafeCell<Option<NonNull<dyn Callee>>>,
@@ -120,10 +126,10 @@ impl Drop for Leaving {
     fn drop(&mut self) {
         let own = process::thread();
         for node in nodes() {
-            // Relaxed: the handler runs in this thread.
-            let _ = node
-                .thread
-                .compare_exchange(own, NOBODY, Ordering::Relaxed, Ordering::Relaxed);
+            // In a forked child who had the gate may not be there.
+            if node.thread.load(Ordering::Relaxed) == own && !fork::in_child() {
+                node.part(own);
+            }
         }
     }
 }
@@ -167,6 +173,7 @@ impl<C: Callee> Upcall<C> {
         // SAFETY:
         // - We have the gate (U1).
         unsafe { *node.callee.get() = NonNull::new(Box::into_raw(callee)) };
+        node.signal.store(signal, Ordering::Relaxed);
         node.gate.store(OPEN, Ordering::Release);
         let thread = process::thread();
         node.thread.store(thread, Ordering::Release);
@@ -251,7 +258,6 @@ impl Caller {
 /// The owner's hold of a gate, with the signal blocked.
 struct Held {
     node: &'static Node,
-    caller: Caller,
     mask: libc::sigset_t,
 }
 
@@ -261,19 +267,14 @@ impl Held {
         while !node.enter() {
             thread::yield_now();
         }
-        Self { node, caller, mask }
+        Self { node, mask }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         // Release: the next one sees what we did.
-        if self.node.gate.swap(OPEN, Ordering::AcqRel) == CALLED
-            && self.node.thread.load(Ordering::Acquire) == self.caller.thread
-        {
-            // U2. It fails if the thread has ended.
-            let _ = self.caller.call();
-        }
+        self.node.leave();
         unblock(&self.mask);
     }
 }
@@ -299,6 +300,40 @@ impl Node {
                 return false;
             }
         }
+    }
+
+    /// Opens the gate again, in no signal handler.
+    fn leave(&self) {
+        // Release: the next one sees what we did.
+        if self.gate.swap(OPEN, Ordering::AcqRel) != CALLED {
+            return;
+        }
+        let thread = self.thread.load(Ordering::Acquire);
+        let signal = self.signal.load(Ordering::Relaxed);
+        if ![FREE, NOBODY].contains(&thread) {
+            // U2. It fails if the thread has ended.
+            let _ = Caller { thread, signal }.call();
+        }
+    }
+
+    /// Its thread, which is `own` and the caller's, ends (U4).
+    fn part(&self, own: u32) {
+        while !self.enter() {
+            thread::yield_now();
+        }
+        // Its owner may have dropped it meanwhile.
+        if self.thread.load(Ordering::Acquire) == own {
+            self.thread.store(NOBODY, Ordering::Release);
+            // SAFETY:
+            // - We have the gate (U1).
+            let callee = unsafe { *self.callee.get() };
+            if let Some(callee) = callee {
+                // SAFETY:
+                // - Alive while it is in the node, and ours while we have the gate.
+                unsafe { &mut *callee.as_ptr() }.left();
+            }
+        }
+        self.leave();
     }
 
     /// Runs the callee, in the signal handler of its thread, which is `own`.
@@ -352,6 +387,7 @@ fn vacant() -> &'static Node {
     }
     let node = Box::leak(Box::new(Node {
         thread: AtomicU32::new(NOBODY),
+        signal: AtomicI32::new(0),
         gate: AtomicU32::new(OPEN),
         callee: UnsafeCell::new(None),
         next: AtomicPtr::new(ptr::null_mut()),

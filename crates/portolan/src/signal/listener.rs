@@ -87,6 +87,8 @@ pub struct Listener {
     intake: Intake,
     /// Handlers that interrupt a thread; they have a FIFO of their own.
     upcalls: Option<Upcalls>,
+    /// Signals that upcalls dropped, and their strays, whose thread has ended.
+    inherited: (u64, u64),
     /// What others give to it.
     inbox: Arc<Inbox>,
     patience: Patience,
@@ -108,6 +110,7 @@ impl Domain {
         let mut listener = Listener {
             intake,
             upcalls: None,
+            inherited: (0, 0),
             inbox: Arc::default(),
             patience: Patience::default(),
             options,
@@ -136,7 +139,9 @@ impl Listener {
     /// As [`on`](Self::on), and says how its thread is to be told.
     ///
     /// Upcalls interrupt the thread that adds the listener's first one, also if the
-    /// listener is then waited on by another thread.
+    /// listener is then waited on by another thread. Once that thread has ended they are
+    /// handled where the listener waits, or is polled, and what had come for them ends its
+    /// wait; upcalls that are added afterwards have a new first one.
     ///
     /// # Errors
     ///
@@ -230,6 +235,8 @@ impl Listener {
     }
 
     fn upcalls(&mut self, member: &Arc<Member>) -> Result<&Upcalls, SignalError> {
+        // Of a thread that has ended: there is another one now.
+        self.adopt();
         let ListenerOptions {
             depth,
             upcall_signal,
@@ -351,6 +358,10 @@ impl Listener {
             // It is where it is to go.
             return Ok(());
         }
+        self.hand_over(handler, to)
+    }
+
+    fn hand_over(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
         let handling = self.let_go(handler.0).ok_or(Given::Unknown(handler))?;
         let (range, how) = (handling.range.clone(), handling.how);
         let here = match how {
@@ -392,13 +403,38 @@ impl Listener {
     /// Takes in what was given to us.
     #[inline]
     fn adopt(&mut self) {
-        if self.inbox.is_posted() {
+        if self.inbox.is_posted() || self.is_heir() {
             self.take_in();
+        }
+    }
+
+    /// Whether the thread has ended that upcalls interrupted.
+    #[inline]
+    fn is_heir(&self) -> bool {
+        self.upcalls.as_ref().is_some_and(Upcalls::have_ended)
+    }
+
+    /// The handlers of a thread that has ended become ours, as if they were given to us.
+    fn inherit(&mut self) {
+        let own = self.outbox();
+        let ids = self.upcalls.as_mut().map_or_else(Vec::new, Upcalls::ids);
+        for id in ids {
+            // It is there, and so are we.
+            let _ = self.hand_over(HandlerId(id), &own);
+        }
+        if let Some(mut upcalls) = self.upcalls.take() {
+            let (dropped, strays) = &mut self.inherited;
+            *dropped += upcalls.dropped();
+            *strays += upcalls.strays();
+            upcalls.close();
         }
     }
 
     #[cold]
     fn take_in(&mut self) {
+        if self.is_heir() {
+            self.inherit();
+        }
         let given = self.inbox.lock().take();
         for Parting { handling, had } in given {
             self.intake.take_in(handling, had);
@@ -466,7 +502,7 @@ impl Listener {
 
     /// Whether something is there to be handled.
     pub(crate) fn may_have(&self) -> bool {
-        self.intake.is_ready() || self.inbox.has_signals()
+        self.intake.is_ready() || self.inbox.has_signals() || self.is_heir()
     }
 
     /// Arms it for the wait set that `link` names, 0 for none, in which case it is disarmed;
@@ -483,7 +519,7 @@ impl Listener {
             return true;
         }
         wait_set.store(link, Ordering::SeqCst);
-        self.intake.arm().is_some() && !self.inbox.has_signals()
+        self.intake.arm().is_some() && !self.inbox.has_signals() && !self.is_heir()
     }
 
     pub(crate) fn member(&self) -> &Arc<Member> {
@@ -534,6 +570,7 @@ impl Listener {
         }
         if let Some(bell) = fifo.arm(head)
             && !upcalls.is_some_and(Upcalls::have_run)
+            && !upcalls.is_some_and(Upcalls::have_ended)
             && !inbox.has_signals()
         {
             mark!("signal.before_sleep");
@@ -558,7 +595,7 @@ impl Listener {
             }
             let new = self.intake.next_new();
             // After the signal was taken: what was given to us before it came is seen.
-            if self.inbox.is_posted() {
+            if self.inbox.is_posted() || self.is_heir() {
                 self.take_in();
                 if let Some(signal) = new {
                     self.intake.put_back(signal);
@@ -593,13 +630,13 @@ impl Listener {
     /// ```
     pub fn dropped(&self) -> u64 {
         let upcalls = self.upcalls.as_ref().map_or(0, Upcalls::dropped);
-        self.intake.fifo().map_or(0, |fifo| fifo.dropped()) + upcalls
+        self.intake.fifo().map_or(0, |fifo| fifo.dropped()) + upcalls + self.inherited.0
     }
 
     /// Signals that came for no handler of ours: for one that was taken away, most likely.
     pub fn strays(&mut self) -> u64 {
         let upcalls = self.upcalls.as_mut().map_or(0, Upcalls::strays);
-        self.intake.strays() + upcalls
+        self.intake.strays() + upcalls + self.inherited.1
     }
 
     /// What may be signalled, as addresses.

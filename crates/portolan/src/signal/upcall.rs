@@ -12,6 +12,8 @@
 //! call a foreign thread rings the doorbell, and so does the host after a death; the
 //! *courier*, a thread of the receiver's process that sleeps on it, calls then.
 //!
+//! When the thread has ended, the listener takes its handlers over: the courier rings for it.
+//!
 //! An upcall ends the wait of its listener, which sleeps on another FIFO's doorbell:
 //!
 //! ```text
@@ -26,7 +28,7 @@
 
 use super::handlers::Handling;
 use super::intake::{Intake, give_back};
-use super::{SignalError, address_of};
+use super::{SignalError, address_of, ring};
 use crate::member::Member;
 use portolan_shm::mark;
 use portolan_shm::signal::FifoControl;
@@ -71,6 +73,8 @@ struct Ran {
     count: AtomicU64,
     /// The listener sleeps on its doorbell, or is about to.
     asleep: AtomicBool,
+    /// Their thread has ended: nothing runs on it any more.
+    ended: AtomicBool,
 }
 
 impl Interrupted {
@@ -97,6 +101,21 @@ impl Interrupted {
 }
 
 impl Callee for Interrupted {
+    fn left(&mut self) {
+        self.ran.ended.store(true, Ordering::SeqCst);
+        // The courier tells the listener: this thread can hardly use the library any more.
+        if let Some(entry) = self
+            .intake
+            .member
+            .tables()
+            .fifos
+            .get(self.intake.index as usize)
+        {
+            entry.control.doorbell.fetch_add(1, Ordering::SeqCst);
+            futex::wake(&entry.control.doorbell, u32::MAX);
+        }
+    }
+
     fn run(&mut self) {
         loop {
             while let Some(signal) = self.intake.next() {
@@ -144,7 +163,13 @@ impl Upcalls {
         let upcall = unsafe { Upcall::register(signal, interrupted) };
         let upcall = upcall.inspect_err(|_| give_back(member, index));
         let mut upcall = upcall.map_err(failed)?;
-        let courier = Courier::start(member, index, upcall.caller());
+        let route = Route {
+            index,
+            listener,
+            caller: upcall.caller(),
+            ran: Arc::clone(&ran),
+        };
+        let courier = Courier::start(member, route);
         let courier = courier.inspect_err(|_| upcall.with(|it| it.intake.close()));
         let courier = courier.map_err(failed)?;
         if let Some(entry) = member.tables().fifos.get(index as usize) {
@@ -182,6 +207,13 @@ impl Upcalls {
     #[inline]
     pub(super) fn wait_ends(&mut self) {
         self.known = self.ran.count.load(Ordering::SeqCst);
+    }
+
+    /// Whether the thread has ended that the handlers interrupted.
+    #[inline]
+    pub(super) fn have_ended(&self) -> bool {
+        // SeqCst: whoever goes to sleep has read the doorbell before, which is rung after it.
+        self.ran.ended.load(Ordering::SeqCst)
     }
 
     /// The listener goes to sleep, if it then finds that none [has run](Self::have_run); or it
@@ -246,12 +278,13 @@ struct Courier {
 }
 
 impl Courier {
-    fn start(member: &Arc<Member>, index: u32, caller: Caller) -> std::io::Result<Self> {
+    fn start(member: &Arc<Member>, route: Route) -> std::io::Result<Self> {
+        let index = route.index;
         let over = Arc::new(AtomicBool::new(false));
         let (its_member, its_over) = (Arc::clone(member), Arc::clone(&over));
         let thread = thread::Builder::new()
             .name("portolan-upcall".to_owned())
-            .spawn(move || carry(&its_member, index, caller, &its_over))?;
+            .spawn(move || carry(&its_member, &route, &its_over))?;
         Ok(Self {
             over,
             member: Arc::clone(member),
@@ -282,12 +315,25 @@ impl Drop for Courier {
     }
 }
 
-/// Calls whenever the doorbell has rung.
-fn carry(member: &Member, index: u32, caller: Caller, over: &AtomicBool) {
-    let Some(entry) = member.tables().fifos.get(index as usize) else {
+/// Whom a courier serves.
+struct Route {
+    /// The FIFO of the upcalls.
+    index: u32,
+    /// The listener's own.
+    listener: u32,
+    caller: Caller,
+    ran: Arc<Ran>,
+}
+
+/// Calls whenever the doorbell has rung. Once there is nobody to be called, tells the
+/// listener, which takes the handlers over.
+fn carry(member: &Member, route: &Route, over: &AtomicBool) {
+    let fifos = member.tables().fifos;
+    let entry = |index: u32| fifos.get(index as usize);
+    let (Some(own), Some(listener)) = (entry(route.index), entry(route.listener)) else {
         return;
     };
-    let bell = &entry.control.doorbell;
+    let bell = &own.control.doorbell;
     // One call more than is needed, rather than one less.
     let mut heard = bell.load(Ordering::SeqCst).wrapping_sub(1);
     while !over.load(Ordering::SeqCst) {
@@ -296,10 +342,18 @@ fn carry(member: &Member, index: u32, caller: Caller, over: &AtomicBool) {
             let _ = futex::wait(bell, heard, None);
             continue;
         }
-        match caller.call() {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => thread::sleep(AGAIN),
-            // Whoever does not run any more needs no call.
-            Ok(()) | Err(_) => heard = now,
+        match route.caller.call() {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                thread::sleep(AGAIN);
+                continue;
+            }
+            // Also of a thread that has ended as threads do not.
+            Err(_) => route.ran.ended.store(true, Ordering::SeqCst),
+            Ok(()) => {}
+        }
+        heard = now;
+        if route.ran.ended.load(Ordering::SeqCst) {
+            ring(member, &listener.control);
         }
     }
 }
