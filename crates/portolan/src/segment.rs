@@ -182,9 +182,13 @@ impl Segment {
         self.right().to.member.region.address(self.page)
     }
 
-    /// Its memory.
+    /// Its memory; empty in a forked child, which has none.
     pub fn words(&self) -> &[AtomicU64] {
-        self.right().to.member.region.words(self.page, self.len)
+        let member = &self.right().to.member;
+        match member.present() {
+            Ok(()) => member.region.words(self.page, self.len),
+            Err(_) => &[],
+        }
     }
 
     /// Copies `bytes` to `offset`; cut to what there is. How many were copied.
@@ -192,27 +196,37 @@ impl Segment {
     /// Bytes of a word at the edges that are not written keep what we last saw there: two
     /// writers do not share a word.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> usize {
-        let fits = bytes.len().min(self.len.saturating_sub(offset));
+        let words = self.words();
+        let fits = bytes.len().min(self.here(words).saturating_sub(offset));
         if fits == 0 {
             return 0;
         }
-        copy_to(self.words(), offset, &bytes[..fits]);
+        copy_to(words, offset, &bytes[..fits]);
         fits
     }
 
     /// Copies from `offset` to `out`; cut to what there is. How many were copied.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> usize {
-        let fits = out.len().min(self.len.saturating_sub(offset));
+        let words = self.words();
+        let fits = out.len().min(self.here(words).saturating_sub(offset));
         if fits > 0 {
-            bulk::load_at(self.words(), offset, &mut out[..fits]);
+            bulk::load_at(words, offset, &mut out[..fits]);
         }
         fits
+    }
+
+    /// Bytes of it that there are, of these words.
+    fn here(&self, words: &[AtomicU64]) -> usize {
+        self.len.min(size_of_val(words))
     }
 }
 
 impl Clone for Segment {
     fn clone(&self) -> Self {
-        if let Some(guard) = &self.right().to.member.guard {
+        let member = &self.right().to.member;
+        if member.present().is_ok()
+            && let Some(guard) = &member.guard
+        {
             guard.share(self.page, self.size);
         }
         Self {

@@ -238,8 +238,10 @@ impl Channel {
         Reader::bind(self.ring.clone(), options)
     }
 
-    /// The space that writes, if one does. Of many writers, nobody knows.
+    /// The space that writes, if one does. Of many writers, nobody knows; nor does a forked
+    /// child.
     pub fn writer(&self) -> Option<u8> {
+        self.ring.segment().right().to.member.present().ok()?;
         Some(self.ring.channel().writer().space).filter(|space| *space != 0)
     }
 

@@ -78,21 +78,27 @@ impl SendRight {
 
     /// A new, counted right, dead or alive.
     pub(super) fn make_counted(to: Attached) -> Self {
-        touch_epoch(&to.member);
+        if to.member.present().is_ok() {
+            touch_epoch(&to.member);
+        }
         Self::make_untold(to)
     }
 
     /// As [`Self::make_counted`], of a segment's name: whoever makes it changes the segment's
     /// status word next, which tells of it (R2).
     pub(super) fn make_untold(to: Attached) -> Self {
-        to.member.rights().add_send(to.port, 1);
+        // A forked child's is good for nothing, and counts for nothing.
+        if to.member.present().is_ok() {
+            to.member.rights().add_send(to.port, 1);
+        }
         Self::of(to)
     }
 
     /// The handle of a right that is counted already.
     fn of(to: Attached) -> Self {
+        let tail = |()| to.queue().port.sender.tail.load(Ordering::Relaxed);
         Self {
-            spot: Spot::new(to.queue().port.sender.tail.load(Ordering::Relaxed)),
+            spot: Spot::new(to.member.present().map_or(0, tail)),
             to,
             replies: Arc::default(),
             given: false,

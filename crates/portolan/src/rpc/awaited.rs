@@ -178,6 +178,7 @@ impl<R> Awaited<R> {
     /// Makes the call, and takes its outcome and answer when they are there.
     fn outcome(&mut self, context: &mut Context<'_>) -> Poll<Result<Ended, RpcError>> {
         let connection = Arc::clone(&self.pending.stub.connection);
+        connection.server.to.member.present()?;
         let mut inner = connection.lock();
         connection.drive(&mut inner)?;
         connection.tidy(&inner);

@@ -237,6 +237,7 @@ impl Stub {
         method: &Method,
         arguments: &A,
     ) -> Result<(Ready, Call, Time), RpcError> {
+        self.connection.server.to.member.present()?;
         let mut body = method::spared();
         let parcel = pack(arguments, &mut body, self.connection.parcels.as_ref());
         let parcel = parcel.map_err(|why| unsendable(&why))?;
@@ -586,6 +587,7 @@ impl Connection {
 
     /// See [`Stub::flush`].
     fn flush(&self, deadline: Deadline) -> Result<usize, RpcError> {
+        self.server.to.member.present()?;
         let mut inner = self.lock();
         inner.poll();
         if inner.client.posted() > 0 {
@@ -761,6 +763,7 @@ impl<R: Schema + DeserializeOwned> Pending<R> {
             return Err(RpcError::Cancelled);
         };
         let connection = &*self.stub.connection;
+        connection.server.to.member.present()?;
         let mut body = Vec::new();
         let (outcome, _reading) =
             connection.outcome(connection.lock(), id, self.call.deadline, &mut body)?;
@@ -778,6 +781,10 @@ impl<R> Pending<R> {
         let Some(id) = self.id.take() else {
             return false;
         };
+        if self.stub.connection.server.to.member.present().is_err() {
+            // Its parent's, who goes on waiting for it.
+            return false;
+        }
         let mut inner = self.stub.connection.lock();
         inner.poll();
         let was_open = inner.with(|client, ends| client.cancel(ends, id));

@@ -399,6 +399,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.right.to.member.present().is_err() {
+            // A forked child has none of its threads, and its clients are its parent's.
+            return;
+        }
         drop(self.shut_door());
         for (connection, _) in self.shared.connections().drain(..) {
             connection.end();

@@ -99,6 +99,12 @@ impl Intake {
         self.member.tables().fifo(self.index)
     }
 
+    /// As [`Self::fifo`]; a forked child has none.
+    pub(super) fn fifo_if_present(&self) -> Option<Fifo<'_>> {
+        self.member.present().ok()?;
+        self.fifo()
+    }
+
     /// The next signal of those that were taken out.
     #[inline]
     pub(super) fn next_taken(&mut self) -> Option<Signal> {

@@ -11,6 +11,7 @@ use crate::member::Member;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Disowned, Domain};
 use portolan_shm::mark;
+use portolan_shm::signal::Fifo;
 use portolan_sys::futex;
 use portolan_sys::monitor::Monitor;
 use std::fmt;
@@ -282,7 +283,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`SignalError::Locked`]; it is still here then.
+    /// [`SignalError::Locked`]; it is still here then. [`Disowned`].
     ///
     /// ```
     /// # use portolan::{Domain, ListenerOptions};
@@ -298,6 +299,7 @@ impl Listener {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn off(&mut self, handler: HandlerId) -> Result<bool, SignalError> {
+        self.intake.member.present()?;
         self.adopt();
         let known = self.intake.handlers.place(handler.0).is_some()
             || self
@@ -443,7 +445,8 @@ impl Listener {
     }
 
     /// Waits for a signal and handles it; the time that is left then ([`Duration::MAX`] with
-    /// no deadline), or `None` if none came in time.
+    /// no deadline), or `None` if none came in time, and at once in a forked child, where none
+    /// comes.
     ///
     /// An upcall of this listener ends it too, also one that has run since the last wait
     /// ended: what runs between a look at what it writes and the wait is not slept through.
@@ -467,6 +470,7 @@ impl Listener {
     /// ```
     #[inline]
     pub fn wait(&mut self, deadline: impl Into<Deadline>) -> Option<Duration> {
+        self.intake.member.present().ok()?;
         let deadline = deadline.into();
         loop {
             if self.handle_one() || self.was_interrupted() {
@@ -494,6 +498,9 @@ impl Listener {
     /// Handles what is there; how many signals.
     pub fn poll(&mut self) -> usize {
         let mut handled = 0;
+        if self.intake.member.present().is_err() {
+            return 0;
+        }
         while self.handle_one() {
             handled += 1;
         }
@@ -508,7 +515,7 @@ impl Listener {
     /// Arms it for the wait set that `link` names, 0 for none, in which case it is disarmed;
     /// `false` if a signal is there.
     pub(crate) fn arm_for(&mut self, link: u64) -> bool {
-        let Some(fifo) = self.intake.fifo() else {
+        let Some(fifo) = self.intake.fifo_if_present() else {
             return true;
         };
         let wait_set = &fifo.entry().control.wait_set;
@@ -612,7 +619,8 @@ impl Listener {
 
     /// Signals that the FIFO holds, the one that is being handled included.
     pub fn depth(&self) -> usize {
-        self.intake.fifo().map_or(0, |fifo| fifo.depth())
+        let depth = |fifo: Fifo<'_>| fifo.depth();
+        self.intake.fifo_if_present().map_or(0, depth)
     }
 
     /// Signals that found the FIFO full, or that of the upcalls, and were dropped.
@@ -629,13 +637,19 @@ impl Listener {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn dropped(&self) -> u64 {
+        let Some(fifo) = self.intake.fifo_if_present() else {
+            return self.inherited.0;
+        };
         let upcalls = self.upcalls.as_ref().map_or(0, Upcalls::dropped);
-        self.intake.fifo().map_or(0, |fifo| fifo.dropped()) + upcalls + self.inherited.0
+        fifo.dropped() + upcalls + self.inherited.0
     }
 
     /// Signals that came for no handler of ours: for one that was taken away, most likely.
     pub fn strays(&mut self) -> u64 {
-        let upcalls = self.upcalls.as_mut().map_or(0, Upcalls::strays);
+        let upcalls = match (&mut self.upcalls, self.intake.member.present()) {
+            (Some(upcalls), Ok(())) => upcalls.strays(),
+            _ => 0,
+        };
         self.intake.strays() + upcalls + self.inherited.1
     }
 

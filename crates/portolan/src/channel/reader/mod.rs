@@ -220,7 +220,8 @@ impl Reader {
 
     /// Whether somebody writes; of many writers, nobody knows.
     pub fn has_writer(&self) -> bool {
-        self.ring.channel().writer().space != 0
+        let member = &self.ring.segment().right().to.member;
+        member.present().is_ok() && self.ring.channel().writer().space != 0
     }
 
     /// Chooses how it waits.

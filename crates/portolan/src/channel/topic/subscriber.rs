@@ -74,6 +74,10 @@ impl<T: Payload + ?Sized> Subscriber<T> {
     ///
     /// [`SubscribeError`].
     pub fn receive(&mut self, deadline: impl Into<Deadline>) -> Result<Sample<T>, SubscribeError> {
+        self.domain
+            .member()
+            .present()
+            .map_err(crate::WaitError::from)?;
         let deadline = deadline.into();
         let mut over = false;
         loop {
