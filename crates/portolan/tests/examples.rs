@@ -272,6 +272,17 @@ fn pictures() {
 }
 
 #[test]
+fn sensor() {
+    says(
+        "sensor",
+        &[
+            "reader: saw 1000 samples, each before it was counted",
+            "sensor: the last of 1000 samples was 0.905",
+        ],
+    );
+}
+
+#[test]
 fn find_server() {
     says("find_server", &["the doubler says 42", "the adder says 42"]);
 }

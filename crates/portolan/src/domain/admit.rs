@@ -292,7 +292,7 @@ impl Host {
         self.watched[index].connection = Some(connection);
         self.watched[index].handed = 0;
         // It tells us of its offers over this connection.
-        self.register.forget(back.space);
+        self.reception.forget(back.space);
         let (domain, space) = (member.domain.as_str(), back.space);
         tracing::debug!(
             domain,

@@ -4,7 +4,7 @@
 //! while members send and receive: the host is never on the way of a message.
 
 use super::descriptor::Descriptor;
-use super::introduce::Register;
+use super::introduce::Reception;
 use super::link::{Keeper, Rope, Stop};
 use super::reclaim::End;
 use super::space::{self, Owner};
@@ -33,7 +33,7 @@ pub(super) struct Host {
     /// Connections that have not greeted yet.
     pub(super) newcomers: Vec<Option<Newcomer>>,
     /// What is offered to visitors, and who waits for it.
-    pub(super) register: Register,
+    pub(super) reception: Reception,
     /// Given up for a moment to refuse a newcomer when there is no other descriptor left.
     pub(super) spare: Option<Descriptor<EventFd>>,
     /// Newcomers wait: there is no descriptor to accept them with, not even to refuse them.
@@ -97,7 +97,7 @@ impl Host {
         Ok(Self {
             watched: Vec::new(),
             newcomers: Vec::new(),
-            register: Register::default(),
+            reception: Reception::default(),
             spare: Some(Descriptor::new(EventFd::new()?)),
             deaf: false,
         })
@@ -173,7 +173,7 @@ impl Host {
                 all.push((Source::NewcomersDeath(i), pidfd.as_fd()));
             }
         }
-        for (i, visitor) in self.register.waiting.iter().enumerate() {
+        for (i, visitor) in self.reception.waiting.iter().enumerate() {
             let Some(visitor) = visitor else { continue };
             all.push((Source::Waiting(i), visitor.connection.as_fd()));
         }
@@ -211,7 +211,7 @@ impl Host {
         let before = self.strangers() + self.watched.len();
         self.watched.retain(|w| !w.done);
         self.newcomers.retain(Option::is_some);
-        self.register.waiting.retain(Option::is_some);
+        self.reception.waiting.retain(Option::is_some);
         if self.deaf && self.strangers() + self.watched.len() < before {
             self.rest();
         }
@@ -219,7 +219,7 @@ impl Host {
     }
 
     fn strangers(&self) -> usize {
-        self.newcomers.len() + self.register.waiting.len()
+        self.newcomers.len() + self.reception.waiting.len()
     }
 
     /// Makes the spare descriptor again, if there is one to be had, and listens again.
@@ -233,7 +233,7 @@ impl Host {
     fn died(&mut self, member: &Member, index: usize, end: End) {
         let watched = &mut self.watched[index];
         watched.done = true;
-        self.register.forget(watched.space);
+        self.reception.forget(watched.space);
         bury(member, watched.space, watched.incarnation, end);
     }
 
@@ -280,7 +280,7 @@ impl Host {
     pub(super) fn let_go(&mut self, member: &Member, index: usize) {
         let watched = &mut self.watched[index];
         watched.done = true;
-        self.register.forget(watched.space);
+        self.reception.forget(watched.space);
         bury(member, watched.space, watched.incarnation, End::Leave);
         portolan_shm::mark!("leave.returned");
         if let Some(connection) = &watched.connection {
@@ -295,7 +295,7 @@ impl Host {
         let watched = &mut self.watched[index];
         watched.connection = None;
         watched.handed = 0;
-        self.register.forget(watched.space);
+        self.reception.forget(watched.space);
         let Some(entry) = member.tables().spaces.get(usize::from(watched.space)) else {
             return;
         };

@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //!
-//! - **V1** Whoever offers something hears of nobody whom its permissions do not admit.
+//! - **V1** Nobody hears anything of an offer that does not admit it.
 //! - **V2** A visitor has one descriptor here, and none once it is handed over; there are
 //!   never more than [`Limits`] says, of one user and of all. Who is too much is told so.
 //! - **V3** The host waits for nobody: what does not fit a socket at once is not sent.
@@ -65,7 +65,7 @@ type Key = (OfferKind, OfferName);
 
 /// What is offered in the domain, and who waits for what is not.
 #[derive(Default)]
-pub(super) struct Register {
+pub(super) struct Reception {
     offers: HashMap<Key, Vec<Posted>>,
     /// Where each offer is found, by its maker's space and number.
     keys: HashMap<(u8, u32), Key>,
@@ -102,7 +102,7 @@ impl Waiting {
     }
 }
 
-impl Register {
+impl Reception {
     /// Enters an offer. Of two with one name, which there are if a name was given away
     /// before its holder could make itself known to us, the elder is the one that counts.
     fn post(&mut self, by: HostWord, announcement: Announcement) -> Result<(), Decline> {
@@ -178,7 +178,7 @@ impl Host {
             return;
         };
         let limits = Limits::now();
-        let waiting = || self.register.waiting.iter().flatten();
+        let waiting = || self.reception.waiting.iter().flatten();
         let same = waiting().filter(|w| w.peer.uid == visitor.peer.uid).count();
         if waiting().count() >= limits.waiting || same >= limits.waiting_of_one {
             let all = waiting().count() as u64;
@@ -186,14 +186,14 @@ impl Host {
         }
         portolan_shm::mark!("visit.waits");
         if tell(&visitor.connection, answer) {
-            self.register.waiting.push(Some(visitor));
+            self.reception.waiting.push(Some(visitor));
         }
     }
 
     /// Introduces a visitor to what it asks for, or refuses it. Given back if it has to wait,
     /// and what for.
     fn introduce(&mut self, member: &Member, visitor: Waiting) -> Option<(Waiting, VisitAnswer)> {
-        let Some(posted) = self.register.find(&visitor.key()) else {
+        let Some(posted) = self.reception.find(&visitor.key()) else {
             return Some((visitor, VisitAnswer::Wait));
         };
         let Waiting { peer, visit, .. } = &visitor;
@@ -245,23 +245,23 @@ impl Host {
     }
 
     /// Introduces those of the waiting whom `who` names.
-    fn serve(&mut self, member: &Member, who: impl Fn(&Key, &Register) -> bool) {
-        for index in 0..self.register.waiting.len() {
-            let register = &mut self.register;
-            let named = |w: &Waiting| who(&w.key(), register);
-            if !register.waiting[index].as_ref().is_some_and(named) {
+    fn serve(&mut self, member: &Member, who: impl Fn(&Key, &Reception) -> bool) {
+        for index in 0..self.reception.waiting.len() {
+            let reception = &mut self.reception;
+            let named = |w: &Waiting| who(&w.key(), reception);
+            if !reception.waiting[index].as_ref().is_some_and(named) {
                 continue;
             }
-            if let Some(visitor) = register.waiting[index].take() {
+            if let Some(visitor) = reception.waiting[index].take() {
                 let left = self.introduce(member, visitor);
-                self.register.waiting[index] = left.map(|(visitor, _)| visitor);
+                self.reception.waiting[index] = left.map(|(visitor, _)| visitor);
             }
         }
     }
 
     /// A visitor that waits has said something, or has hung up.
     pub(super) fn interrupted(&mut self, member: &Member, index: usize) {
-        let Some(visitor) = &self.register.waiting[index] else {
+        let Some(visitor) = &self.reception.waiting[index] else {
             return;
         };
         match socket::try_receive(&visitor.connection, &mut [0; 1], 0) {
@@ -269,7 +269,7 @@ impl Host {
             Ok(Some(_)) => refuse(member, &visitor.connection, Reason::Garbled, 0),
             Err(_) => {}
         }
-        self.register.waiting[index] = None;
+        self.reception.waiting[index] = None;
     }
 
     /// Enters what a member offers, and introduces those who have waited for it.
@@ -289,7 +289,7 @@ impl Host {
         };
         let (number, key) = (announcement.number, (announcement.kind, announcement.name));
         widen(rope, &announcement.grants);
-        let entered = self.register.post(by, announcement);
+        let entered = self.reception.post(by, announcement);
         portolan_shm::mark!("offer.entered");
         self.answer(
             member,
@@ -307,7 +307,7 @@ impl Host {
         let Some(watched) = self.watched.get(index) else {
             return;
         };
-        self.register.withdraw(watched.space, number);
+        self.reception.withdraw(watched.space, number);
         portolan_shm::mark!("offer.withdrawn");
         self.answer(member, index, FromHost::Done(number));
     }
@@ -319,8 +319,8 @@ impl Host {
         };
         watched.handed = watched.handed.saturating_sub(1);
         let space = watched.space;
-        self.serve(member, |wanted, register| {
-            register.find(wanted).is_some_and(|p| p.by.space == space)
+        self.serve(member, |wanted, reception| {
+            reception.find(wanted).is_some_and(|p| p.by.space == space)
         });
     }
 
@@ -337,10 +337,10 @@ impl Host {
                     let (number, key) =
                         (announcement.number, (announcement.kind, announcement.name));
                     widen(rope, &announcement.grants);
-                    offers.answered(number, self.register.post(us, announcement));
+                    offers.answered(number, self.reception.post(us, announcement));
                     self.serve(member, |wanted, _| *wanted == key);
                 }
-                FromMember::Withdraw(number) => self.register.withdraw(us.space, number),
+                FromMember::Withdraw(number) => self.reception.withdraw(us.space, number),
                 _ => {}
             }
         }
@@ -421,24 +421,24 @@ mod tests {
 
     #[test]
     fn the_elder_of_two_offers_counts() {
-        let mut register = Register::default();
+        let mut reception = Reception::default();
         let key = (OfferKind::Port, OfferName::new("x").unwrap());
-        let first = |register: &Register| register.find(&key).map(|p| p.by.space);
+        let first = |reception: &Reception| reception.find(&key).map(|p| p.by.space);
         // Given away before its holders were heard of.
-        assert_eq!(register.post(by(2), announced(1, false)), Ok(()));
-        assert_eq!(register.post(by(3), announced(1, true)), Ok(()));
-        assert_eq!(register.post(by(4), announced(7, true)), Ok(()));
-        let taken = register.post(by(5), announced(1, false));
+        assert_eq!(reception.post(by(2), announced(1, false)), Ok(()));
+        assert_eq!(reception.post(by(3), announced(1, true)), Ok(()));
+        assert_eq!(reception.post(by(4), announced(7, true)), Ok(()));
+        let taken = reception.post(by(5), announced(1, false));
         assert_eq!(taken, Err(Decline::NameTaken));
-        assert_eq!(first(&register), Some(3));
-        register.withdraw(3, 1);
-        assert_eq!(first(&register), Some(4));
-        register.forget(4);
-        assert_eq!(first(&register), Some(2));
-        register.withdraw(2, 9);
-        assert_eq!(first(&register), Some(2));
-        register.withdraw(2, 1);
-        assert_eq!(first(&register), None);
-        assert!(register.offers.is_empty() && register.keys.is_empty());
+        assert_eq!(first(&reception), Some(3));
+        reception.withdraw(3, 1);
+        assert_eq!(first(&reception), Some(4));
+        reception.forget(4);
+        assert_eq!(first(&reception), Some(2));
+        reception.withdraw(2, 9);
+        assert_eq!(first(&reception), Some(2));
+        reception.withdraw(2, 1);
+        assert_eq!(first(&reception), None);
+        assert!(reception.offers.is_empty() && reception.keys.is_empty());
     }
 }

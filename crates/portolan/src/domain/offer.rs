@@ -100,7 +100,7 @@ pub enum OfferError {
 }
 
 /// Offers something to whoever `permissions` admit; visitors come to `desk`.
-/// [`Deadline::NOW`] waits for the host's answer, for some seconds at most.
+/// [`Deadline::NOW`] waits for the host's answer, and for no host.
 ///
 /// # Errors
 ///

@@ -127,7 +127,7 @@ pub enum VisitError {
 }
 
 /// Asks the domain that `settings` name for an offer, waiting for it until `deadline`.
-/// [`Deadline::NOW`] waits for the host's answer only, for some seconds at most.
+/// [`Deadline::NOW`] waits for the host's answer only.
 ///
 /// # Errors
 ///

@@ -35,6 +35,20 @@ pub(super) fn put(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
     exact::store(words, offset, bytes);
 }
 
+/// As [`put`], and whoever sees a byte sees those before it.
+pub(super) fn put_upwards(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
+    let head = bytes.len().min(offset.next_multiple_of(8) - offset);
+    let (head, rest) = bytes.split_at(head);
+    put(words, offset, head);
+    let offset = offset + head.len();
+    let (whole, tail) = rest.as_chunks::<8>();
+    for (word, bytes) in words.iter().skip(offset / 8).zip(whole) {
+        // Release: as in `put`, of each word.
+        word.store(u64::from_ne_bytes(*bytes), Ordering::Release);
+    }
+    put(words, offset + rest.len() - tail.len(), tail);
+}
+
 /// Copies from the words, before whatever this thread loads next. Within bounds.
 #[inline]
 pub(super) fn take(words: &[AtomicU64], offset: usize, bytes: &mut [u8]) {

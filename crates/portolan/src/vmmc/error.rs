@@ -32,6 +32,18 @@ pub enum ExportError {
     /// The caller's: this memory is exported, under this name or another.
     #[error("the memory is exported already: end that export first, or export other memory")]
     AlreadyExported,
+    /// The caller's: part of the memory is an alias of other memory, or is watched for stores.
+    #[error(
+        "{len} bytes at offset {offset} of the memory are mapped ({mode}); export it first, or unmap them"
+    )]
+    Mapped {
+        /// First byte of that part.
+        offset: usize,
+        /// Its bytes.
+        len: usize,
+        /// How it is mapped.
+        mode: super::Mode,
+    },
     /// The caller's: a range is empty, not inside, or one too many.
     #[error("ranges are {MAX_RANGES} at most, not empty, and within the {len} bytes of the export")]
     BadRanges {

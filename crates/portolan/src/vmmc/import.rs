@@ -1,6 +1,6 @@
 //! Memory of another process, to be read and written here.
 
-use super::access::{put, take, within, word};
+use super::access::{put, put_upwards, take, within, word};
 use super::later::{self, Order};
 use super::pending::pending;
 use super::place::Place;
@@ -37,6 +37,8 @@ pub(crate) struct Imported {
     ranges: Ranges,
     /// Whether each update makes a barrier.
     fences: bool,
+    /// What `place` shows.
+    file: OwnedFd,
     place: Place,
     board: Place,
     /// What we say that we have written.
@@ -126,6 +128,7 @@ impl Import {
             ranges,
             fences,
             place: place(mapped)?,
+            file,
             board: place(Mapping::read_only(&board, board::BYTES))?,
             _post: place(Mapping::shared_anywhere(&post, post::BYTES))?,
             exporter: Watched::new(connection, exporter)
@@ -136,6 +139,11 @@ impl Import {
         Ok(Self {
             inner: Arc::new(inner),
         })
+    }
+
+    /// What mappings of this import share with it.
+    pub(super) fn shared(&self) -> &Arc<Imported> {
+        &self.inner
     }
 
     /// The name under which it is exported.
@@ -180,12 +188,7 @@ impl Import {
     /// [`UpdateError`].
     #[inline]
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
-        let import = &*self.inner;
-        import.may_write(offset, bytes.len())?;
-        import.ready()?;
-        put(import.place.words(), offset, bytes);
-        portolan_shm::mark!("update.copied");
-        import.landed()
+        self.inner.write(offset, bytes)
     }
 
     /// Copies from `offset` on: a remote read. Of what is written meanwhile there may be parts.
@@ -260,12 +263,7 @@ impl Import {
     /// [`UpdateError`].
     #[inline]
     pub fn store_release(&self, offset: usize, value: u64) -> Result<(), UpdateError> {
-        let import = &*self.inner;
-        import.may_write(offset, 8)?;
-        import.ready()?;
-        // Release: pairs with `load_acquire`.
-        word(import.place.words(), offset)?.store(value, Ordering::Release);
-        import.landed()
+        self.inner.store_release(offset, value)
     }
 
     /// Loads the word at `offset`, a multiple of 8: what its writer wrote before it is then
@@ -399,9 +397,48 @@ impl Import {
 }
 
 impl Imported {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    /// What is mapped.
+    pub(super) fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    #[inline]
+    pub(super) fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
+        self.may_write(offset, bytes.len())?;
+        self.ready()?;
+        put(self.place.words(), offset, bytes);
+        portolan_shm::mark!("update.copied");
+        self.landed()
+    }
+
+    /// As [`write`](Self::write), the lower bytes before the higher ones.
+    pub(super) fn write_upwards(&self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
+        self.may_write(offset, bytes.len())?;
+        self.ready()?;
+        put_upwards(self.place.words(), offset, bytes);
+        self.landed()
+    }
+
+    #[inline]
+    pub(super) fn store_release(&self, offset: usize, value: u64) -> Result<(), UpdateError> {
+        self.may_write(offset, 8)?;
+        self.ready()?;
+        // Release: pairs with `load_acquire`.
+        word(self.place.words(), offset)?.store(value, Ordering::Release);
+        self.landed()
+    }
+
     /// Checks everything that is the caller's affair.
     #[inline]
-    fn may_write(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
+    pub(super) fn may_write(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
         if !self.reach.writes() {
             return Err(UpdateError::NotWritable);
         }
@@ -442,7 +479,7 @@ impl Imported {
 
     /// Whether what was stored before this has landed (X1 of exports).
     #[inline]
-    fn landed(&self) -> Result<(), UpdateError> {
+    pub(super) fn landed(&self) -> Result<(), UpdateError> {
         if self.fences {
             fence(Ordering::SeqCst);
         } else {
@@ -453,7 +490,7 @@ impl Imported {
 
     /// Whether the export is still there.
     #[inline]
-    fn there(&self) -> Result<(), UpdateError> {
+    pub(super) fn there(&self) -> Result<(), UpdateError> {
         // Acquire: what is loaded after it is not looked at before.
         let state = self.board.words().get(board::STATE);
         let open = state.is_some_and(|s| s.load(Ordering::Acquire) == board::OPEN);

@@ -2,9 +2,11 @@
 
 use super::access::{put, take, within, word};
 use super::place::Place;
-use super::{ExportError, Reach, UpdateError};
-use portolan_sys::memory::{self, Mapping, PAGE, PrivatiseError};
+use super::update::without;
+use super::{ExportError, MappingError, Mode, Reach, UpdateError};
+use portolan_sys::memory::{self, Mapping, PAGE, PrivatiseError, ShareError};
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +42,8 @@ pub struct ExportMemory {
 pub(crate) struct Memory {
     place: Place,
     state: Mutex<State>,
+    /// The parts that are mapped for automatic update. Taken after `state`.
+    maps: Mutex<Vec<(Range<usize>, Mode)>>,
 }
 
 /// How the memory is mapped here.
@@ -80,9 +84,13 @@ impl ExportMemory {
     }
 
     fn of(place: Place, state: State) -> Self {
-        let state = Mutex::new(state);
+        let memory = Memory {
+            place,
+            state: Mutex::new(state),
+            maps: Mutex::default(),
+        };
         Self {
-            inner: Arc::new(Memory { place, state }),
+            inner: Arc::new(memory),
         }
     }
 
@@ -206,6 +214,15 @@ impl Memory {
     /// Makes it shared; the file that importers get, sealed for what they may do.
     pub(super) fn share(&self, reach: Reach) -> Result<OwnedFd, ExportError> {
         let mut state = self.state();
+        // What is replaced when memory is moved to a file would not be seen there.
+        let moved = |(_, mode): &&(_, Mode)| *mode != Mode::Log;
+        if let Some((part, mode)) = self.maps().iter().find(moved) {
+            return Err(ExportError::Mapped {
+                offset: part.start,
+                len: part.len(),
+                mode: *mode,
+            });
+        }
         let file = match std::mem::replace(&mut *state, State::Exported) {
             taken @ (State::Exported | State::Returning { .. }) => {
                 *state = taken;
@@ -266,6 +283,83 @@ impl Memory {
         done
     }
 
+    /// Notes that a part is mapped for automatic update, by nobody else; makes memory that was
+    /// made to be exported private, where the mode needs that.
+    pub(super) fn map(&self, part: &Range<usize>, mode: Mode) -> Result<(), MappingError> {
+        let mut state = self.state();
+        let mut maps = self.maps();
+        let meets = |other: &Range<usize>| part.start < other.end && other.start < part.end;
+        if let Some((other, mode)) = maps.iter().find(|(other, _)| meets(other)) {
+            return Err(MappingError::Mapped {
+                offset: other.start,
+                len: other.len(),
+                mode: *mode,
+            });
+        }
+        match (&*state, mode) {
+            (State::Exported | State::Returning { .. }, Mode::Alias) => {
+                return Err(MappingError::Exported);
+            }
+            (State::Fresh(file), Mode::Alias | Mode::Tracked) => {
+                memory::seal_size(file).map_err(MappingError::Seal)?;
+                let done = self.place.privatise(file);
+                if let Err(PrivatiseError::Incomplete { done, .. }) = &done {
+                    *state = State::Returning { done: *done };
+                } else if done.is_ok() {
+                    *state = State::Private;
+                }
+                done?;
+            }
+            _ => {}
+        }
+        maps.push((part.clone(), mode));
+        Ok(())
+    }
+
+    /// Notes that a part of what was mapped is not any more.
+    pub(super) fn unmap(&self, part: &Range<usize>) {
+        let mut maps = self.maps();
+        let mut left = Vec::with_capacity(maps.len() + 1);
+        for (other, mode) in maps.drain(..) {
+            for rest in without(&other, part) {
+                left.push((rest, mode));
+            }
+        }
+        *maps = left;
+    }
+
+    /// Shows `file`, from `offset` on, in a part that is mapped as an alias.
+    pub(super) fn replace(
+        &self,
+        part: &Range<usize>,
+        file: &OwnedFd,
+        offset: u64,
+    ) -> Result<(), ShareError> {
+        self.place.replace_part(part.clone(), file, offset)
+    }
+
+    /// Takes such a part back, with what it holds.
+    pub(super) fn own(
+        &self,
+        part: &Range<usize>,
+        file: &OwnedFd,
+        offset: u64,
+    ) -> Result<(), PrivatiseError> {
+        self.place.privatise_part(part.clone(), file, offset)
+    }
+
+    /// Makes pages its own that are private and still to be copied.
+    pub(super) fn populate(&self, part: &Range<usize>) -> Result<(), PrivatiseError> {
+        let len = part.len();
+        memory::populate_write(self.place.start() + part.start, len).map_err(|source| {
+            PrivatiseError::Incomplete {
+                done: 0,
+                len,
+                source,
+            }
+        })
+    }
+
     /// Whether nobody has it but whoever asks, and it goes with that.
     pub(super) fn goes_with(self: &Arc<Self>) -> bool {
         self.place.is_mapping() && Arc::strong_count(self) == 1
@@ -273,6 +367,10 @@ impl Memory {
 
     pub(super) fn len(&self) -> usize {
         self.place.len()
+    }
+
+    fn maps(&self) -> MutexGuard<'_, Vec<(Range<usize>, Mode)>> {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -86,6 +86,7 @@ mod place;
 mod reception;
 #[cfg(test)]
 mod tests;
+mod update;
 mod watch;
 
 pub use ask::PendingImport;
@@ -96,6 +97,7 @@ pub use memory::ExportMemory;
 pub use options::{ExportOptions, ImportOptions, Reach};
 pub use pending::Pending;
 pub(crate) use reception::Reception;
+pub use update::{Alias, Epoch, Log, MappingError, Mode, Tracked, UnmapError};
 
 /// Refuses a forked child: nothing of exports and imports is mapped there.
 #[inline]

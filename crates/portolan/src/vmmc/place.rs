@@ -9,6 +9,7 @@
 
 use super::{ExportError, ExportMemory};
 use portolan_sys::memory::{self, Mapping, PAGE, PrivatiseError, ShareError};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 
@@ -99,10 +100,44 @@ impl Place {
 
     /// Takes the range back from `file`, at the same address.
     pub(crate) fn privatise(&self, file: &OwnedFd) -> Result<(), PrivatiseError> {
+        self.privatise_part(0..self.len, file, 0)
+    }
+
+    /// Takes part of the range, whole pages, back from where it shows `file` from `offset` on.
+    pub(crate) fn privatise_part(
+        &self,
+        part: Range<usize>,
+        file: &OwnedFd,
+        offset: u64,
+    ) -> Result<(), PrivatiseError> {
+        let (start, len) = self.part(part);
         // SAFETY:
         // - nobody relies on its being shared: that is what ends here;
         // - nobody maps, unmaps or protects it: as in `share_into`.
-        unsafe { memory::privatise(file, 0, self.start, self.len) }
+        unsafe { memory::privatise(file, offset, start, len) }
+    }
+
+    /// Shows `file`, from `offset` on, instead of part of the range: whole private pages, whose
+    /// content is gone.
+    pub(crate) fn replace_part(
+        &self,
+        part: Range<usize>,
+        file: &OwnedFd,
+        offset: u64,
+    ) -> Result<(), ShareError> {
+        let (start, len) = self.part(part);
+        // SAFETY:
+        // - no references, and nobody who relies on the content: as in `share_into`, and
+        //   whoever asks for an alias asks for other content;
+        // - nobody maps, unmaps or protects it: as in `share_into`;
+        // - no stack, no thread-local storage: as in `share_into`.
+        unsafe { memory::replace(file, offset, start, len) }
+    }
+
+    /// Where a part lies: not before the range, and not past its end.
+    fn part(&self, part: Range<usize>) -> (usize, usize) {
+        let (start, end) = (part.start.min(self.len), part.end.min(self.len));
+        (self.start + start, end.saturating_sub(start))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Another process of a test, and what it can be told to do.
 
+use crate::automatic::Updater;
 use crate::orders::{self, Answer, PATIENCE, obey, until};
 use crate::raw;
 use portolan::vmmc::{
@@ -82,6 +83,7 @@ struct State {
     export: Option<Export>,
     import: Option<Arc<Import>>,
     crowd: Vec<Import>,
+    updater: Updater,
     rounds: Arc<AtomicU64>,
     storm: Option<std::thread::JoinHandle<UpdateError>>,
 }
@@ -162,6 +164,12 @@ impl State {
                 }
                 done()
             }
+            ["auto", "own", "tracked"] => {
+                let (memory, import) = (self.memory.clone().unwrap(), self.import());
+                self.updater = Updater::tracking(memory, import)?;
+                done()
+            }
+            ["auto", ref words @ ..] => self.updater.obey(self.import.as_deref(), words),
             ["check"] => Ok(format!("{:?}", self.import().check())),
             ["storm"] => {
                 let (import, rounds) = (Arc::clone(self.import()), Arc::clone(&self.rounds));

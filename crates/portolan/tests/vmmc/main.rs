@@ -3,6 +3,7 @@
 //! The other processes are this test program again, told what to do line by line; see
 //! `child`. What must come about is waited for with a generous deadline.
 
+mod automatic;
 mod child;
 mod deaths;
 mod forks;

@@ -16,6 +16,7 @@ mod frozen;
 mod mapping;
 mod privatise;
 mod range;
+mod replace;
 mod sealed;
 mod share;
 
@@ -30,6 +31,7 @@ pub use range::{
     Access, Lock, advise_huge, collapse, keep_from_children, lock, populate_read, populate_write,
     protect, zap,
 };
+pub use replace::replace;
 pub use sealed::{SealError, create_unsealed, seal, seal_size, seal_to_readers, verify_sealed};
 pub use share::{ShareError, share_in_place, share_into};
 

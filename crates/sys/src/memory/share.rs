@@ -114,7 +114,7 @@ pub unsafe fn share_into(file: &OwnedFd, start: usize, len: usize) -> Result<(),
 }
 
 /// Checks that the whole range is private memory, to be read and written.
-fn private(start: usize, len: usize) -> Result<(), ShareError> {
+pub(super) fn private(start: usize, len: usize) -> Result<(), ShareError> {
     let range = start..start + len;
     let areas = Maps::own().map_err(MapsError::Io)?.areas(range.clone())?;
     let wrong = areas
