@@ -1,10 +1,10 @@
 //! Descriptors, timers and Unix signals that are bound to addresses.
 
-use portolan::{Deadline, Domain, ListenerOptions, Origin, SourceError, WaitSet};
+use portolan::{Deadline, Domain, ListenerOptions, Origin, SignalError, SourceError, WaitSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -137,4 +137,45 @@ fn what_cannot_be_bound_is_refused() {
     // Nothing is left behind.
     drop(segment);
     domain.leave().unwrap();
+}
+
+#[test]
+fn no_address_is_bound_to_what_upcalls_come_by() {
+    let domain = Domain::private().unwrap();
+    let segment = domain.make_segment(None, 4096).unwrap();
+    let at = segment.address();
+    let bind = |signal| domain.bind_address(at, Origin::UnixSignal(signal));
+    let upcalls_by = |signal| {
+        let options = ListenerOptions::default().upcall_signal(signal);
+        let mut listener = domain.listen(options).unwrap();
+        let note = listener.note(at..at + 64).map(|(_, note)| note);
+        note.map(|note| (listener, note))
+    };
+    let refused = |signal| match bind(signal) {
+        Err(SourceError::Upcalls { signal: named }) => named == signal,
+        other => panic!("{other:?}"),
+    };
+    // The one that is used if nothing is said, also before there are upcalls.
+    assert!(refused(libc::SIGRTMAX() - 1));
+    let (mine, theirs) = (libc::SIGRTMIN() + 6, libc::SIGRTMIN() + 7);
+    let (_listener, note) = upcalls_by(mine).unwrap();
+    assert!(refused(mine));
+    // And the other way round, as long as it is bound.
+    let bound = [bind(theirs).unwrap(), bind(theirs).unwrap()];
+    let busy = |theirs| match upcalls_by(theirs) {
+        Err(SignalError::Bound { signal }) => signal == theirs,
+        other => panic!("{:?}", other.map(|_| ())),
+    };
+    assert!(busy(theirs));
+    let [one, other] = bound;
+    drop(one);
+    assert!(busy(theirs));
+    drop(other);
+    let (_other, other) = upcalls_by(theirs).unwrap();
+    assert_eq!(domain.signal(at).unwrap(), 2);
+    let end = Instant::now() + PATIENCE;
+    while note.count() == 0 || other.count() == 0 {
+        assert!(Instant::now() < end);
+        std::thread::yield_now();
+    }
 }

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use crate::{fork, process};
+use crate::{fork, process, watch};
 
 /// What runs in the signal handler.
 pub trait Callee: Send + 'static {
@@ -144,6 +144,12 @@ pub fn default_signal() -> i32 {
     libc::SIGRTMAX() - 1
 }
 
+/// Whether `signal` makes upcalls in this process, or would if nothing else were asked for.
+pub fn is_used(signal: i32) -> bool {
+    let installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    signal == default_signal() || installed.contains(&signal)
+}
+
 /// Whether `signal` is a real-time signal, which can carry a value.
 pub fn is_real_time(signal: i32) -> bool {
     (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(&signal)
@@ -154,7 +160,8 @@ impl<C: Callee> Upcall<C> {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: no such signal, or one that cannot be handled.
+    /// `EINVAL`: no such signal, or one that cannot be handled. `EBUSY`: it is caught by a
+    /// [`UnixSignal`](crate::watch::UnixSignal).
     ///
     /// # Safety
     ///
@@ -403,15 +410,20 @@ fn vacant() -> &'static Node {
     }
 }
 
+/// Numbers whose handler was installed.
+static INSTALLED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
 /// Installs the handler of a number, once.
 fn install(signal: i32) -> io::Result<()> {
-    static INSTALLED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     if installed.contains(&signal) {
         return Ok(());
     }
     if signal_hook_registry::FORBIDDEN.contains(&signal) {
         return Err(io::ErrorKind::InvalidInput.into());
+    }
+    if watch::is_caught(signal) {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
     // SAFETY:
     // - `on_signal` does what is async-signal-safe: atomics, a system call, a thread-local

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -19,6 +19,7 @@ use rustix::time::{
 
 use crate::fork::{self, CloseOnFork};
 use crate::process::{self, EventFd};
+use crate::upcall;
 
 /// Numbers that one call of [`Watch::wait`] says at most.
 const AT_ONCE: usize = 64;
@@ -165,9 +166,22 @@ impl AsFd for Timer {
 /// ```
 #[derive(Debug)]
 pub struct UnixSignal {
+    signal: i32,
     event: Arc<EventFd>,
     action: signal_hook_registry::SigId,
     _let_go: CloseOnFork,
+}
+
+/// The numbers of those that are caught, each as often as it is.
+static CAUGHT: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+fn caught() -> MutexGuard<'static, Vec<i32>> {
+    CAUGHT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a [`UnixSignal`] catches `signal`.
+pub(crate) fn is_caught(signal: i32) -> bool {
+    caught().contains(&signal)
 }
 
 impl UnixSignal {
@@ -175,10 +189,14 @@ impl UnixSignal {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: there is no such signal, or nobody may catch it. `EMFILE`.
+    /// `InvalidInput`: there is no such signal, or nobody may catch it. `ResourceBusy`: upcalls
+    /// come by it ([`crate::upcall`]), so each would be told of for ever. `EMFILE`.
     pub fn catch(signal: i32) -> io::Result<Self> {
         if signal_hook_registry::FORBIDDEN.contains(&signal) {
             return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if upcall::is_used(signal) {
+            return Err(io::ErrorKind::ResourceBusy.into());
         }
         let event = Arc::new(EventFd::new()?);
         let _let_go = fork::close_in_child(event.as_fd().as_raw_fd());
@@ -194,7 +212,9 @@ impl UnixSignal {
             Some(libc::EINVAL) => io::ErrorKind::InvalidInput.into(),
             _ => error,
         })?;
+        caught().push(signal);
         Ok(Self {
+            signal,
             event,
             action,
             _let_go,
@@ -220,6 +240,10 @@ impl AsFd for UnixSignal {
 impl Drop for UnixSignal {
     fn drop(&mut self) {
         signal_hook_registry::unregister(self.action);
+        let mut caught = caught();
+        if let Some(place) = caught.iter().position(|s| *s == self.signal) {
+            caught.swap_remove(place);
+        }
     }
 }
 

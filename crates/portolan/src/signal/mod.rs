@@ -98,6 +98,13 @@ pub enum SignalError {
         /// The number.
         signal: i32,
     },
+    /// The caller's: an address is bound to the Unix signal, so each upcall would call for the
+    /// next one.
+    #[error("an address is bound to Unix signal {signal}: take another one for upcalls")]
+    Bound {
+        /// The number.
+        signal: i32,
+    },
     /// The system's: a signal handler, or a thread, could not be had for upcalls.
     #[error("no upcalls ({}): wait for signals instead", std::io::Error::from_raw_os_error(*.errno))]
     Upcall {

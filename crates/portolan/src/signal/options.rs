@@ -45,7 +45,8 @@ impl ListenerOptions {
     }
 
     /// The real-time Unix signal by which its upcalls come ([`Delivery::upcall`](crate::Delivery::upcall)); the last
-    /// but one if not said. The same number may have other handlers, and other senders.
+    /// but one if not said. The same number may have other handlers, and other senders, but no
+    /// address is bound to it ([`Origin::UnixSignal`](crate::Origin::UnixSignal)).
     #[must_use]
     pub fn upcall_signal(self, signal: i32) -> Self {
         let upcall_signal = Some(signal);

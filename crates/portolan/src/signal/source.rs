@@ -33,7 +33,8 @@ pub enum Origin {
         /// How long from then on, if not once.
         every: Option<Duration>,
     },
-    /// A Unix signal of this process, by its number. Several that come together may signal
+    /// A Unix signal of this process, by its number; not one that upcalls come by
+    /// ([`crate::ListenerOptions::upcall_signal`]). Several that come together may signal
     /// once.
     UnixSignal(i32),
 }
@@ -61,6 +62,12 @@ pub enum SourceError {
     /// The caller's: it ends the process, or does not exist.
     #[error("Unix signal {signal} cannot be caught")]
     NotCaught {
+        /// Its number.
+        signal: i32,
+    },
+    /// The caller's: by this Unix signal upcalls come, so each would call for the next one.
+    #[error("Unix signal {signal} is the one that upcalls come by: bind another")]
+    Upcalls {
         /// Its number.
         signal: i32,
     },
@@ -200,6 +207,7 @@ impl What {
             Origin::UnixSignal(signal) => Self::UnixSignal(UnixSignal::catch(signal).map_err(
                 |error| match error.kind() {
                     io::ErrorKind::InvalidInput => SourceError::NotCaught { signal },
+                    io::ErrorKind::ResourceBusy => SourceError::Upcalls { signal },
                     _ => error.into(),
                 },
             )?),

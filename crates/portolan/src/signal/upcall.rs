@@ -146,8 +146,11 @@ impl Upcalls {
         if !upcall::is_real_time(signal) {
             return Err(SignalError::NotRealTime { signal });
         }
-        let failed = |error: std::io::Error| SignalError::Upcall {
-            errno: error.raw_os_error().unwrap_or(0),
+        let failed = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::ResourceBusy => SignalError::Bound { signal },
+            _ => SignalError::Upcall {
+                errno: error.raw_os_error().unwrap_or(0),
+            },
         };
         let intake = Intake::open(member, depth)?;
         let index = intake.index;
