@@ -230,6 +230,18 @@ fn may_spin() -> bool {
     *MANY.get_or_init(portolan_sys::machine::spin_hint)
 }
 
+/// How to wait where `busy` threads have to run at once for anything to come.
+pub(crate) fn waiting_beside(busy: usize) -> Waiting {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    let processors = *PROCESSORS
+        .get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    if processors < busy {
+        Waiting::Sleep
+    } else {
+        Waiting::Adaptive
+    }
+}
+
 /// A sender's short spin for room.
 pub(crate) struct Backoff(u32);
 

@@ -113,6 +113,20 @@ fn request_reply() {
 }
 
 #[test]
+fn between_users() {
+    says(
+        "between_users",
+        &[
+            "camera: asked for \"the resolution\"",
+            "guest: 1920 x 1080",
+            "camera: a mask of 2073600 bytes covers 192000",
+            "guest: 9437184 bytes came back",
+            "camera: 0 visitors broke the rules",
+        ],
+    );
+}
+
+#[test]
 fn one_wait() {
     says(
         "one_wait",

@@ -14,8 +14,8 @@
 
 use super::cargo;
 use super::error::{BreachKind, ConnectToError, Over};
-use super::side::Side;
-use crate::wait::{Patience, Waiting};
+use super::side::{BUSY, Side};
+use crate::wait::{Patience, waiting_beside};
 use crate::{Access, Deadline, NoDescriptor, Notice, ReceiveError, ReceiveRight, Request};
 use portolan_abi::slot::Kind;
 use portolan_sys::bell::FutexFd;
@@ -135,7 +135,7 @@ impl Ferry {
 
     /// Waits until something is sent, or the other side ends.
     fn wait(&mut self) -> Result<(), Over> {
-        let mut looking = self.patience.begin(Waiting::Adaptive);
+        let mut looking = self.patience.begin(waiting_beside(BUSY));
         while looking.again() {
             if self.port.may_have() {
                 self.patience.paid(&looking);

@@ -12,9 +12,9 @@ const MOST: u64 = 256 << 20;
 const VISITORS: usize = 64;
 /// Bytes of a visitor's lane, at the most, unless the caller says otherwise.
 const MOST_LANE: u64 = 4 << 20;
-/// Bytes of the lane there, unless the caller says otherwise: both sides' part of it stays in
-/// a core's own cache.
-const LANE: u64 = 512 << 10;
+/// Bytes of the lane there, unless the caller says otherwise: large enough that who waits for
+/// the other side, half a lane each time, does so seldom.
+const LANE: u64 = 2 << 20;
 
 /// How a port is offered to other domains.
 ///
@@ -125,8 +125,8 @@ impl ConnectOptions {
     }
 
     /// Bytes of the memory through which messages are copied, rounded up to a power of two
-    /// from 64 KiB to 16 MiB; 512 KiB if not said, which stays in the processors' caches.
-    /// Longer messages pass through it in turn. The offer may allow less.
+    /// from 64 KiB to 16 MiB; 2 MiB if not said. Longer messages
+    /// pass through it in turn. The offer may allow less.
     #[must_use]
     pub fn pool(self, bytes: u64) -> Self {
         Self {

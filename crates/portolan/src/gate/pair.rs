@@ -45,7 +45,7 @@ impl Pair {
     fn map(fd: OwnedFd, there: u64, back: u64) -> Result<Self, PairError> {
         let len = usize::try_from(bytes(there, back)).unwrap_or(usize::MAX);
         Ok(Self {
-            mapping: Mapping::shared_anywhere(&fd, len)?,
+            mapping: Mapping::shared_anywhere(&fd, len)?.not_in_children()?,
             fd,
             there: usize::try_from(there).unwrap_or(usize::MAX) / 8,
         })

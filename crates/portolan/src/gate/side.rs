@@ -3,12 +3,16 @@
 use super::error::Over;
 use super::line::Line;
 use super::pair::Pair;
-use crate::wait::{Patience, Waiting};
+use crate::wait::{Patience, waiting_beside};
 use portolan_shm::lane::{Lane, Passed, Reader, Writer};
 use portolan_sys::process::{self, EventFd};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Threads that are busy with one stream of messages: sender, ferry, porter and receiver. One
+/// that spins takes the processor from another, unless there are as many.
+pub(super) const BUSY: usize = 4;
 
 /// What is common to the ferry and a porter.
 pub(super) struct Side {
@@ -92,7 +96,7 @@ impl Side {
     /// Waits until there is room, or the other side is gone.
     fn await_room(&mut self) -> Result<(), Over> {
         loop {
-            let mut looking = self.patience.begin(Waiting::Adaptive);
+            let mut looking = self.patience.begin(waiting_beside(BUSY));
             while looking.again() {
                 if self.writer.has_room(&self.pair.lane(self.out))? {
                     self.patience.paid(&looking);
@@ -128,7 +132,7 @@ impl Side {
     /// Waits for something to read; whether there is. Ends early for anything else: one of
     /// `others` is readable, or the other side is gone.
     pub(super) fn wait(&mut self, others: &[BorrowedFd<'_>]) -> Result<bool, Over> {
-        let mut looking = self.patience.begin(Waiting::Adaptive);
+        let mut looking = self.patience.begin(waiting_beside(BUSY));
         while looking.again() {
             if self.has_more()? {
                 self.patience.paid(&looking);
