@@ -66,12 +66,9 @@ pub use permissions::{AccessToken, GrantError, Permissions};
 pub use reclaim::sabotage;
 pub use settings::Builder;
 pub use visit::VisitError;
-pub(crate) use visit::{Introduction, PendingVisit};
-#[allow(
-    unused_imports,
-    reason = "ports of another domain are asked for by these"
-)]
-pub(crate) use visit::{visit, visit_own};
+#[cfg(test)]
+pub(crate) use visit::visit_own;
+pub(crate) use visit::{Introduction, PendingVisit, visit};
 
 use crate::member::Member;
 use crate::{Disowned, Protection};

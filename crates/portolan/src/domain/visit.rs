@@ -132,7 +132,6 @@ pub enum VisitError {
 /// # Errors
 ///
 /// [`VisitError`].
-#[allow(dead_code, reason = "ports of another domain are asked for by it")]
 pub(crate) fn visit(
     settings: &Builder,
     kind: OfferKind,
@@ -148,7 +147,7 @@ pub(crate) fn visit(
 /// # Errors
 ///
 /// [`VisitError`].
-#[allow(dead_code, reason = "as `visit`")]
+#[cfg(test)]
 pub(crate) fn visit_own(
     member: &Arc<Member>,
     kind: OfferKind,
