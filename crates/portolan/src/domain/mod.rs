@@ -65,6 +65,7 @@ pub use permissions::{AccessToken, GrantError, Permissions};
 #[cfg(feature = "marks")]
 pub use reclaim::sabotage;
 pub use settings::Builder;
+pub(crate) use space::has_died;
 pub use visit::VisitError;
 #[cfg(test)]
 pub(crate) use visit::visit_own;

@@ -1,5 +1,6 @@
 //! A space's entry: its status, and whether its process lives.
 
+use crate::member::Member;
 use portolan_abi::space::{SpacePhase, SpaceStatus};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::region::SpaceEntry;
@@ -39,6 +40,16 @@ pub(super) fn owner(entry: &SpaceEntry) -> Owner {
         _ if pidfd.is_dead() => Owner::Dead,
         _ => Owner::Alive(pidfd),
     }
+}
+
+/// Whether the process of a space that had not left is dead, and the host has not said so.
+pub(crate) fn has_died(member: &Member, space: u8) -> bool {
+    let Some(entry) = member.tables().spaces.get(usize::from(space)) else {
+        return false;
+    };
+    let was = status(entry);
+    // The same space still, so that the process is its own.
+    matches!(owner(entry), Owner::Dead) && status(entry) == was
 }
 
 /// Whether no process has the id that an entry names, as far as we can tell.

@@ -57,6 +57,8 @@ pub(super) struct Inner {
     pub(super) waiters: Waiters,
     /// When the last call was made, or a little later.
     begun: Time,
+    /// At so many questions it looks whether the server's process lives.
+    looks_at: u64,
     /// One-way calls that ended unconfirmed, and that the caller has been told of.
     told: u64,
 }
@@ -86,6 +88,8 @@ fn is_answered(method: &Method) -> Result<(), RpcError> {
     Ok(())
 }
 
+/// Questions between two looks at the server's process.
+const ASKS: u64 = 4;
 /// How long whoever leaves waits for its one-way calls to arrive, at most.
 const LEAVING: Duration = Duration::from_secs(10);
 /// Looks again so soon whether a server that has left is dead or moving.
@@ -411,6 +415,7 @@ impl Connection {
             state: LinkState::default(),
             waiters: Waiters::default(),
             begun: link::now(),
+            looks_at: ASKS,
             told: 0,
         };
         Self {
@@ -647,6 +652,15 @@ impl Connection {
         let now = link::now();
         if inner.client.next_timeout().is_some_and(|t| t <= now) {
             inner.with(|client, ends| client.review(now, ends));
+            let asked = inner.client.counts().asked;
+            if asked >= inner.looks_at {
+                inner.looks_at = asked + ASKS;
+                // Should nobody bury the dead: a host that is stopped, say.
+                let owner = self.server.owner();
+                if owner != 0 && crate::domain::has_died(&self.server.to.member, owner) {
+                    inner.client.server_died();
+                }
+            }
             self.inner.tell();
         }
     }

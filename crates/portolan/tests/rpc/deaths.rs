@@ -3,6 +3,7 @@
 use super::service::{PATIENCE, TestClient, Tested, share, until};
 use portolan::rpc::{self, Concurrency, RpcError, ServerOptions};
 use portolan::{Access, Deadline, Domain, Message, PortOptions, Right};
+use portolan_sys::process::{PidFd, Signal, signal};
 use std::process::{Child, Command, Stdio};
 
 /// Set in a process that serves: the domain's name.
@@ -55,14 +56,28 @@ pub(crate) struct Serving(Child);
 
 impl Serving {
     pub(crate) fn start(domain: &Domain) -> Self {
-        Self::with(domain, |_| {})
+        Self::with(domain.name(), |_| {})
     }
 
     /// Serves nothing yet.
     pub(crate) fn waiting(domain: &Domain) -> Self {
+        Self::waiting_in(domain.name())
+    }
+
+    fn waiting_in(domain: &str) -> Self {
         Self::with(domain, |command| {
             command.env(WAITS, "1");
         })
+    }
+
+    /// Stops it for good, but for its death.
+    fn stop(&self) {
+        let pidfd = PidFd::open(self.pid()).unwrap();
+        signal(&pidfd, Signal::STOP).unwrap();
+        let stat = format!("/proc/{}/stat", self.pid());
+        until("it has stopped", || {
+            std::fs::read_to_string(&stat).is_ok_and(|s| s.contains(") T "))
+        });
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -89,11 +104,11 @@ impl Serving {
         answer.unwrap().take_rights().pop()
     }
 
-    fn with(domain: &Domain, prepare: impl FnOnce(&mut Command)) -> Self {
+    fn with(domain: &str, prepare: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "deaths::serving_process", "--nocapture"])
-            .env(SERVE, domain.name())
+            .env(SERVE, domain)
             .stdout(Stdio::null());
         prepare(&mut command);
         Self(command.spawn().unwrap())
@@ -142,6 +157,26 @@ fn calls_end_at_once_when_the_server_is_killed() {
     let server = Serving::start(&domain);
     let again = TestClient::connect(&domain, "test", PATIENCE).unwrap();
     assert_eq!(again.pid(), Ok(server.pid()));
+}
+
+#[test]
+fn calls_end_when_the_server_is_killed_and_nobody_buries_it() {
+    let name = format!("rpc-unburied-{}", std::process::id());
+    let host = Serving::waiting_in(&name);
+    until("it hosts", || Domain::builder(&name).observe().is_ok());
+    let domain = Domain::join(&name).unwrap();
+    assert!(!domain.is_host());
+    let mut server = Serving::start(&domain);
+    let client = TestClient::connect(&domain, "test", PATIENCE).unwrap();
+    let client = client.within(10 * PATIENCE);
+    assert_eq!(client.pid(), Ok(server.pid()));
+    let slow = client.start_wait(600_000).unwrap();
+    let awaited = client.wait_async(600_000);
+    host.stop();
+    server.kill();
+    assert_eq!(slow.wait(), Err(RpcError::ServerDied));
+    assert_eq!(rpc::wait_for(awaited).unwrap(), Err(RpcError::ServerDied));
+    assert_eq!(client.null(), Err(RpcError::ServerDied));
 }
 
 #[test]
