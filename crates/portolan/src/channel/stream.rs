@@ -100,6 +100,26 @@ impl StreamWriter {
         writer.ok_or(io::ErrorKind::BrokenPipe.into())
     }
 
+    /// Appends as much of the parts as there is room for; waits only for the first of it.
+    pub(super) fn append_parts(
+        &mut self,
+        parts: &[IoSlice<'_>],
+        deadline: Deadline,
+    ) -> io::Result<Result<usize, WriteError>> {
+        let writer = self.writer()?;
+        let mut done = 0;
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            let deadline = if done == 0 { deadline } else { Deadline::NOW };
+            match writer.append_some(part, deadline) {
+                Ok(now) if now < part.len() => return Ok(Ok(done + now)),
+                Ok(now) => done += now,
+                Err(_) if done > 0 => return Ok(Ok(done)),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(done))
+    }
+
     /// Ends it, if there is room, and it has not ended.
     pub(super) fn end(&mut self, deadline: Deadline) -> Result<(), WriteError> {
         if let Some(writer) = self.writer.as_mut().filter(|_| !self.ended) {
@@ -124,20 +144,8 @@ impl Write for StreamWriter {
     }
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut done = 0;
-        for part in parts {
-            let deadline = match done {
-                0 => Deadline::after(self.patience),
-                _ => Deadline::NOW,
-            };
-            match self.writer()?.append_some(part, deadline) {
-                Ok(now) if now < part.len() => return Ok(done + now),
-                Ok(now) => done += now,
-                Err(_) if done > 0 => return Ok(done),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(done)
+        let deadline = Deadline::after(self.patience);
+        Ok(self.append_parts(parts, deadline)??)
     }
 
     fn flush(&mut self) -> io::Result<()> {

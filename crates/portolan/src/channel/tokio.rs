@@ -245,6 +245,18 @@ impl AsyncWrite for StreamWriter {
         })
     }
 
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_act(context, |this| this.append_parts(parts, Deadline::NOW))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
     fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.writer()?.show();
         Poll::Ready(Ok(()))

@@ -523,7 +523,7 @@ impl Claim<'_> {
     /// it lie; none beyond the last.
     pub fn words(&self, unit: usize) -> &[AtomicU64] {
         let channel = self.writer.ring.channel();
-        if unit * channel.shape().payload() < self.len.max(1) {
+        if unit < self.len.max(1).div_ceil(channel.shape().payload()) {
             channel.claimed(&self.writer.pen, unit as u64)
         } else {
             &[]

@@ -29,6 +29,11 @@ fn messages_of_every_length_come_whole() {
         assert_eq!(claim.fill(len / 3, b), b.len());
         assert_eq!(claim.fill(0, a), a.len());
         assert_eq!(claim.fill(len, b"beyond"), 0);
+        let units = len.max(1).div_ceil(channel.unit_payload());
+        assert!(!claim.words(units - 1).is_empty());
+        for beyond in [units, usize::MAX / channel.unit_payload() + 1, usize::MAX] {
+            assert!(claim.words(beyond).is_empty(), "{beyond}");
+        }
         claim.commit();
         assert_eq!(*reader.receive(Deadline::NOW).unwrap(), *bytes);
     }

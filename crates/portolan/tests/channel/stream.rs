@@ -144,7 +144,8 @@ mod with_tokio {
     use crate::PATIENCE;
     use portolan::Domain;
     use portolan::channel::{ChannelOptions, ReadError, ReaderOptions};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use std::io::IoSlice;
+    use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn many_streams_and_messages_in_one_runtime() {
@@ -157,7 +158,19 @@ mod with_tokio {
             let mut reader = reader.into_stream(PATIENCE);
             let mut writer = channel.bind_writer().unwrap().into_stream(PATIENCE);
             tasks.push(tokio::spawn(async move {
-                for chunk in bytes(20_000).chunks(1234) {
+                let (all, mut done) = (bytes(20_000), 0);
+                assert!(writer.is_write_vectored());
+                while done < 9_900 {
+                    let parts = [&all[done..done + 7], &[], &all[done + 7..10_000]];
+                    let now = writer.write_vectored(&parts.map(IoSlice::new)).await;
+                    // More than the first of the parts, where there is room.
+                    assert!(
+                        done > 0 || now.as_ref().is_ok_and(|now| *now > 7),
+                        "{now:?}"
+                    );
+                    done += now.unwrap();
+                }
+                for chunk in all[done..].chunks(1234) {
                     writer.write_all(chunk).await.unwrap();
                 }
                 writer.shutdown().await.unwrap();

@@ -135,3 +135,45 @@ fn names_and_lengths_that_cannot_be_are_refused() {
         assert!(publisher.loan(len).is_err(), "{len:#x}");
     }
 }
+
+#[cfg(feature = "tokio")]
+#[test]
+fn an_awaited_sample_comes_from_whoever_publishes_and_a_dropped_future_loses_none() {
+    let domain = Domain::private().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut subscriber = domain.subscriber::<u64>("t", options()).unwrap();
+    runtime.block_on(async {
+        for round in 0..200 {
+            let given_up = std::time::Duration::from_micros(round % 3 * 50);
+            let nothing = tokio::time::timeout(given_up, subscriber.receive_async()).await;
+            assert!(nothing.is_err(), "{nothing:?}");
+            let (domain, mut publisher) = (&domain, None);
+            std::thread::scope(|scope| {
+                let publish = || {
+                    // A newcomer now and then.
+                    let mut publisher = domain.publisher::<u64>("t", options()).unwrap();
+                    publisher.publish(&round).unwrap();
+                    publisher
+                };
+                publisher = Some(scope.spawn(publish).join().unwrap());
+            });
+            let awaited = tokio::time::timeout(PATIENCE, subscriber.receive_async()).await;
+            assert_eq!(*awaited.unwrap().unwrap(), round);
+            drop(publisher);
+        }
+    });
+    // Woken while it waits.
+    let mut publisher = domain.publisher::<u64>("t", options()).unwrap();
+    runtime.block_on(async {
+        let waits = async { subscriber.receive_async().await.map(|sample| *sample) };
+        let publishes = async {
+            tokio::task::yield_now().await;
+            publisher.publish(&7).unwrap();
+        };
+        let (got, ()) = tokio::join!(tokio::time::timeout(PATIENCE, waits), publishes);
+        assert_eq!(got.unwrap().unwrap(), 7);
+    });
+}

@@ -103,6 +103,43 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         }
     }
 
+    /// As [`Self::receive`], without blocking the thread. A future that is dropped loses no
+    /// sample.
+    ///
+    /// # Errors
+    ///
+    /// [`SubscribeError`], but not [`SubscribeError::TimedOut`]: for a deadline, put the future
+    /// into `tokio::time::timeout`.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime, and in one without its I/O driver.
+    ///
+    /// ```
+    /// use portolan::Domain;
+    /// use portolan::channel::TopicOptions;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let domain = Domain::private()?;
+    /// let mut subscriber = domain.subscriber::<u64>("height", TopicOptions::default())?;
+    /// let mut publisher = domain.publisher::<u64>("height", TopicOptions::default())?;
+    /// tokio::spawn(async move { publisher.publish(&8848) });
+    /// assert_eq!(*subscriber.receive_async().await?, 8848);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub async fn receive_async(&mut self) -> Result<Sample<T>, SubscribeError> {
+        loop {
+            match self.receive(Deadline::NOW) {
+                Err(SubscribeError::TimedOut) => {}
+                other => return other,
+            }
+            // Names what it sleeps for; the next look takes it.
+            let _ = self.set.wait_async().await?;
+        }
+    }
+
     /// How many have published so far, and may again.
     pub fn publishers(&self) -> usize {
         self.sources.len()
