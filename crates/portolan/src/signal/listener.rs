@@ -6,10 +6,10 @@ use super::inbox::{Inbox, Parting};
 use super::intake::Intake;
 use super::options::ListenerOptions;
 use super::upcall::Upcalls;
-use super::{Delivery, Note, SignalError, lock, offset, ring, shared};
+use super::{Delivery, Note, SignalError, lock, offset, shared};
 use crate::member::Member;
 use crate::wait::{Patience, Waiting};
-use crate::{Deadline, Disowned, Domain};
+use crate::{Deadline, Domain};
 use portolan_shm::mark;
 use portolan_shm::signal::Fifo;
 use portolan_sys::futex;
@@ -17,7 +17,7 @@ use portolan_sys::monitor::Monitor;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Looks between two looks at the clock.
@@ -27,35 +27,7 @@ const AT_ONCE: u32 = 64;
 
 /// Names a handler of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HandlerId(u16);
-
-/// Where handlers can be given to a listener, by those of its space ([`Listener::give`]).
-#[derive(Clone)]
-pub struct Outbox {
-    /// Whose the listener is; kept by nobody who could give to it.
-    member: Weak<Member>,
-    fifo: u32,
-    inbox: Arc<Inbox>,
-}
-
-/// A handler that was not given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Given {
-    /// The caller's: no such handler here.
-    #[error("this listener has no handler {0:?}")]
-    Unknown(HandlerId),
-    /// The other listener's: it is gone. The handler stays here.
-    #[error("the listener that was to have the handler is gone")]
-    Gone,
-    /// The caller's: the other listener is of another domain, whose signals are others. The
-    /// handler stays here.
-    #[error("the other listener belongs to another domain: give it to one of this domain")]
-    OtherDomain,
-    /// See [`Disowned`].
-    #[error(transparent)]
-    Disowned(#[from] Disowned),
-}
+pub struct HandlerId(pub(super) u16);
 
 /// The one thread that handles signals, with its FIFO and its handlers.
 ///
@@ -85,13 +57,13 @@ pub enum Given {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Listener {
-    intake: Intake,
+    pub(super) intake: Intake,
     /// Handlers that interrupt a thread; they have a FIFO of their own.
-    upcalls: Option<Upcalls>,
+    pub(super) upcalls: Option<Upcalls>,
     /// Signals that upcalls dropped, and their strays, whose thread has ended.
-    inherited: (u64, u64),
+    pub(super) inherited: (u64, u64),
     /// What others give to it.
-    inbox: Arc<Inbox>,
+    pub(super) inbox: Arc<Inbox>,
     patience: Patience,
     options: ListenerOptions,
     /// How the thread waits, for the handlers that it has now.
@@ -254,7 +226,7 @@ impl Listener {
         }
     }
 
-    fn take_on(&mut self, handling: Handling) {
+    pub(super) fn take_on(&mut self, handling: Handling) {
         match &mut self.upcalls {
             Some(upcalls) if handling.how == How::Upcall => upcalls.add(handling),
             _ => self.intake.handlers.add(handling),
@@ -262,7 +234,7 @@ impl Listener {
         self.choose_rest();
     }
 
-    fn let_go(&mut self, id: u16) -> Option<Handling> {
+    pub(super) fn let_go(&mut self, id: u16) -> Option<Handling> {
         let interrupted = |upcalls: &mut Upcalls| upcalls.remove(id);
         let gone = self
             .intake
@@ -273,7 +245,7 @@ impl Listener {
         gone
     }
 
-    fn choose_rest(&mut self) {
+    pub(super) fn choose_rest(&mut self) {
         let deliveries = self.intake.handlers.hows();
         self.rest = rest_for(deliveries, self.options.waiting, Monitor::probe());
     }
@@ -315,133 +287,6 @@ impl Listener {
         drop(locked);
         self.let_go(handler.0);
         Ok(true)
-    }
-
-    /// Where other listeners of this space can give handlers to this one.
-    pub fn outbox(&self) -> Outbox {
-        Outbox {
-            member: Arc::downgrade(&self.intake.member),
-            fifo: self.intake.index,
-            inbox: Arc::clone(&self.inbox),
-        }
-    }
-
-    /// Gives a handler to another thread's listener. What had come for it goes along, however
-    /// small the other's FIFO is, and wakes it. No signal is lost; one that is signalled
-    /// meanwhile, or waits for other handlers of the other listener too, may be handled twice.
-    /// One that was an upcall is handled where the other listener waits.
-    ///
-    /// # Errors
-    ///
-    /// [`Given`]; the handler stays where it is.
-    ///
-    /// ```
-    /// # use portolan::{Domain, ListenerOptions};
-    /// # let domain = Domain::private()?;
-    /// # let segment = domain.make_segment(None, 4096)?;
-    /// # let at = segment.address();
-    /// let mut here = domain.listen(ListenerOptions::default())?;
-    /// let mut there = domain.listen(ListenerOptions::default())?;
-    /// let handler = here.on(at..at + 64, |_| {})?;
-    /// domain.signal(at)?;
-    /// here.give(handler, &there.outbox())?;
-    /// // What had come already goes along.
-    /// assert_eq!((here.poll(), there.poll()), (0, 1));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn give(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
-        self.intake.member.present()?;
-        // Its FIFO's number names another one here.
-        if !std::ptr::eq(to.member.as_ptr(), Arc::as_ptr(&self.intake.member)) {
-            return Err(Given::OtherDomain);
-        }
-        self.adopt();
-        if Arc::ptr_eq(&self.inbox, &to.inbox) && self.intake.handlers.place(handler.0).is_some() {
-            // It is where it is to go.
-            return Ok(());
-        }
-        self.hand_over(handler, to)
-    }
-
-    fn hand_over(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
-        let handling = self.let_go(handler.0).ok_or(Given::Unknown(handler))?;
-        let (range, how) = (handling.range.clone(), handling.how);
-        let here = match how {
-            How::Upcall => How::Doorbell,
-            other => other,
-        };
-        let sent = Handling {
-            how: here,
-            ..handling
-        };
-        // Until its signals go there too: a listener that is dropped has both, or neither; and
-        // one that has been told by way of the new FIFO waits for what came before.
-        let mut inbox = to.inbox.lock();
-        // First the function, so that it is there when the first signal is.
-        if let Err(back) = inbox.post(sent) {
-            drop(inbox);
-            self.take_on(Handling { how, ..back });
-            return Err(Given::Gone);
-        }
-        let member = Arc::clone(&self.intake.member);
-        let tables = member.tables();
-        if let Some(entry) = tables.ranges().handlers().get(usize::from(handler.0)) {
-            entry.move_to(to.fifo);
-        }
-        mark!("signal.moved");
-        // Not by way of the FIFO, which may be full.
-        let had = match &mut self.upcalls {
-            Some(upcalls) if how == How::Upcall => upcalls.part_with(handler.0, &range),
-            _ => self.intake.part_with(handler.0, &range),
-        };
-        let brought = inbox.bring(had);
-        drop(inbox);
-        if brought && let Some(fifo) = tables.fifo(to.fifo) {
-            ring(&member, &fifo.entry().control);
-        }
-        Ok(())
-    }
-
-    /// Takes in what was given to us.
-    #[inline]
-    fn adopt(&mut self) {
-        if self.inbox.is_posted() || self.is_heir() {
-            self.take_in();
-        }
-    }
-
-    /// Whether the thread has ended that upcalls interrupted.
-    #[inline]
-    fn is_heir(&self) -> bool {
-        self.upcalls.as_ref().is_some_and(Upcalls::have_ended)
-    }
-
-    /// The handlers of a thread that has ended become ours, as if they were given to us.
-    fn inherit(&mut self) {
-        let own = self.outbox();
-        let ids = self.upcalls.as_mut().map_or_else(Vec::new, Upcalls::ids);
-        for id in ids {
-            // It is there, and so are we.
-            let _ = self.hand_over(HandlerId(id), &own);
-        }
-        if let Some(mut upcalls) = self.upcalls.take() {
-            let (dropped, strays) = &mut self.inherited;
-            *dropped += upcalls.dropped();
-            *strays += upcalls.strays();
-            upcalls.close();
-        }
-    }
-
-    #[cold]
-    fn take_in(&mut self) {
-        if self.is_heir() {
-            self.inherit();
-        }
-        let given = self.inbox.lock().take();
-        for Parting { handling, had } in given {
-            self.intake.take_in(handling, had);
-        }
-        self.choose_rest();
     }
 
     /// Waits for a signal and handles it; the time that is left then ([`Duration::MAX`] with
@@ -696,11 +541,5 @@ impl fmt::Debug for Listener {
             .field("upcalls", &self.upcalls)
             .field("handlers", &handlers.collect::<Vec<_>>())
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Outbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Outbox").field(&self.fifo).finish()
     }
 }

@@ -21,6 +21,7 @@
 //! [`Listener::wait`].
 
 mod delivery;
+mod give;
 mod handlers;
 mod inbox;
 mod intake;
@@ -32,7 +33,8 @@ mod tell;
 mod upcall;
 
 pub use delivery::{Delivery, Note};
-pub use listener::{Given, HandlerId, Listener, Outbox};
+pub use give::{Given, Outbox};
+pub use listener::{HandlerId, Listener};
 pub use options::ListenerOptions;
 
 pub(crate) use source::Sources;
