@@ -64,6 +64,7 @@ pub mod probes;
 pub mod channel;
 mod deadline;
 mod domain;
+mod ending;
 mod extent;
 mod gate;
 mod guard;

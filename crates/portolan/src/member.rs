@@ -1,6 +1,7 @@
 //! One space: this process's membership in a domain, shared by every handle that it makes.
 
 use crate::domain::Link;
+use crate::ending::Endings;
 use crate::extent::Cache;
 use crate::guard::Guard;
 use crate::region::Region;
@@ -34,6 +35,8 @@ pub(crate) struct Member {
     pub(crate) reception: Mutex<Weak<Reception>>,
     /// Threads that were interrupted by our signals.
     pub(crate) threads: Threads,
+    /// Clients and servers of ours that were dropped, and whose threads are not through yet.
+    pub(crate) endings: Endings,
     /// The thread that watches the host, or hosts; its drop leaves the domain.
     pub(crate) link: Link,
 }

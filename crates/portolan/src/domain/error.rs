@@ -254,7 +254,8 @@ impl JoinError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaveError {
-    /// The caller's: other handles of this membership live; it ends with the last of them.
+    /// The caller's: other handles of this membership live; it ends with the last of them. Or
+    /// methods run yet, of a server that was dropped.
     #[error(
         "{handles} other handles (domains, ports, extents) keep this membership: drop them to leave"
     )]

@@ -28,6 +28,11 @@ use std::time::{Duration, Instant};
 
 /// Bytes of stack for the keeper: it drains queues and answers requests of the dead.
 const STACK: usize = 512 << 10;
+/// How long whoever leaves waits for clients and servers that were dropped, at most: longer
+/// than they wait for anything but a method that runs.
+const ENDING: Duration = Duration::from_secs(20);
+/// Looks so often whether they have ended.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// The thread that watches the host, or hosts; and what it shares with the membership.
 pub(crate) struct Link {
@@ -176,8 +181,9 @@ impl Settled {
     }
 }
 
-impl Drop for Settled {
-    fn drop(&mut self) {
+impl Settled {
+    /// Waits until the keeper does not hold the membership.
+    fn wait(&self) {
         // A forked child has no keeper, and its lock may be held for ever.
         let by_keeper = || self.0.keeper.get() == Some(&std::thread::current().id());
         if !portolan_sys::fork::in_child() && !by_keeper() {
@@ -186,20 +192,33 @@ impl Drop for Settled {
     }
 }
 
-/// Leaves, if this is the last handle.
+impl Drop for Settled {
+    fn drop(&mut self) {
+        self.wait();
+    }
+}
+
+/// Leaves, if this is the last handle; waits for those of clients and servers that were
+/// dropped, which nobody but their own threads can drop.
 pub(super) fn leave(member: Arc<Member>, settled: Settled) -> Result<(), LeaveError> {
     if portolan_sys::fork::in_child() {
         return Err(LeaveError::Forked);
     }
-    let latch = Arc::clone(&settled.0);
-    let handles = Arc::strong_count(&member);
+    let (others, endings) = (Arc::downgrade(&member), member.endings.clone());
+    let end = Instant::now() + ENDING;
     drop(member);
-    drop(settled);
-    match latch.outcome.get() {
-        Some(outcome) => *outcome,
-        None => Err(LeaveError::StillHeld {
-            handles: handles.saturating_sub(1).max(1),
-        }),
+    loop {
+        // Asked before: who ends meanwhile has left, or the keeper has.
+        let ending = endings.any();
+        settled.wait();
+        if let Some(outcome) = settled.0.outcome.get() {
+            return *outcome;
+        }
+        if !ending || Instant::now() >= end {
+            let handles = others.strong_count().max(1);
+            return Err(LeaveError::StillHeld { handles });
+        }
+        std::thread::sleep(LOOK);
     }
 }
 

@@ -16,6 +16,7 @@ use super::space::{self, Owner};
 use super::watch::Control;
 use super::{Domain, Role};
 use crate::Protection;
+use crate::ending::Endings;
 use crate::guard::Guard;
 use crate::member::Member;
 use crate::region::Region;
@@ -131,6 +132,7 @@ fn member(
         sources: Mutex::default(),
         reception: Mutex::default(),
         threads: Threads::default(),
+        endings: Endings::default(),
         link,
     })
 }

@@ -29,7 +29,6 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
-use std::thread;
 
 /// Who waits, on one connection.
 #[derive(Default)]
@@ -267,9 +266,10 @@ impl Connection {
             return Ok(());
         }
         let connection = Arc::downgrade(self);
-        thread::Builder::new()
-            .name("portolan-rpc-driver".to_owned())
-            .spawn(move || Driver::default().run(&connection))
+        self.ending
+            .spawn("portolan-rpc-driver", move || {
+                Driver::default().run(&connection);
+            })
             .map_err(|error| RpcError::Unsendable {
                 what: "a call that is awaited",
                 why: format!("no thread waits for its answer: {error}"),

@@ -11,6 +11,7 @@ use super::turnstile::Turnstile;
 use super::wire::Pack;
 use crate::Deadline;
 use crate::channel::Interrupter;
+use crate::ending::Ending;
 use crate::port::{SendRight, Unsent, WhenFull};
 use portolan_proto::{
     Call, CallId, Client, Closed, Flags, Misbehaved, NotCalled, Outcome, Status, Time,
@@ -40,6 +41,8 @@ pub(super) struct Connection {
     pub(super) inner: Turnstile<Inner>,
     parcels: Option<Arc<Parcels>>,
     pub(super) server: SendRight,
+    // The last field: it outlives the handles in the others.
+    pub(super) ending: Arc<Ending>,
 }
 
 pub(super) struct Inner {
@@ -422,6 +425,7 @@ impl Connection {
             inner: Turnstile::new(inner),
             parcels,
             server,
+            ending: Arc::default(),
         }
     }
 
@@ -670,9 +674,11 @@ impl Drop for Last {
     fn drop(&mut self) {
         let connection = &*self.0;
         // A forked child has no part in it; another thread of its parent's may have the lock.
-        if connection.server.to.member.present().is_err() {
+        let member = &connection.server.to.member;
+        if member.present().is_err() {
             return;
         }
+        connection.ending.begin(&member.endings);
         match connection.flush(Deadline::after(LEAVING)) {
             Ok(0) => {}
             Ok(calls) => tracing::warn!(calls, "a client left before its one-way calls arrived"),

@@ -25,12 +25,13 @@ use super::serve::Shared;
 use crate::channel::{
     Channel, ChannelOptions, Interrupter, ReadError, Reader, ReaderOptions, Writer,
 };
+use crate::ending::Ended;
 use crate::port::ReceiveRight;
 use crate::{Deadline, Domain};
 use portolan_shm::mark;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 /// Both channels, and who shares them.
 pub(super) struct Commons {
@@ -40,7 +41,7 @@ pub(super) struct Commons {
     interrupter: Interrupter,
     members: Mutex<Members>,
     /// That reads.
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<Ended<()>>>>,
 }
 
 #[derive(Default)]
@@ -97,10 +98,9 @@ impl Commons {
             calls,
             answers,
         });
-        let (own, shared) = (Arc::clone(&commons), Arc::clone(shared));
-        let thread = thread::Builder::new()
-            .name("portolan-rpc-commons".to_owned())
-            .spawn(move || own.run(&shared, reader))?;
+        let (own, inside) = (Arc::clone(&commons), Arc::clone(shared));
+        let run = move || own.run(&inside, reader);
+        let thread = shared.ending.spawn("portolan-rpc-commons", run)?;
         *link::lock(&commons.thread) = Some(thread);
         Ok(commons)
     }

@@ -383,7 +383,7 @@ impl Connection {
         given_up: Arc<GivenUp>,
     ) {
         let (connection, service) = (Arc::clone(self), Arc::clone(&shared.service));
-        let number = incoming.number;
+        let (number, ending) = (incoming.number, Arc::clone(&shared.ending));
         let waits = incoming.flags.has(Flags::ONE_WAY) && !incoming.flags.has(Flags::BEST_EFFORT);
         let until = match incoming.deadline {
             _ if !waits => Deadline::NOW,
@@ -400,11 +400,14 @@ impl Connection {
                     connection,
                     number,
                     context,
+                    _ending: ending,
                 })
             } else {
                 let job: Job = Box::new(move || {
                     let result = &mut Vec::new();
                     drop(connection.execute(&*service, incoming, &arguments, result, &context));
+                    drop((connection, service));
+                    drop(ending);
                 });
                 shared.crew.run(until, job)
             }

@@ -10,6 +10,7 @@ use super::parcel::Parcels;
 use super::task::{MethodFuture, OwnedCall, Spawner, Task};
 use super::work::Crew;
 use crate::channel::{Interrupter, Reader, ReaderOptions, Writer};
+use crate::ending::{Ended, Ending};
 use crate::port::{ReceiveRight, SendRight};
 use crate::{Deadline, Domain, Message, PortOptions, WhenFull};
 use portolan_proto::{Server as Protocol, ServerCounts};
@@ -200,10 +201,12 @@ pub(super) struct Shared {
     connections: Mutex<Vec<Connected>>,
     /// Once somebody wanted to share.
     commons: Mutex<Option<Arc<Commons>>>,
+    // The last field: it outlives the handles in the others.
+    pub(super) ending: Arc<Ending>,
 }
 
 /// A connection, and the thread that reads for it.
-type Connected = (Arc<Connection>, JoinHandle<Inlet>);
+type Connected = (Arc<Connection>, JoinHandle<Ended<Inlet>>);
 
 /// [`Service`], as an object; with the method that every service has.
 pub(super) trait Serves: Send + Sync {
@@ -281,6 +284,7 @@ impl Server {
             own_channels: options.own_channels,
             connections: Mutex::default(),
             commons: Mutex::default(),
+            ending: Arc::default(),
         });
         Ok(Self {
             shared,
@@ -331,7 +335,7 @@ impl Server {
         }
         let connections = std::mem::take(&mut *self.shared.connections());
         let ended = connections.into_iter().filter_map(|(connection, thread)| {
-            let inlet = thread.join().ok()?;
+            let inlet = thread.join().ok()?.outcome;
             Some((connection, inlet.into_reader()))
         });
         // Who shares is with the others, and without channels of its own from now on.
@@ -399,10 +403,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.right.to.member.present().is_err() {
+        let member = &self.right.to.member;
+        if member.present().is_err() {
             // A forked child has none of its threads, and its clients are its parent's.
             return;
         }
+        self.shared.ending.begin(&member.endings);
         drop(self.shut_door());
         for (connection, _) in self.shared.connections().drain(..) {
             connection.end();
@@ -513,12 +519,10 @@ impl Shared {
         let mut reader = Inlet::own(reader);
         let which = connection.reads_with(&mut reader);
         let (shared, own) = (Arc::clone(self), Arc::clone(&connection));
+        let run = move || own.run(&shared, reader, which);
         // Locked, so that it is there when the thread looks for it.
         let mut connections = self.connections();
-        let thread = thread::Builder::new()
-            .name("portolan-rpc".to_owned())
-            .spawn(move || own.run(&shared, reader, which))
-            .ok()?;
+        let thread = self.ending.spawn("portolan-rpc", run).ok()?;
         connections.push((connection, thread));
         Some(())
     }

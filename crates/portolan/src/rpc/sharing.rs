@@ -11,7 +11,6 @@ use crate::{Access, Deadline, Domain, Message};
 use portolan_proto::Time;
 use portolan_shm::mark;
 use std::sync::{Arc, Mutex, Weak};
-use std::thread;
 use std::time::Duration;
 
 /// Calls within [`BUSY_WITHIN`] that make a client a busy one.
@@ -106,14 +105,10 @@ impl Inner {
         if !busy || sharing.promoting {
             return;
         }
-        let Ok(server) = sharing
-            .connection
-            .upgrade()
-            .ok_or(())
-            .map(|c| c.server.clone())
-        else {
+        let Some(there) = sharing.connection.upgrade() else {
             return;
         };
+        let server = there.server.clone();
         let (domain, shape) = (sharing.domain.clone(), sharing.shape);
         let hello = Hello {
             channels: Channels::Promoted,
@@ -121,18 +116,16 @@ impl Inner {
         };
         let connection = Weak::clone(&sharing.connection);
         // Not in the caller's thread: the server may take its time.
-        let promotes = thread::Builder::new()
-            .name("portolan-rpc-promote".to_owned())
-            .spawn(move || {
-                let own = present(&domain, &hello, shape, |message| {
-                    server
-                        .request_reply(message, Access::Later, Deadline::after(PATIENCE))
-                        .ok()
-                });
-                if let Some(connection) = connection.upgrade() {
-                    connection.lock().promoted(own);
-                }
+        let promotes = there.ending.spawn("portolan-rpc-promote", move || {
+            let own = present(&domain, &hello, shape, |message| {
+                server
+                    .request_reply(message, Access::Later, Deadline::after(PATIENCE))
+                    .ok()
             });
+            if let Some(connection) = connection.upgrade() {
+                connection.lock().promoted(own);
+            }
+        });
         sharing.promoting = promotes.is_ok();
     }
 

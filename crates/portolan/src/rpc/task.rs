@@ -6,6 +6,7 @@ use super::parcel::{self, Parcels};
 use super::schema::Schema;
 use super::wire::Unpack;
 use super::work::{Context, answer_of};
+use crate::ending::Ending;
 use portolan_proto::Status;
 use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -61,6 +62,8 @@ pub(super) struct Running {
     pub(super) context: Context,
     /// Gone once it has ended.
     pub(super) method: Option<MethodFuture>,
+    // The last field: it outlives the handles in the others.
+    pub(super) _ending: Arc<Ending>,
 }
 
 impl Future for Running {

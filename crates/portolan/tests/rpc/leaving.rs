@@ -1,8 +1,8 @@
 //! Clients that leave while their one-way calls are under way.
 
 use super::service::{PATIENCE, TestClient, Tested, share, until};
-use portolan::Domain;
 use portolan::rpc::{self, ClientOptions, Concurrency, Large, ServerOptions};
+use portolan::{Domain, LeaveError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -238,5 +238,58 @@ fn whoever_leaves_a_server_that_is_gone_does_not_wait() -> Outcome {
         let _ = left.send(());
     });
     leaves.recv_timeout(PATIENCE)?;
+    Ok(())
+}
+
+#[test]
+fn whoever_has_dropped_its_clients_and_servers_can_leave_at_once() -> Outcome {
+    let crews = [
+        ServerOptions::default(),
+        ServerOptions::default().concurrency(Concurrency::Call),
+        ServerOptions::default().concurrency(Concurrency::Pool(2)),
+        ServerOptions::default().tasks(|task| {
+            std::thread::spawn(move || rpc::wait_for(task));
+        }),
+    ];
+    let ways = [
+        ClientOptions::default(),
+        ClientOptions::default().sharing(),
+        ClientOptions::default().over_channel(),
+    ];
+    for round in 0..60 {
+        let domain = Domain::private()?;
+        let options = crews[round % 4].clone().on_channel();
+        let server = rpc::serve(&domain, "test", Tested::service(&domain), &options)?;
+        let client = TestClient::connect_with(&domain, "test", &ways[round % 3], PATIENCE)?;
+        // Busy: it is presented channels of its own, if it shares.
+        for _ in 0..3 {
+            let many = (0..40).map(|n| client.start_add(n, 1));
+            let many = many.collect::<Result<Vec<_>, _>>()?;
+            assert!(many.into_iter().all(|call| call.wait().is_ok()));
+        }
+        // And driven.
+        let awaited = rpc::wait_for(client.add_async(1, 2)).unwrap();
+        assert_eq!(awaited.unwrap(), 3);
+        let running = client.start_wait(2)?;
+        if round % 2 == 0 {
+            drop((running, client));
+            drop(server);
+        } else {
+            drop(server);
+            drop((running, client));
+        }
+        domain.leave()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn whoever_has_a_server_is_told_that_it_cannot_leave() -> Outcome {
+    let domain = Domain::private()?;
+    let options = ServerOptions::default();
+    let server = rpc::serve(&domain, "test", Tested::service(&domain), &options)?;
+    let refused = domain.leave();
+    assert!(matches!(refused, Err(LeaveError::StillHeld { handles }) if handles > 1));
+    drop(server);
     Ok(())
 }
