@@ -211,6 +211,7 @@ impl Stub {
                     theirs,
                 });
             }
+            Some(Answer::NoRoom) => return Err(ConnectError::NoRoom { name }),
             _ => return Err(ConnectError::NotServed { name }),
         };
         let mut alive = None;

@@ -143,7 +143,9 @@ impl Shared {
         let Some(Right::Send(alive)) = rights.next() else {
             return None;
         };
-        let commons = self.commons(domain)?;
+        let Some(commons) = self.commons(domain) else {
+            return Message::new(&Answer::NoRoom.to_bytes()).ok();
+        };
         let mut welcome = Message::new(&self.welcome().to_bytes()).ok()?;
         welcome.attach(commons.calls.clone()).ok()?;
         welcome.attach(commons.answers.clone()).ok()?;

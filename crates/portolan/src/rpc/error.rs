@@ -129,6 +129,14 @@ pub enum ConnectError {
         /// Under which name.
         name: String,
     },
+    /// The server's: it has no memory, or no thread, for channels that are shared.
+    #[error(
+        "who serves {name:?} has no room for shared channels: connect later, or give its domain more memory"
+    )]
+    NoRoom {
+        /// Under which name.
+        name: String,
+    },
     /// The peer's: it did not answer.
     #[error("the server did not answer: {0}")]
     Unanswered(#[from] RequestError),

@@ -37,6 +37,8 @@ pub(super) enum Answer {
     },
     /// It calls on shared channels as before: it is not known, or there is no thread.
     NotPromoted,
+    /// There are no channels to share, and no memory or thread for them.
+    NoRoom,
 }
 
 /// A server that moves: how many clients come with it.

@@ -2,7 +2,7 @@
 
 use super::service::{Fault, PATIENCE, TestClient, Tested, share, until};
 use portolan::Domain;
-use portolan::rpc::{self, CallError, Concurrency, RpcError, ServerOptions};
+use portolan::rpc::{self, CallError, Concurrency, ConnectError, RpcError, ServerOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -202,5 +202,33 @@ fn a_server_that_ends_tells_those_who_share() -> Outcome {
         &Default::default(),
     )?;
     assert_eq!(share(&domain).add(1, 1), Ok(2));
+    Ok(())
+}
+
+#[test]
+fn a_server_without_memory_for_shared_channels_says_so() -> Outcome {
+    let name = format!("rpc-share-full-{}", std::process::id());
+    let domain = Domain::builder(&name).limit(16 << 20).join()?;
+    let _server = rpc::serve(
+        &domain,
+        "test",
+        Tested::service(&domain),
+        &Default::default(),
+    )?;
+    let mut all = Vec::new();
+    for size in [1 << 20, 4096] {
+        while let Ok(extent) = domain.allocate(size) {
+            all.push(extent);
+        }
+    }
+    let sharing = rpc::ClientOptions::default().sharing();
+    let connect = || TestClient::connect_with(&domain, "test", &sharing, PATIENCE);
+    let refused = connect().map(|_| ());
+    assert!(
+        matches!(&refused, Err(ConnectError::NoRoom { name }) if name == "test"),
+        "{refused:?}"
+    );
+    drop(all);
+    assert_eq!(connect()?.within(PATIENCE).add(1, 2), Ok(3));
     Ok(())
 }
