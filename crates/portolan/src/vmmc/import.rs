@@ -491,22 +491,29 @@ impl Imported {
     /// Whether the export is still there.
     #[inline]
     pub(super) fn there(&self) -> Result<(), UpdateError> {
-        // Acquire: what is loaded after it is not looked at before.
-        let state = self.board.words().get(board::STATE);
-        let open = state.is_some_and(|s| s.load(Ordering::Acquire) == board::OPEN);
-        if open && self.exporter.seen() == watch::THERE {
+        if self.is_open() && self.exporter.seen() == watch::THERE {
             Ok(())
         } else {
-            Err(self.why_not(open))
+            Err(self.why_not())
         }
     }
 
+    #[inline]
+    fn is_open(&self) -> bool {
+        let state = self.board.words().get(board::STATE);
+        // Acquire: what is loaded after it is not looked at before.
+        state.is_some_and(|s| s.load(Ordering::Acquire) == board::OPEN)
+    }
+
     #[cold]
-    fn why_not(&self, open: bool) -> UpdateError {
-        if !open {
+    fn why_not(&self) -> UpdateError {
+        let seen = self.exporter.seen();
+        // Again, and after what was seen: who ends an export says so before it lets go of the
+        // connection.
+        if !self.is_open() {
             return UpdateError::Revoked;
         }
-        match self.exporter.seen() {
+        match seen {
             watch::DIED => UpdateError::ExporterDied,
             _ => UpdateError::Disconnected,
         }

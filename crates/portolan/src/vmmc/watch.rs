@@ -51,8 +51,8 @@ impl Watched {
     /// What has been seen of the exporter.
     #[inline]
     pub(super) fn seen(&self) -> u32 {
-        // Relaxed: nothing is read because of it.
-        self.over.load(Ordering::Relaxed)
+        // Acquire: pairs with `look`; what the exporter said before is there when this is.
+        self.over.load(Ordering::Acquire)
     }
 }
 
@@ -160,8 +160,8 @@ impl Shared {
                 Ok(Some(_)) | Err(_) => DISCONNECTED,
             }
         };
-        // Relaxed: see `seen`. What is known of a death stays.
-        entry.over.fetch_max(seen, Ordering::Relaxed);
+        // Release: pairs with `seen`. What is known of a death stays.
+        entry.over.fetch_max(seen, Ordering::Release);
     }
 
     fn add(&self, entry: Entry) -> io::Result<u64> {

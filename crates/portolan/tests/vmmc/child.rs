@@ -273,10 +273,10 @@ impl State {
     }
 }
 
-/// Writes all of it again and again, each round another byte; why that ended.
+/// Writes all of it again and again, each round another byte, never zero; why that ended.
 fn storm(import: &Import, rounds: &AtomicU64) -> UpdateError {
     for round in 1_u64.. {
-        let byte = round.to_le_bytes()[0];
+        let byte = round.to_le_bytes()[0].max(1);
         for page in (0..import.len()).step_by(4096) {
             if let Err(error) = import.write(page + 64, &[byte; 1000]) {
                 return error;

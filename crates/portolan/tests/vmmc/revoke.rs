@@ -33,6 +33,15 @@ fn count_up(memory: &ExportMemory, stop: &AtomicBool) -> u64 {
     round
 }
 
+/// Stops whoever looks at it.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn under_full_load_and_siege_not_one_byte_changes_afterwards() {
     let (domain, name) = domain("siege");
@@ -47,6 +56,8 @@ fn under_full_load_and_siege_not_one_byte_changes_afterwards() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let counting = scope.spawn(|| count_up(&memory, &stop));
+        // Also when something below fails.
+        let stop = SetOnDrop(&stop);
         for child in honest.iter_mut().chain([&mut hostile]) {
             child.goes_round();
         }
@@ -71,7 +82,7 @@ fn under_full_load_and_siege_not_one_byte_changes_afterwards() {
         hostile.goes_round();
         hostile.goes_round();
         assert!(theirs() == after, "a byte has changed");
-        stop.store(true, Ordering::Relaxed);
+        drop(stop);
         let rounds = counting.join().unwrap();
         let words = memory.words().unwrap();
         assert!((0..PAGES - 1).all(|page| words[page * 512].load(Ordering::Relaxed) == rounds));
