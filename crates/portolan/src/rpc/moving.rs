@@ -191,7 +191,8 @@ fn pack(
     Ok(Some(message))
 }
 
-/// Takes a server over that moves here ([`Server::move_to`]), which is received at `from`.
+/// Takes a server over that moves here, which is received at `from`.
+/// [`Server::move_to`] shows both ends.
 ///
 /// # Errors
 ///

@@ -20,6 +20,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// How calls run.
+///
+/// ```
+/// use portolan::rpc::{Concurrency, ServerOptions};
+/// let four_at_a_time = ServerOptions::default().concurrency(Concurrency::Pool(4));
+/// # drop(four_at_a_time);
+/// assert_eq!(Concurrency::default(), Concurrency::Client);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Concurrency {
     /// Those of one client one after another, in the thread that waits for them: the least

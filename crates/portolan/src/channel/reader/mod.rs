@@ -230,6 +230,17 @@ impl Reader {
     }
 
     /// With which other threads end its waits.
+    ///
+    /// ```
+    /// use portolan::channel::{ChannelOptions, ReadError, ReaderOptions};
+    /// use portolan::{Deadline, Domain};
+    /// let domain = Domain::private()?;
+    /// let channel = domain.make_channel(&ChannelOptions::unnamed())?;
+    /// let mut reader = channel.bind_reader(ReaderOptions::default())?;
+    /// reader.interrupter().interrupt();
+    /// assert_eq!(reader.receive(Deadline::NEVER), Err(ReadError::Interrupted));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn interrupter(&mut self) -> Interrupter {
         Interrupter::new(self.interrupted.get_or_insert_default(), &self.ring)
     }
