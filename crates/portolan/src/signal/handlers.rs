@@ -98,6 +98,21 @@ impl Handlers {
         self.next(&mut self.search(offset)).is_some()
     }
 
+    /// Calls the only one there is, if it wants the signal; whether it does. `None` if there
+    /// are more. Then there is nobody to go on with if it panics.
+    #[inline]
+    pub(super) fn call_only(&mut self, offset: u64, address: usize) -> Option<bool> {
+        let [only] = self.all.as_mut_slice() else {
+            return None;
+        };
+        let wants = only.range.contains(&offset);
+        if wants {
+            let run = only.run.get_mut();
+            run.unwrap_or_else(PoisonError::into_inner)(address);
+        }
+        Some(wants)
+    }
+
     /// Calls the one at `place`.
     #[inline]
     pub(super) fn call(&mut self, place: usize, address: usize) {

@@ -153,6 +153,13 @@ impl Intake {
             return self.dispatch_to(id, offset);
         }
         let address = address_of(&self.member, offset);
+        let called = self.handlers.call_only(offset, address);
+        let wanted = called.unwrap_or_else(|| self.call_several(offset, address));
+        self.strays += u64::from(!wanted);
+        wanted
+    }
+
+    fn call_several(&mut self, offset: u64, address: usize) -> bool {
         let mut turn = Turn {
             search: self.handlers.search(offset),
             intake: self,
@@ -165,7 +172,6 @@ impl Intake {
         }
         // All have been called.
         std::mem::forget(turn);
-        self.strays += u64::from(!wanted);
         wanted
     }
 
