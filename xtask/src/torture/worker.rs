@@ -102,7 +102,7 @@ pub(crate) struct Task<'a> {
 
 /// Faults of its own that a worker can be told to have now and then, to see that it, or
 /// another one, finds them.
-pub(crate) const PLANTS: [&str; 7] = [
+pub(crate) const PLANTS: [&str; 8] = [
     "call-again",
     "call-not",
     "call-answer",
@@ -110,6 +110,7 @@ pub(crate) const PLANTS: [&str; 7] = [
     "stream-end",
     "frame",
     "upcall",
+    "sample",
 ];
 
 /// The name of a worker's own port.
@@ -263,7 +264,9 @@ impl Worker {
 
     fn leave(&mut self) -> Outcome {
         self.doing(Doing::Leaving);
-        self.let_go_of_all();
+        // Whatever threads still work with it, the library waits for.
+        self.drop_calls();
+        self.let_go_of_rest();
         self.holds = Holds::default();
         self.board.set(self.at, Entry::Space, 0);
         let Some(domain) = self.domain.take() else {
@@ -306,6 +309,10 @@ impl Worker {
     /// Lets go of what no journal could tell of.
     fn let_go_of_all(&mut self) {
         self.end_calls();
+        self.let_go_of_rest();
+    }
+
+    fn let_go_of_rest(&mut self) {
         self.end_flows();
         self.take_bell_down();
         self.holds.freight = Freight::default();
@@ -364,15 +371,15 @@ impl Worker {
     }
 
     fn operate(&mut self) -> Outcome {
-        match self.random.below(195) {
+        match self.random.below(203) {
             100..127 => self.stream(),
-            127..131 => self.publish_or_subscribe(),
+            127..131 | 195.. => self.publish_or_subscribe(),
             131..135 => self.tell(),
             135..160 => self.call_or_serve(),
             160..170 => self.freight(),
             170..182 => self.flow(),
             182..188 => self.frames(),
-            188.. => self.ring_or_listen(),
+            188..195 => self.ring_or_listen(),
             0..12 => self.allocate(),
             12..17 => self.free(),
             17..42 => self.send(),

@@ -13,6 +13,7 @@ use portolan::rpc::{
     Server, ServerOptions,
 };
 use portolan::{Deadline, Domain, PortOptions, ReceiveError, ReceiveRight};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -425,14 +426,22 @@ impl Worker {
         over
     }
 
-    /// Lets go of all that threads of the library work with, and waits until they have ended.
-    pub(super) fn end_calls(&mut self) {
+    /// Lets go of all that threads of the library work with.
+    pub(super) fn drop_calls(&mut self) {
         let base = self.holds.calls.base.map(|b| b + self.holds.calls.made);
         self.holds.calls = Calls {
             base,
             ..Calls::default()
         };
-        while serves() {
+    }
+
+    /// Also waits until they have ended.
+    pub(super) fn end_calls(&mut self) {
+        self.drop_calls();
+        let mut quiet = 0;
+        // One that ends cuts a list of them short.
+        while quiet < 2 {
+            quiet = if serves() { 0 } else { quiet + 1 };
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -443,8 +452,12 @@ fn serves() -> bool {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
         return false;
     };
+    let name = |thread: &Path| std::fs::read_to_string(thread.join("comm")).unwrap_or_default();
+    let ours = std::process::id().to_string();
+    // Whoever has just begun has the name of whoever began it.
+    let unnamed = name(&Path::new("/proc/self/task").join(&ours));
     threads.flatten().any(|thread| {
-        std::fs::read_to_string(thread.path().join("comm"))
-            .is_ok_and(|name| name.starts_with("portolan-rpc"))
+        let (at, name) = (thread.path(), name(&thread.path()));
+        name.starts_with("portolan-rpc") || name == unnamed && !at.ends_with(&ours)
     })
 }

@@ -129,6 +129,25 @@ impl<T: ?Sized> Publisher<T> {
         self.id
     }
 
+    /// How many blocks of memory it has: those of its last long samples, and what it keeps for
+    /// later ones.
+    ///
+    /// ```
+    /// use portolan::Domain;
+    /// use portolan::channel::TopicOptions;
+    ///
+    /// let domain = Domain::private()?;
+    /// let mut publisher = domain.publisher::<[u8]>("pictures", TopicOptions::default())?;
+    /// publisher.publish(b"a small one")?;
+    /// assert_eq!(publisher.blocks(), 0);
+    /// publisher.publish(&[7; 10_000])?;
+    /// assert_eq!(publisher.blocks(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn blocks(&self) -> usize {
+        self.store.blocks()
+    }
+
     /// The channel that it writes to.
     pub fn channel(&self) -> &Channel {
         &self.channel

@@ -163,6 +163,11 @@ impl Store {
         }
     }
 
+    /// How many there are.
+    pub(super) fn blocks(&self) -> usize {
+        self.told.len() + self.spare.len()
+    }
+
     /// A block for the sample at `position`, of `len` bytes at least.
     pub(super) fn block(&mut self, position: u64, len: usize) -> Result<Block, SegmentError> {
         self.retire(position);
