@@ -14,6 +14,7 @@
 //! | `channel` | a channel's memory, rewritten between any two steps | typed errors; nothing is touched beside it |
 //! | `arena` | the head of a structure | no root, or one within the message; nothing is handed out beside it |
 //! | `rendezvous` | a newcomer's words at a host's socket | the host goes on |
+//! | `topic` | what publishers write, and where they announce themselves | samples that can be read, or typed errors; other publishers are heard; nothing is left |
 
 mod memory;
 mod targets;

@@ -5,6 +5,7 @@ mod calls;
 mod channel;
 mod frozen;
 mod rendezvous;
+mod topic;
 mod words;
 
 use crate::Target;
@@ -16,5 +17,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("channel", channel::run),
     ("frozen", frozen::run),
     ("rendezvous", rendezvous::run),
+    ("topic", topic::run),
     ("words", words::run),
 ];

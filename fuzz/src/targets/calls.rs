@@ -152,14 +152,7 @@ impl World {
         let from = &mut self.ends[usize::from(!to_server)].pipe;
         let key = Seal::new(SESSION, incarnation);
         let mut packet = Vec::new();
-        seal(
-            &key,
-            from.position(),
-            header,
-            number,
-            &body,
-            &mut packet,
-        );
+        seal(&key, from.position(), header, number, &body, &mut packet);
         from.send(&packet);
         Ok(())
     }

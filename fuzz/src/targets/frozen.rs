@@ -64,14 +64,7 @@ fn say(link: &mut Pipe, session: u64, kind: Kind, number: u64, body: &[u8]) {
     };
     let key = Seal::new(session, INCARNATION);
     let mut packet = Vec::new();
-    seal(
-        &key,
-        link.position(),
-        header,
-        number,
-        body,
-        &mut packet,
-    );
+    seal(&key, link.position(), header, number, body, &mut packet);
     link.send(&packet);
 }
 
