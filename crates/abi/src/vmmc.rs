@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! importer -> exporter   Ask                     "show it to me"
-//! exporter -> importer   Granted + 4 descriptors, or Denied
+//! exporter -> importer   Granted + descriptors, or Denied
 //! importer -> exporter   one byte [`RING`]       "look at what I posted"
 //! ```
 //!
 //! The descriptors: the export's memory, its board, the pair's post page, and the exporter's
-//! pidfd. Each side takes what it reads for a stranger's: everything has one size, is decoded
+//! pidfd; without the first where the kernel copies ([`Way::Kernel`]). Each side takes what it reads for a stranger's: everything has one size, is decoded
 //! whole or not at all, and is copied before it is looked at.
 //!
 //! The **board** is written by the exporter alone (the kernel sees to it) and read by all
@@ -23,7 +23,7 @@ pub const ASK_MAGIC: u32 = 0x4149_5450;
 pub const ANSWER_MAGIC: u32 = 0x4145_5450;
 /// "Look at what I posted."
 pub const RING: u8 = b'R';
-/// Descriptors that come with [`Granted`].
+/// Most descriptors that come with [`Granted`].
 pub const DESCRIPTORS: usize = 4;
 /// Byte ranges that an export may be restricted to.
 pub const MAX_RANGES: usize = 8;
@@ -55,6 +55,46 @@ impl Reach {
         [Self::Read, Self::Write, Self::ReadWrite]
             .into_iter()
             .find(|reach| *reach as u32 == code)
+    }
+}
+
+/// How importers reach an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// They map its pages.
+    Shared,
+    /// The kernel copies for them, into and out of ordinary memory of the exporter's.
+    Kernel {
+        /// Where the memory is in the exporter.
+        address: u64,
+        /// Where the exporter has mapped the board: whoever has opened a process's memory tells
+        /// by that that it is the exporter's.
+        board: u64,
+    },
+}
+
+impl Way {
+    const KERNEL: u8 = 1;
+
+    /// Descriptors that come with it.
+    pub const fn descriptors(self) -> usize {
+        match self {
+            Self::Shared => DESCRIPTORS,
+            Self::Kernel { .. } => DESCRIPTORS - 1,
+        }
+    }
+
+    /// Whether `len` bytes can be reached so.
+    fn takes(self, len: u64) -> bool {
+        match self {
+            Self::Shared => len > 0 && len.is_multiple_of(PAGE as u64),
+            Self::Kernel { address, board } => {
+                let end = address.checked_add(len);
+                // Addresses are positions of a file, which are signed.
+                let fits = end.is_some_and(|end| end <= i64::MAX.cast_unsigned());
+                len > 0 && address > 0 && fits && board.is_multiple_of(PAGE as u64)
+            }
+        }
     }
 }
 
@@ -107,7 +147,9 @@ pub struct Granted {
     /// Whether the importer has to make barriers of its own, since the exporter cannot have
     /// them made.
     pub fences: bool,
-    /// Bytes of the export: whole pages.
+    /// How the importer reaches it.
+    pub way: Way,
+    /// Bytes of the export: whole pages where they are mapped.
     pub len: u64,
     /// First byte and length of each range that the importer is to stay within; none are
     /// as good as one of everything.
@@ -157,6 +199,8 @@ pub enum Denied {
     Over = 4,
     /// The exporter has no descriptors or no memory left.
     Resources = 5,
+    /// It is ordinary memory, which only processes of the exporter's user reach.
+    OtherUser = 6,
 }
 
 /// What an exporter answers.
@@ -170,7 +214,9 @@ pub enum Answer {
 
 impl Answer {
     /// Bytes on the wire.
-    pub const BYTES: usize = 32 + MAX_RANGES * 16;
+    pub const BYTES: usize = Self::WAY + 16;
+    /// Behind the ranges.
+    const WAY: usize = 32 + MAX_RANGES * 16;
 
     /// The record's bytes.
     pub fn encode(&self) -> [u8; Self::BYTES] {
@@ -189,6 +235,11 @@ impl Answer {
                         .to_le_bytes(),
                 );
                 put(24, &granted.len.to_le_bytes());
+                if let Way::Kernel { address, board } = granted.way {
+                    put(17, &[Way::KERNEL]);
+                    put(Self::WAY, &address.to_le_bytes());
+                    put(Self::WAY + 8, &board.to_le_bytes());
+                }
                 for (i, (start, bytes)) in granted.ranges.as_slice().iter().enumerate() {
                     put(32 + i * 16, &start.to_le_bytes());
                     put(40 + i * 16, &bytes.to_le_bytes());
@@ -214,13 +265,20 @@ impl Answer {
             3 => Denied::Full,
             4 => Denied::Over,
             5 => Denied::Resources,
+            6 => Denied::OtherUser,
             _ => Denied::Garbled,
         };
         Some(Self::Denied(denied, version))
     }
 
     fn granted(bytes: &[u8], version: u32) -> Option<Granted> {
-        let len = word64(bytes, 24).filter(|len| *len > 0 && len.is_multiple_of(PAGE as u64))?;
+        let (address, board) = (word64(bytes, Self::WAY)?, word64(bytes, Self::WAY + 8)?);
+        let way = match *bytes.get(17)? {
+            0 if (address, board) == (0, 0) => Way::Shared,
+            Way::KERNEL => Way::Kernel { address, board },
+            _ => return None,
+        };
+        let len = word64(bytes, 24).filter(|len| way.takes(*len))?;
         let count = usize::try_from(word32(bytes, 20)?).ok()?;
         let mut ranges = [(0, 0); MAX_RANGES];
         let ranges = ranges.get_mut(..count)?;
@@ -236,6 +294,7 @@ impl Answer {
             version,
             reach: Reach::from_code(word32(bytes, 12)?)?,
             fences,
+            way,
             len,
             ranges: Ranges::new(ranges, len)?,
         })
@@ -282,6 +341,8 @@ pub mod post {
     pub const NOTE: usize = 2;
     /// Notes that the ring holds.
     pub const NOTES: usize = 128;
+    /// Word, the importer's: calls that the kernel copies for, under way now. In the last line.
+    pub const UNDER_WAY: usize = 504;
 }
 
 /// Words in a line that travels as a whole.
@@ -294,7 +355,8 @@ const _: () = {
     assert!(post::POSTED / LINE == post::LOST / LINE);
     assert!(post::POSTED / LINE != post::TAKEN / LINE);
     assert!(post::FIRST.is_multiple_of(LINE) && post::FIRST / LINE > post::TAKEN / LINE);
-    assert!((post::FIRST + post::NOTE * post::NOTES) * 8 <= post::BYTES);
+    assert!(post::FIRST + post::NOTE * post::NOTES <= post::UNDER_WAY);
+    assert!(post::UNDER_WAY.is_multiple_of(LINE) && post::UNDER_WAY < post::BYTES / 8);
     // A count that wraps goes on at the same place.
     assert!(post::NOTES.is_power_of_two());
 };
@@ -308,6 +370,7 @@ mod tests {
             version: 7,
             reach: Reach::Write,
             fences: true,
+            way: Way::Shared,
             len: 8192,
             ranges: Ranges::new(&[(0, 1), (100, 8092)], 8192).unwrap(),
         }
@@ -327,9 +390,20 @@ mod tests {
             reach: Reach::ReadWrite,
             ..granted()
         };
+        let ordinary = Granted {
+            way: Way::Kernel {
+                address: 4097,
+                board: 8192,
+            },
+            len: 3,
+            ranges: Ranges::default(),
+            ..granted()
+        };
         for answer in [
             Answer::Granted(granted()),
             Answer::Granted(none),
+            Answer::Granted(ordinary),
+            Answer::Denied(Denied::OtherUser, 9),
             Answer::Denied(Denied::Version, 9),
             Answer::Denied(Denied::Garbled, 9),
             Answer::Denied(Denied::Full, 9),
@@ -343,12 +417,18 @@ mod tests {
     #[test]
     fn what_is_no_record_is_refused() {
         let good = Answer::Granted(granted()).encode();
-        // Magic, reach, flag, count of ranges, length, a range that is empty or too long.
+        // Magic, reach, flag, way, count of ranges, length, a range that is empty or too long,
+        // and an address where there is none.
         for (at, byte) in [
             (0, 0),
             (12, 4),
             (12, 0),
             (16, 2),
+            (17, 2),
+            // Of ordinary memory that lies nowhere.
+            (17, 1),
+            (160, 1),
+            (168, 1),
             (20, 9),
             (24, 1),
             (40, 0),
@@ -370,6 +450,30 @@ mod tests {
         bad[8] = 2;
         assert_eq!(Ask::decode(&bad), None);
         assert_eq!(Ask::decode(&ask.encode()[..15]), None);
+    }
+
+    #[test]
+    fn ordinary_memory_lies_where_memory_can() {
+        let last = i64::MAX.cast_unsigned();
+        for (address, len, fine) in [
+            (1, 1, true),
+            (last - 1, 1, true),
+            (0, 1, false),
+            (1, 0, false),
+            (last, 1, false),
+            (u64::MAX, 2, false),
+            (2, u64::MAX, false),
+        ] {
+            let way = Way::Kernel { address, board: 0 };
+            assert_eq!(way.takes(len), fine, "{len} at {address}");
+        }
+        assert!(
+            !Way::Kernel {
+                address: 1,
+                board: 1
+            }
+            .takes(1)
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! So an import that waits outlives the host, and the exporter; one whose process dies is gone.
 
 use super::import::Miss;
-use super::{Export, ExportError, ExportMemory, ExportOptions, Import, ImportError, ImportOptions};
+use super::{Export, ExportError, ExportOptions, Exportable, Import, ImportError, ImportOptions};
 use crate::domain::{Builder, Descriptor, Introduction, OfferKind, PendingVisit};
 use crate::member::Member;
 use crate::{Deadline, Domain, VisitError};
@@ -30,18 +30,21 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_m
 
 impl Domain {
     /// Exports memory under a name, to whom the options permit; until `deadline` the domain's
-    /// host may take to learn of it. See [`vmmc`](crate::vmmc).
+    /// host may take to learn of it. Importers map [`ExportMemory`](crate::vmmc::ExportMemory),
+    /// and have the kernel copy to and from [`OrdinaryMemory`](crate::vmmc::OrdinaryMemory); see
+    /// [`vmmc`](crate::vmmc) for what each has.
     ///
     /// # Errors
     ///
     /// [`ExportError`]. The memory is as it was before.
-    pub fn export(
+    pub fn export<'a>(
         &self,
-        memory: &ExportMemory,
+        memory: impl Into<Exportable<'a>>,
         name: &str,
         options: &ExportOptions,
         deadline: impl Into<Deadline>,
     ) -> Result<Export, ExportError> {
+        let memory = memory.into();
         Export::new(self.member(), memory, name, options, deadline.into())
     }
 

@@ -3,7 +3,7 @@
 use crate::{OfferError, VisitError};
 use portolan_abi::vmmc::MAX_RANGES;
 use portolan_sys::memory::{MapError, PAGE, PrivatiseError, SealError, ShareError, VerifyError};
-use portolan_sys::process::WrongKind;
+use portolan_sys::process::{OpenError, WrongKind};
 use portolan_sys::socket::SocketError;
 use std::io;
 
@@ -125,6 +125,22 @@ pub enum ImportError {
         /// Ours.
         ours: u32,
     },
+    /// The caller's or the exporter's: the kernel-mediated export of another user, or of another
+    /// process namespace. Only who may write an exporter's memory anyway reaches ordinary memory;
+    /// let the exporter export [`ExportMemory`](super::ExportMemory).
+    #[error(
+        "export {name:?} is ordinary memory, which only processes of the exporter's user reach: have it export memory that is made for it"
+    )]
+    OtherUser {
+        /// The export.
+        name: String,
+    },
+    /// The machine's or the exporter's: as [`OtherUser`](Self::OtherUser), or the kernel's
+    /// settings forbid it.
+    #[error(
+        "the export is ordinary memory, and the kernel does not let this process reach it: {0}"
+    )]
+    Unreachable(#[source] OpenError),
     /// The exporter's: what it sent is no shared memory whose size is final. Do not trust it.
     #[error(transparent)]
     NotShared(#[from] VerifyError),
@@ -208,6 +224,32 @@ pub enum UpdateError {
         /// Bytes from the start of one to the start of the next.
         stride: usize,
     },
+    /// The caller's: the export is kernel-mediated ([`OrdinaryMemory`](super::OrdinaryMemory)),
+    /// and the kernel copies bytes in no order that could be promised.
+    #[error(
+        "the export is ordinary memory: it has no words to be stored, added to or exchanged in one step, and takes no aliases, no logs and no completion words"
+    )]
+    NoWords,
+    /// The exporter's: it has unmapped what it exports, or part of it; nothing else was touched.
+    #[error("the exporter has nothing mapped at offset {offset} of what it exports")]
+    Unmapped {
+        /// Where.
+        offset: usize,
+    },
+    /// The exporter's: it may not itself read there, or write; nothing was touched.
+    #[error("the exporter has protected memory among {len} bytes at offset {offset}")]
+    Protected {
+        /// First byte wanted.
+        offset: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The system's: it did not copy.
+    #[error("the kernel did not copy to or from the exporter ({})", io::Error::from_raw_os_error(*.errno))]
+    System {
+        /// The system's error number.
+        errno: i32,
+    },
     /// The exporter has taken its memory back. Let go of the import; import again if it
     /// exports again.
     #[error("the exporter has ended the export; an update may have landed in part")]
@@ -247,6 +289,15 @@ pub enum WhyExported {
     /// The system's: most often it has no memory for the copy. Try again when it has.
     #[error(transparent)]
     Memory(#[from] PrivatiseError),
+    /// An importer's: of ordinary memory, a call of this process's goes on, or it is stopped in
+    /// one, or claims so. Try again, or end that process.
+    #[error(
+        "process {process} has not ended a write to it or a read: let it go on, or end it, and try again"
+    )]
+    UnderWay {
+        /// The importer, by its id when it connected.
+        process: u32,
+    },
     /// The caller's: see [`UpdateError::Forked`].
     #[error(transparent)]
     Forked(UpdateError),

@@ -16,19 +16,20 @@
 //! - **X2** Nothing that an importer does can hold up any of this: it is not asked.
 //! - **X3** Of an export that has ended importers have a file that nobody here reads.
 
+use super::kernel::{Lent, busy};
 use super::memory::Memory;
 use super::place::Place;
 use super::reception::Reception;
-use super::{ExportError, ExportMemory, ExportOptions, Pending, Reach, UnexportError, WhyExported};
+use super::{ExportError, ExportOptions, Exportable, Pending, Reach, UnexportError, WhyExported};
 use crate::Deadline;
 use crate::domain::{Descriptor, Desk, Offer, OfferKind, Visitor, offer};
 use crate::member::Member;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, Denied, Granted, Ranges, board, post};
+use portolan_abi::vmmc::{Answer, Ask, Denied, Granted, Ranges, Way, board, post};
 use portolan_sys::barrier;
 use portolan_sys::memory::{self, Mapping, PrivatiseError};
-use portolan_sys::process::{PidFd, spawn_quiet};
-use portolan_sys::socket::SocketError;
+use portolan_sys::process::{PidFd, spawn_quiet, user};
+use portolan_sys::socket::{Peer, SocketError};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -55,8 +56,7 @@ pub struct Export {
 /// What an export's owner and the reception share.
 pub(crate) struct Exported {
     name: String,
-    memory: Arc<Memory>,
-    file: Descriptor,
+    source: Source,
     board: Place,
     board_file: Descriptor,
     pidfd: Descriptor<PidFd>,
@@ -66,6 +66,16 @@ pub(crate) struct Exported {
     fences: bool,
     most: usize,
     importers: Mutex<Importers>,
+}
+
+/// What is exported.
+enum Source {
+    /// Importers have the file.
+    Shared {
+        memory: Arc<Memory>,
+        file: Descriptor,
+    },
+    Ordinary(Lent),
 }
 
 /// Who has imported it.
@@ -81,13 +91,15 @@ struct Importers {
 /// One importer.
 struct Importer {
     /// What it says it has written.
-    _post: Place,
+    post: Place,
+    /// Its process, by its id when it connected.
+    process: u32,
 }
 
 impl Export {
     pub(super) fn new(
         member: &Arc<Member>,
-        memory: &ExportMemory,
+        memory: Exportable<'_>,
         name: &str,
         options: &ExportOptions,
         deadline: Deadline,
@@ -99,11 +111,10 @@ impl Export {
         let pidfd = PidFd::open(std::process::id()).map_err(system("refer to this process"))?;
         let reception = Reception::of(member).map_err(system("start a thread"))?;
         // Last, because it cannot be undone.
-        let file = memory.inner.share(options.reach)?;
+        let source = Source::of(memory, options.reach)?;
         let exported = Exported {
             name: name.to_owned(),
-            memory: Arc::clone(&memory.inner),
-            file: Descriptor::new(file),
+            source,
             board,
             board_file: Descriptor::new(board_file),
             pidfd: Descriptor::new(pidfd),
@@ -138,10 +149,10 @@ impl Export {
         self.exported.name()
     }
 
-    /// Bytes: whole pages.
+    /// Bytes: whole pages, unless it is [`OrdinaryMemory`](super::OrdinaryMemory).
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
-        self.exported.memory.len()
+        self.exported.source.len()
     }
 
     /// What importers may do.
@@ -161,6 +172,10 @@ impl Export {
     ///
     /// No importer is waited for. The time goes into a copy of the memory: the importers keep
     /// the old pages.
+    ///
+    /// Of [`OrdinaryMemory`](super::OrdinaryMemory) nothing is copied. Calls of importers that
+    /// are under way are waited for, for some seconds; a process of the same user that does not
+    /// keep to the library can write it whenever it likes, exported or not.
     ///
     /// # Errors
     ///
@@ -203,6 +218,8 @@ impl Export {
         self.offer = None;
         portolan_shm::mark!("unexport.withdrawn");
         self.exported.close();
+        // While importers that die are still seen to go.
+        self.exported.settle()?;
         self.reception.close(&self.exported);
         self.exported.take_back()?;
         self.ended = true;
@@ -219,9 +236,13 @@ const STACK: usize = 256 << 10;
 impl Drop for Export {
     fn drop(&mut self) {
         let ended = self.end();
-        if let Err(error @ WhyExported::Memory(_)) = ended {
+        if let Err(error @ (WhyExported::Memory(_) | WhyExported::UnderWay { .. })) = ended {
             let export = self.name();
             tracing::error!(export, %error, "an export that was dropped has not ended");
+            if let WhyExported::UnderWay { .. } = error {
+                // The memory must not become anything else.
+                std::mem::forget(Arc::clone(&self.exported));
+            }
         }
     }
 }
@@ -243,9 +264,14 @@ impl Exported {
     pub(super) fn grant(
         &self,
         number: u64,
+        peer: &Peer,
         ask: Ask,
         send: impl FnOnce(Answer, &[BorrowedFd<'_>]) -> Result<(), SocketError>,
     ) -> Result<(), Denied> {
+        let way = self.source.way(&self.board);
+        if matches!(way, Way::Kernel { .. }) && peer.uid != user() {
+            return Err(Denied::OtherUser);
+        }
         let (post, post_file) = make_page("portolan-post", post::BYTES, |fd| memory::seal_size(fd))
             .map_err(|_| Denied::Resources)?;
         let mut importers = self.importers();
@@ -257,19 +283,24 @@ impl Exported {
             reach: self.reach,
             // Who makes no barriers when asked makes one with each update.
             fences: self.fences || !ask.barriers,
-            len: self.memory.len() as u64,
+            way,
+            len: self.source.len() as u64,
             ranges: self.ranges,
         });
-        let fds: [BorrowedFd<'_>; DESCRIPTORS] = [
-            self.file.as_fd(),
+        let mut fds: Vec<BorrowedFd<'_>> = Vec::with_capacity(way.descriptors());
+        if let Source::Shared { file, .. } = &self.source {
+            fds.push(file.as_fd());
+        }
+        fds.extend([
             self.board_file.as_fd(),
             post_file.as_fd(),
             self.pidfd.as_fd(),
-        ];
+        ]);
         portolan_shm::mark!("export.granting");
         send(granted, &fds).map_err(|_| Denied::Resources)?;
         portolan_shm::mark!("export.granted");
-        importers.granted.insert(number, Importer { _post: post });
+        let process = peer.pid;
+        importers.granted.insert(number, Importer { post, process });
         Ok(())
     }
 
@@ -298,16 +329,32 @@ impl Exported {
         portolan_shm::mark!("unexport.ordered");
     }
 
+    /// Waits for what importers have under way, where that goes to the memory itself.
+    fn settle(&self) -> Result<(), WhyExported> {
+        let Source::Ordinary(lent) = &self.source else {
+            return Ok(());
+        };
+        lent.settle(|| {
+            let importers = self.importers();
+            let busy = importers.granted.values().find(|i| busy(&i.post));
+            busy.map(|importer| importer.process)
+        })
+    }
+
     /// Makes the memory ours alone (X3).
     fn take_back(&self) -> Result<(), PrivatiseError> {
-        if !self.memory.goes_with() {
-            self.memory.take_back(&self.file)?;
-            portolan_shm::mark!("unexport.private");
-            if self.reach.writes() {
-                // Nobody reads these pages any more. Of what importers may only read the kernel
-                // lets nobody take them; they go with the last mapping.
-                let _ = memory::punch(&*self.file, 0, self.memory.len() as u64);
+        match &self.source {
+            Source::Shared { memory, .. } if memory.goes_with() => {}
+            Source::Shared { memory, file } => {
+                memory.take_back(file)?;
+                portolan_shm::mark!("unexport.private");
+                if self.reach.writes() {
+                    // Nobody reads these pages any more. Of what importers may only read the
+                    // kernel lets nobody take them; they go with the last mapping.
+                    let _ = memory::punch(&**file, 0, memory.len() as u64);
+                }
             }
+            Source::Ordinary(lent) => lent.give_back(),
         }
         // Release: whoever sees it sees that nothing lands any more.
         self.state().store(board::CLOSED, Ordering::Release);
@@ -324,6 +371,32 @@ impl Exported {
         self.importers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Source {
+    fn of(memory: Exportable<'_>, reach: Reach) -> Result<Self, ExportError> {
+        match memory {
+            Exportable::Shared(memory) => Ok(Self::Shared {
+                file: Descriptor::new(memory.inner.share(reach)?),
+                memory: Arc::clone(&memory.inner),
+            }),
+            Exportable::Ordinary(memory) => Lent::new(memory).map(Self::Ordinary),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Shared { memory, .. } => memory.len(),
+            Self::Ordinary(lent) => lent.len(),
+        }
+    }
+
+    fn way(&self, board: &Place) -> Way {
+        match self {
+            Self::Shared { .. } => Way::Shared,
+            Self::Ordinary(lent) => lent.way(board.start()),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Memory of another process, to be read and written here.
 
 use super::access::{put, put_upwards, take, within, word};
+use super::kernel::{Direct, Failed, Ordinary, UnderWay, Unopened};
 use super::later::{self, Order};
 use super::pending::pending;
 use super::place::Place;
@@ -9,10 +10,10 @@ use super::{ImportError, Pending, Reach, Unwritten, UpdateError};
 use crate::Deadline;
 use crate::domain::Descriptor;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::vmmc::{Answer, DESCRIPTORS, Denied, Granted, Ranges, board, post};
+use portolan_abi::vmmc::{Answer, Denied, Granted, Ranges, Way, board, post};
 use portolan_shm::atomic::in_program_order;
 use portolan_sys::memory::{self, MapError, Mapping};
-use portolan_sys::process::PidFd;
+use portolan_sys::process::{PidFd, TransferError};
 use portolan_sys::socket;
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -26,6 +27,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 /// sees a flag that was written last ([`store_release`](Self::store_release), looked at with
 /// [`load_acquire`](Self::load_acquire)) sees what was written before it. When a blocking call
 /// returns, what it wrote is in the exporter's memory.
+///
+/// An import [of ordinary memory](Self::is_kernel_mediated) has no words: what stores, loads or
+/// changes one is [`UpdateError::NoWords`]. Its flags are bytes, each in a write of its own.
 pub struct Import {
     inner: Arc<Imported>,
 }
@@ -37,14 +41,22 @@ pub(crate) struct Imported {
     ranges: Ranges,
     /// Whether each update makes a barrier.
     fences: bool,
-    /// What `place` shows.
-    file: OwnedFd,
-    place: Place,
+    reached: Reached,
     board: Place,
     /// What we say that we have written.
-    _post: Place,
+    post: Place,
     exporter: Watched,
     order: Order,
+}
+
+/// How its bytes are reached.
+enum Reached {
+    Mapped {
+        /// What `place` shows.
+        file: OwnedFd,
+        place: Place,
+    },
+    Kernel(Direct),
 }
 
 /// Why there is no import yet.
@@ -76,8 +88,9 @@ impl Import {
             Answer::Granted(granted) => granted,
             Answer::Denied(why, theirs) => return Err(denied(why, theirs, name)),
         };
-        let count = "another number of descriptors";
-        let fds = <[OwnedFd; DESCRIPTORS]>::try_from(fds).map_err(|_| garbled(count))?;
+        if fds.len() != granted.way.descriptors() {
+            return Err(garbled("another number of descriptors").into());
+        }
         Self::of(connection, name, max, granted, fds)
     }
 
@@ -87,12 +100,13 @@ impl Import {
         name: &str,
         max: u64,
         granted: Granted,
-        fds: [OwnedFd; DESCRIPTORS],
+        fds: Vec<OwnedFd>,
     ) -> Result<Self, Miss> {
         let Granted {
             version,
             reach,
             fences,
+            way,
             len,
             ranges,
         } = granted;
@@ -108,29 +122,58 @@ impl Import {
         if len > max {
             return Err(too_large().into());
         }
-        let [file, board, post, exporter] = fds;
-        memory::verify(&file, len).map_err(ImportError::from)?;
+        let mut fds = fds.into_iter();
+        let mut next = || {
+            let what = "too few descriptors";
+            fds.next().ok_or(ImportError::Garbled { what })
+        };
+        let file = match way {
+            Way::Shared => Some(next()?),
+            Way::Kernel { .. } => None,
+        };
+        let (board, post, exporter) = (next()?, next()?, next()?);
+        if let Some(file) = &file {
+            memory::verify(file, len).map_err(ImportError::from)?;
+        }
         memory::verify(&board, board::BYTES as u64).map_err(ImportError::from)?;
         memory::verify(&post, post::BYTES as u64).map_err(ImportError::from)?;
         let exporter = PidFd::from_descriptor(exporter).map_err(ImportError::from)?;
-        let mapped = if reach.writes() {
-            Mapping::shared_anywhere(&file, bytes)
-        } else {
-            Mapping::read_only(&file, bytes)
-        };
         let place = |mapped: Result<Mapping, MapError>| {
             let mapping = mapped.and_then(Mapping::not_in_children);
             mapping.map(Place::new).map_err(ImportError::Map)
+        };
+        let reached = match (file, way) {
+            (Some(file), _) => {
+                let mapped = if reach.writes() {
+                    Mapping::shared_anywhere(&file, bytes)
+                } else {
+                    Mapping::read_only(&file, bytes)
+                };
+                let place = place(mapped)?;
+                Reached::Mapped { file, place }
+            }
+            (None, Way::Kernel { address, board: at }) => {
+                let ordinary = Ordinary {
+                    address,
+                    board: at,
+                    len: bytes,
+                };
+                let opened = Direct::open(&exporter, &board, &ordinary);
+                Reached::Kernel(opened.map_err(|why| match why {
+                    Unopened::Gone => Miss::Again,
+                    Unopened::Refused(error) => Miss::Final(error),
+                })?)
+            }
+            (None, Way::Shared) => return Err(Miss::Again),
         };
         let inner = Imported {
             name: name.to_owned(),
             reach,
             ranges,
             fences,
-            place: place(mapped)?,
-            file,
+            reached,
             board: place(Mapping::read_only(&board, board::BYTES))?,
-            _post: place(Mapping::shared_anywhere(&post, post::BYTES))?,
+            post: place(Mapping::shared_anywhere(&post, post::BYTES))?,
             exporter: Watched::new(connection, exporter)
                 .map_err(|e| ImportError::system("watch the exporter", &e))?,
             order: Order::default(),
@@ -151,10 +194,16 @@ impl Import {
         &self.inner.name
     }
 
-    /// Bytes of the export: whole pages.
+    /// Bytes of the export: whole pages, unless it is kernel-mediated.
     #[expect(clippy::len_without_is_empty, reason = "an export is never empty")]
     pub fn len(&self) -> usize {
-        self.inner.place.len()
+        self.inner.len()
+    }
+
+    /// Whether each write and read is a system call: the export is ordinary memory
+    /// ([`OrdinaryMemory`](super::OrdinaryMemory)), to the byte and without words.
+    pub fn is_kernel_mediated(&self) -> bool {
+        matches!(self.inner.reached, Reached::Kernel(_))
     }
 
     /// What may be done with it.
@@ -201,7 +250,7 @@ impl Import {
         let import = &*self.inner;
         import.may_read(offset, bytes.len())?;
         import.ready()?;
-        take(import.place.words(), offset, bytes);
+        import.take(offset, bytes)?;
         import.there()
     }
 
@@ -217,7 +266,7 @@ impl Import {
         }
         import.ready()?;
         for (offset, bytes) in pieces {
-            put(import.place.words(), *offset, bytes);
+            import.put(*offset, bytes)?;
         }
         import.landed()
     }
@@ -250,7 +299,7 @@ impl Import {
         }
         import.ready()?;
         for (nth, piece) in bytes.chunks(block).enumerate() {
-            put(import.place.words(), offset + nth * stride, piece);
+            import.put(offset + nth * stride, piece)?;
         }
         import.landed()
     }
@@ -278,7 +327,7 @@ impl Import {
         import.may_read(offset, 8)?;
         import.ready()?;
         // Acquire: pairs with `store_release`.
-        let value = word(import.place.words(), offset)?.load(Ordering::Acquire);
+        let value = word(import.words()?, offset)?.load(Ordering::Acquire);
         import.there()?;
         Ok(value)
     }
@@ -321,7 +370,7 @@ impl Import {
         import.may_write(offset, 8)?;
         import.may_read(offset, 8)?;
         import.ready()?;
-        let was = change(word(import.place.words(), offset)?);
+        let was = change(word(import.words()?, offset)?);
         import.landed()?;
         Ok(was)
     }
@@ -358,7 +407,7 @@ impl Import {
                 .may_write(offset, bytes.len())
                 .and_then(|()| its_own.there());
             let written = written.and_then(|()| {
-                put(its_own.place.words(), offset, bytes);
+                its_own.put(offset, bytes)?;
                 portolan_shm::mark!("update.copied_later");
                 its_own.landed()
             });
@@ -405,16 +454,79 @@ impl Imported {
         self.reach
     }
 
-    /// What is mapped.
-    pub(super) fn file(&self) -> &OwnedFd {
-        &self.file
+    fn len(&self) -> usize {
+        match &self.reached {
+            Reached::Mapped { place, .. } => place.len(),
+            Reached::Kernel(direct) => direct.len(),
+        }
+    }
+
+    /// What is mapped, if anything is.
+    pub(super) fn file(&self) -> Result<&OwnedFd, UpdateError> {
+        match &self.reached {
+            Reached::Mapped { file, .. } => Ok(file),
+            Reached::Kernel(_) => Err(UpdateError::NoWords),
+        }
+    }
+
+    /// The export's words, if it is mapped.
+    #[inline]
+    pub(super) fn words(&self) -> Result<&[AtomicU64], UpdateError> {
+        match &self.reached {
+            Reached::Mapped { place, .. } => Ok(place.words()),
+            Reached::Kernel(_) => Err(UpdateError::NoWords),
+        }
+    }
+
+    /// Copies to it. Within bounds.
+    #[inline]
+    fn put(&self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
+        match &self.reached {
+            Reached::Mapped { place, .. } => {
+                put(place.words(), offset, bytes);
+                Ok(())
+            }
+            Reached::Kernel(_) => self.by_kernel(|direct| direct.write(offset, bytes)),
+        }
+    }
+
+    /// Copies from it. Within bounds.
+    #[inline]
+    fn take(&self, offset: usize, bytes: &mut [u8]) -> Result<(), UpdateError> {
+        match &self.reached {
+            Reached::Mapped { place, .. } => {
+                take(place.words(), offset, bytes);
+                Ok(())
+            }
+            Reached::Kernel(_) => self.by_kernel(|direct| direct.read(offset, bytes)),
+        }
+    }
+
+    /// Has the kernel copy, if the export is still there (K2).
+    fn by_kernel(
+        &self,
+        copy: impl FnOnce(&Direct) -> Result<(), Failed>,
+    ) -> Result<(), UpdateError> {
+        let Reached::Kernel(direct) = &self.reached else {
+            return Err(UpdateError::NoWords);
+        };
+        let _under_way = UnderWay::new(&self.post);
+        self.there()?;
+        copy(direct).map_err(|failed| match failed {
+            Failed::Closed => UpdateError::Disconnected,
+            Failed::Transfer(TransferError::Gone { .. }) if self.exporter.is_dead() => {
+                UpdateError::ExporterDied
+            }
+            Failed::Transfer(TransferError::Gone { .. }) => UpdateError::Disconnected,
+            Failed::Transfer(other) => direct.explain(other),
+        })
     }
 
     #[inline]
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
         self.may_write(offset, bytes.len())?;
         self.ready()?;
-        put(self.place.words(), offset, bytes);
+        self.put(offset, bytes)?;
         portolan_shm::mark!("update.copied");
         self.landed()
     }
@@ -423,7 +535,7 @@ impl Imported {
     pub(super) fn write_upwards(&self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
         self.may_write(offset, bytes.len())?;
         self.ready()?;
-        put_upwards(self.place.words(), offset, bytes);
+        put_upwards(self.words()?, offset, bytes);
         self.landed()
     }
 
@@ -432,7 +544,7 @@ impl Imported {
         self.may_write(offset, 8)?;
         self.ready()?;
         // Release: pairs with `load_acquire`.
-        word(self.place.words(), offset)?.store(value, Ordering::Release);
+        word(self.words()?, offset)?.store(value, Ordering::Release);
         self.landed()
     }
 
@@ -455,7 +567,7 @@ impl Imported {
 
     #[inline]
     fn inside(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
-        within(offset, len, self.place.len())?;
+        within(offset, len, self.len())?;
         let ranges = self.ranges.as_slice();
         if ranges.is_empty() {
             return Ok(());
@@ -533,6 +645,7 @@ fn denied(why: Denied, theirs: u32, name: &str) -> Miss {
         },
         Denied::Full => ImportError::Full { name },
         Denied::Resources => ImportError::ExporterResources { name },
+        Denied::OtherUser => ImportError::OtherUser { name },
     }
     .into()
 }

@@ -35,7 +35,7 @@
 //!
 //! | the paper | here |
 //! |---|---|
-//! | `Export(mapId, recvBuf, nbytes, permissions)` | [`Domain::export`](crate::Domain::export), of [`ExportMemory`] made for it or there before |
+//! | `Export(mapId, recvBuf, nbytes, permissions)` | [`Domain::export`](crate::Domain::export), of [`ExportMemory`] made for it or there before, or of [`OrdinaryMemory`] |
 //! | `Import(mapId, exporter, &impAddr, &nbytes)` | [`Domain::import`](crate::Domain::import), [`Builder::import`](crate::Builder::import); not blocking: [`PendingImport`] |
 //! | an address of the destination proxy space | an [`Import`] and an offset, checked at each call |
 //! | `SendMsg`, blocking | [`Import::write`]: returns when the source may be used again, and (on one machine) everything has landed |
@@ -45,11 +45,28 @@
 //! Beyond the paper: remote reads, words that are added to and exchanged in one step, scattered
 //! and strided sources.
 //!
+//! # Two implementations
+//!
+//! As in the paper, there are two, and the memory that is exported chooses:
+//!
+//! | | user level: [`ExportMemory`] | kernel-mediated: [`OrdinaryMemory`] |
+//! |---|---|---|
+//! | what is exported | whole pages, which the export makes shared | any bytes, as they are: a vector, a range of the program's own |
+//! | who may import | whom the [permissions](ExportOptions::permit) admit | of those, processes of the exporter's user, if the kernel lets them [trace](crate::vmmc::ImportError::Unreachable) it |
+//! | a write or a read | a copy in user mode | two system calls: may the exporter do that itself there? then the copy |
+//! | scattered, strided, non-blocking, [`flush`](Import::flush) | yes | yes |
+//! | eight bytes in one go, [`store_release`](Import::store_release), [`fetch_add`](Import::fetch_add), ... | yes | no: [`UpdateError::NoWords`]. One byte is whole: let it be the flag, in a write of its own |
+//! | automatic update | [`Alias`], [`Log`], [`Tracked`] | [`Tracked`] without a completion word |
+//! | page protection of the exporter's | fixed while exported | is asked at each call: [`UpdateError::Protected`], [`UpdateError::Unmapped`] |
+//! | whose bounds | the kernel's: whole exports | the library's: who could import may write all of the exporter's memory anyway |
+//! | the end | a copy of the memory; no importer is waited for | nothing is copied; calls under way are waited for ([`WhyExported::UnderWay`]) |
+//!
 //! # What holds
 //!
 //! - An importer reaches the exported pages and nothing else of the exporter. What it may do,
 //!   read or write, the kernel sees to as far as reading goes: who may only read cannot write,
 //!   whatever it does. `Reach::Write` and byte ranges bind importers that keep to the library.
+//!   (These, and what follows, of user-level exports; of the others see the table.)
 //! - Updates of one thread are seen in the order in which it made them; nothing tells the
 //!   exporter of one, and it spends no time on it.
 //! - After [`Export::unexport`] no importer can change a byte, whatever it kept, and what was
@@ -63,7 +80,8 @@
 // |---|---|
 // | `options` | how memory is exported |
 // | `memory` | memory that can be exported, and what its owner does with it |
-// | `place` | mappings as words; the one file with `unsafe` |
+// | `place` | mappings as words; with `kernel/range` the files with `unsafe` |
+// | `kernel` | kernel-mediated exports and imports: ordinary memory |
 // | `access` | copies within bounds |
 // | `export` | showing memory and taking it back |
 // | `reception` | the exporter's thread: who comes, who goes |
@@ -78,6 +96,7 @@ mod ask;
 mod error;
 mod export;
 mod import;
+mod kernel;
 mod later;
 mod memory;
 mod options;
@@ -93,6 +112,7 @@ pub use ask::PendingImport;
 pub use error::{ExportError, ImportError, UnexportError, Unwritten, UpdateError, WhyExported};
 pub use export::Export;
 pub use import::Import;
+pub use kernel::{Exportable, OrdinaryMemory};
 pub use memory::ExportMemory;
 pub use options::{ExportOptions, ImportOptions, Reach};
 pub use pending::Pending;

@@ -320,7 +320,7 @@ impl Guest {
                 Some(Instant::now()),
             )
         };
-        export.grant(number, ask, send)?;
+        export.grant(number, &self.peer, ask, send)?;
         self.granted = true;
         let (uid, pid, export) = (self.peer.uid, self.peer.pid, export.name());
         tracing::debug!(export, uid, pid, "an export is imported");

@@ -5,8 +5,8 @@ use super::import::Import;
 use super::*;
 use crate::{Deadline, Domain};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::vmmc::{Answer, Denied, Granted, Ranges};
-use portolan_sys::memory::{self, MapError, VerifyError};
+use portolan_abi::vmmc::{Answer, Denied, Granted, Ranges, Way};
+use portolan_sys::memory::{self, MapError, Mapping, VerifyError};
 use portolan_sys::process::{EventFd, PidFd};
 use portolan_sys::socket;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -54,6 +54,7 @@ fn honest() -> Honest {
         version: FORMAT_VERSION,
         reach: Reach::ReadWrite,
         fences: false,
+        way: Way::Shared,
         len: 8192,
         ranges: Ranges::default(),
     };
@@ -155,6 +156,66 @@ fn other_numbers_of_descriptors_are_no_answer() {
     }
 }
 
+/// What comes of the answer of an exporter of ordinary memory, if anything does.
+fn ordinary(
+    way: Way,
+    fds: impl IntoIterator<Item = OwnedFd>,
+) -> Result<Option<Import>, ImportError> {
+    let (ours, theirs) = socket::pair().unwrap();
+    let granted = Granted {
+        way,
+        len: 5,
+        ..honest().granted
+    };
+    let fds: Vec<_> = fds.into_iter().collect();
+    let lent: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    socket::send(&theirs, &Answer::Granted(granted).encode(), &lent).unwrap();
+    answer_to(ours, &ImportOptions::default())
+}
+
+#[test]
+fn ordinary_memory_is_written_only_where_the_exporters_board_is() {
+    let target = Mapping::shared_anywhere(&memory::create("target", 4096).unwrap(), 4096).unwrap();
+    let address = target.base().addr() as u64;
+    let [_, board, post, pidfd] = honest().fds;
+    let shown = Mapping::shared_anywhere(&board, 4096).unwrap();
+    let copy = |fd: &OwnedFd| fd.try_clone().unwrap();
+    let fds = || [copy(&board), copy(&post), copy(&pidfd)];
+    let at = |board: usize| Way::Kernel {
+        address,
+        board: board as u64,
+    };
+    let good = shown.base().addr();
+    let import = ordinary(at(good), fds())
+        .unwrap()
+        .expect("the board is there");
+    // The other end of its connection is gone.
+    assert!(import.is_kernel_mediated() && import.len() == 5);
+    // Another page of this process, nothing, and another process's, which has no board there.
+    for board in [target.base().addr(), 4096, 0] {
+        assert!(ordinary(at(board), fds()).unwrap().is_none(), "{board:#x}");
+    }
+    let mut other = std::process::Command::new("sleep")
+        .arg("1000")
+        .spawn()
+        .unwrap();
+    let theirs = PidFd::open(other.id()).unwrap();
+    let wrong = [copy(&board), copy(&post), theirs.into()];
+    assert!(ordinary(at(good), wrong).unwrap().is_none());
+    // A dead one, whose id may be anybody's.
+    let theirs = PidFd::open(other.id()).unwrap();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let dead = [copy(&board), copy(&post), theirs.into()];
+    assert!(ordinary(at(good), dead).unwrap().is_none());
+    // With a file, as if it were mapped; and without, as if it were not.
+    let four = [copy(&board), copy(&board), copy(&post), copy(&pidfd)];
+    for garbled in [ordinary(at(good), four), ordinary(Way::Shared, fds())] {
+        let error = garbled.unwrap_err();
+        assert!(matches!(error, ImportError::Garbled { .. }), "{error:?}");
+    }
+}
+
 #[test]
 fn other_bytes_are_no_answer() {
     let good = honest();
@@ -167,7 +228,7 @@ fn other_bytes_are_no_answer() {
     of_odd_size[24] = 1;
     for bad in [
         &b"x"[..],
-        &[0xff; 160],
+        &[0xff; Answer::BYTES],
         &bytes[1..],
         &longer,
         &of_no_size,
@@ -199,6 +260,10 @@ fn more_than_the_importer_wants_is_not_mapped() {
 fn refusals_say_what_they_mean() {
     let refused = |why| heard(&Answer::Denied(why, 9).encode(), &[]).unwrap_err();
     assert!(matches!(refused(Denied::Full), ImportError::Full { .. }));
+    assert!(matches!(
+        refused(Denied::OtherUser),
+        ImportError::OtherUser { .. }
+    ));
     assert!(matches!(
         refused(Denied::Garbled),
         ImportError::Garbled { .. }

@@ -54,6 +54,13 @@ impl Watched {
         // Acquire: pairs with `look`; what the exporter said before is there when this is.
         self.over.load(Ordering::Acquire)
     }
+
+    /// Whether the exporter is dead, as the kernel says now.
+    pub(super) fn is_dead(&self) -> bool {
+        let imports = self.watcher.shared.imports();
+        let entry = imports.by_number.get(&self.number);
+        entry.is_none_or(|entry| entry.exporter.is_dead())
+    }
 }
 
 impl Drop for Watched {

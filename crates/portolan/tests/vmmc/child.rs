@@ -4,7 +4,7 @@ use crate::automatic::Updater;
 use crate::orders::{self, Answer, PATIENCE, obey, until};
 use crate::raw;
 use portolan::vmmc::{
-    Export, ExportMemory, ExportOptions, Import, ImportOptions, Reach, UpdateError,
+    Export, ExportMemory, ExportOptions, Import, ImportOptions, OrdinaryMemory, Reach, UpdateError,
 };
 use portolan::{AccessToken, Domain, Permissions};
 use std::ops::{Deref, DerefMut};
@@ -80,6 +80,7 @@ impl DerefMut for Child {
 struct State {
     domain: Option<Domain>,
     memory: Option<ExportMemory>,
+    ordinary: Option<OrdinaryMemory>,
     export: Option<Export>,
     import: Option<Arc<Import>>,
     crowd: Vec<Import>,
@@ -121,6 +122,14 @@ impl State {
                 let options = ExportOptions::new(Reach::ReadWrite).permit(Permissions::anyone());
                 self.export = Some(domain.export(&memory, name, &options, PATIENCE)?);
                 self.memory = Some(memory);
+                done()
+            }
+            ["export-ordinary", name, len] => {
+                let memory = OrdinaryMemory::from(vec![0; len.parse()?]);
+                let domain = self.domain.as_ref().unwrap();
+                let options = ExportOptions::new(Reach::ReadWrite).permit(Permissions::anyone());
+                self.export = Some(domain.export(&memory, name, &options, PATIENCE)?);
+                self.ordinary = Some(memory);
                 done()
             }
             ["unexport"] => {
@@ -225,6 +234,11 @@ impl State {
                 self.memory.as_ref(),
                 self.import.as_deref(),
             )?),
+            #[cfg(feature = "marks")]
+            ["stop-at", mark] => {
+                orders::fate::stop_at(mark);
+                done()
+            }
             #[cfg(feature = "marks")]
             ["die-at", mark] => {
                 orders::fate::die_at(mark);

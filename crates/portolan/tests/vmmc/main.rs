@@ -7,6 +7,7 @@ mod automatic;
 mod child;
 mod deaths;
 mod forks;
+mod kernel;
 mod many;
 #[cfg(feature = "marks")]
 mod marks;

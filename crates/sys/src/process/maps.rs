@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fstat, major, minor, open};
 use rustix::io::{Errno, pread, retry_on_intr};
 use rustix::ioctl::{Updater, ioctl, opcode};
 
@@ -122,6 +122,21 @@ impl Maps {
             Err(Errno::SRCH) => Err(MapsError::Gone),
             other => Ok(other.map_err(io::Error::from)?),
         }
+    }
+
+    /// Whether the process has the first page of a file mapped at `address`, shared.
+    ///
+    /// # Errors
+    ///
+    /// [`MapsError`].
+    pub fn shows(&self, file: impl AsFd, address: usize) -> Result<bool, MapsError> {
+        let stat = fstat(file).map_err(io::Error::from)?;
+        let device = (major(stat.st_dev), minor(stat.st_dev));
+        let areas = self.areas(address..address.saturating_add(1))?;
+        Ok(areas.iter().any(|area| {
+            let there = area.range.start == address && area.offset == 0 && area.shared;
+            there && (area.device, area.inode) == (device, stat.st_ino)
+        }))
     }
 
     fn query(&self, range: &Range<usize>) -> Result<Vec<Area>, Errno> {

@@ -13,13 +13,14 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, fstatfs, open};
-use rustix::io::{pread, preadv, pwrite, pwritev};
+use rustix::io::{Errno, pread, preadv, pwrite, pwritev};
 
 use super::transfer::Target;
-use super::{Area, Maps, TransferError};
+use super::{Area, Maps, PidFd, TransferError};
 
 /// `f_type` of `/proc`.
 const PROC_MAGIC: i64 = 0x9fa0;
@@ -66,6 +67,28 @@ pub enum Need {
     Write,
 }
 
+/// Why another process's memory was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Nobody's: it is dead, or lives in a process namespace that cannot be seen from here.
+    #[error("the process is dead, or in another process namespace")]
+    Gone,
+    /// The caller's: it is another user's, or has made itself undumpable.
+    #[error("the process is user {found}'s, or does not let anybody trace it")]
+    OtherUser {
+        /// Whose it is, as `/proc` says.
+        found: u32,
+    },
+    /// The machine's: its settings do not let one process trace another one of the same user
+    /// (`/proc/sys/kernel/yama/ptrace_scope`, or a security module).
+    #[error("the kernel does not permit access to the process's memory; see ptrace_scope")]
+    Denied,
+    /// The machine's: the kernel refused; see the source.
+    #[error("cannot open a process's memory: {0}")]
+    Io(#[source] io::Error),
+}
+
 /// Why descriptors were not accepted as a process's memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -98,6 +121,57 @@ impl ProcessMemory {
             memory: open("/proc/self/mem", flags, Mode::empty())?,
             maps: Maps::own()?,
         })
+    }
+
+    /// Opens that of another process of user `user`, if the kernel lets us: whoever it lets
+    /// may change that process anyway, so this grants nothing.
+    ///
+    /// The process may run another program between its giving us the pidfd and this call:
+    /// check by what it has mapped ([`Maps::shows`]) that it is the one that is meant.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan_sys::process::{self, OpenError, PidFd, ProcessMemory};
+    /// let own = PidFd::open(std::process::id())?;
+    /// // One may always open one's own.
+    /// let memory = ProcessMemory::of(&own, process::user())?;
+    /// let (here, mut there) = (*b"here", [0; 4]);
+    /// memory.read_at(here.as_ptr().addr(), &mut there)?;
+    /// assert_eq!(there, here);
+    /// let other = ProcessMemory::of(&own, process::user() + 1);
+    /// assert!(matches!(other, Err(OpenError::OtherUser { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn of(process: &PidFd, user: u32) -> Result<Self, OpenError> {
+        let id = process.id().ok_or(OpenError::Gone)?;
+        let place = |file| format!("/proc/{id}/{file}");
+        // The user of an undumpable process is root, for this purpose.
+        let found = std::fs::metadata(place("")).map_err(|_| OpenError::Gone)?;
+        let found = found.uid();
+        let refused = |errno: Errno| match errno {
+            Errno::ACCESS | Errno::PERM => OpenError::Denied,
+            Errno::NOENT | Errno::SRCH => OpenError::Gone,
+            other => OpenError::Io(other.into()),
+        };
+        let open = |file, access| open(place(file), access | OFlags::CLOEXEC, Mode::empty());
+        // In this order: if it runs another program in between, then the mappings are that
+        // one's, and are found not to be what is wanted.
+        let memory = open("mem", OFlags::RDWR).map_err(refused)?;
+        let maps = open("maps", OFlags::RDONLY).map_err(refused)?;
+        // Alive now, so its id was nobody else's meanwhile.
+        if process.is_dead() {
+            return Err(OpenError::Gone);
+        }
+        if found != user {
+            return Err(OpenError::OtherUser { found });
+        }
+        let maps = Maps::from(maps);
+        Ok(Self { memory, maps })
     }
 
     /// Takes the descriptors that another process sent, `mem` and `maps`.

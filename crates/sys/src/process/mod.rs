@@ -13,7 +13,7 @@ mod vm;
 pub use event::{EventFd, Ready, WrongKind, poll};
 pub(crate) use event::{take_count, wait};
 pub use maps::{Area, Maps, MapsError};
-pub use memory::{ForeignError, Need, ProcessMemory};
+pub use memory::{ForeignError, Need, OpenError, ProcessMemory};
 pub use own::{dies_with_us, random, spawn_quiet, user};
 pub use pidfd::{PidFd, signal};
 pub use proc::{comm, start_time};

@@ -1,7 +1,7 @@
 //! Process descriptors: a reference to a process that no reuse of its id can bend.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -77,6 +77,23 @@ impl PidFd {
         // - The kernel has just made the descriptor for us, close-on-exec.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         Ok(Self { fd })
+    }
+
+    /// The process's id as this process sees it; `None` if it is dead and gone, or in a process
+    /// namespace that cannot be seen from here.
+    ///
+    /// ```
+    /// use portolan_sys::process::PidFd;
+    /// let own = PidFd::open(std::process::id())?;
+    /// assert_eq!(own.id(), Some(std::process::id()));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn id(&self) -> Option<u32> {
+        let info = format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd());
+        let info = std::fs::read_to_string(info).ok()?;
+        let line = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+        // -1: dead; 0: not to be seen from here.
+        line.trim().parse().ok().filter(|id| *id > 0)
     }
 
     /// Whether the process has ended. A stopped process is alive, a zombie is dead.

@@ -5,6 +5,7 @@ use crate::vmmc::{ExportMemory, Import, UpdateError};
 use portolan_sys::memory::PrivatiseError;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A part of local memory that *is* the import's, until this is unmapped or dropped.
 ///
@@ -84,10 +85,9 @@ impl Import {
         if !import.reach().reads() {
             return Err(UpdateError::NotReadable.into());
         }
+        let file = import.file()?;
         let link = Link::new(import, memory, part, offset, Mode::Alias)?;
-        let shown = memory
-            .inner
-            .replace(&link.whole, import.file(), offset as u64);
+        let shown = memory.inner.replace(&link.whole, file, offset as u64);
         shown?;
         Ok(Alias {
             link,
@@ -162,10 +162,15 @@ impl Alias {
             self.returning.pop();
         }
         let pieces: Vec<_> = self.link.mapped(part).collect();
+        let import = Arc::clone(&self.link.import);
+        let Ok(file) = import.file() else {
+            // Of what has none there is no alias.
+            return Ok(());
+        };
         for piece in pieces {
             let offset = self.link.destination(piece.start) as u64;
             let memory = &self.link.memory.inner;
-            match memory.own(&piece, self.link.import.file(), offset) {
+            match memory.own(&piece, file, offset) {
                 Ok(()) => self.link.release(&piece),
                 Err(PrivatiseError::Incomplete { done, len, source }) => {
                     self.link.release(&piece);

@@ -64,6 +64,8 @@ impl Import {
         part: Range<usize>,
         offset: usize,
     ) -> Result<Log, MappingError> {
+        // The order of a log's stores is that of words.
+        self.shared().words()?;
         let link = Link::new(self.shared(), memory, part, offset, Mode::Log)?;
         Ok(Log {
             start: link.whole.start,

@@ -93,6 +93,7 @@ impl Import {
                 return Err(MappingError::Completion { offset: at });
             }
             import.may_write(at, 8)?;
+            import.words()?;
         }
         let link = Link::new(import, memory, part, offset, Mode::Tracked)?;
         Ok(Tracked {
