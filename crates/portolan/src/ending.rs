@@ -1,5 +1,5 @@
-//! What is ending: threads of the library's that work on for a moment after the client or
-//! server that they work for was dropped.
+//! What is ending: threads of the library's that work on for a moment after the client, the
+//! server, or the right on another domain's port that they work for was dropped.
 //!
 //! Their handles keep the membership, and no caller could drop them. So whoever leaves waits
 //! until there are none (`domain::link::leave`). Those of a client or server that is in use

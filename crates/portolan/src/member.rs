@@ -3,6 +3,7 @@
 use crate::domain::Link;
 use crate::ending::Endings;
 use crate::extent::Cache;
+use crate::gate::Ferries;
 use crate::guard::Guard;
 use crate::region::Region;
 use crate::signal::{Sources, Threads};
@@ -35,6 +36,8 @@ pub(crate) struct Member {
     pub(crate) reception: Mutex<Weak<Reception>>,
     /// Threads that were interrupted by our signals.
     pub(crate) threads: Threads,
+    /// Threads that carry messages of ours to other domains.
+    pub(crate) ferries: Ferries,
     /// Clients and servers of ours that were dropped, and whose threads are not through yet.
     pub(crate) endings: Endings,
     /// The thread that watches the host, or hosts; its drop leaves the domain.

@@ -15,6 +15,7 @@ use super::space;
 use super::watch::Control;
 use super::{Role, host, me};
 use crate::Disowned;
+use crate::gate::Ferries;
 use crate::member::Member;
 use portolan_abi::space::SpaceStatus;
 use portolan_sys::process::{EventFd, spawn_quiet};
@@ -208,6 +209,9 @@ pub(super) fn leave(member: Arc<Member>, settled: Settled) -> Result<(), LeaveEr
     let end = Instant::now() + ENDING;
     drop(member);
     loop {
+        if let Some(member) = others.upgrade() {
+            Ferries::end_unused(&member);
+        }
         // Asked before: who ends meanwhile has left, or the keeper has.
         let ending = endings.any();
         settled.wait();

@@ -164,8 +164,9 @@ impl Domain {
 
     /// Leaves the domain: when this returns, everything that this process held in it has
     /// been returned and its place is free. Dropping the last handle does the same. It waits for
-    /// threads of clients and servers ([`crate::rpc`]) that were dropped: they are through within
-    /// moments, but for methods that run, for which it waits 20 s at most.
+    /// threads of clients and servers ([`crate::rpc`]) that were dropped, and for what was sent to
+    /// another domain ([`Self::connect_to`]) by a right that is: 20 s at most, if a method runs
+    /// or the other domain does not read.
     ///
     /// # Errors
     ///

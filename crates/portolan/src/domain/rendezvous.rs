@@ -17,6 +17,7 @@ use super::watch::Control;
 use super::{Domain, Role};
 use crate::Protection;
 use crate::ending::Endings;
+use crate::gate::Ferries;
 use crate::guard::Guard;
 use crate::member::Member;
 use crate::region::Region;
@@ -133,6 +134,7 @@ fn member(
         reception: Mutex::default(),
         threads: Threads::default(),
         endings: Endings::default(),
+        ferries: Ferries::default(),
         link,
     })
 }

@@ -15,13 +15,18 @@
 use super::cargo;
 use super::error::{BreachKind, ConnectToError, Over};
 use super::side::{BUSY, Side};
+use crate::ending::Ending;
+use crate::member::Member;
+use crate::port::senders;
 use crate::wait::{Patience, waiting_beside};
 use crate::{Access, Deadline, NoDescriptor, Notice, ReceiveError, ReceiveRight, Request};
+use portolan_abi::port::PortName;
 use portolan_abi::slot::Kind;
 use portolan_sys::bell::FutexFd;
 use portolan_sys::process::spawn_quiet;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Enough for loops and logs.
 const STACK: usize = 256 << 10;
@@ -38,6 +43,37 @@ pub(super) struct Ferry {
     /// Requests so far.
     asked: u64,
     scratch: Vec<u8>,
+    // The last field: it outlives the handles in the others.
+    _ending: Arc<Ending>,
+}
+
+/// The ferries of a membership, and the ports that they receive at.
+#[derive(Default)]
+pub(crate) struct Ferries(Mutex<Vec<(PortName, Weak<Ending>)>>);
+
+impl Ferries {
+    fn lock(&self) -> MutexGuard<'_, Vec<(PortName, Weak<Ending>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn launched(&self, port: PortName) -> Arc<Ending> {
+        let ending = Arc::default();
+        let mut all = self.lock();
+        all.retain(|(_, ferry)| ferry.strong_count() > 0);
+        all.push((port, Arc::downgrade(&ending)));
+        ending
+    }
+
+    /// Those to whose ports nobody can send any more are ending: they take over what was sent.
+    pub(crate) fn end_unused(member: &Member) {
+        for (port, ferry) in &*member.ferries.lock() {
+            if let Some(ferry) = ferry.upgrade()
+                && senders(member, *port) == 0
+            {
+                ferry.begin(&member.endings);
+            }
+        }
+    }
 }
 
 impl Ferry {
@@ -51,6 +87,8 @@ impl Ferry {
         name: &str,
     ) -> Result<(), ConnectToError> {
         port.request_no_more_senders();
+        let at = port.at();
+        let ending = at.member.ferries.launched(at.port);
         let ferry = Self {
             port,
             side,
@@ -60,6 +98,7 @@ impl Ferry {
             back,
             asked: 0,
             scratch: Vec::new(),
+            _ending: ending,
         };
         let name = name.to_owned();
         spawn_quiet("portolan-ferry", STACK, move || ferry.run(&name))?;

@@ -54,5 +54,6 @@ mod side;
 mod tests;
 
 pub use error::{Breach, BreachKind, ConnectToError};
+pub(crate) use ferry::Ferries;
 pub use offered::OfferedPort;
 pub use options::{ConnectOptions, OfferOptions};

@@ -315,3 +315,27 @@ fn requests_go_over_and_answers_come_back() {
     let error = right.send(Message::default(), WhenFull::Fail).unwrap_err();
     assert!(matches!(error.reason, Unsent::DeadName));
 }
+
+#[test]
+fn whoever_has_dropped_its_rights_can_leave_and_all_that_was_sent_has_gone_over() {
+    for _ in 0..20 {
+        let Two {
+            ours,
+            _theirs,
+            mut port,
+            right,
+            offered: _offered,
+        } = plain();
+        for number in 1..4 {
+            right
+                .send(message(&ours, number, &[5000]), WhenFull::Fail)
+                .unwrap();
+        }
+        drop(right);
+        ours.leave().unwrap();
+        for number in 1..4 {
+            let came = port.receive(Access::Later, long()).unwrap();
+            is_the_one(&came, number, &[5000]);
+        }
+    }
+}

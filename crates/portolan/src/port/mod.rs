@@ -30,5 +30,5 @@ pub(crate) use names::connect as connect_port;
 pub(crate) use names::wake_waiters;
 pub(crate) use prepare::may_leave;
 pub(crate) use request::answer_for_dead;
-pub(crate) use rights::check_senders;
+pub(crate) use rights::{check_senders, senders};
 pub(crate) use send::{raise_link, wake, wake_senders};

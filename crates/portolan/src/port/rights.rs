@@ -513,7 +513,7 @@ pub(super) fn raise(member: &Member, index: u16, event: u32) {
 }
 
 /// Send rights on the port: in every row, and in every published slot (R2).
-pub(super) fn senders(member: &Member, port: PortName) -> u32 {
+pub(crate) fn senders(member: &Member, port: PortName) -> u32 {
     let tables = member.tables();
     let epoch = &tables.header.rights.value;
     loop {
