@@ -136,6 +136,9 @@ pub(crate) enum BenchKind {
     /// Calls of a service in another process, polling and blocking; the checksum in their copies;
     /// what idle and busy clients cost, and the transport's timer
     Rpc,
+    /// Exported memory: deliberate and automatic update, revocation, set-up; messages between
+    /// domains
+    Update,
     /// A map of a million keys from one process to another, beside serialisers
     Structures,
 }

@@ -479,3 +479,116 @@ fn structures_have_every_step_and_their_budgets() {
         "{text}"
     );
 }
+
+#[test]
+fn words_cost_the_exporter_nothing() {
+    let rows = rows("update", "word");
+    rows.iter().for_each(check);
+    let cases: Vec<&Value> = rows.iter().map(|row| &row["case"]).collect();
+    assert_eq!(
+        cases,
+        [
+            "cache line",
+            "word, deliberate",
+            "word, alias",
+            "word, log",
+            "word, and the exporter's CPU",
+        ]
+    );
+    assert!(rows[4]["counted"]["exporter ns"].is_f64(), "{:?}", rows[4]);
+    let budgets = budgets("update", "exporter");
+    assert_eq!(budgets[0]["what"], "exporter's CPU, an update, ns");
+    assert_eq!(
+        (&budgets[0]["must"], &budgets[0]["unit"]),
+        (&0.0.into(), &"ns".into())
+    );
+}
+
+#[test]
+fn updates_are_held_against_memcpy_and_stores_against_private_memory() {
+    for (word, yardstick, held) in [
+        (
+            "64 KiB",
+            "memcpy, into the same kind of memory",
+            vec!["write"],
+        ),
+        (
+            "consecutive",
+            "private memory, consecutive stores",
+            vec![
+                "alias, consecutive stores",
+                "log, consecutive stores",
+                "tracked, consecutive stores",
+            ],
+        ),
+        (
+            "scattered",
+            "private memory, scattered stores",
+            vec![
+                "alias, scattered stores",
+                "log, scattered stores",
+                "tracked, scattered stores",
+            ],
+        ),
+        (
+            "comput",
+            "portolan, write, then compute",
+            vec!["write while computing"],
+        ),
+        (
+            "unexport",
+            "memcpy, into new private memory",
+            vec!["unexport, with revocation"],
+        ),
+    ] {
+        let rows = rows("update", word);
+        rows.iter().for_each(check);
+        let against = rows.iter().filter(|row| row["yardstick"].is_string());
+        let cases: Vec<&Value> = against
+            .inspect(|row| assert_eq!(row["yardstick"], yardstick))
+            .map(|row| &row["case"])
+            .collect();
+        assert_eq!(cases, held);
+    }
+}
+
+#[test]
+fn exports_have_rows_of_set_up_and_of_pages() {
+    let cases = |word| -> Vec<String> {
+        let rows = rows("update", word);
+        rows.iter().for_each(check);
+        let cases = rows[1..].iter().map(|row| row["case"].as_str().unwrap());
+        cases.map(str::to_owned).collect()
+    };
+    assert_eq!(
+        cases("a page"),
+        ["tracked, first store to a page", "tracked, flush, a page"]
+    );
+    assert_eq!(cases("unimport"), ["unimport"]);
+    let small = cases("64 KiB");
+    assert!(small.ends_with(&["export", "import", "unimport"].map(str::to_owned)));
+    assert_eq!(cases("begun"), ["write begun"]);
+}
+
+#[test]
+fn messages_between_domains_are_held_against_a_unix_socket() {
+    let text = succeeds(&[
+        "bench", "update", "--quick", "--json", "--filter", "between",
+    ]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    for (mode, bytes) in [("block", 1), ("poll", 1), ("block", 16), ("poll", 16)] {
+        let is = |row: &&Value| row["mode"] == mode && row["bytes"] == bytes << 20;
+        let row = rows.iter().find(is).unwrap();
+        check(row);
+        assert_eq!(row["protection"], "copied");
+        assert_eq!(row["yardstick"], "unix stream, message");
+    }
+    let budget = &report["budgets"][0];
+    assert_eq!(budget["what"], "between domains, copied, to a Unix socket");
+    assert_eq!((&budget["must"], &budget["rows"]), (&1.5.into(), &2.into()));
+    // What there is nothing of says so.
+    for one in report["left_out"].as_array().unwrap() {
+        assert!(!one["why"].as_str().unwrap().is_empty(), "{one}");
+    }
+}

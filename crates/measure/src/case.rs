@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::out;
 
+pub mod update;
+
+use update::{Update, Way};
+
 /// Bytes of a small message: what fits a cache line beside its sequence number.
 pub const SMALL: u64 = 48;
 /// Messages sent in a row where most are not to find the receiver waiting.
@@ -81,6 +85,12 @@ pub enum System {
     Channel,
     /// Samples by topic, over channels.
     Topic,
+    /// A word written into memory that the other side exports, which looks for it.
+    Word(Way),
+    /// One operation on exported memory, by one side.
+    Update(Update),
+    /// Messages between domains, through a port that each offers to the other.
+    Gate,
     /// Publish and subscribe; for blocking with an event.
     #[cfg(feature = "peers")]
     Iceoryx,
@@ -275,6 +285,9 @@ pub enum Unit {
     /// Processor time of all processes by message.
     #[serde(rename = "ns CPU/msg")]
     CpuTime,
+    /// One operation of one side.
+    #[serde(rename = "ns each")]
+    Operation,
     /// Memory.
     #[serde(rename = "KiB")]
     Kibibytes,
@@ -325,6 +338,9 @@ impl Case {
 
     /// What its figures are in.
     pub fn unit(&self) -> Unit {
+        if let System::Update(update) = self.system {
+            return update.unit();
+        }
         match self.pattern {
             _ if matches!(self.shape, Shape::Idle | Shape::IdleClient { .. }) => Unit::Kibibytes,
             _ if self.shape == Shape::Timer => Unit::CpuTime,
@@ -358,7 +374,10 @@ impl Case {
             | System::Request
             | System::Signal
             | System::SignalOnWrite
-            | System::Call => "portolan",
+            | System::Call
+            | System::Word(_)
+            | System::Gate => "portolan",
+            System::Update(update) => update.system_name(),
             System::Marshal { .. } => "marshalling",
             System::Channel => "channel",
             System::Topic => "topic",
@@ -405,6 +424,9 @@ impl Case {
             System::Request => parts.push("request".to_owned()),
             System::Signal => parts.push(self.signal_name()),
             System::SignalOnWrite => parts.push("signal on write, by a trap".to_owned()),
+            System::Word(way) => parts.push(way.name().to_owned()),
+            System::Update(update) => parts.push(update.name().to_owned()),
+            System::Gate => parts.push("message between domains".to_owned()),
             System::Marshal { sum: false } => parts.push("both copies".to_owned()),
             System::Marshal { sum: true } => parts.push("both copies, checksum".to_owned()),
             #[cfg(feature = "peers")]
@@ -467,6 +489,7 @@ impl Case {
             parts.push("cold".to_owned());
         }
         match self.pattern {
+            _ if matches!(self.system, System::Update(_)) => {}
             Pattern::RoundTrip { one_way: true } => {}
             Pattern::RoundTrip { one_way: false } if self.mode == Mode::Poll => {}
             Pattern::RoundTrip { one_way: false } => parts.push(
@@ -578,6 +601,7 @@ impl Unit {
             Self::Gigabytes => "GB/s",
             Self::Written => "ns/write",
             Self::CpuTime => "ns CPU/msg",
+            Self::Operation => "ns each",
             Self::Kibibytes => "KiB",
         }
     }
@@ -586,7 +610,9 @@ impl Unit {
     /// bytes instead.
     pub fn value(self, picos: f64, bytes: u64) -> f64 {
         match self {
-            Self::OneWay | Self::RoundTrip | Self::Written | Self::CpuTime => picos / 1e3,
+            Self::OneWay | Self::RoundTrip | Self::Written | Self::CpuTime | Self::Operation => {
+                picos / 1e3
+            }
             Self::Messages => 1e12 / picos,
             Self::Gigabytes => bytes as f64 * 1e3 / picos,
             Self::Kibibytes => picos / 1024.0,

@@ -229,6 +229,11 @@ impl Child {
         Ok(child)
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Sends a packet; a child that is gone is an error that says how it ended.
     pub fn send<T: Serialize>(&mut self, packet: &T) -> Result<()> {
         let sent = self.control().send(packet);

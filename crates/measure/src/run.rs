@@ -10,7 +10,7 @@ use crate::child::{Child, Control};
 use crate::cpus::Cpus;
 use crate::error::{MeasureError, Result};
 use crate::sampler::Sampler;
-use crate::systems::{Endpoint, clients, with_endpoint};
+use crate::systems::{Endpoint, clients, update, with_endpoint};
 
 /// Rounds shorter than this are timed in batches for the median.
 const LONG_ROUND: Duration = Duration::from_micros(2);
@@ -102,6 +102,9 @@ pub fn start(case: &Case, cpus: &Cpus) -> Result<Box<dyn Run>> {
             cpus: cpus.clone(),
         }));
     }
+    if let System::Update(operation) = case.system {
+        return update::start(case, operation, cpus);
+    }
     if case.shape.is_about_clients() {
         return clients::start(case, cpus);
     }
@@ -144,6 +147,13 @@ pub(crate) fn start_server(case: &Case, cpus: &Cpus) -> Result<Child> {
     let Answer { .. } = server.expect()?;
     server.watch()?;
     Ok(server)
+}
+
+/// Has a peer do its part of one round; it has when this returns.
+pub(crate) fn one_round(peer: &mut Child) -> Result<()> {
+    peer.send(&Order { rounds: 1 })?;
+    let Answer { .. } = peer.expect()?;
+    Ok(())
 }
 
 /// What a peer's end has counted by now.

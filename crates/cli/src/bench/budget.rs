@@ -30,6 +30,8 @@ pub(crate) enum Measure {
     Faster,
     /// Bytes above the limit's, at the most; figures in KiB.
     Above,
+    /// What was counted beside its time, at the most; nanoseconds.
+    Counted,
 }
 
 /// A budget and what was measured.
@@ -93,6 +95,7 @@ impl Budget {
             Measure::Rate => Some(1.0 / row.ratio_to_limit),
             Measure::Yardstick => yardstick,
             Measure::Faster => yardstick.map(|ratio| 1.0 / ratio),
+            Measure::Counted => row.counted.first().map(|counted| counted.value),
             Measure::Above => Some((row.figures.p50 - limit?.figures.p50) / 1024.0),
         }
     }
@@ -149,6 +152,7 @@ impl Budget {
             },
             unit: match self.measure {
                 Measure::Above => "KiB",
+                Measure::Counted => "ns",
                 _ => "times",
             },
             must: self.must,

@@ -10,6 +10,7 @@
 //! | `report` | table and JSON |
 //! | `rpc` | which rows `bench rpc` has |
 //! | `signal` | `bench signal`: its rows, and what is left out |
+//! | `update` | which rows `bench update` has |
 //! | `structures` | `bench structures`, which has steps of its own |
 //!
 //! The mechanisms, and how they are measured, are in the crate `portolan-measure`.
@@ -23,6 +24,7 @@ mod resident;
 mod rpc;
 mod signal;
 pub(crate) mod structures;
+mod update;
 mod watched;
 
 use std::time::Duration;
@@ -67,6 +69,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let left_out = match args.kind {
         BenchKind::Signal => signal::left_out(),
         BenchKind::Rpc => rpc::left_out(),
+        BenchKind::Update => update::left_out(),
         _ => Vec::new(),
     };
     Ok(report::print(&machine, &measured, &left_out, args.json)?)
@@ -83,6 +86,7 @@ fn effort(args: &BenchArgs) -> Effort {
         | BenchKind::Throughput
         | BenchKind::Memory
         | BenchKind::Watched
+        | BenchKind::Update
         | BenchKind::Structures => 1,
         BenchKind::Wake | BenchKind::Rpc | BenchKind::Pubsub => 2,
         BenchKind::Fanin => 10,

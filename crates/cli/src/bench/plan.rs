@@ -135,6 +135,7 @@ pub(crate) fn plan(kind: BenchKind, quick: bool, cpus: &Cpus) -> Vec<Group> {
         BenchKind::Watched => watched(),
         BenchKind::Memory => resident(),
         BenchKind::Rpc => super::rpc::plan(cpus),
+        BenchKind::Update => super::update::plan(),
         // It has steps of its own.
         BenchKind::Structures => Vec::new(),
     };
@@ -646,6 +647,7 @@ mod tests {
             .chain(&fanin())
             .chain(&super::super::channel::plan(&Cpus::choose()))
             .chain(&super::super::pubsub::plan(&Cpus::choose()))
+            .chain(&super::super::update::plan())
         {
             for (index, entry) in group.rows.iter().enumerate() {
                 assert!(

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use portolan_measure::Result;
+use portolan_measure::case::update::Update;
 use portolan_measure::case::{
     Case, Mode, Pattern, Payload, Protection, Shape, System, Temper, Unit,
 };
@@ -130,6 +131,7 @@ fn heading(case: &Case) -> String {
     }
     match case.unit() {
         Unit::Kibibytes => case.unit().name().to_owned(),
+        Unit::Operation => format!("{}, {}", out::size(case.bytes), case.unit().name()),
         unit => {
             let mode = match case.mode {
                 Mode::Poll => "polling",
@@ -236,6 +238,11 @@ fn mark(yardstick: &Case) -> &'static str {
             _ => "a",
         },
         System::Marshal { .. } => "o",
+        System::UnixStream => "x",
+        System::Update(Update::Copy) => "m",
+        System::Update(Update::FreshCopy) => "k",
+        System::Update(Update::InTurn) => "v",
+        System::Update(_) => "q",
         _ if matches!(yardstick.pattern, Pattern::Multicast { .. }) => "t",
         _ => "s",
     }
@@ -249,15 +256,22 @@ fn legend(measured: &[Measured]) -> String {
         ("c", "one memcpy of as much, cold"),
         ("f", "a bare futex, one way"),
         ("i", "the same with channels of its own"),
+        (
+            "k",
+            "as much copied into new private memory, which is taken for it",
+        ),
         ("l", "the same within the timer's period"),
         ("m", "one memcpy of as much"),
         ("n", "portolan's message without a byte"),
         ("o", "the copies alone"),
         ("p", "the signal alone, polled"),
+        ("q", "the same stores to private memory"),
         ("r", "the same with one reader"),
         ("s", "the same with one sender"),
         ("t", "the same with one subscriber"),
         ("u", "the same while nobody watches"),
+        ("v", "one after the other"),
+        ("x", "the same through a Unix socket"),
     ];
     let used: Vec<&str> = measured
         .iter()
@@ -281,6 +295,10 @@ fn counts(measured: &[Measured]) -> String {
     let explained = [
         ("signals", "looks for sleeping readers that the writer made"),
         ("wakes", "those that found one, and woke it"),
+        (
+            "exporter ns",
+            "processor time of the process whose memory is written",
+        ),
         ("asks", "questions that the transport's timer asked"),
         (
             "P/T",
@@ -355,7 +373,12 @@ fn times(ratio: f64) -> String {
 fn ratio(case: &Case, times: f64) -> f64 {
     match case.unit() {
         Unit::Messages | Unit::Gigabytes => 1.0 / times,
-        Unit::OneWay | Unit::RoundTrip | Unit::Written | Unit::CpuTime | Unit::Kibibytes => times,
+        Unit::OneWay
+        | Unit::RoundTrip
+        | Unit::Written
+        | Unit::CpuTime
+        | Unit::Operation
+        | Unit::Kibibytes => times,
     }
 }
 
@@ -382,7 +405,7 @@ fn round(value: f64) -> f64 {
 /// unit, which the heading's ns would hide in zeros.
 fn figure(unit: Unit, value: f64) -> String {
     let (scale, suffixes): (f64, &[&str]) = match unit {
-        Unit::OneWay | Unit::RoundTrip | Unit::Written | Unit::CpuTime => {
+        Unit::OneWay | Unit::RoundTrip | Unit::Written | Unit::CpuTime | Unit::Operation => {
             (1.0, &["ns", "us", "ms", "s"])
         }
         Unit::Messages => (1e-3, &["k", "M", "G"]),

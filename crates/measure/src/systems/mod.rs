@@ -13,6 +13,7 @@ mod capnp;
 mod channel;
 pub(crate) mod clients;
 mod futex;
+mod gate;
 #[cfg(feature = "peers")]
 mod iceoryx;
 mod line;
@@ -32,6 +33,7 @@ mod sysv;
 #[cfg(feature = "peers")]
 mod tonic;
 mod topic;
+pub(crate) mod update;
 
 use std::os::fd::OwnedFd;
 
@@ -41,6 +43,7 @@ pub(crate) use call::Call;
 pub(crate) use capnp::Capnp;
 pub(crate) use channel::Channel;
 pub(crate) use futex::Futex;
+pub(crate) use gate::Gate;
 #[cfg(feature = "peers")]
 pub(crate) use iceoryx::{Iceoryx, IceoryxCall};
 pub(crate) use line::Line;
@@ -59,6 +62,7 @@ pub(crate) use sysv::SystemV;
 #[cfg(feature = "peers")]
 pub(crate) use tonic::Tonic;
 pub(crate) use topic::Topic;
+pub(crate) use update::{Exporter, Word};
 
 use crate::case::Case;
 use crate::error::Result;
@@ -135,6 +139,9 @@ macro_rules! with_endpoint {
             System::Marshal { .. } => with!(s::Marshal),
             System::Channel => with!(s::Channel),
             System::Topic => with!(s::Topic),
+            System::Word(_) => with!(s::Word),
+            System::Update(_) => with!(s::Exporter),
+            System::Gate => with!(s::Gate),
             #[cfg(feature = "peers")]
             System::Iceoryx => with!(s::Iceoryx),
             #[cfg(feature = "peers")]

@@ -82,7 +82,7 @@ pub fn domain_of(case: &Case) -> String {
 }
 
 /// The same name in every process of one run.
-fn name(case: &Case, coordinator: u32) -> String {
+pub(super) fn name(case: &Case, coordinator: u32) -> String {
     let mut hasher = DefaultHasher::new();
     format!("{case:?}").hash(&mut hasher);
     format!("bench-{coordinator}-{:016x}", hasher.finish())
@@ -185,7 +185,7 @@ fn binding(error: portolan::BindError) -> MeasureError {
     MeasureError::library("binding a benchmark's port")(error)
 }
 
-fn allocate(domain: &Domain, bytes: usize) -> Result<Extent> {
+pub(super) fn allocate(domain: &Domain, bytes: usize) -> Result<Extent> {
     let mut extent = domain
         .allocate(bytes)
         .map_err(MeasureError::library("allocating a benchmark's extent"))?;
@@ -194,7 +194,7 @@ fn allocate(domain: &Domain, bytes: usize) -> Result<Extent> {
     Ok(extent)
 }
 
-fn push(message: &mut Message, extent: Extent) {
+pub(super) fn push(message: &mut Message, extent: Extent) {
     message
         .push(extent)
         .expect("an empty message takes an extent");
@@ -478,7 +478,7 @@ impl Endpoint for Request {
 
 impl Request {
     /// Polling on one CPU would only keep the other side from running.
-    fn waiting(case: &Case) -> Waiting {
+    pub(super) fn waiting(case: &Case) -> Waiting {
         match case.placement {
             Placement::OneCpu => Waiting::Sleep,
             Placement::TwoCpus => waiting(case),

@@ -1,0 +1,188 @@
+//! Which rows `bench update` has: words, copies and stores that reach memory which another
+//! process exports, what it costs to begin and to end that, and messages between domains.
+
+use portolan_measure::case::update::{Target, Update, Way};
+use portolan_measure::case::{Case, Mode, Pattern, Protection, System};
+
+use super::budget::{Budget, Measure};
+use super::report::LeftOut;
+use super::{Entry, Group};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Bytes of deliberate updates.
+const UPDATES: [u64; 3] = [64 * KIB, MIB, 16 * MIB];
+/// Bytes of messages between domains.
+const MESSAGES: [u64; 2] = [MIB, 16 * MIB];
+/// Bytes of what is exported only to see what that takes.
+const SET_UP: u64 = 64 * KIB;
+/// Bytes of an update that goes on beside a computation.
+const OVERLAPPED: u64 = 16 * MIB;
+/// Bytes of an export that is taken back.
+const RETURNED: u64 = 64 * MIB;
+
+/// What the rows must reach.
+mod budgets {
+    use super::{Budget, Measure};
+    use Measure::{Counted, Faster, Limit, Yardstick};
+
+    pub(super) const WORD: Budget = Budget::new(
+        "one word, one way, to one line transfer",
+        Limit,
+        1.2,
+        Some(1.05),
+    );
+    pub(super) const WRITE: Budget = Budget::new(
+        "deliberate update, 64 KiB up, to memcpy",
+        Faster,
+        0.95,
+        Some(0.98),
+    );
+    pub(super) const ALIAS: Budget = Budget::new(
+        "alias, consecutive words, to private memory",
+        Faster,
+        0.9,
+        Some(1.0),
+    );
+    pub(super) const EXPORTER: Budget =
+        Budget::new("exporter's CPU, an update, ns", Counted, 0.0, None);
+    pub(super) const COPIED: Budget = Budget::new(
+        "between domains, copied, to a Unix socket",
+        Faster,
+        1.5,
+        Some(2.0),
+    );
+    pub(super) const UNEXPORT: Budget = Budget::new(
+        "unexport of 64 MiB, to a copy of it",
+        Yardstick,
+        2.0,
+        Some(1.2),
+    );
+}
+
+pub(super) fn plan() -> Vec<Group> {
+    let mut groups = vec![words()];
+    groups.extend(UPDATES.map(written));
+    groups.extend([stores(), pages(), overlap(), set_up()]);
+    groups.extend(MESSAGES.map(messages));
+    groups.push(end());
+    groups
+}
+
+/// What there is nothing of to measure, or what is measured elsewhere.
+pub(super) fn left_out() -> Vec<LeftOut> {
+    let missing = "this version of the library has none";
+    vec![
+        LeftOut {
+            what: "updates of kernel-mediated exports",
+            why: "they have no rows yet",
+        },
+        LeftOut {
+            what: "sealed messages between domains",
+            why: missing,
+        },
+        LeftOut {
+            what: "notifications of updates",
+            why: missing,
+        },
+    ]
+}
+
+fn group(rows: Vec<Entry>) -> Group {
+    let limit = Case {
+        limit: true,
+        ..Case::new(System::Line, 8)
+    };
+    Group { limit, rows }
+}
+
+fn operation(update: Update, bytes: u64) -> Case {
+    Case {
+        pattern: Pattern::RoundTrip { one_way: false },
+        ..Case::new(System::Update(update), bytes)
+    }
+}
+
+/// A word there and back, and what the other side spends on one that only goes there.
+fn words() -> Group {
+    let word = |way| Entry::new(Case::new(System::Word(way), 8));
+    let receiver = operation(Update::Receiver, 8);
+    group(vec![
+        word(Way::Deliberate).tagged(Some(budgets::WORD)),
+        word(Way::Alias).tagged(Some(budgets::WORD)),
+        word(Way::Log),
+        Entry::new(receiver).tagged(Some(budgets::EXPORTER)),
+    ])
+}
+
+/// A deliberate update beside the copy that it is.
+fn written(bytes: u64) -> Group {
+    let copy = operation(Update::Copy, bytes);
+    let write = Entry::new(operation(Update::Write, bytes));
+    let write = write.against(&copy).tagged(Some(budgets::WRITE));
+    group(vec![Entry::new(copy), write])
+}
+
+/// Stores of words, one after another and scattered, beside the same to private memory.
+fn stores() -> Group {
+    let mut rows = Vec::new();
+    for scattered in [false, true] {
+        let to = |to| operation(Update::Stores { to, scattered }, 8);
+        let private = to(Target::Private);
+        rows.push(Entry::new(private.clone()));
+        for target in [Target::Alias, Target::Log, Target::Tracked] {
+            let row = Entry::new(to(target)).against(&private);
+            let budgeted = target == Target::Alias && !scattered;
+            rows.push(row.tagged(budgeted.then_some(budgets::ALIAS)));
+        }
+    }
+    group(rows)
+}
+
+/// What tracking costs by page.
+fn pages() -> Group {
+    let rows = [Update::FirstStore, Update::FlushPage];
+    group(rows.map(|row| Entry::new(operation(row, 4 * KIB))).into())
+}
+
+/// Updates that go on by themselves.
+fn overlap() -> Group {
+    let in_turn = operation(Update::InTurn, OVERLAPPED);
+    let overlapped = operation(Update::Overlapped, OVERLAPPED);
+    group(vec![
+        Entry::new(operation(Update::Initiate, OVERLAPPED)),
+        Entry::new(in_turn.clone()),
+        Entry::new(overlapped).against(&in_turn),
+    ])
+}
+
+fn set_up() -> Group {
+    let rows = [Update::Export, Update::Import, Update::Unimport];
+    group(rows.map(|row| Entry::new(operation(row, SET_UP))).into())
+}
+
+/// Messages that are written and read, from one domain to another.
+fn messages(bytes: u64) -> Group {
+    let mut rows = Vec::new();
+    for mode in [Mode::Block, Mode::Poll] {
+        let by = |system, protection| Case {
+            mode,
+            protection,
+            ..Case::new(system, bytes)
+        };
+        let socket = by(System::UnixStream, Protection::None);
+        let ours = Entry::new(by(System::Gate, Protection::Copied)).against(&socket);
+        rows.push(Entry::new(socket));
+        rows.push(ours.tagged((mode == Mode::Block).then_some(budgets::COPIED)));
+    }
+    group(rows)
+}
+
+/// Memory that is taken back from whoever has imported it.
+fn end() -> Group {
+    let copy = operation(Update::FreshCopy, RETURNED);
+    let unexport = Entry::new(operation(Update::Unexport, RETURNED));
+    let unexport = unexport.against(&copy).tagged(Some(budgets::UNEXPORT));
+    group(vec![Entry::new(copy), unexport])
+}

@@ -1,0 +1,132 @@
+//! What rows about exported memory do.
+
+use serde::{Deserialize, Serialize};
+
+use super::Unit;
+
+/// Words that a row of stores stores, one after another.
+pub const STORES: usize = 8192;
+/// Pages that a row about tracked update has written between two flushes.
+pub const PAGES: usize = 512;
+
+/// How a word gets to the exporter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// By a call: deliberate update.
+    Deliberate,
+    /// Stored to a mapped range.
+    Alias,
+    /// Stored through a log.
+    Log,
+}
+
+/// Where the words of a row of stores go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Target {
+    /// To nobody: private memory.
+    Private,
+    /// To a mapped range.
+    Alias,
+    /// To one whose stores are logged, up to the flush.
+    Log,
+    /// To one whose pages are tracked, and then flushed.
+    Tracked,
+}
+
+/// One operation on exported memory. The exporter is another process, which does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Update {
+    /// A blocking deliberate update.
+    Write,
+    /// The same bytes by `memcpy` into memory of the same kind that nobody imports.
+    Copy,
+    /// Words stored one by one.
+    Stores {
+        /// Where.
+        to: Target,
+        /// One in each of many cache lines, not one beside the other.
+        scattered: bool,
+    },
+    /// The first store to a page after a flush.
+    FirstStore,
+    /// A flush, by page that was written.
+    FlushPage,
+    /// A blocking update of a word, with the processor time that the exporter spends on it.
+    Receiver,
+    /// A non-blocking update, until the call returns.
+    Initiate,
+    /// A blocking update, and then a computation that takes as long.
+    InTurn,
+    /// The same computation while a non-blocking update goes on, until both are done.
+    Overlapped,
+    /// Memory is exported.
+    Export,
+    /// It is imported.
+    Import,
+    /// And let go of.
+    Unimport,
+    /// The end of an export that another process has imported and touched.
+    Unexport,
+    /// The same bytes copied into private memory that is new.
+    FreshCopy,
+}
+
+impl Way {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Deliberate => "word, deliberate",
+            Self::Alias => "word, alias",
+            Self::Log => "word, log",
+        }
+    }
+}
+
+impl Update {
+    /// What the operation stands beside: no library's work.
+    pub(super) fn system_name(self) -> &'static str {
+        match self {
+            Self::Copy | Self::FreshCopy => "memcpy",
+            Self::Stores {
+                to: Target::Private,
+                ..
+            } => "private memory",
+            _ => "portolan",
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Copy => "into the same kind of memory",
+            Self::Stores { to, scattered } => match (to, scattered) {
+                (Target::Private, false) => "consecutive stores",
+                (Target::Private, true) => "scattered stores",
+                (Target::Alias, false) => "alias, consecutive stores",
+                (Target::Alias, true) => "alias, scattered stores",
+                (Target::Log, false) => "log, consecutive stores",
+                (Target::Log, true) => "log, scattered stores",
+                (Target::Tracked, false) => "tracked, consecutive stores",
+                (Target::Tracked, true) => "tracked, scattered stores",
+            },
+            Self::FirstStore => "tracked, first store to a page",
+            Self::FlushPage => "tracked, flush, a page",
+            Self::Receiver => "word, and the exporter's CPU",
+            Self::Initiate => "write begun",
+            Self::InTurn => "write, then compute",
+            Self::Overlapped => "write while computing",
+            Self::Export => "export",
+            Self::Import => "import",
+            Self::Unimport => "unimport",
+            Self::Unexport => "unexport, with revocation",
+            Self::FreshCopy => "into new private memory",
+        }
+    }
+
+    /// Copies have a rate, everything else has a time.
+    pub(super) fn unit(self) -> Unit {
+        match self {
+            Self::Write | Self::Copy => Unit::Gigabytes,
+            _ => Unit::Operation,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A word each way: stored into what the other side exports, and looked for in our own.
+
+use std::os::fd::OwnedFd;
+
+use portolan::Domain;
+use portolan::vmmc::{Alias, Export, ExportMemory, Import, Log};
+use portolan_sys::memory::PAGE;
+
+use super::{export, import, mapping, memory, updating};
+use crate::case::update::Way;
+use crate::case::{Case, System};
+use crate::error::{MeasureError, Result};
+use crate::systems::Endpoint;
+use crate::systems::memory::Spin;
+use crate::systems::portolan::{join, parent};
+
+/// The page that each side exports.
+const DRIVE: &str = "drive";
+const ECHO: &str = "echo";
+
+/// One side of a row of words.
+pub(crate) struct Word {
+    to: Option<Remote>,
+    from: ExportMemory,
+    sent: u64,
+    received: u64,
+    spin: Spin,
+    way: Way,
+    _export: Export,
+    /// Last: it is left after all that belongs to it.
+    domain: Domain,
+}
+
+/// What the other side exports, as we write it.
+enum Remote {
+    Import(Import),
+    Alias { local: ExportMemory, _alias: Alias },
+    Log(Log),
+}
+
+impl Word {
+    fn new(case: &Case, domain: Domain, name: &str) -> Result<Self> {
+        let System::Word(way) = case.system else {
+            return Err(MeasureError::Gone);
+        };
+        let from = memory(PAGE)?;
+        Ok(Self {
+            to: None,
+            _export: export(&domain, &from, name)?,
+            from,
+            sent: 0,
+            received: 0,
+            spin: Spin::new(case),
+            way,
+            domain,
+        })
+    }
+
+    fn find(&mut self, name: &str) -> Result<()> {
+        let import = import(&self.domain, name)?;
+        self.to = Some(match self.way {
+            Way::Deliberate => Remote::Import(import),
+            Way::Alias => {
+                let local = memory(PAGE)?;
+                let alias = import.map_alias(&local, 0..PAGE, 0).map_err(mapping)?;
+                Remote::Alias {
+                    local,
+                    _alias: alias,
+                }
+            }
+            Way::Log => {
+                let local = memory(PAGE)?;
+                Remote::Log(import.map_log(&local, 0..PAGE, 0).map_err(mapping)?)
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Endpoint for Word {
+    fn create(case: &Case) -> Result<(Self, Vec<OwnedFd>)> {
+        let domain = join(case, std::process::id())?;
+        Ok((Self::new(case, domain, DRIVE)?, Vec::new()))
+    }
+
+    fn attach(case: &Case, _seat: u32, _descriptors: Vec<OwnedFd>) -> Result<Self> {
+        let domain = join(case, parent()?)?;
+        let mut end = Self::new(case, domain, ECHO)?;
+        end.find(DRIVE)?;
+        Ok(end)
+    }
+
+    fn meet(&mut self, _case: &Case) -> Result<()> {
+        self.find(ECHO)
+    }
+
+    #[inline(always)]
+    fn send(&mut self) -> Result<()> {
+        self.sent += 1;
+        match self.to.as_mut().ok_or(MeasureError::Gone)? {
+            Remote::Import(import) => import.store_release(0, self.sent),
+            Remote::Alias { local, .. } => local.store_release(0, self.sent),
+            Remote::Log(log) => log.store_release(0, self.sent),
+        }
+        .map_err(updating)
+    }
+
+    #[inline(always)]
+    fn receive(&mut self) -> Result<()> {
+        self.received += 1;
+        let (from, expected) = (&self.from, self.received);
+        self.spin.until(|| from.load_acquire(0) == Ok(expected));
+        Ok(())
+    }
+}
