@@ -255,7 +255,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`SignalError::Locked`]; it is still here then. [`Disowned`].
+    /// [`SignalError::Locked`]; it is still here then. [`Disowned`](crate::Disowned).
     ///
     /// ```
     /// # use portolan::{Domain, ListenerOptions};
