@@ -4,7 +4,7 @@
 //! visitor -> offering process   Ask                           "let me send"
 //! offering process -> visitor   Granted + the pair's memory, or Denied
 //! from then on, both ways:      one byte [`RING`]             "look at the lane"
-//! visitor -> offering process   [`SEALED`] + descriptors      what the next manifest names
+//! visitor -> offering process   [`SEALED`] + descriptors      what the next manifest speaks of
 //! ```
 //!
 //! The pair's memory is a control page and two *lanes*, one for each way. A lane is a ring of
@@ -36,9 +36,9 @@ pub const RING: u8 = b'R';
 pub const SEALED: u8 = b'S';
 /// Bytes of a lane: a power of two between these.
 pub const LANE_BYTES: core::ops::RangeInclusive<u64> = 64 << 10..=16 << 20;
-/// Parts of sealed memory in one message.
-pub const MAX_SEALED: usize = 16;
-/// Messages with sealed memory that were not received yet; more are not sent before.
+/// Parts of sealed memory in one message: what its sender put in, and one for all extents.
+pub const MAX_SEALED: usize = 17;
+/// Packets of descriptors that are taken before the manifests that name them were read.
 pub const MAX_SEALED_AHEAD: usize = 8;
 
 /// Words of the control page. Who writes what lies in lines of its own.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The inline bytes hold, in this order and each only if the meta word says so:
-//! the reply word, the urgency word, one word for each right, two for each
+//! the reply word, the urgency word, the word for sealed memory, one word for each right, two for each
 //! extent, then the header. What does not fit goes to a *header extent*.
 
 /// What a slot is doing.
@@ -207,6 +207,8 @@ pub struct Meta {
     pub reply: bool,
     /// The first extents hold a data structure.
     pub structure: bool,
+    /// A word is there by which the receiver finds sealed memory in its own process.
+    pub sealed: bool,
 }
 
 impl Meta {
@@ -214,6 +216,7 @@ impl Meta {
     const URGENT: u64 = 1 << 49;
     const REPLY: u64 = 1 << 50;
     const STRUCTURE: u64 = 1 << 51;
+    const SEALED: u64 = 1 << 52;
 
     /// The meta word of an empty message.
     pub const fn new(kind: Kind) -> Self {
@@ -226,6 +229,7 @@ impl Meta {
             urgent: false,
             reply: false,
             structure: false,
+            sealed: false,
         }
     }
 
@@ -247,6 +251,9 @@ impl Meta {
         if self.structure {
             word |= Self::STRUCTURE;
         }
+        if self.sealed {
+            word |= Self::SEALED;
+        }
         word
     }
 
@@ -262,6 +269,7 @@ impl Meta {
             urgent: word & Self::URGENT != 0,
             reply: word & Self::REPLY != 0,
             structure: word & Self::STRUCTURE != 0,
+            sealed: word & Self::SEALED != 0,
         }
     }
 
@@ -280,7 +288,7 @@ impl Meta {
     #[inline]
     pub const fn read_plain(word: u64) -> Option<Plain> {
         let b = word.to_le_bytes();
-        if b[4] != 0 || word & (Self::SPILLED | Self::URGENT) != 0 {
+        if b[4] != 0 || word & (Self::SPILLED | Self::URGENT | Self::SEALED) != 0 {
             return None;
         }
         Some(Plain {
@@ -292,10 +300,11 @@ impl Meta {
         })
     }
 
-    /// Words before the header: reply, urgency, rights, extents.
+    /// Words before the header: reply, urgency, sealed memory, rights, extents.
     pub const fn descriptor_words(self) -> usize {
         self.reply as usize
             + self.urgent as usize
+            + self.sealed as usize
             + self.rights as usize
             + 2 * self.extents as usize
     }
@@ -377,6 +386,7 @@ mod tests {
             urgent: true,
             reply: true,
             structure: true,
+            sealed: true,
         };
         assert_eq!(Meta::unpack(meta.pack()), meta);
     }

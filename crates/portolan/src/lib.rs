@@ -42,6 +42,7 @@
 //! | wait for many ports and channels, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
 //! | let other users and domains send to a port | [`ReceiveRight::offer`], [`Domain::connect_to`] |
+//! | fill memory once and show it to many, unchangeable | [`Unsealed`], [`Sealed`] |
 //! | see who holds what | [`Domain::survey`] |
 //! | export counters (feature `metrics`) | `Survey::record_metrics` |
 //! | see what everybody does, event by event | [`Domain::trace`], [`Trace`] |
@@ -73,6 +74,7 @@ mod message;
 mod port;
 mod region;
 pub mod rpc;
+mod sealed;
 mod segment;
 mod shared_extent;
 mod signal;
@@ -247,6 +249,7 @@ pub use portolan_derive::Handover;
 /// ```
 pub use portolan_derive::service;
 pub use portolan_shm::owner::OwnerError;
+pub use sealed::{FreezeError, Sealed, Unsealed};
 pub use segment::{Segment, SegmentError};
 pub use shared_extent::{ShareError, SharedExtent};
 pub use signal::{
@@ -274,6 +277,9 @@ pub enum Protection {
     Guarded,
     /// The receiver gets a copy of its own.
     Copied,
+    /// Of a connection to another domain: the receiver gets memory that nobody can change any
+    /// more ([`Sealed`]), and that is not copied. What it writes there is its own.
+    Sealed,
 }
 
 /// Why this process may not use its membership any more.

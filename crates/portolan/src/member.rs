@@ -6,6 +6,7 @@ use crate::extent::Cache;
 use crate::gate::Ferries;
 use crate::guard::Guard;
 use crate::region::Region;
+use crate::sealed::Depot;
 use crate::signal::{Sources, Threads};
 use crate::vmmc::Reception;
 use crate::{Disowned, Protection};
@@ -40,6 +41,8 @@ pub(crate) struct Member {
     pub(crate) ferries: Ferries,
     /// Clients and servers of ours that were dropped, and whose threads are not through yet.
     pub(crate) endings: Endings,
+    /// Sealed memory on its way from one thread of ours to another.
+    pub(crate) depot: Depot,
     /// The thread that watches the host, or hosts; its drop leaves the domain.
     pub(crate) link: Link,
 }

@@ -8,6 +8,7 @@
 
 use crate::extent::Extent;
 use crate::port::Right;
+use crate::sealed::{Laid, Sealed};
 use crate::{AllocateError, Domain};
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, MAX_RIGHTS};
 use smallvec::SmallVec;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 /// Bytes of a header that lie in the message itself.
 pub const INLINE_HEADER: usize = 48;
 const INLINE_WORDS: usize = INLINE_HEADER / 8;
+/// Parts of sealed memory: on its way to another domain one more stands for all extents.
+const MAX_SEALED: usize = portolan_abi::gate::MAX_SEALED - 1;
 
 /// What is sent to a port.
 ///
@@ -51,6 +54,9 @@ pub(crate) struct Rest {
     /// A header that is longer than [`INLINE_HEADER`].
     pub(crate) long: Long,
     pub(crate) rights: Vec<Right>,
+    sealed: Vec<Sealed>,
+    /// Where the sealed memory lies while the message is on its way.
+    pub(crate) laid: Option<Laid>,
     urgency: Option<u64>,
     notice: Option<Notice>,
 }
@@ -110,6 +116,15 @@ pub enum MessageError {
         /// The limit.
         limit: usize,
     },
+    /// Too many parts of sealed memory.
+    #[error("a message carries {limit} parts of sealed memory at the most: send several messages")]
+    Sealed {
+        /// The limit.
+        limit: usize,
+    },
+    /// Sealed memory waits in the port, and cannot move to another process with it.
+    #[error("sealed memory waits in this port: receive it before the port moves")]
+    HoldsSealed,
     /// Too many rights.
     #[error("a message carries {limit} rights at the most: send several messages")]
     Rights {
@@ -305,7 +320,7 @@ impl Message {
     ///
     /// The extent comes back if the message holds [`MAX_EXTENTS`] already.
     pub fn insert(&mut self, index: usize, extent: Extent) -> Result<(), Refused<Extent>> {
-        if self.extents.len() >= MAX_EXTENTS {
+        if self.extents.len() + self.sealed().len() >= MAX_EXTENTS {
             return Err(Refused {
                 error: MessageError::Extents { limit: MAX_EXTENTS },
                 item: extent,
@@ -350,12 +365,63 @@ impl Message {
         &mut self.extents
     }
 
-    /// Bytes in all extents.
-    pub fn len(&self) -> usize {
-        self.extents.iter().map(Extent::len).sum()
+    /// Adds sealed memory, which lies after all extents: it is not copied when it is sent, and
+    /// can be sent to any number of receivers.
+    ///
+    /// Only ports of this very process, and ports of other domains that were connected to with
+    /// [`Protection::Sealed`](crate::Protection::Sealed), take it; others refuse the message.
+    ///
+    /// # Errors
+    ///
+    /// It comes back if the message holds 16 parts already.
+    pub fn push_sealed(&mut self, sealed: Sealed) -> Result<(), Refused<Sealed>> {
+        let extents = self.extents.len();
+        let parts = &mut self.rest_mut().sealed;
+        // Where it is copied after all, each part becomes an extent.
+        if parts.len() >= MAX_SEALED || extents + parts.len() >= MAX_EXTENTS {
+            return Err(Refused {
+                error: MessageError::Sealed { limit: MAX_SEALED },
+                item: sealed,
+            });
+        }
+        parts.push(sealed);
+        Ok(())
     }
 
-    /// Whether the extents hold no byte.
+    /// The sealed memory.
+    pub fn sealed(&self) -> &[Sealed] {
+        self.rest.as_ref().map_or(&[], |r| &r.sealed)
+    }
+
+    /// Takes the sealed memory out.
+    pub fn take_sealed(&mut self) -> Vec<Sealed> {
+        self.rest
+            .as_mut()
+            .map(|r| std::mem::take(&mut r.sealed))
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn put_sealed(&mut self, sealed: Vec<Sealed>) {
+        self.rest_mut().sealed = sealed;
+    }
+
+    /// By which its sealed memory, which was laid down, is found.
+    pub(crate) fn laid_token(&self) -> Option<u64> {
+        Some(self.rest.as_ref()?.laid.as_ref()?.token())
+    }
+
+    #[inline]
+    pub(crate) fn holds_sealed(&self) -> bool {
+        self.rest.as_ref().is_some_and(|r| !r.sealed.is_empty())
+    }
+
+    /// Bytes in all extents and all sealed memory.
+    pub fn len(&self) -> usize {
+        let extents: usize = self.extents.iter().map(Extent::len).sum();
+        extents + self.sealed().iter().map(|s| s.len()).sum::<usize>()
+    }
+
+    /// Whether they hold no byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -365,13 +431,21 @@ impl Message {
     /// `None` at or past the end.
     pub fn at(&self, offset: usize) -> Option<&[u8]> {
         let (index, within) = self.locate(offset)?;
-        self.extents[index].get(within..)
+        let sealed = index.checked_sub(self.extents.len());
+        match sealed {
+            None => self.extents[index].get(within..),
+            Some(index) => self.sealed()[index].get(within..),
+        }
     }
 
-    /// What lies at `offset`, to write. A data structure that lies there is none any more.
+    /// What lies at `offset`, to write. A data structure that lies there is none any more. Of
+    /// sealed memory see [`Sealed::get_mut`].
     pub fn at_mut(&mut self, offset: usize) -> Option<&mut [u8]> {
         let (index, within) = self.locate(offset)?;
         self.disturb(index);
+        if let Some(index) = index.checked_sub(self.extents.len()) {
+            return self.rest_mut().sealed[index].get_mut()?.get_mut(within..);
+        }
         self.extents[index].get_mut(within..)
     }
 
@@ -385,18 +459,19 @@ impl Message {
     }
 
     fn locate(&self, mut offset: usize) -> Option<(usize, usize)> {
-        for (index, extent) in self.extents.iter().enumerate() {
-            if offset < extent.len() {
+        for (index, part) in self.slices().enumerate() {
+            if offset < part.len() {
                 return Some((index, offset));
             }
-            offset -= extent.len();
+            offset -= part.len();
         }
         None
     }
 
     /// The byte sequence in pieces, for vectored writes.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        self.extents.iter().map(|e| &e[..])
+        let sealed = self.sealed().iter().map(|s| &s[..]);
+        self.extents.iter().map(|e| &e[..]).chain(sealed)
     }
 
     /// Copies from `offset` on into `out`; how many bytes there were.
@@ -422,6 +497,14 @@ impl Message {
     )]
     pub fn attach(&mut self, right: impl Into<Right>) -> Result<(), Refused<Right>> {
         let mut right = right.into();
+        if let Right::Receive(port) = &right
+            && !port.may_leave()
+        {
+            return Err(Refused {
+                error: MessageError::HoldsSealed,
+                item: right,
+            });
+        }
         let rights = &mut self.rest_mut().rights;
         if rights.len() >= MAX_RIGHTS {
             return Err(Refused {

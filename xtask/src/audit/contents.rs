@@ -35,6 +35,9 @@ impl Contents {
         if meta.urgent {
             words.next();
         }
+        if meta.sealed {
+            words.next();
+        }
         if !meta.spilled {
             contents.read_lists(&meta, words);
             return Ok(contents);

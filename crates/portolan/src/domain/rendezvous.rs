@@ -21,6 +21,7 @@ use crate::gate::Ferries;
 use crate::guard::Guard;
 use crate::member::Member;
 use crate::region::Region;
+use crate::sealed::Depot;
 use crate::signal::Threads;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::control::FromMember;
@@ -135,6 +136,7 @@ fn member(
         threads: Threads::default(),
         endings: Endings::default(),
         ferries: Ferries::default(),
+        depot: Depot::default(),
         link,
     })
 }

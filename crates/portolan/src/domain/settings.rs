@@ -209,7 +209,10 @@ impl Builder {
         if Geometry::new(self.size).is_none() {
             return Err(JoinError::BadSize { size: self.size });
         }
-        if self.protection == Some(Protection::Copied) {
+        if matches!(
+            self.protection,
+            Some(Protection::Copied | Protection::Sealed)
+        ) {
             return Err(JoinError::BadProtection);
         }
         for (list, what) in [(&self.users, "users"), (&self.groups, "groups")] {

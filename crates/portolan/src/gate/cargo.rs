@@ -3,9 +3,12 @@
 use super::error::{BreachKind, Over};
 use super::side::Side;
 use crate::member::Member;
-use crate::{AllocateError, Extent, Message, extent};
+use crate::{AllocateError, Extent, FreezeError, Message, Sealed, Unsealed, extent};
 use portolan_abi::gate::Manifest;
 use portolan_abi::slot::Kind;
+use portolan_sys::memory::{Frozen, FrozenError, VerifyError};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,22 +23,74 @@ pub(super) fn write(
     message: &Message,
     scratch: &mut Vec<u8>,
 ) -> Result<(), Over> {
+    let sealed = if side.seals() {
+        seal(message).map_err(io::Error::other)?
+    } else {
+        Vec::new()
+    };
+    let shown = side.seals();
+    let copied = || message.slices().filter(|_| !shown);
     let manifest = Manifest {
         header: message.header().len(),
-        extents: message.extents().len(),
+        extents: copied().count(),
+        sealed: sealed.len(),
         urgency: message.urgency_word(),
         tag,
         ..Manifest::new(kind)
     };
     scratch.clear();
     scratch.extend(manifest.encode());
-    for extent in message.extents() {
-        scratch.extend((extent.len() as u64).to_le_bytes());
+    for bytes in copied().chain(sealed.iter().map(|s| &s[..])) {
+        scratch.extend((bytes.len() as u64).to_le_bytes());
     }
     scratch.extend(message.header());
+    if !sealed.is_empty() {
+        // Before the manifest that speaks of them.
+        let fds: Vec<_> = sealed.iter().map(|s| s.frozen().as_fd()).collect();
+        side.show(&fds)?;
+    }
     side.write(scratch)?;
-    for extent in message.extents() {
-        side.write(extent)?;
+    copied().try_for_each(|bytes| side.write(bytes))
+}
+
+/// A message's bytes as sealed memory: its extents together as one part, and what is sealed
+/// already as it is.
+fn seal(message: &Message) -> Result<Vec<Sealed>, FreezeError> {
+    let extents = message.extents();
+    let mut sealed = Vec::new();
+    if !extents.is_empty() {
+        let mut blank = Unsealed::new(extents.iter().map(Extent::len).sum())?;
+        let mut rest = &mut blank[..];
+        for extent in extents {
+            let (now, later) = rest.split_at_mut(extent.len());
+            now.copy_from_slice(extent);
+            rest = later;
+        }
+        sealed.push(blank.seal()?);
+    }
+    for part in message.sealed() {
+        sealed.push(if part.frozen().is_written() {
+            // Its descriptor leads to what it was before.
+            let mut blank = Unsealed::new(part.len())?;
+            blank.copy_from_slice(part);
+            blank.seal()?
+        } else {
+            part.clone()
+        });
+    }
+    Ok(sealed)
+}
+
+/// Puts copies in extents of `member`'s in the place of sealed memory.
+pub(super) fn unseal(
+    side: &mut Side,
+    member: &Arc<Member>,
+    message: &mut Message,
+) -> Result<(), Over> {
+    for part in message.take_sealed() {
+        let mut extent = allocate(side, member, part.len())?;
+        extent.copy_from_slice(&part);
+        message.push(extent).map_err(|_| BreachKind::Manifest)?;
     }
     Ok(())
 }
@@ -68,21 +123,37 @@ pub(super) fn read(
     if bytes > most {
         return Err(BreachKind::TooLong { bytes, most }.into());
     }
-    if manifest.sealed > 0 {
-        return Err(BreachKind::Manifest.into());
-    }
     let mut message = Message::new(header).map_err(|_| BreachKind::Manifest)?;
     if let Some(urgency) = manifest.urgency {
         message.set_urgency_word(urgency);
     }
-    for len in lengths {
+    let (copied, shown) = lengths.split_at(manifest.extents);
+    if !shown.is_empty() {
+        let fds = side.shown(shown.len())?;
+        let sealed = fds.into_iter().zip(shown);
+        let sealed: Result<_, Over> = sealed.map(|(fd, len)| verify(fd, *len)).collect();
+        message.put_sealed(sealed?);
+    }
+    for len in copied {
         // Fits: it is below `most`, which is below what a domain holds.
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let len = usize::try_from(*len).unwrap_or(usize::MAX);
         let mut extent = allocate(side, member, len)?;
         side.read(&mut extent)?;
         message.push(extent).map_err(|_| BreachKind::Manifest)?;
     }
     Ok((manifest, message))
+}
+
+/// Takes a descriptor that is said to lead to sealed memory: seals and size first, then it is
+/// mapped, for this process alone.
+fn verify(fd: OwnedFd, len: u64) -> Result<Sealed, Over> {
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    match Frozen::verify(fd, len) {
+        Ok(frozen) => Ok(Sealed::of(frozen)),
+        Err(FrozenError::Verify(VerifyError::Io(error))) => Err(Over::Io(error)),
+        Err(FrozenError::Verify(error)) => Err(BreachKind::Sealed(error).into()),
+        Err(error) => Err(Over::Io(io::Error::other(error))),
+    }
 }
 
 /// Memory for what comes. While the domain has none the other side waits, as for a full port.

@@ -66,7 +66,7 @@ impl Domain {
         name: &str,
         options: ConnectOptions,
     ) -> Result<SendRight, ConnectToError> {
-        if options.protection != Protection::Copied {
+        if !matches!(options.protection, Protection::Copied | Protection::Sealed) {
             return Err(ConnectToError::Protection {
                 asked: options.protection,
             });
@@ -97,13 +97,13 @@ pub(super) fn connect_over(
     let most = cap(domain.member(), options.most);
     let ask = Ask {
         version: FORMAT_VERSION,
-        sealed: false,
+        sealed: options.protection == Protection::Sealed,
         most,
         there: options.lane,
     };
     let socket = introduction.connection;
     let (granted, pair) = agree(&socket, &ask, options.deadline)?;
-    let side = Side::visitor(pair, Line::new(socket, None));
+    let side = Side::visitor(pair, Line::new(socket, None, false), ask.sealed);
 
     let mut proxy = PortOptions::unnamed()
         .queue(options.queue)

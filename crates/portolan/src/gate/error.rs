@@ -4,7 +4,7 @@ use crate::{BindError, NoDescriptor, VisitError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::Denied;
 use portolan_shm::lane::Garbled;
-use portolan_sys::memory::MapError;
+use portolan_sys::memory::{MapError, VerifyError};
 use portolan_sys::socket::SocketError;
 use std::io;
 
@@ -16,11 +16,16 @@ pub enum ConnectToError {
     #[error(transparent)]
     Visit(#[from] VisitError),
     /// The caller's: other protections do not reach beyond a domain.
-    #[error("a message to another domain is copied, not {asked:?}: ask for Protection::Copied")]
+    #[error(
+        "a message to another domain is copied or sealed, not {asked:?}: ask for Protection::Copied or Protection::Sealed"
+    )]
     Protection {
         /// What was asked for.
         asked: crate::Protection,
     },
+    /// The state's: the offer does not take sealed memory.
+    #[error("the offer takes no sealed memory: connect with Protection::Copied")]
+    Sealed,
     /// The state's: the offer has as many visitors as it lets in.
     #[error("the offer has as many visitors as it lets in: try again later")]
     Full,
@@ -66,7 +71,8 @@ impl ConnectToError {
             Denied::Over => Self::Over,
             Denied::Resources => Self::Resources,
             Denied::Version => Self::Version { theirs },
-            Denied::Garbled | Denied::Sealed => Self::Garbled,
+            Denied::Sealed => Self::Sealed,
+            Denied::Garbled => Self::Garbled,
         }
     }
 }
@@ -105,6 +111,15 @@ pub enum BreachKind {
         /// The limit.
         most: u64,
     },
+    /// It named sealed memory, and sent no descriptors for it, or not as many.
+    #[error("its message names {named} parts of sealed memory, and other descriptors came for it")]
+    Descriptors {
+        /// Parts that it named.
+        named: usize,
+    },
+    /// What it said is sealed is not, or has another size.
+    #[error("its sealed memory is none: {0}")]
+    Sealed(VerifyError),
     /// It sent descriptors that were not asked for, or something that is no ring.
     #[error("it sent a packet that is none of ours, or descriptors that nobody wanted")]
     Packet,

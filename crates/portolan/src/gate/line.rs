@@ -2,10 +2,11 @@
 
 use super::error::{BreachKind, Over};
 use crate::domain::Descriptor;
-use portolan_abi::gate::RING;
+use portolan_abi::gate::{MAX_SEALED, MAX_SEALED_AHEAD, RING, SEALED};
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, SocketError};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 /// Packets that are looked at before whoever waits looks at the lane.
@@ -17,16 +18,24 @@ pub(super) struct Line {
     pidfd: Option<Descriptor<PidFd>>,
     /// The other side is gone. What it wrote before is still to be read.
     gone: bool,
+    takes: bool,
+    /// Descriptors whose manifests were not read yet.
+    came: VecDeque<Vec<OwnedFd>>,
 }
 
 impl Line {
-    pub(super) fn new(socket: Descriptor, pidfd: Option<Descriptor<PidFd>>) -> Self {
-        // Where the kernel cannot, descriptors are found out when they come.
-        let _ = socket::refuse_descriptors(&socket);
+    /// A line that takes descriptors, or none.
+    pub(super) fn new(socket: Descriptor, pidfd: Option<Descriptor<PidFd>>, takes: bool) -> Self {
+        if !takes {
+            // Where the kernel cannot, descriptors are found out when they come.
+            let _ = socket::refuse_descriptors(&socket);
+        }
         Self {
             socket,
             pidfd,
             gone: false,
+            takes,
+            came: VecDeque::new(),
         }
     }
 
@@ -48,15 +57,46 @@ impl Line {
         }
     }
 
+    /// Whether descriptors wait for as many manifests as may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.came.len() >= MAX_SEALED_AHEAD
+    }
+
+    /// Hands descriptors over, waiting for room.
+    pub(super) fn show(&mut self, fds: &[BorrowedFd<'_>]) -> Result<(), Over> {
+        match socket::send_by(&self.socket, &[SEALED], fds, None) {
+            Ok(()) => Ok(()),
+            Err(SocketError::Io { source, .. }) => Err(Over::Io(source)),
+            Err(_) => Err(Over::Gone),
+        }
+    }
+
+    /// The descriptors that came first and were not taken yet: so many.
+    pub(super) fn shown(&mut self, count: usize) -> Result<Vec<OwnedFd>, Over> {
+        if self.came.is_empty() {
+            self.hear()?;
+        }
+        let fds = self.came.pop_front().filter(|fds| fds.len() == count);
+        Ok(fds.ok_or(BreachKind::Descriptors { named: count })?)
+    }
+
     /// Takes what has come.
     pub(super) fn hear(&mut self) -> Result<(), Over> {
+        let most = if self.takes { MAX_SEALED } else { 0 };
         for _ in 0..AT_ONCE {
+            if self.is_full() {
+                break;
+            }
             let mut packet = [0; 2];
-            match socket::try_receive(&self.socket, &mut packet, 0) {
+            match socket::try_receive(&self.socket, &mut packet, most) {
                 Ok(None) => break,
                 Ok(Some(received)) => {
-                    if received.truncated || packet[..received.len] != [RING] {
-                        return Err(BreachKind::Packet.into());
+                    let (packet, fds) = (&packet[..received.len], received.fds);
+                    match (packet, fds.is_empty()) {
+                        _ if received.truncated => return Err(BreachKind::Packet.into()),
+                        ([RING], true) => {}
+                        ([SEALED], false) => self.came.push_back(fds),
+                        _ => return Err(BreachKind::Packet.into()),
                     }
                 }
                 Err(_) => {

@@ -37,6 +37,10 @@
 //! taken from the kernel and given back for every message, and in system calls.) While both
 //! sides are awake there is no system call; a side that sleeps is rung for once.
 //!
+//! `Sealed`: memory that is sealed already is not copied: one packet with its descriptor, and in
+//! the receiver three system calls to verify it and one to map it; pages are mapped as they are
+//! read. The extents of a message are copied once, into memory that is then sealed.
+//!
 //! A message that finds everybody asleep wakes three threads, one after another: ferry, porter,
 //! and receiver; inside a domain there is one.
 

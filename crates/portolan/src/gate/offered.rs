@@ -73,6 +73,7 @@ impl ReceiveRight {
             most: cap(member, options.most),
             visitors: options.visitors,
             lane: options.lane,
+            sealed: options.sealed,
             inside: AtomicUsize::new(0),
             stop: Arc::new(EventFd::new().map_err(NoDescriptor::from)?),
             state: Mutex::default(),
@@ -133,6 +134,7 @@ pub(super) struct Gate {
     pub(super) most: u64,
     visitors: usize,
     pub(super) lane: u64,
+    pub(super) sealed: bool,
     /// Those that are there.
     inside: AtomicUsize,
     /// Readable once all are to stop.

@@ -27,6 +27,7 @@ pub struct OfferOptions {
     pub(super) most: u64,
     pub(super) visitors: usize,
     pub(super) lane: u64,
+    pub(super) sealed: bool,
     pub(super) deadline: Deadline,
 }
 
@@ -36,6 +37,7 @@ impl Default for OfferOptions {
             most: MOST,
             visitors: VISITORS,
             lane: MOST_LANE,
+            sealed: true,
             deadline: Deadline::after(PATIENCE),
         }
     }
@@ -63,6 +65,13 @@ impl OfferOptions {
             lane: lane(bytes),
             ..self
         }
+    }
+
+    /// Whether visitors may send sealed memory, which is mapped here instead of copied; yes, if
+    /// not said. It is their memory, and stays theirs to pay for while this process holds it.
+    #[must_use]
+    pub fn sealed(self, sealed: bool) -> Self {
+        Self { sealed, ..self }
     }
 
     /// How long the host may take to make it known; 5 seconds if not said.
@@ -113,6 +122,15 @@ impl ConnectOptions {
             token: Some(token),
             ..self
         }
+    }
+
+    /// How what is sent goes over: [`Protection::Copied`], which is the default, or
+    /// [`Protection::Sealed`]. Then the extents of a message are copied once, into memory that
+    /// is sealed and shown to the receiver, and [`Sealed`](crate::Sealed) memory not at all; a
+    /// receiver finds both as [`Message::sealed`](crate::Message::sealed).
+    #[must_use]
+    pub fn protection(self, protection: Protection) -> Self {
+        Self { protection, ..self }
     }
 
     /// Messages that wait in this domain before sending finds the queue full; 63 if not said.

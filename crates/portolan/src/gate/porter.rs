@@ -62,7 +62,7 @@ impl<'g> Porter<'g> {
     fn let_in(gate: &'g Gate, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
         let connection = visitor.connection;
         let by = Some(Instant::now() + PATIENCE);
-        let ask = match hear(&connection, by) {
+        let ask = match hear(&connection, by, gate.sealed) {
             Ok(ask) => ask,
             Err(refused) => {
                 deny(&connection, refused.says);
@@ -95,9 +95,13 @@ impl<'g> Porter<'g> {
                 return Err(Over::Io(std::io::Error::other(error)));
             }
         };
+        if ask.sealed {
+            // The host had it refuse them, and from here on they are expected.
+            socket::accept_descriptors(&connection).map_err(|_| Over::Gone)?;
+        }
         let answer = Answer::Granted(granted).encode();
         socket::send_by(&connection, &answer, &[pair.as_fd()], by).map_err(|_| Over::Gone)?;
-        let line = Line::new(connection, visitor.pidfd);
+        let line = Line::new(connection, visitor.pidfd, ask.sealed);
         Ok(Self {
             gate,
             side: Side::host(pair, line, Arc::clone(&gate.stop)),
@@ -166,6 +170,11 @@ impl<'g> Porter<'g> {
             match self.gate.right.send_from(&mut message, full) {
                 Ok(()) => return Ok(()),
                 Err(Unsent::Full { .. } | Unsent::Allocate(_)) if !self.side.is_stopped() => {}
+                // The real port is received in another process.
+                Err(Unsent::Sealed) if message.holds_sealed() => {
+                    let member = &self.gate.right.to.member;
+                    cargo::unseal(&mut self.side, member, &mut message)?;
+                }
                 Err(_) => return Err(Over::Stopped),
             }
         }
@@ -199,7 +208,7 @@ impl Porter<'_> {
     }
 
     /// Sends a request on; `None` if it cannot be.
-    fn request(&self, mut message: Message) -> Result<Option<PendingReply>, Over> {
+    fn request(&mut self, mut message: Message) -> Result<Option<PendingReply>, Over> {
         loop {
             let full = WhenFull::Wait(Deadline::after(FULL));
             message = match self.gate.right.request(message, full) {
@@ -207,6 +216,12 @@ impl Porter<'_> {
                 Err(RequestError::Unsent(unsent)) => match unsent.reason {
                     Unsent::Full { .. } | Unsent::Allocate(_) if !self.side.is_stopped() => {
                         *unsent.message
+                    }
+                    Unsent::Sealed if unsent.message.holds_sealed() => {
+                        let mut message = *unsent.message;
+                        let member = &self.gate.right.to.member;
+                        cargo::unseal(&mut self.side, member, &mut message)?;
+                        message
                     }
                     _ => return Err(Over::Stopped),
                 },
@@ -238,7 +253,7 @@ struct Refused {
 }
 
 /// What a visitor asks for.
-fn hear(connection: impl AsFd, by: Option<Instant>) -> Result<Ask, Refused> {
+fn hear(connection: impl AsFd, by: Option<Instant>, takes_sealed: bool) -> Result<Ask, Refused> {
     let mut bytes = [0; Ask::BYTES + 1];
     let received = match socket::receive_by(connection, &mut bytes, 0, by) {
         Ok(received) => received,
@@ -260,7 +275,7 @@ fn hear(connection: impl AsFd, by: Option<Instant>) -> Result<Ask, Refused> {
         })?;
     let says = if ask.version != FORMAT_VERSION {
         Denied::Version
-    } else if ask.sealed {
+    } else if ask.sealed && !takes_sealed {
         Denied::Sealed
     } else {
         return Ok(ask);

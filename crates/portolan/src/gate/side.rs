@@ -1,12 +1,12 @@
 //! One side of a pair: bytes out by one lane, and in by the other.
 
-use super::error::Over;
+use super::error::{BreachKind, Over};
 use super::line::Line;
 use super::pair::Pair;
 use crate::wait::{Patience, waiting_beside};
 use portolan_shm::lane::{Lane, Passed, Reader, Writer};
 use portolan_sys::process::{self, EventFd};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,12 +25,16 @@ pub(super) struct Side {
     /// Readable once this side is to stop.
     stop: Option<Arc<EventFd>>,
     patience: Patience,
+    /// What is written goes as sealed memory.
+    seals: bool,
 }
 
 impl Side {
-    /// The visitor's side.
-    pub(super) fn visitor(pair: Pair, line: Line) -> Self {
-        Self::new(pair, line, 0, None)
+    /// The visitor's side, which sends sealed memory or copies.
+    pub(super) fn visitor(pair: Pair, line: Line, seals: bool) -> Self {
+        let mut side = Self::new(pair, line, 0, None);
+        side.seals = seals;
+        side
     }
 
     /// The offering process's, which stops when it is told.
@@ -47,6 +51,7 @@ impl Side {
             out,
             stop,
             patience: Patience::default(),
+            seals: false,
         }
     }
 
@@ -85,6 +90,21 @@ impl Side {
             }
         }
         Ok(())
+    }
+
+    /// Whether what is written goes as sealed memory.
+    pub(super) fn seals(&self) -> bool {
+        self.seals
+    }
+
+    /// Hands the descriptors over that the next manifest speaks of.
+    pub(super) fn show(&mut self, fds: &[BorrowedFd<'_>]) -> Result<(), Over> {
+        self.line.show(fds)
+    }
+
+    /// The descriptors that a manifest speaks of; they came before it.
+    pub(super) fn shown(&mut self, count: usize) -> Result<Vec<OwnedFd>, Over> {
+        self.line.shown(count)
     }
 
     fn passed(&mut self, passed: Passed) {
@@ -145,7 +165,12 @@ impl Side {
         }
         self.reader.disarm(&self.pair.lane(1 - self.out));
         self.patience.slept(&looking, begun.elapsed());
-        self.has_more()
+        let more = self.has_more()?;
+        // Whoever is honest has written manifests for all descriptors but the last.
+        if !more && self.line.is_full() {
+            return Err(BreachKind::Packet.into());
+        }
+        Ok(more)
     }
 
     pub(super) fn is_gone(&self) -> bool {

@@ -103,6 +103,8 @@ fn drain(member: &Member, queue: &Queue<'_>) {
 /// the header extent, in which the rest may be listed, goes last, and is read by nobody
 /// once it is free.
 pub(crate) fn dispose(member: &Member, contents: &Contents) {
+    // Ours, or of another process, where it is found no more.
+    drop(contents.laid.map(|token| member.depot.take(token)));
     let alloc = &member.tables().alloc;
     for d in &contents.extents {
         alloc.reclaim(d.page, d.generation);

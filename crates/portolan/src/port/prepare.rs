@@ -14,7 +14,7 @@ use crate::extent::allocate;
 use crate::member::Member;
 use crate::message::Message;
 use crate::region::Attached;
-use crate::{AllocateError, Extent};
+use crate::{AllocateError, Extent, sealed};
 use portolan_abi::port::{ANY_BYTES, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, inline_capacity};
 use portolan_shm::queue::Spot;
@@ -129,7 +129,7 @@ pub(crate) fn may_leave(message: &Message, most: u64) -> Result<(), Unsent> {
         0 => {}
         rights => return Err(Unsent::Rights { rights }),
     }
-    let bytes = message.len() as u64;
+    let bytes = message.len() as u64 + sealed::laid_bytes(message);
     if bytes > most {
         return Err(Unsent::TooLong { bytes, most });
     }

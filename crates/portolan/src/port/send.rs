@@ -5,10 +5,11 @@ use crate::message::{Long, Message};
 use crate::port::wire::Plan;
 use crate::port::{Right, close, prepare, wire};
 use crate::region::Attached;
+use crate::sealed::Laid;
 use crate::tally;
 use crate::trace::{About, Begun};
 use crate::wait::Backoff;
-use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor};
+use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor, sealed};
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, Meta, inline_capacity};
@@ -91,6 +92,12 @@ pub enum Unsent {
         /// How many.
         rights: usize,
     },
+    /// The caller's: the message holds sealed memory, and the port is received in another process
+    /// of this domain.
+    #[error(
+        "sealed memory does not move between processes of one domain: send it to a port of this process or, by a connection with Protection::Sealed that this process made, to another domain; or share an extent"
+    )]
+    Sealed,
     /// The caller's: the port is another domain's, and takes no messages of this length.
     #[error(
         "a message of {bytes} bytes is over the {most} that the other domain takes: send several, or have it raise the limit of its offer"
@@ -160,6 +167,24 @@ pub(super) fn deliver(
     message: &mut Message,
     when_full: WhenFull,
 ) -> Result<(), Unsent> {
+    if message.holds_sealed() {
+        return sealed::laid_down(to, message, |message| {
+            deliver_laid(to, spot, kind, reply, message, when_full)
+        });
+    }
+    deliver_laid(to, spot, kind, reply, message, when_full)
+}
+
+/// The same, of a message whose sealed memory, if it has any, was laid down.
+#[inline(always)]
+fn deliver_laid(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<RightWord>,
+    message: &mut Message,
+    when_full: WhenFull,
+) -> Result<(), Unsent> {
     if to.prepares {
         return prepare::deliver(to, spot, kind, reply, message, when_full);
     }
@@ -172,7 +197,7 @@ pub(super) fn deliver(
 }
 
 /// One attempt; otherwise as [`deliver`].
-#[inline(always)]
+#[inline]
 pub(super) fn try_post(
     to: &Attached,
     spot: &Spot,
@@ -180,6 +205,11 @@ pub(super) fn try_post(
     reply: Option<RightWord>,
     message: &mut Message,
 ) -> Result<(), Unsent> {
+    if message.holds_sealed() {
+        return sealed::laid_down(to, message, |message| {
+            try_post(to, spot, kind, reply, message)
+        });
+    }
     if to.prepares {
         return prepare::try_post(to, spot, kind, reply, message);
     }
@@ -522,6 +552,7 @@ fn given(member: &Member, message: &mut Message) {
             extent.forget();
         }
         rest.rights.into_iter().for_each(Right::given);
+        rest.laid.into_iter().for_each(Laid::given);
     }
     tally::sent(member, bytes);
 }

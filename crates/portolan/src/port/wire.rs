@@ -1,8 +1,8 @@
 //! What stands in a slot: words written by the sender, read by whoever takes the message.
 //!
 //! ```text
-//! inline:         [reply] [urgency] [right]* [extent, 2 words]* [header bytes]
-//! if too long:    [reply] [urgency] [header extent, 2 words]
+//! inline:         [reply] [urgency] [sealed] [right]* [extent, 2 words]* [header bytes]
+//! if too long:    [reply] [urgency] [sealed] [header extent, 2 words]
 //! header extent:  [header bytes, padded to a word] [right]* [extent, 2 words]*
 //! ```
 
@@ -115,6 +115,7 @@ fn plan_rich(
         urgent: message.urgency_word().is_some(),
         reply: reply != 0,
         structure: message.structure,
+        sealed: message.laid_token().is_some(),
         ..Meta::new(kind)
     };
     if meta.inline_bytes() > capacity || message.page().is_some() {
@@ -184,6 +185,9 @@ impl Plan {
         };
         if let Some(urgency) = message.urgency_word() {
             put(&[urgency]);
+        }
+        if let Some(token) = message.laid_token() {
+            put(&[token]);
         }
         if let Some(page) = message.page() {
             return put(&page.descriptor().pack());
@@ -263,6 +267,8 @@ pub(crate) struct Contents {
     pub(crate) kind: Kind,
     pub(crate) reply: Option<RightWord>,
     pub(crate) urgency: Option<u64>,
+    /// By which sealed memory is found in the receiving process.
+    pub(crate) laid: Option<u64>,
     pub(crate) rights: SmallVec<[RightWord; 2]>,
     pub(crate) extents: SmallVec<[Descriptor; 2]>,
     /// The header extent, if there is one.
@@ -291,10 +297,12 @@ impl Contents {
         };
         let reply = meta.reply.then(&mut next).and_then(RightWord::unpack);
         let urgency = meta.urgent.then(&mut next);
+        let laid = meta.sealed.then(&mut next);
         let mut contents = Self {
             kind: meta.kind,
             reply,
             urgency,
+            laid,
             rights: SmallVec::new(),
             extents: SmallVec::new(),
             page: None,
@@ -380,6 +388,9 @@ impl Contents {
         }
         if let Some(urgency) = self.urgency {
             message.set_urgency_word(urgency);
+        }
+        if let Some(token) = self.laid {
+            message.put_sealed(member.depot.take(token));
         }
         match (self.header, self.page) {
             // Cannot fail: a slot holds no more than a header may.

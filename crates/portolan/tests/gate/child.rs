@@ -5,7 +5,7 @@ pub(crate) use crate::orders::Child;
 use crate::orders::{Answer, obey};
 use portolan::{
     Access, ConnectOptions, Domain, OfferOptions, OfferedPort, Permissions, PortOptions,
-    ReceiveRight, SendRight, WhenFull,
+    ReceiveRight, Right, SendRight, WhenFull,
 };
 use std::os::unix::process::CommandExt;
 
@@ -76,7 +76,7 @@ impl State {
             }
             ["offer", name] => {
                 let domain = Domain::join(name)?;
-                let port = domain.bind(PortOptions::unnamed().queue(3))?;
+                let port = domain.bind(PortOptions::named("inbox").queue(3))?;
                 let offered =
                     port.offer("frames", &Permissions::own_user(), OfferOptions::default())?;
                 (self.domain, self.port, self.offered) = (Some(domain), Some(port), Some(offered));
@@ -87,6 +87,14 @@ impl State {
                 let came = self.port.as_mut().unwrap().receive(Access::Now, long())?;
                 is_message(&came, number(n) as u64, &lengths);
                 Ok("received".to_owned())
+            }
+            ["take-port"] => {
+                let mut came = self.port.as_mut().unwrap().receive(Access::Now, long())?;
+                match came.take_rights().pop() {
+                    Some(Right::Receive(port)) => self.port = Some(port),
+                    other => return Err(format!("no port: {other:?}").into()),
+                }
+                Ok("taken".to_owned())
             }
             ["full", n, len] => {
                 let (domain, right) = (self.domain.as_ref().unwrap(), self.right.as_ref().unwrap());

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// A connection to whoever offers, introduced, and not a word said.
-fn introduced(domain: &str) -> OwnedFd {
+pub(crate) fn introduced(domain: &str) -> OwnedFd {
     let user = portolan_sys::process::user();
     let address = Address::Abstract(socket_name(user, domain).unwrap().into_bytes());
     let socket = socket::connect(&address).unwrap();
@@ -43,7 +43,7 @@ fn introduced(domain: &str) -> OwnedFd {
     }
 }
 
-fn ask() -> Ask {
+pub(crate) fn ask() -> Ask {
     Ask {
         version: FORMAT_VERSION,
         sealed: false,
@@ -53,7 +53,7 @@ fn ask() -> Ask {
 }
 
 /// What the offering process answers to these bytes.
-fn answer_to(socket: &OwnedFd, bytes: &[u8]) -> Option<(Answer, Vec<OwnedFd>)> {
+pub(crate) fn answer_to(socket: &OwnedFd, bytes: &[u8]) -> Option<(Answer, Vec<OwnedFd>)> {
     socket::send(socket, bytes, &[]).unwrap();
     let mut answer = [0; Answer::BYTES];
     let by = Some(Instant::now() + PATIENCE);
@@ -62,16 +62,20 @@ fn answer_to(socket: &OwnedFd, bytes: &[u8]) -> Option<(Answer, Vec<OwnedFd>)> {
 }
 
 /// A visitor that was let in, and does with the memory what it likes.
-struct Stranger {
-    socket: OwnedFd,
+pub(crate) struct Stranger {
+    pub(crate) socket: OwnedFd,
     memory: Window,
     granted: Granted,
 }
 
 impl Stranger {
-    fn new(domain: &str) -> Self {
+    pub(crate) fn new(domain: &str) -> Self {
+        Self::asking(domain, ask())
+    }
+
+    pub(crate) fn asking(domain: &str, ask: Ask) -> Self {
         let socket = introduced(domain);
-        let (answer, mut fds) = answer_to(&socket, &ask().encode()).unwrap();
+        let (answer, mut fds) = answer_to(&socket, &ask.encode()).unwrap();
         let Answer::Granted(granted) = answer else {
             panic!("{answer:?}");
         };
@@ -84,7 +88,7 @@ impl Stranger {
     }
 
     /// Puts bytes at the beginning of the lane, says that so many were written, and rings.
-    fn says(&self, bytes: &[u8], written: u64) {
+    pub(crate) fn says(&self, bytes: &[u8], written: u64) {
         self.memory.copy_in(control::BYTES, bytes);
         self.memory
             .word(control::HEAD)
@@ -92,12 +96,12 @@ impl Stranger {
         self.ring();
     }
 
-    fn ring(&self) {
+    pub(crate) fn ring(&self) {
         let _ = socket::send(&self.socket, &[RING], &[]);
     }
 
     /// Waits until it is thrown out.
-    fn is_out(&self) {
+    pub(crate) fn is_out(&self) {
         let by = Some(Instant::now() + PATIENCE);
         loop {
             match socket::receive_by(&self.socket, &mut [0; 64], 0, by) {
@@ -110,7 +114,7 @@ impl Stranger {
 }
 
 /// A manifest, the lengths of extents, and a header, as they stand in a lane.
-fn preamble(manifest: &Manifest, lengths: &[u64]) -> Vec<u8> {
+pub(crate) fn preamble(manifest: &Manifest, lengths: &[u64]) -> Vec<u8> {
     let mut bytes = manifest.encode().to_vec();
     lengths
         .iter()
@@ -121,8 +125,8 @@ fn preamble(manifest: &Manifest, lengths: &[u64]) -> Vec<u8> {
 }
 
 /// Beside each stranger, somebody honest.
-struct Beside {
-    name: String,
+pub(crate) struct Beside {
+    pub(crate) name: String,
     port: ReceiveRight,
     offered: OfferedPort,
     _theirs: Domain,
@@ -132,7 +136,7 @@ struct Beside {
 }
 
 impl Beside {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let offer = OfferOptions::default().most_bytes(1 << 20);
         let (name, theirs, port, offered) = offering(PortOptions::unnamed(), offer);
         let ours = Domain::join(&unique("honest")).unwrap();
@@ -152,7 +156,7 @@ impl Beside {
 
     /// The stranger has just broken the rules like this, and is out; the other one goes on.
     #[track_caller]
-    fn goes_on(&mut self, is_it: impl Fn(&BreachKind) -> bool) {
+    pub(crate) fn goes_on(&mut self, is_it: impl Fn(&BreachKind) -> bool) {
         let mut breaches = Vec::new();
         until("the breach is told", || {
             breaches.extend(self.offered.take_breaches());
@@ -166,7 +170,7 @@ impl Beside {
     }
 
     #[track_caller]
-    fn works(&mut self) {
+    pub(crate) fn works(&mut self) {
         self.sent += 1;
         let lengths = [100_000, 7];
         self.honest
@@ -297,7 +301,13 @@ fn messages_that_cannot_be() {
         let stranger = Stranger::new(&beside.name);
         stranger.says(&bytes, bytes.len() as u64);
         stranger.is_out();
-        beside.goes_on(|kind| matches!(kind, BreachKind::Manifest));
+        // One names sealed memory, for which no descriptor came.
+        beside.goes_on(|kind| {
+            matches!(
+                kind,
+                BreachKind::Manifest | BreachKind::Descriptors { named: 1 }
+            )
+        });
     }
 }
 

@@ -10,4 +10,5 @@ mod hostile;
 #[path = "../orders/mod.rs"]
 mod orders;
 mod over;
+mod sealed;
 mod users;

@@ -276,8 +276,14 @@ impl ReceiveRight {
     /// Lays the port down, to be sent: what was taken is retired, so that the next receiver
     /// finds nothing of ours.
     pub(crate) fn lay_down(&mut self) {
+        self.at.member.depot.leaves(self.at.port);
         self.disarm();
         self.settle();
+    }
+
+    /// Whether nothing waits here that cannot go to another process.
+    pub(crate) fn may_leave(&self) -> bool {
+        !self.at.member.depot.holds(self.at.port)
     }
 
     /// About to be published at `destination`: from here on the port is *moving*, and the
@@ -322,6 +328,7 @@ impl ReceiveRight {
         let status = portolan_abi::port::PortStatus::unpack(
             at.queue().port.control.status.load(Ordering::Acquire),
         );
+        at.member.depot.stays(at.port);
         (status.generation == at.port.generation).then(|| Self::new(at, status.by_urgency))
     }
 }
@@ -329,6 +336,7 @@ impl ReceiveRight {
 impl Drop for ReceiveRight {
     fn drop(&mut self) {
         if !self.given && self.at.member.present().is_ok() {
+            self.at.member.depot.stays(self.at.port);
             close::close(&self.at.member, self.at.port.index);
         }
     }
