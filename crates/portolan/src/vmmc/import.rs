@@ -1,10 +1,11 @@
 //! Memory of another process, to be read and written here.
 
 use super::access::{put, put_upwards, take, within, word};
-use super::kernel::{Direct, Failed, Ordinary, UnderWay, Unopened};
+use super::kernel::{Direct, Failed, UnderWay};
 use super::later::{self, Order};
 use super::pending::pending;
 use super::place::Place;
+use super::reached::{Reached, place};
 use super::watch::{self, Watched};
 use super::{ImportError, Pending, Reach, Unwritten, UpdateError};
 use crate::Deadline;
@@ -12,7 +13,7 @@ use crate::domain::Descriptor;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Denied, Granted, Ranges, Way, board, post};
 use portolan_shm::atomic::in_program_order;
-use portolan_sys::memory::{self, MapError, Mapping};
+use portolan_sys::memory::{self, Mapping};
 use portolan_sys::process::{PidFd, TransferError};
 use portolan_sys::socket;
 use std::fmt;
@@ -47,16 +48,6 @@ pub(crate) struct Imported {
     post: Place,
     exporter: Watched,
     order: Order,
-}
-
-/// How its bytes are reached.
-enum Reached {
-    Mapped {
-        /// What `place` shows.
-        file: OwnedFd,
-        place: Place,
-    },
-    Kernel(Direct),
 }
 
 /// Why there is no import yet.
@@ -138,34 +129,7 @@ impl Import {
         memory::verify(&board, board::BYTES as u64).map_err(ImportError::from)?;
         memory::verify(&post, post::BYTES as u64).map_err(ImportError::from)?;
         let exporter = PidFd::from_descriptor(exporter).map_err(ImportError::from)?;
-        let place = |mapped: Result<Mapping, MapError>| {
-            let mapping = mapped.and_then(Mapping::not_in_children);
-            mapping.map(Place::new).map_err(ImportError::Map)
-        };
-        let reached = match (file, way) {
-            (Some(file), _) => {
-                let mapped = if reach.writes() {
-                    Mapping::shared_anywhere(&file, bytes)
-                } else {
-                    Mapping::read_only(&file, bytes)
-                };
-                let place = place(mapped)?;
-                Reached::Mapped { file, place }
-            }
-            (None, Way::Kernel { address, board: at }) => {
-                let ordinary = Ordinary {
-                    address,
-                    board: at,
-                    len: bytes,
-                };
-                let opened = Direct::open(&exporter, &board, &ordinary);
-                Reached::Kernel(opened.map_err(|why| match why {
-                    Unopened::Gone => Miss::Again,
-                    Unopened::Refused(error) => Miss::Final(error),
-                })?)
-            }
-            (None, Way::Shared) => return Err(Miss::Again),
-        };
+        let reached = Reached::open(&granted, bytes, file, &board, &exporter)?;
         let inner = Imported {
             name: name.to_owned(),
             reach,
@@ -455,27 +419,18 @@ impl Imported {
     }
 
     fn len(&self) -> usize {
-        match &self.reached {
-            Reached::Mapped { place, .. } => place.len(),
-            Reached::Kernel(direct) => direct.len(),
-        }
+        self.reached.len()
     }
 
     /// What is mapped, if anything is.
     pub(super) fn file(&self) -> Result<&OwnedFd, UpdateError> {
-        match &self.reached {
-            Reached::Mapped { file, .. } => Ok(file),
-            Reached::Kernel(_) => Err(UpdateError::NoWords),
-        }
+        self.reached.file()
     }
 
     /// The export's words, if it is mapped.
     #[inline]
     pub(super) fn words(&self) -> Result<&[AtomicU64], UpdateError> {
-        match &self.reached {
-            Reached::Mapped { place, .. } => Ok(place.words()),
-            Reached::Kernel(_) => Err(UpdateError::NoWords),
-        }
+        self.reached.words()
     }
 
     /// Copies to it. Within bounds.
@@ -486,7 +441,7 @@ impl Imported {
                 put(place.words(), offset, bytes);
                 Ok(())
             }
-            Reached::Kernel(_) => self.by_kernel(|direct| direct.write(offset, bytes)),
+            Reached::Kernel(direct) => self.by_kernel(direct, |direct| direct.write(offset, bytes)),
         }
     }
 
@@ -498,18 +453,16 @@ impl Imported {
                 take(place.words(), offset, bytes);
                 Ok(())
             }
-            Reached::Kernel(_) => self.by_kernel(|direct| direct.read(offset, bytes)),
+            Reached::Kernel(direct) => self.by_kernel(direct, |direct| direct.read(offset, bytes)),
         }
     }
 
     /// Has the kernel copy, if the export is still there (K2).
     fn by_kernel(
         &self,
+        direct: &Direct,
         copy: impl FnOnce(&Direct) -> Result<(), Failed>,
     ) -> Result<(), UpdateError> {
-        let Reached::Kernel(direct) = &self.reached else {
-            return Err(UpdateError::NoWords);
-        };
         let _under_way = UnderWay::new(&self.post);
         self.there()?;
         copy(direct).map_err(|failed| match failed {

@@ -87,6 +87,7 @@
 // | `reception` | the exporter's thread: who comes, who goes |
 // | `ask` | finding an exporter, and asking it |
 // | `import` | deliberate update, remote read, atomics |
+// | `reached` | where the bytes of an import are: mapped, or the kernel copies them |
 // | `later` | the thread that does non-blocking writes |
 // | `watch` | the importer's thread: whose exporter goes |
 // | `pending` | what goes on by itself |
@@ -102,6 +103,7 @@ mod memory;
 mod options;
 mod pending;
 mod place;
+mod reached;
 mod reception;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,94 @@
+//! How the bytes of an import are reached: they are mapped here, or the kernel copies them.
+
+use super::import::Miss;
+use super::kernel::{Direct, Ordinary, Unopened};
+use super::place::Place;
+use super::{ImportError, UpdateError};
+use portolan_abi::vmmc::{Granted, Way};
+use portolan_sys::memory::{MapError, Mapping};
+use portolan_sys::process::PidFd;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
+
+/// Where the bytes of an import are.
+pub(super) enum Reached {
+    /// User level.
+    Mapped {
+        /// What `place` shows.
+        file: OwnedFd,
+        place: Place,
+    },
+    /// Kernel-mediated.
+    Kernel(Direct),
+}
+
+impl Reached {
+    /// Maps the file that was granted, of `len` bytes and verified, or opens the exporter's
+    /// memory.
+    pub(super) fn open(
+        granted: &Granted,
+        len: usize,
+        file: Option<OwnedFd>,
+        board: &OwnedFd,
+        exporter: &PidFd,
+    ) -> Result<Self, Miss> {
+        match (granted.way, file) {
+            (Way::Shared, Some(file)) => {
+                let mapped = if granted.reach.writes() {
+                    Mapping::shared_anywhere(&file, len)
+                } else {
+                    Mapping::read_only(&file, len)
+                };
+                let place = place(mapped)?;
+                Ok(Self::Mapped { file, place })
+            }
+            (Way::Kernel { address, board: at }, None) => {
+                let ordinary = Ordinary {
+                    address,
+                    board: at,
+                    len,
+                };
+                match Direct::open(exporter, board, &ordinary) {
+                    Ok(direct) => Ok(Self::Kernel(direct)),
+                    Err(Unopened::Gone) => Err(Miss::Again),
+                    Err(Unopened::Refused(error)) => Err(Miss::Final(error)),
+                }
+            }
+            _ => {
+                let what = "a file for memory that is not mapped, or none";
+                Err(ImportError::Garbled { what }.into())
+            }
+        }
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Mapped { place, .. } => place.len(),
+            Self::Kernel(direct) => direct.len(),
+        }
+    }
+
+    /// What is mapped, if anything is.
+    pub(super) fn file(&self) -> Result<&OwnedFd, UpdateError> {
+        match self {
+            Self::Mapped { file, .. } => Ok(file),
+            Self::Kernel(_) => Err(UpdateError::NoWords),
+        }
+    }
+
+    /// The words, if they are mapped.
+    #[inline]
+    pub(super) fn words(&self) -> Result<&[AtomicU64], UpdateError> {
+        match self {
+            Self::Mapped { place, .. } => Ok(place.words()),
+            Self::Kernel(_) => Err(UpdateError::NoWords),
+        }
+    }
+}
+
+/// What an exporter sent, as words; not in children.
+pub(super) fn place(mapped: Result<Mapping, MapError>) -> Result<Place, ImportError> {
+    let mapping = mapped.and_then(Mapping::not_in_children);
+    mapping.map(Place::new).map_err(ImportError::Map)
+}
