@@ -240,6 +240,7 @@ fn mark(yardstick: &Case) -> &'static str {
         System::Marshal { .. } => "o",
         System::UnixStream => "x",
         System::Update(Update::Copy) => "m",
+        System::Update(Update::Bare) => "y",
         System::Update(Update::FreshCopy) => "k",
         System::Update(Update::InTurn) => "v",
         System::Update(_) => "q",
@@ -272,6 +273,7 @@ fn legend(measured: &[Measured]) -> String {
         ("u", "the same while nobody watches"),
         ("v", "one after the other"),
         ("x", "the same through a Unix socket"),
+        ("y", "the same system call without the library"),
     ];
     let used: Vec<&str> = measured
         .iter()

@@ -18,6 +18,8 @@ pub enum Way {
     Alias,
     /// Stored through a log.
     Log,
+    /// By a system call, into memory that the exporter alone has mapped.
+    Kernel,
 }
 
 /// Where the words of a row of stores go.
@@ -40,6 +42,10 @@ pub enum Update {
     Write,
     /// The same bytes by `memcpy` into memory of the same kind that nobody imports.
     Copy,
+    /// A blocking update that the kernel mediates.
+    Mediated,
+    /// The same bytes by the same system call, without anything around it.
+    Bare,
     /// Words stored one by one.
     Stores {
         /// Where.
@@ -77,15 +83,22 @@ impl Way {
             Self::Deliberate => "word, deliberate",
             Self::Alias => "word, alias",
             Self::Log => "word, log",
+            Self::Kernel => "word, kernel-mediated",
         }
     }
 }
 
 impl Update {
+    /// Whether the exporter's memory is ordinary memory.
+    pub(crate) fn is_kernels(self) -> bool {
+        matches!(self, Self::Mediated | Self::Bare)
+    }
+
     /// What the operation stands beside: no library's work.
     pub(super) fn system_name(self) -> &'static str {
         match self {
             Self::Copy | Self::FreshCopy => "memcpy",
+            Self::Bare => "system call",
             Self::Stores {
                 to: Target::Private,
                 ..
@@ -97,6 +110,8 @@ impl Update {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
+            Self::Mediated => "write, kernel-mediated",
+            Self::Bare => "into another process's memory",
             Self::Copy => "into the same kind of memory",
             Self::Stores { to, scattered } => match (to, scattered) {
                 (Target::Private, false) => "consecutive stores",
@@ -125,7 +140,7 @@ impl Update {
     /// Copies have a rate, everything else has a time.
     pub(super) fn unit(self) -> Unit {
         match self {
-            Self::Write | Self::Copy => Unit::Gigabytes,
+            Self::Write | Self::Copy | Self::Mediated | Self::Bare => Unit::Gigabytes,
             _ => Unit::Operation,
         }
     }

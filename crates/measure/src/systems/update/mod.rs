@@ -17,7 +17,7 @@ pub(crate) use exporter::Exporter;
 pub(crate) use operation::start;
 pub(crate) use word::Word;
 
-use portolan::vmmc::{Export, ExportMemory, ExportOptions, Import, Reach};
+use portolan::vmmc::{Export, ExportMemory, ExportOptions, Exportable, Import, Reach};
 use portolan::{Deadline, Domain};
 
 use super::portolan::MEETING;
@@ -25,10 +25,12 @@ use crate::error::{MeasureError, Result};
 
 /// What the exporter exports.
 const EXPORTED: &str = "exported";
+/// Counted by the exporter: where its memory begins.
+const ADDRESS: &str = "address";
 /// What is exported by the other side, to be taken back.
 const RETURNED: &str = "returned";
 
-fn export(domain: &Domain, memory: &ExportMemory, name: &str) -> Result<Export> {
+fn export<'a>(domain: &Domain, memory: impl Into<Exportable<'a>>, name: &str) -> Result<Export> {
     let options = ExportOptions::new(Reach::ReadWrite);
     let exported = domain.export(memory, name, &options, Deadline::after(MEETING));
     exported.map_err(MeasureError::library("exporting a benchmark's memory"))

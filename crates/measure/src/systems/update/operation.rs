@@ -25,7 +25,7 @@ struct Operations {
 pub(crate) fn start(case: &Case, operation: Update, cpus: &Cpus) -> Result<Box<dyn Run>> {
     let domain = join(case, std::process::id())?;
     let mut exporter = start_server(case, cpus)?;
-    let mut work = Work::new(case, operation, domain, &exporter, cpus)?;
+    let mut work = Work::new(case, operation, domain, &mut exporter, cpus)?;
     work.sample(&mut exporter)?;
     work.begin();
     Ok(Box::new(Operations { work, exporter }))

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use portolan::Domain;
-use portolan::vmmc::{Alias, Export, ExportMemory, Import, Log};
+use portolan::vmmc::{Alias, Export, ExportMemory, Import, Log, OrdinaryMemory};
 use portolan_sys::memory::PAGE;
 
 use super::{export, import, mapping, memory, updating};
@@ -21,7 +21,7 @@ const ECHO: &str = "echo";
 /// One side of a row of words.
 pub(crate) struct Word {
     to: Option<Remote>,
-    from: ExportMemory,
+    from: Own,
     sent: u64,
     received: u64,
     spin: Spin,
@@ -31,11 +31,18 @@ pub(crate) struct Word {
     domain: Domain,
 }
 
+/// What we export, and look at.
+enum Own {
+    Shared(ExportMemory),
+    Ordinary(OrdinaryMemory),
+}
+
 /// What the other side exports, as we write it.
 enum Remote {
     Import(Import),
     Alias { local: ExportMemory, _alias: Alias },
     Log(Log),
+    Ordinary(Import),
 }
 
 impl Word {
@@ -43,10 +50,16 @@ impl Word {
         let System::Word(way) = case.system else {
             return Err(MeasureError::Gone);
         };
-        let from = memory(PAGE)?;
+        let (exported, from) = if way == Way::Kernel {
+            let memory = OrdinaryMemory::from(vec![0; PAGE]);
+            (export(&domain, &memory, name)?, Own::Ordinary(memory))
+        } else {
+            let memory = memory(PAGE)?;
+            (export(&domain, &memory, name)?, Own::Shared(memory))
+        };
         Ok(Self {
             to: None,
-            _export: export(&domain, &from, name)?,
+            _export: exported,
             from,
             sent: 0,
             received: 0,
@@ -60,6 +73,7 @@ impl Word {
         let import = import(&self.domain, name)?;
         self.to = Some(match self.way {
             Way::Deliberate => Remote::Import(import),
+            Way::Kernel => Remote::Ordinary(import),
             Way::Alias => {
                 let local = memory(PAGE)?;
                 let alias = import.map_alias(&local, 0..PAGE, 0).map_err(mapping)?;
@@ -101,6 +115,7 @@ impl Endpoint for Word {
             Remote::Import(import) => import.store_release(0, self.sent),
             Remote::Alias { local, .. } => local.store_release(0, self.sent),
             Remote::Log(log) => log.store_release(0, self.sent),
+            Remote::Ordinary(import) => import.write(0, &self.sent.to_ne_bytes()),
         }
         .map_err(updating)
     }
@@ -108,8 +123,16 @@ impl Endpoint for Word {
     #[inline(always)]
     fn receive(&mut self) -> Result<()> {
         self.received += 1;
-        let (from, expected) = (&self.from, self.received);
-        self.spin.until(|| from.load_acquire(0) == Ok(expected));
+        let expected = self.received;
+        match &self.from {
+            Own::Shared(memory) => self.spin.until(|| memory.load_acquire(0) == Ok(expected)),
+            Own::Ordinary(memory) => self.spin.until(|| {
+                let mut word = [0; 8];
+                let read = memory.read(0, &mut word);
+                // One that is half written is none that was sent before.
+                read.is_ok() && u64::from_ne_bytes(word) == expected
+            }),
+        }
         Ok(())
     }
 }

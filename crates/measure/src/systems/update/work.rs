@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 use portolan::vmmc::{Alias, ExportMemory, Import, Log, Tracked};
 use portolan::{Deadline, Domain};
 use portolan_sys::memory::{PAGE, populate_write};
+use portolan_sys::process::{PidFd, ProcessMemory, user};
 
-use super::{EXPORTED, RETURNED, export, import, mapping, memory, updating};
+use super::{ADDRESS, EXPORTED, RETURNED, export, import, mapping, memory, updating};
 use crate::case::update::{PAGES, STORES, Target, Update};
 use crate::case::{Case, System};
 use crate::child::Child;
 use crate::cpus::{self, Cpus};
 use crate::error::{MeasureError, Result};
-use crate::run::one_round;
+use crate::run::{ask, one_round};
 
 /// Bytes that one sample of copies copies at the least: the clock is read once for them.
 const SAMPLE: usize = 1 << 20;
@@ -48,6 +49,7 @@ pub(super) struct Work {
 enum Does {
     Write(Import, Vec<u8>),
     Copy(ExportMemory, Vec<u8>),
+    Bare(ProcessMemory, usize, Vec<u8>),
     Stores(Stores, bool),
     FirstStore(ExportMemory, Tracked),
     FlushPage(ExportMemory, Tracked),
@@ -98,13 +100,17 @@ impl Work {
         case: &Case,
         operation: Update,
         domain: Domain,
-        exporter: &Child,
+        exporter: &mut Child,
         cpus: &Cpus,
     ) -> Result<Self> {
         let len = size(case);
         let remote = || import(&domain, EXPORTED);
         let does = match operation {
-            Update::Write => Does::Write(remote()?, bytes(len)),
+            Update::Write | Update::Mediated => Does::Write(remote()?, bytes(len)),
+            Update::Bare => {
+                let (memory, address) = past_the_library(exporter)?;
+                Does::Bare(memory, address, bytes(len))
+            }
             Update::Copy => Does::Copy(memory(len)?, bytes(len)),
             Update::Stores { to, scattered } => {
                 Does::Stores(Stores::new(to, &remote()?, len)?, scattered)
@@ -188,6 +194,16 @@ impl Work {
                 let start = Instant::now();
                 for _ in 0..times {
                     black_box(&mut *to).copy_from_slice(black_box(from));
+                }
+                Ok((start.elapsed(), times as u64))
+            }
+            Does::Bare(memory, address, from) => {
+                let times = (SAMPLE / from.len()).max(1);
+                let start = Instant::now();
+                for _ in 0..times {
+                    memory
+                        .write_at(*address, black_box(from))
+                        .map_err(MeasureError::library("writing another process's memory"))?;
                 }
                 Ok((start.elapsed(), times as u64))
             }
@@ -283,6 +299,22 @@ impl Work {
             }
         }
     }
+}
+
+/// The exporter's memory by the kernel's means alone, and where in it the export is.
+fn past_the_library(exporter: &mut Child) -> Result<(ProcessMemory, usize)> {
+    let doing = "opening another process's memory";
+    let counts = ask(exporter)?;
+    let address = counts.iter().find(|counted| counted.what == ADDRESS);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an address: fewer bits than a float's"
+    )]
+    let address = address.ok_or(MeasureError::Gone)?.value as usize;
+    let exporter = PidFd::open(exporter.id()).map_err(MeasureError::system(doing))?;
+    let memory = ProcessMemory::of(&exporter, user()).map_err(MeasureError::library(doing))?;
+    Ok((memory, address))
 }
 
 /// Memory whose pages are tracked, all of it.
