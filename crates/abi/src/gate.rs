@@ -3,6 +3,7 @@
 //! ```text
 //! visitor -> offering process   Ask                           "let me send"
 //! offering process -> visitor   Granted + the pair's memory, or Denied
+//! offering process -> visitor   of a channel: [`Form`], in the lane back
 //! from then on, both ways:      one byte [`RING`]             "look at the lane"
 //! visitor -> offering process   [`SEALED`] + descriptors      what the next manifest speaks of
 //! ```
@@ -28,6 +29,8 @@ use crate::slot::Kind;
 pub const ASK_MAGIC: u32 = 0x4147_5450;
 /// First bytes of an [`Answer`].
 const ANSWER_MAGIC: u32 = 0x5247_5450;
+/// First bytes of a [`Form`].
+const FORM_MAGIC: u32 = 0x4647_5450;
 /// First bytes of a [`Manifest`].
 const MANIFEST_MAGIC: u32 = 0x4d47_5450;
 /// "Look at the lane."
@@ -211,6 +214,48 @@ impl Answer {
     }
 }
 
+/// What an offered channel is like; it stands in the lane before the first message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Its writer waits for readers.
+    pub reliable: bool,
+    /// Bytes of a unit.
+    pub unit: u64,
+    /// Units of the ring.
+    pub units: u64,
+    /// What its maker says of its content.
+    pub content: u64,
+}
+
+impl Form {
+    /// Bytes of a form: a line.
+    pub const BYTES: usize = LINE;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&FORM_MAGIC.to_le_bytes());
+        out[4] = self.reliable.into();
+        out[8..16].copy_from_slice(&self.unit.to_le_bytes());
+        out[16..24].copy_from_slice(&self.units.to_le_bytes());
+        out[24..32].copy_from_slice(&self.content.to_le_bytes());
+        out
+    }
+
+    /// Reads a record. Whether there can be such a channel it does not say.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != FORM_MAGIC {
+            return None;
+        }
+        Some(Self {
+            reliable: bytes.get(4).filter(|b| **b < 2)? == &1,
+            unit: word64(bytes, 8)?,
+            units: word64(bytes, 16)?,
+            content: word64(bytes, 24)?,
+        })
+    }
+}
+
 /// What stands before a message in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manifest {
@@ -347,6 +392,23 @@ mod tests {
         };
         assert_eq!(Manifest::decode(&manifest.encode()), Some(manifest));
         assert_eq!(manifest.rest() + Manifest::BYTES, Manifest::MOST);
+    }
+
+    #[test]
+    fn a_form_survives_the_wire_and_rubbish_is_none() {
+        let form = Form {
+            reliable: true,
+            unit: 64,
+            units: u64::MAX,
+            content: 7,
+        };
+        assert_eq!(Form::decode(&form.encode()), Some(form));
+        for (at, byte) in [(0, 0), (4, 2)] {
+            let mut bad = form.encode();
+            bad[at] = byte;
+            assert_eq!(Form::decode(&bad), None, "byte {at}");
+        }
+        assert_eq!(Form::decode(&form.encode()[1..]), None);
     }
 
     #[test]

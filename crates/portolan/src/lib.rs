@@ -96,7 +96,10 @@ pub use domain::{
     Permissions, VisitError,
 };
 pub use extent::{AllocateError, Extent, OutOfPages, RawExtent};
-pub use gate::{Breach, BreachKind, ConnectOptions, ConnectToError, OfferOptions, OfferedPort};
+pub use gate::{
+    Breach, BreachKind, ConnectOptions, ConnectToError, Followed, Gap, OfferChannelError,
+    OfferOptions, OfferedChannel, OfferedPort,
+};
 pub use message::{ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency};
 pub use port::{
     Access, BindError, ConnectError, PendingReply, PortOptions, ReceiveError, ReceiveRight,

@@ -185,9 +185,16 @@ impl ChannelOptions {
 pub struct ReaderOptions {
     pub(super) lagging: Lagging,
     pub(super) since: Since,
+    pub(super) aside: bool,
 }
 
 impl ReaderOptions {
+    /// It has no entry: it takes no other reader's place, and misses what is overwritten.
+    pub(crate) fn aside(mut self) -> Self {
+        self.aside = true;
+        self
+    }
+
     /// On a reliable channel, what becomes of it if it lags; a message-consistent channel
     /// waits for nobody.
     pub fn lagging(mut self, lagging: Lagging) -> Self {

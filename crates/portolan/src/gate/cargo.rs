@@ -103,10 +103,7 @@ pub(super) fn read(
     most: u64,
     scratch: &mut Vec<u8>,
 ) -> Result<(Manifest, Message), Over> {
-    // What one call writes is read by one call of this length, or by several of whole lines.
-    let mut first = [0; Manifest::BYTES];
-    side.read(&mut first)?;
-    let manifest = Manifest::decode(&first).ok_or(BreachKind::Manifest)?;
+    let manifest = read_manifest(side)?;
     scratch.resize(manifest.rest(), 0);
     side.read(scratch)?;
     let (lengths, header) = scratch.split_at(manifest.rest() - manifest.header);
@@ -167,4 +164,68 @@ fn allocate(side: &mut Side, member: &Arc<Member>, len: usize) -> Result<Extent,
         }
         wait = (wait * 2).min(SHORT_OF_PAGES.1);
     }
+}
+
+/// Writes what was read of a channel, before which so many units in all were missed.
+pub(super) fn write_copy(
+    side: &mut Side,
+    missed: u64,
+    bytes: &[u8],
+    scratch: &mut Vec<u8>,
+) -> Result<(), Over> {
+    let manifest = Manifest {
+        extents: 1,
+        tag: missed,
+        ..Manifest::new(Kind::Message)
+    };
+    scratch.clear();
+    scratch.extend(manifest.encode());
+    scratch.extend((bytes.len() as u64).to_le_bytes());
+    side.write(scratch)?;
+    side.write(bytes)
+}
+
+/// Writes that a channel's writer has gone.
+pub(super) fn write_end(side: &mut Side) -> Result<(), Over> {
+    side.write(&Manifest::new(Kind::Dropped).encode())
+}
+
+/// Reads what [`write_copy`] or [`write_end`] has written, of at most `most` bytes, to
+/// `message`; waits for all of it.
+pub(super) fn read_copy(
+    side: &mut Side,
+    most: u64,
+    message: &mut Vec<u8>,
+) -> Result<Manifest, Over> {
+    let manifest = read_manifest(side)?;
+    message.clear();
+    if manifest == Manifest::new(Kind::Dropped) {
+        return Ok(manifest);
+    }
+    let one = Manifest {
+        extents: 1,
+        tag: manifest.tag,
+        ..Manifest::new(Kind::Message)
+    };
+    if manifest != one {
+        return Err(BreachKind::Manifest.into());
+    }
+    let mut len = [0; 8];
+    side.read(&mut len)?;
+    let bytes = u64::from_le_bytes(len);
+    // Before a byte is taken for it (G1).
+    if bytes > most {
+        return Err(BreachKind::TooLong { bytes, most }.into());
+    }
+    message.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
+    side.read(message)?;
+    Ok(manifest)
+}
+
+/// What stands before the next message.
+fn read_manifest(side: &mut Side) -> Result<Manifest, Over> {
+    // What one call writes is read by one call of this length, or by several of whole lines.
+    let mut first = [0; Manifest::BYTES];
+    side.read(&mut first)?;
+    Ok(Manifest::decode(&first).ok_or(BreachKind::Manifest)?)
 }

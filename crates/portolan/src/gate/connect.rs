@@ -71,18 +71,31 @@ impl Domain {
                 asked: options.protection,
             });
         }
-        let token = options.token.as_ref();
-        loop {
-            let introduction = visit(other, OfferKind::Port, name, token, options.deadline)?;
-            match connect_over(self, introduction, name, &options) {
-                // It went away, or did not want us before it heard us.
-                Err(ConnectToError::Unanswered(SocketError::Closed))
-                    if !options.deadline.has_passed() =>
-                {
-                    thread::sleep(AGAIN);
-                }
-                other => return other,
+        visit_until(other, OfferKind::Port, name, &options, |introduction| {
+            connect_over(self, introduction, name, &options)
+        })
+    }
+}
+
+/// Visits an offer, and again as long as it ends without a word.
+pub(super) fn visit_until<T>(
+    other: &Builder,
+    kind: OfferKind,
+    name: &str,
+    options: &ConnectOptions,
+    mut enter: impl FnMut(Introduction) -> Result<T, ConnectToError>,
+) -> Result<T, ConnectToError> {
+    let token = options.token.as_ref();
+    loop {
+        let introduction = visit(other, kind, name, token, options.deadline)?;
+        match enter(introduction) {
+            // It went away, or did not want us before it heard us.
+            Err(ConnectToError::Unanswered(SocketError::Closed))
+                if !options.deadline.has_passed() =>
+            {
+                thread::sleep(AGAIN);
             }
+            other => return other,
         }
     }
 }
@@ -103,7 +116,7 @@ pub(super) fn connect_over(
     };
     let socket = introduction.connection;
     let (granted, pair) = agree(&socket, &ask, options.deadline)?;
-    let side = Side::visitor(pair, Line::new(socket, None, false), ask.sealed);
+    let side = Side::visitor(pair, Line::new(socket, None, false), None, ask.sealed);
 
     let mut proxy = PortOptions::unnamed()
         .queue(options.queue)
@@ -126,7 +139,7 @@ pub(super) fn cap(member: &Member, allowed: u64) -> u64 {
 }
 
 /// Asks the offering process to be let in, and takes the pair's memory from it.
-fn agree(
+pub(super) fn agree(
     socket: impl AsFd,
     ask: &Ask,
     deadline: Deadline,

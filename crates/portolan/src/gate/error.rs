@@ -1,5 +1,6 @@
 //! What goes wrong between domains, and whose fault it is.
 
+use crate::channel::MakeChannelError;
 use crate::{BindError, NoDescriptor, VisitError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::Denied;
@@ -8,7 +9,7 @@ use portolan_sys::memory::{MapError, VerifyError};
 use portolan_sys::socket::SocketError;
 use std::io;
 
-/// Why a port of another domain was not connected to.
+/// Why a port of another domain was not connected to, or a channel not followed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectToError {
@@ -29,8 +30,8 @@ pub enum ConnectToError {
     /// The state's: the offer has as many visitors as it lets in.
     #[error("the offer has as many visitors as it lets in: try again later")]
     Full,
-    /// The state's: the port was closed, or its offer withdrawn, at this moment.
-    #[error("the port is not offered any more: try again, if it is to come back")]
+    /// The state's: the port was closed, or the offer withdrawn, at this moment.
+    #[error("it is not offered any more: try again, if it is to come back")]
     Over,
     /// The peer's: it has no memory or descriptors left.
     #[error("the offering process has no descriptors or no memory left")]
@@ -52,6 +53,19 @@ pub enum ConnectToError {
     /// No proxy port.
     #[error("no port for this side: {0}")]
     Bind(#[from] BindError),
+    /// The caller's: one like the offered channel would take more memory than it allows.
+    #[error(
+        "the channel has {bytes} bytes, over the limit of {most}: allow more, or follow a smaller one"
+    )]
+    TooLarge {
+        /// Bytes of the channel.
+        bytes: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// No channel for this side.
+    #[error("no channel for this side: {0}")]
+    Channel(#[from] MakeChannelError),
     /// The machine's: no memory for the pair.
     #[error("no memory for the pair: {0}")]
     Memory(#[from] MapError),

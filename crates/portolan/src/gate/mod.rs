@@ -1,4 +1,4 @@
-//! Between domains: a port that processes of other domains send to.
+//! Between domains: a port that processes of other domains send to, a channel that they read.
 //!
 //! ```text
 //!   connecting process (domain A)                    offering process (domain B)
@@ -29,6 +29,22 @@
 //!   port is closed, or when the last right on the proxy port is dropped and what was sent
 //!   has gone over. Then the proxy port is a dead name.
 //!
+//! - **G6** A stranger does not slow a channel's writer, unless the offer says so: what it was
+//!   too slow for is left out whole, counted, and told before what comes after it.
+//!
+//! # Channels
+//!
+//! ```text
+//!   offering process (domain B)                        following process (domain A)
+//!   channel --> crier ==[ pair's memory: lane back ]==> courier --> channel of its own
+//!   one more    thread for                              thread,      (made in A, like the
+//!   reader      each visitor                            its writer    offered one)
+//! ```
+//!
+//! The same pair, the other way round. First goes what the channel is like, then each message as
+//! one extent; the manifest's tag counts the units that were missed before it. An empty manifest
+//! of the kind *dropped* says that the writer has gone.
+//!
 //! # What it costs
 //!
 //! `Copied`: the bytes are copied twice, into the lane and out of it, in pieces of 64 KiB, so
@@ -48,16 +64,21 @@ mod cargo;
 mod connect;
 mod error;
 mod ferry;
+mod follow;
 mod line;
 mod offered;
+mod offered_channel;
 mod options;
 mod pair;
 mod porter;
 mod side;
 #[cfg(test)]
 mod tests;
+mod visitors;
 
 pub use error::{Breach, BreachKind, ConnectToError};
 pub(crate) use ferry::Ferries;
+pub use follow::{Followed, Gap};
 pub use offered::OfferedPort;
+pub use offered_channel::{OfferChannelError, OfferedChannel};
 pub use options::{ConnectOptions, OfferOptions};

@@ -1,5 +1,6 @@
 //! How a port is offered to other domains, and connected to from them.
 
+use crate::channel::Lagging;
 use crate::{AccessToken, Deadline, Protection};
 use portolan_abi::gate::LANE_BYTES;
 use std::time::Duration;
@@ -16,7 +17,7 @@ const MOST_LANE: u64 = 4 << 20;
 /// the other side, half a lane each time, does so seldom.
 const LANE: u64 = 2 << 20;
 
-/// How a port is offered to other domains.
+/// How a port or a channel is offered to other domains.
 ///
 /// ```
 /// use portolan::OfferOptions;
@@ -28,6 +29,7 @@ pub struct OfferOptions {
     pub(super) visitors: usize,
     pub(super) lane: u64,
     pub(super) sealed: bool,
+    pub(super) lagging: Lagging,
     pub(super) deadline: Deadline,
 }
 
@@ -38,6 +40,7 @@ impl Default for OfferOptions {
             visitors: VISITORS,
             lane: MOST_LANE,
             sealed: true,
+            lagging: Lagging::Skip,
             deadline: Deadline::after(PATIENCE),
         }
     }
@@ -45,7 +48,7 @@ impl Default for OfferOptions {
 
 impl OfferOptions {
     /// Bytes that one message may have this process copy or map; 256 MiB if not said, and never
-    /// more than a quarter of the domain's limit.
+    /// more than a quarter of the domain's limit. A channel's messages are as long as it takes.
     #[must_use]
     pub fn most_bytes(self, most: u64) -> Self {
         Self { most, ..self }
@@ -74,6 +77,15 @@ impl OfferOptions {
         Self { sealed, ..self }
     }
 
+    /// Of a reliable channel, what becomes of a visitor that does not keep up; it misses some
+    /// if not said, so that no stranger stops the writer. By [`Lagging::Wait`] a visitor
+    /// does: it is waited for while it lives, as readers of the domain are, and takes the place
+    /// of one.
+    #[must_use]
+    pub fn lagging(self, lagging: Lagging) -> Self {
+        Self { lagging, ..self }
+    }
+
     /// How long the host may take to make it known; 5 seconds if not said.
     #[must_use]
     pub fn deadline(self, deadline: impl Into<Deadline>) -> Self {
@@ -84,7 +96,7 @@ impl OfferOptions {
     }
 }
 
-/// How a port of another domain is connected to.
+/// How a port of another domain is connected to, or a channel followed.
 ///
 /// ```
 /// use portolan::ConnectOptions;

@@ -4,10 +4,11 @@
 use super::cargo;
 use super::error::{BreachKind, Over};
 use super::line::Line;
-use super::offered::{Gate, Place, deny};
+use super::offered::OfferedTo;
 use super::options::lane;
 use super::pair::Pair;
 use super::side::Side;
+use super::visitors::{Gate, Place, deny};
 use crate::domain::Visitor;
 use crate::port::{PendingReply, RequestError, Unsent, WhenFull, may_leave};
 use crate::{Access, Deadline, Message};
@@ -27,9 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FULL: Duration = Duration::from_millis(100);
 
 /// Serves one visitor, until it is over, or tells it that there is no place for it.
-pub(super) fn serve(gate: &Arc<Gate>, visitor: Visitor, place: Option<Place>) {
+pub(super) fn serve(gate: &Gate<OfferedTo>, visitor: Visitor, place: Option<Place>) {
     let (uid, pid) = (visitor.peer.uid, visitor.peer.pid);
-    let domain = gate.right.to.member.domain.as_str();
+    let domain = gate.domain.as_str();
     let over = match Porter::let_in(gate, visitor, place.is_some()) {
         Ok(mut porter) => {
             tracing::info!(domain, uid, pid, "a visitor sends to an offered port");
@@ -45,7 +46,7 @@ pub(super) fn serve(gate: &Arc<Gate>, visitor: Visitor, place: Option<Place>) {
 }
 
 struct Porter<'g> {
-    gate: &'g Gate,
+    gate: &'g Gate<OfferedTo>,
     side: Side,
     /// Rings when the real port is closed.
     bell: FutexFd,
@@ -59,53 +60,25 @@ struct Porter<'g> {
 
 impl<'g> Porter<'g> {
     /// Hears what a visitor asks for, and answers.
-    fn let_in(gate: &'g Gate, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
-        let connection = visitor.connection;
-        let by = Some(Instant::now() + PATIENCE);
-        let ask = match hear(&connection, by, gate.sealed) {
-            Ok(ask) => ask,
-            Err(refused) => {
-                deny(&connection, refused.says);
-                return Err(refused.over);
+    fn let_in(gate: &'g Gate<OfferedTo>, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
+        let mut bell = None;
+        let (ask, side) = let_in(gate, visitor, has_place, |ask| {
+            if !gate.what.right.is_live() {
+                return Err(Denied::Over);
             }
-        };
-        // Not before it was heard: the answer to somebody who is still speaking gets lost.
-        if !has_place || !gate.right.is_live() {
-            let why = if has_place {
-                Denied::Over
-            } else {
-                Denied::Full
-            };
-            deny(&connection, why);
-            return Err(Over::Stopped);
-        }
-        let scarce = |_: &_| deny(&connection, Denied::Resources);
-        let bell = FutexFd::new().inspect_err(scarce)?;
-        let granted = Granted {
-            version: FORMAT_VERSION,
-            synchronous: gate.synchronous,
-            most: gate.most,
-            there: lane(ask.there.min(gate.lane)),
-            back: *LANE_BYTES.start(),
-        };
-        let pair = match Pair::create(granted.there, granted.back) {
-            Ok(pair) => pair,
-            Err(error) => {
-                deny(&connection, Denied::Resources);
-                return Err(Over::Io(std::io::Error::other(error)));
-            }
-        };
-        if ask.sealed {
-            // The host had it refuse them, and from here on they are expected.
-            socket::accept_descriptors(&connection).map_err(|_| Over::Gone)?;
-        }
-        let answer = Answer::Granted(granted).encode();
-        socket::send_by(&connection, &answer, &[pair.as_fd()], by).map_err(|_| Over::Gone)?;
-        let line = Line::new(connection, visitor.pidfd, ask.sealed);
+            bell = Some(FutexFd::new().map_err(|_| Denied::Resources)?);
+            Ok(Granted {
+                version: FORMAT_VERSION,
+                synchronous: gate.what.synchronous,
+                most: gate.most,
+                there: lane(ask.there.min(gate.lane)),
+                back: *LANE_BYTES.start(),
+            })
+        })?;
         Ok(Self {
             gate,
-            side: Side::host(pair, line, Arc::clone(&gate.stop)),
-            bell,
+            side,
+            bell: bell.ok_or(Over::Stopped)?,
             armed: None,
             scratch: Vec::new(),
             delivered: 0,
@@ -123,15 +96,16 @@ impl<'g> Porter<'g> {
     }
 
     fn carry_next(&mut self) -> Result<(), Over> {
+        self.side.look_up()?;
         while !self.wait()? {
             if self.side.is_gone() {
                 return Err(Over::Gone);
             }
         }
-        let member = &self.gate.right.to.member;
+        let member = &self.gate.what.right.to.member;
         let (manifest, message) =
             cargo::read(&mut self.side, member, self.gate.most, &mut self.scratch)?;
-        match (manifest.kind, self.gate.synchronous) {
+        match (manifest.kind, self.gate.what.synchronous) {
             (Kind::Message, false) => self.deliver(message)?,
             (Kind::Request, true) => self.ask(message, manifest.tag)?,
             _ => return Err(BreachKind::Manifest.into()),
@@ -143,10 +117,10 @@ impl<'g> Porter<'g> {
 
     /// Waits for the next message, or the end of the real port; whether there is one.
     fn wait(&mut self) -> Result<bool, Over> {
-        let room = &self.gate.right.to.queue().port.room.room;
+        let room = &self.gate.what.right.to.queue().port.room.room;
         // SeqCst: before the look at the port; who closes it changes the word afterwards.
         let seen = room.load(Ordering::SeqCst);
-        if !self.gate.right.is_live() {
+        if !self.gate.what.right.is_live() {
             return Err(Over::Stopped);
         }
         if self.side.has_more()? {
@@ -167,12 +141,12 @@ impl<'g> Porter<'g> {
     fn deliver(&mut self, mut message: Message) -> Result<(), Over> {
         loop {
             let full = WhenFull::Wait(Deadline::after(FULL));
-            match self.gate.right.send_from(&mut message, full) {
+            match self.gate.what.right.send_from(&mut message, full) {
                 Ok(()) => return Ok(()),
                 Err(Unsent::Full { .. } | Unsent::Allocate(_)) if !self.side.is_stopped() => {}
                 // The real port is received in another process.
                 Err(Unsent::Sealed) if message.holds_sealed() => {
-                    let member = &self.gate.right.to.member;
+                    let member = &self.gate.what.right.to.member;
                     cargo::unseal(&mut self.side, member, &mut message)?;
                 }
                 Err(_) => return Err(Over::Stopped),
@@ -211,7 +185,7 @@ impl Porter<'_> {
     fn request(&mut self, mut message: Message) -> Result<Option<PendingReply>, Over> {
         loop {
             let full = WhenFull::Wait(Deadline::after(FULL));
-            message = match self.gate.right.request(message, full) {
+            message = match self.gate.what.right.request(message, full) {
                 Ok(pending) => return Ok(Some(pending)),
                 Err(RequestError::Unsent(unsent)) => match unsent.reason {
                     Unsent::Full { .. } | Unsent::Allocate(_) if !self.side.is_stopped() => {
@@ -219,7 +193,7 @@ impl Porter<'_> {
                     }
                     Unsent::Sealed if unsent.message.holds_sealed() => {
                         let mut message = *unsent.message;
-                        let member = &self.gate.right.to.member;
+                        let member = &self.gate.what.right.to.member;
                         cargo::unseal(&mut self.side, member, &mut message)?;
                         message
                     }
@@ -235,7 +209,7 @@ impl Porter<'_> {
     fn may_go(&self, answer: &Message) -> bool {
         let may = may_leave(answer, self.back);
         if let Err(error) = &may {
-            let domain = self.gate.right.to.member.domain.as_str();
+            let domain = self.gate.domain.as_str();
             tracing::warn!(domain, %error, "an answer cannot leave its domain");
         }
         may.is_ok()
@@ -244,6 +218,49 @@ impl Porter<'_> {
     fn answer(&mut self, kind: Kind, tag: u64, message: &Message) -> Result<(), Over> {
         cargo::write(&mut self.side, kind, tag, message, &mut self.scratch)
     }
+}
+
+/// Hears what a visitor asks for, and gives it the memory that `grant` says, or tells it why
+/// not: what it asked for, and our side of the pair.
+pub(super) fn let_in<T>(
+    gate: &Gate<T>,
+    visitor: Visitor,
+    has_place: bool,
+    grant: impl FnOnce(&Ask) -> Result<Granted, Denied>,
+) -> Result<(Ask, Side), Over> {
+    let connection = visitor.connection;
+    let by = Some(Instant::now() + PATIENCE);
+    let ask = match hear(&connection, by, gate.sealed) {
+        Ok(ask) => ask,
+        Err(refused) => {
+            deny(&connection, refused.says);
+            return Err(refused.over);
+        }
+    };
+    // Not before it was heard: the answer to somebody who is still speaking gets lost.
+    let granted = match has_place {
+        true => grant(&ask),
+        false => Err(Denied::Full),
+    };
+    let granted = granted.map_err(|why| {
+        deny(&connection, why);
+        Over::Stopped
+    })?;
+    let pair = match Pair::create(granted.there, granted.back) {
+        Ok(pair) => pair,
+        Err(error) => {
+            deny(&connection, Denied::Resources);
+            return Err(Over::Io(std::io::Error::other(error)));
+        }
+    };
+    if ask.sealed {
+        // The host had it refuse them, and from here on they are expected.
+        socket::accept_descriptors(&connection).map_err(|_| Over::Gone)?;
+    }
+    let answer = Answer::Granted(granted).encode();
+    socket::send_by(&connection, &answer, &[pair.as_fd()], by).map_err(|_| Over::Gone)?;
+    let line = Line::new(connection, visitor.pidfd, ask.sealed);
+    Ok((ask, Side::host(pair, line, Arc::clone(&gate.stop))))
 }
 
 /// What a visitor is told, and what is noted of it.

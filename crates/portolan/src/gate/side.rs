@@ -3,6 +3,7 @@
 use super::error::{BreachKind, Over};
 use super::line::Line;
 use super::pair::Pair;
+use crate::Deadline;
 use crate::wait::{Patience, waiting_beside};
 use portolan_shm::lane::{Lane, Passed, Reader, Writer};
 use portolan_sys::process::{self, EventFd};
@@ -14,6 +15,9 @@ use std::time::{Duration, Instant};
 /// that spins takes the processor from another, unless there are as many.
 pub(super) const BUSY: usize = 4;
 
+/// Messages between two looks whether to stop, each a system call.
+const LOOK_UP: u32 = 256;
+
 /// What is common to the ferry and a porter.
 pub(super) struct Side {
     pair: Pair,
@@ -24,15 +28,18 @@ pub(super) struct Side {
     out: usize,
     /// Readable once this side is to stop.
     stop: Option<Arc<EventFd>>,
+    /// Messages since it looked whether it is to stop.
+    passes: u32,
     patience: Patience,
     /// What is written goes as sealed memory.
     seals: bool,
 }
 
 impl Side {
-    /// The visitor's side, which sends sealed memory or copies.
-    pub(super) fn visitor(pair: Pair, line: Line, seals: bool) -> Self {
-        let mut side = Self::new(pair, line, 0, None);
+    /// The visitor's side, which stops when it is told, if ever, and sends sealed memory or
+    /// copies.
+    pub(super) fn visitor(pair: Pair, line: Line, stop: Option<Arc<EventFd>>, seals: bool) -> Self {
+        let mut side = Self::new(pair, line, 0, stop);
         side.seals = seals;
         side
     }
@@ -50,6 +57,7 @@ impl Side {
             reader: Reader::default(),
             out,
             stop,
+            passes: 0,
             patience: Patience::default(),
             seals: false,
         }
@@ -105,6 +113,34 @@ impl Side {
     /// The descriptors that a manifest speaks of; they came before it.
     pub(super) fn shown(&mut self, count: usize) -> Result<Vec<OwnedFd>, Over> {
         self.line.shown(count)
+    }
+
+    /// As [`Self::read`], for somebody who has a deadline; `None` once it has passed.
+    pub(super) fn read_by(
+        &mut self,
+        mut out: &mut [u8],
+        deadline: Deadline,
+    ) -> Result<Option<()>, Over> {
+        while !out.is_empty() {
+            let passed = self.reader.pull(&self.pair.lane(1 - self.out), out)?;
+            self.passed(passed);
+            out = &mut out[passed.bytes..];
+            if passed.bytes > 0 {
+                continue;
+            }
+            if self.line.is_gone() {
+                return Err(Over::Gone);
+            }
+            if deadline.has_passed() {
+                return Ok(None);
+            }
+            if self.reader.arm(&self.pair.lane(1 - self.out))? {
+                let left = |at: Instant| at.saturating_duration_since(Instant::now());
+                self.poll(&[], deadline.instant().map(left))?;
+            }
+            self.reader.disarm(&self.pair.lane(1 - self.out));
+        }
+        Ok(Some(()))
     }
 
     fn passed(&mut self, passed: Passed) {
@@ -213,6 +249,19 @@ impl Side {
             return Err(Over::Gone);
         }
         Ok(())
+    }
+
+    /// Before each message: looks now and then whether to stop, for a side that never waits.
+    pub(super) fn look_up(&mut self) -> Result<(), Over> {
+        self.passes += 1;
+        if self.passes < LOOK_UP {
+            return Ok(());
+        }
+        self.passes = 0;
+        match self.is_stopped() {
+            true => Err(Over::Stopped),
+            false => Ok(()),
+        }
     }
 
     /// Whether this side is to stop.

@@ -1,10 +1,24 @@
 //! Two domains in one process, and what a stranger may send over the raw connection.
 
-use super::connect::connect_over;
+use super::connect::{agree, connect_over};
+use super::follow::follow_over;
+use super::line::Line;
+use super::pair::Pair;
+use super::side::Side;
 use super::*;
-use crate::domain::{OfferKind, visit_own};
+use crate::channel::{ChannelOptions, ReadError, ReaderOptions};
+use crate::domain::{Descriptor, Introduction, OfferKind, visit_own};
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
 use crate::{Unsent, WhenFull};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::gate::{Answer, Ask, Form, Granted, Manifest, control};
+use portolan_abi::slot::Kind;
+use portolan_sys::process::EventFd;
+use portolan_sys::shared::Window;
+use portolan_sys::socket;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 fn long() -> Deadline {
@@ -338,4 +352,162 @@ fn whoever_has_dropped_its_rights_can_leave_and_all_that_was_sent_has_gone_over(
             is_the_one(&came, number, &[5000]);
         }
     }
+}
+
+const FORM: Form = Form {
+    reliable: false,
+    unit: 64,
+    units: 64,
+    content: 0,
+};
+
+/// Follows somebody who grants messages of `most` bytes, and then writes these pieces.
+fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, ConnectToError>, Side) {
+    let (theirs, ours) = socket::pair().unwrap();
+    let granted = Granted {
+        version: FORMAT_VERSION,
+        synchronous: false,
+        most,
+        there: 64 << 10,
+        back: 64 << 10,
+    };
+    let pair = Pair::create(granted.there, granted.back).unwrap();
+    let answer = Answer::Granted(granted).encode();
+    socket::send(&ours, &answer, &[pair.as_fd()]).unwrap();
+    let stop = Arc::new(EventFd::new().unwrap());
+    let mut side = Side::host(pair, Line::new(Descriptor::new(ours), None, false), stop);
+    for piece in pieces {
+        side.write(piece).unwrap();
+    }
+    let connection = Descriptor::new(theirs);
+    let options = ConnectOptions::default().deadline(Deadline::after(Duration::from_secs(3)));
+    let followed = follow_over(domain, Introduction { connection }, "news", &options);
+    (followed, side)
+}
+
+#[test]
+fn a_form_that_is_none_is_refused_and_none_at_all_too() {
+    let domain = Domain::private().unwrap();
+    let with = |form: Form| form.encode();
+    let huge = with(Form {
+        units: 1 << 60,
+        unit: 1 << 60,
+        ..FORM
+    });
+    let (followed, _side) = told(&domain, 48, &[&huge]);
+    assert!(matches!(followed, Err(ConnectToError::TooLarge { .. })));
+    for bad in [
+        with(Form { unit: 63, ..FORM }),
+        with(Form { units: 65, ..FORM }),
+        with(Form { units: 0, ..FORM }),
+        [0; Form::BYTES],
+    ] {
+        let (followed, _side) = told(&domain, 48, &[&bad]);
+        assert!(matches!(followed, Err(ConnectToError::Garbled)));
+    }
+    // Messages that its channel could not hold.
+    let (followed, _side) = told(&domain, 1 << 20, &[&FORM.encode()]);
+    assert!(matches!(followed, Err(ConnectToError::Garbled)));
+    let (followed, _side) = told(&domain, 48, &[]);
+    let Err(ConnectToError::Unanswered(socket::SocketError::TimedOut)) = followed else {
+        panic!("{followed:?}");
+    };
+}
+
+#[test]
+fn whoever_tells_what_no_channel_has_is_believed_in_nothing_more() {
+    let copy = |tag, extents| Manifest {
+        extents,
+        tag,
+        ..Manifest::new(Kind::Message)
+    };
+    let preamble = |manifest: Manifest, len: u64| {
+        let mut bytes = manifest.encode().to_vec();
+        bytes.extend(len.to_le_bytes());
+        bytes
+    };
+    let header = Manifest {
+        header: 8,
+        ..copy(5, 1)
+    };
+    let sealed = Manifest {
+        sealed: 1,
+        ..copy(5, 0)
+    };
+    for bad in [
+        preamble(copy(5, 1), 49),
+        preamble(copy(5, 1), u64::MAX),
+        preamble(copy(4, 1), 3),
+        preamble(copy(5, 2), 3),
+        preamble(header, 3),
+        preamble(sealed, 3),
+        copy(5, 0).encode().to_vec(),
+        Manifest::new(Kind::Request).encode().to_vec(),
+        vec![0; 64],
+    ] {
+        let domain = Domain::private().unwrap();
+        let good = preamble(copy(5, 1), 3);
+        let (followed, mut side) = told(&domain, 48, &[&FORM.encode()]);
+        let followed = followed.unwrap();
+        let mut reader = followed
+            .channel()
+            .bind_reader(ReaderOptions::default())
+            .unwrap();
+        side.write(&good).unwrap();
+        side.write(b"yes").unwrap();
+        side.write(&bad).unwrap();
+        side.write(b"bad").unwrap();
+        // What was right before it has come, and then no more.
+        assert_eq!(*reader.receive(long()).unwrap(), *b"yes");
+        let gap = Gap {
+            before: 0,
+            units: 5,
+        };
+        assert_eq!((followed.missed(), followed.take_gaps()), (5, vec![gap]));
+        assert_eq!(reader.receive(long()), Err(ReadError::WriterGone));
+        assert!(!followed.is_live());
+    }
+}
+
+#[test]
+fn a_visitor_that_counts_what_was_never_written_is_thrown_out_alone() {
+    let (ours, theirs) = (Domain::private().unwrap(), Domain::private().unwrap());
+    let channel = theirs.make_channel(&ChannelOptions::unnamed()).unwrap();
+    let offered = channel
+        .offer("news", &Permissions::own_user(), OfferOptions::default())
+        .unwrap();
+    let mut writer = channel.bind_writer().unwrap();
+    let visit = || visit_own(theirs.member(), OfferKind::Channel, "news", None, long()).unwrap();
+    let honest = follow_over(&ours, visit(), "news", &ConnectOptions::default()).unwrap();
+    let mut reader = honest
+        .channel()
+        .bind_reader(ReaderOptions::default())
+        .unwrap();
+    let connection = visit().connection;
+    let ask = Ask {
+        version: FORMAT_VERSION,
+        sealed: false,
+        most: 0,
+        there: 64 << 10,
+    };
+    let (_, pair) = agree(&connection, &ask, long()).unwrap();
+    let memory = Window::from_fd(pair.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    let tail = memory.word(control::LANE + control::TAIL);
+    tail.store(u64::MAX / 2, Ordering::Release);
+    let mut number = 0_u64;
+    until(|| {
+        writer.write(&number.to_le_bytes(), Deadline::NOW).unwrap();
+        assert_eq!(*reader.receive(long()).unwrap(), number.to_le_bytes());
+        number += 1;
+        offered.visitors() == 1
+    });
+    let breaches = offered.take_breaches();
+    assert!(matches!(
+        breaches[..],
+        [Breach {
+            kind: BreachKind::Lane(_),
+            ..
+        }]
+    ));
+    assert!(honest.is_live());
 }

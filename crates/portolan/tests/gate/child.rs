@@ -1,11 +1,12 @@
 //! Another process of a test, and what it can be told to do.
 
-use crate::cargo::{is_message, long, message};
+use crate::cargo::{fill, is_filled, is_message, long, message};
 pub(crate) use crate::orders::Child;
 use crate::orders::{Answer, obey};
+use portolan::channel::{ChannelOptions, ReadError, Reader, ReaderOptions, Writer};
 use portolan::{
-    Access, ConnectOptions, Domain, OfferOptions, OfferedPort, Permissions, PortOptions,
-    ReceiveRight, Right, SendRight, WhenFull,
+    Access, ConnectOptions, Domain, Followed, OfferOptions, OfferedChannel, OfferedPort,
+    Permissions, PortOptions, ReceiveRight, Right, SendRight, WhenFull,
 };
 use std::os::unix::process::CommandExt;
 
@@ -44,6 +45,10 @@ struct State {
     right: Option<SendRight>,
     port: Option<ReceiveRight>,
     offered: Option<OfferedPort>,
+    followed: Option<Followed>,
+    reader: Option<Reader>,
+    writer: Option<Writer>,
+    cried: Option<OfferedChannel>,
 }
 
 fn number(word: &str) -> usize {
@@ -102,7 +107,7 @@ impl State {
                 let sent = right.send(message, WhenFull::Fail);
                 Ok(sent.map_or_else(|error| format!("{:?}", error.reason), |()| "sent".into()))
             }
-            _ => Err(format!("what is {line:?}?").into()),
+            _ => self.obey_of_channels(&words),
         }
     }
 
@@ -119,4 +124,103 @@ impl State {
         self.domain = Some(domain);
         Ok("connected".to_owned())
     }
+
+    fn obey_of_channels(&mut self, words: &[&str]) -> Answer {
+        match *words {
+            ["follow", ours, theirs, name] => self.follow(ours, theirs, name, None),
+            ["follow", ours, theirs, name, of] => self.follow(ours, theirs, name, Some(of)),
+            ["hear", n, len] => match self.reader.as_mut().unwrap().receive(long()) {
+                Ok(message) => {
+                    assert_eq!(message.len(), number(len));
+                    is_filled(&message, number(n) as u64);
+                    Ok("heard".to_owned())
+                }
+                Err(error) => Ok(format!("{error:?}")),
+            },
+            // Until message `last`; how many came, in order, and how many units were missed: on
+            // the way here, or because this reader was too slow.
+            ["hear-to", last] => {
+                let followed = self.followed.as_ref().unwrap();
+                let reader = self.reader.as_mut().unwrap();
+                let (mut heard, mut missed, mut before) = (0, 0, None);
+                loop {
+                    let message = match reader.receive(long()) {
+                        Err(ReadError::Missed(units)) => {
+                            missed += units.units();
+                            continue;
+                        }
+                        other => other?,
+                    };
+                    let n = u64::from_le_bytes(message[..8].try_into()?);
+                    assert!(before < Some(n), "{n} after {before:?}");
+                    (before, heard) = (Some(n), heard + 1);
+                    if n == number(last) as u64 {
+                        // It is told before the message after it.
+                        return Ok(format!("{heard} {}", missed + followed.missed()));
+                    }
+                }
+            }
+            ["is-live"] => Ok(self.followed.as_ref().unwrap().is_live().to_string()),
+            ["unfollow"] => {
+                self.followed = None;
+                Ok("unfollowed".to_owned())
+            }
+            ["offer-channel", name] => {
+                let domain = Domain::join(name)?;
+                let channel = domain.make_channel(&ChannelOptions::unnamed())?;
+                let permissions = Permissions::own_user();
+                let offered = channel.offer("news", &permissions, OfferOptions::default())?;
+                self.writer = Some(channel.bind_writer()?);
+                (self.domain, self.cried) = (Some(domain), Some(offered));
+                Ok("offered".to_owned())
+            }
+            ["write", n, len] => {
+                let mut bytes = vec![0; number(len)];
+                fill(&mut bytes, number(n) as u64);
+                self.writer.as_mut().unwrap().write(&bytes, long())?;
+                Ok("written".to_owned())
+            }
+            // How often the threads of its pairs have gone to sleep.
+            ["sleeps"] => Ok(sleeps()?.to_string()),
+            _ => Err(format!("what is {words:?}?").into()),
+        }
+    }
+
+    fn follow(&mut self, ours: &str, theirs: &str, name: &str, of: Option<&str>) -> Answer {
+        let domain = Domain::join(ours)?;
+        let mut other = Domain::builder(theirs);
+        if let Some(of) = of {
+            other = other.of_user(of.parse()?);
+        }
+        match domain.follow(&other, name, ConnectOptions::default()) {
+            Ok(followed) => {
+                let reader = followed.channel().bind_reader(ReaderOptions::default())?;
+                (self.followed, self.reader) = (Some(followed), Some(reader));
+            }
+            Err(error) => return Ok(format!("{error:?}")),
+        }
+        self.domain = Some(domain);
+        Ok("follows".to_owned())
+    }
+}
+
+fn sleeps() -> Result<u64, Box<dyn std::error::Error>> {
+    let mut sum = 0;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        let name = std::fs::read_to_string(task.join("comm"))?;
+        if !["portolan-crier", "portolan-courier"]
+            .iter()
+            .any(|of| of.starts_with(name.trim()))
+        {
+            continue;
+        }
+        let status = std::fs::read_to_string(task.join("status"))?;
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("voluntary_ctxt"));
+        let count = line.and_then(|line| line.split_whitespace().last());
+        sum += count.unwrap_or("0").parse::<u64>()?;
+    }
+    Ok(sum)
 }

@@ -6,6 +6,7 @@
 mod cargo;
 mod child;
 mod deaths;
+mod follow;
 mod hostile;
 #[path = "../orders/mod.rs"]
 mod orders;

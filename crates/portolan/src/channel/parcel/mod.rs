@@ -37,8 +37,8 @@ pub use writer::ParcelWriter;
 
 use super::{BindChannelError, Channel, WriteError};
 use crate::member::Member;
-use crate::port::{BindError, ConnectError, Unsent};
-use crate::{Extent, SharedExtent};
+use crate::port::{BindError, ConnectError, Unsent, connect_port};
+use crate::{Deadline, Extent, SharedExtent};
 use std::sync::Arc;
 
 /// A large payload.
@@ -130,8 +130,13 @@ pub enum NoParcel {
 }
 
 impl Channel {
-    fn member(&self) -> &Arc<Member> {
+    pub(crate) fn member(&self) -> &Arc<Member> {
         &self.segment().right().to.member
+    }
+
+    /// Whether somebody sends parcels on it now.
+    pub(crate) fn has_parcels(&self) -> bool {
+        connect_port(self.member(), &desk_name(self), Deadline::NOW).is_ok()
     }
 }
 

@@ -88,19 +88,24 @@ impl Reader {
         } else {
             Lagging::Skip
         };
-        let reading = match channel.join(member.space, lagging, options.since) {
-            Ok(reading) => {
+        let joined = match options.aside {
+            true => None,
+            false => Some(channel.join(member.space, lagging, options.since)),
+        };
+        let reading = match joined {
+            None => channel.start_reading(options.since),
+            Some(Ok(reading)) => {
                 // It may have waited for us while we did not yet say where we are.
                 if channel.room_made() == Finished::Wake {
                     wake_writer(channel);
                 }
                 reading
             }
-            Err(full) if reliable => {
+            Some(Err(full)) if reliable => {
                 let entries = full.entries;
                 return Err(BindChannelError::NoEntry { entries });
             }
-            Err(_) => channel.start_reading(options.since),
+            Some(Err(_)) => channel.start_reading(options.since),
         };
         Ok(Self {
             draft: Draft {

@@ -136,8 +136,7 @@ impl Reader {
     }
 
     /// The word that changes when something comes.
-    #[cfg(feature = "tokio")]
-    pub(in crate::channel) fn doorbell(&self) -> &std::sync::atomic::AtomicU32 {
+    pub(crate) fn doorbell(&self) -> &std::sync::atomic::AtomicU32 {
         &self.ring.channel().head().sleep.doorbell
     }
 
@@ -157,7 +156,7 @@ impl Reader {
     }
 
     /// Says that it sleeps: the value of the doorbell to sleep on, unless something is there.
-    pub(in crate::channel) fn arm(&mut self) -> Option<u32> {
+    pub(crate) fn arm(&mut self) -> Option<u32> {
         let channel = self.ring.channel();
         let (bell, owed) = channel.arm(&mut self.reading, &Kernel);
         if owed == Finished::Wake {

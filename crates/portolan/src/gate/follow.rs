@@ -1,0 +1,328 @@
+//! Following a channel of another domain: a *courier* writes what is told into a channel of
+//! this one.
+
+use super::cargo;
+use super::connect::{agree, cap, visit_until};
+use super::error::{BreachKind, ConnectToError, Over};
+use super::line::Line;
+use super::options::ConnectOptions;
+use super::side::Side;
+use crate::channel::{Channel, ChannelOptions, MakeChannelError, WriteError, Writer};
+use crate::domain::{Builder, Introduction, OfferKind};
+use crate::{Deadline, Domain, NoDescriptor, Protection};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::gate::{Ask, Form};
+use portolan_abi::slot::Kind;
+use portolan_sys::process::{EventFd, spawn_quiet};
+use portolan_sys::socket::SocketError;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Enough for loops and logs.
+const STACK: usize = 256 << 10;
+/// Gaps that are kept until somebody asks; of more, the last ones.
+const GAPS: usize = 1024;
+/// Between two looks whether to stop, while readers of our own make no room.
+const FULL: Duration = Duration::from_millis(100);
+
+/// A channel of another domain, as one of this domain's own, until dropped.
+///
+/// Dropping it ends the visit; its readers are told that the writer has gone.
+#[must_use = "a dropped visit ends"]
+pub struct Followed {
+    channel: Channel,
+    tally: Arc<Mutex<Tally>>,
+    stop: Arc<EventFd>,
+    courier: Option<JoinHandle<()>>,
+}
+
+/// What was not told of a followed channel, because this side was too slow, or because nobody
+/// ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The position, in the domain's own channel, of the message that comes after it.
+    pub before: u64,
+    /// Units of the offered channel that were missed.
+    pub units: u64,
+}
+
+/// What is told beside the messages.
+#[derive(Default)]
+struct Tally {
+    missed: u64,
+    gaps: VecDeque<Gap>,
+    over: bool,
+}
+
+impl Domain {
+    /// A channel of this domain in which stands what is written to the one that another
+    /// domain offers by this name ([`Channel::offer`]), from now on, waiting until it is
+    /// offered. Message by message, and in their order.
+    ///
+    /// The channel is like the offered one: reliable if that is, with as many and as large
+    /// units. It is read as any other, passed on within the domain, and written by a thread of this
+    /// process. What it could not follow it has not: [`Followed::missed`] counts, and
+    /// [`Followed::take_gaps`] says where. When the writer there leaves, the writer here has
+    /// gone, until the next one writes; and for good when the visit has ended
+    /// ([`Followed::is_live`]).
+    ///
+    /// `other` names the domain, as for [`Domain::connect_to`]. Of the options, the most bytes
+    /// are those of the channel here, and a queue is not needed.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectToError`], at the deadline of the options at the latest.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan::channel::{ChannelOptions, ReaderOptions};
+    /// use portolan::{ConnectOptions, Deadline, Domain, OfferOptions, Permissions};
+    /// # let unique = std::process::id();
+    /// # let (robot, console) = (&format!("robot-{unique}"), &format!("console-{unique}"));
+    /// let robot_domain = Domain::join(robot)?;
+    /// let channel = robot_domain.make_channel(&ChannelOptions::named("temperature"))?;
+    /// let mut writer = channel.bind_writer()?;
+    /// let own_user = Permissions::own_user();
+    /// let _offered = channel.offer("temperature", &own_user, OfferOptions::default())?;
+    ///
+    /// // In another process, of another domain:
+    /// let domain = Domain::join(console)?;
+    /// let options = ConnectOptions::default();
+    /// let followed = domain.follow(&Domain::builder(robot), "temperature", options)?;
+    /// let mut reader = followed.channel().bind_reader(ReaderOptions::default())?;
+    ///
+    /// writer.write(b"21.5", Deadline::NOW)?;
+    /// assert_eq!(*reader.receive(Deadline::NEVER)?, *b"21.5");
+    /// assert_eq!(followed.missed(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn follow(
+        &self,
+        other: &Builder,
+        name: &str,
+        options: ConnectOptions,
+    ) -> Result<Followed, ConnectToError> {
+        if options.protection != Protection::Copied {
+            return Err(ConnectToError::Protection {
+                asked: options.protection,
+            });
+        }
+        visit_until(other, OfferKind::Channel, name, &options, |introduction| {
+            follow_over(self, introduction, name, &options)
+        })
+    }
+}
+
+/// Follows over a connection that leads to the offering process.
+pub(super) fn follow_over(
+    domain: &Domain,
+    introduction: Introduction,
+    name: &str,
+    options: &ConnectOptions,
+) -> Result<Followed, ConnectToError> {
+    let ask = Ask {
+        version: FORMAT_VERSION,
+        sealed: false,
+        most: 0,
+        there: options.lane,
+    };
+    let socket = introduction.connection;
+    let (granted, pair) = agree(&socket, &ask, options.deadline)?;
+    let stop = Arc::new(EventFd::new().map_err(NoDescriptor::from)?);
+    let mut side = Side::visitor(
+        pair,
+        Line::new(socket, None, false),
+        Some(Arc::clone(&stop)),
+        false,
+    );
+    let mut form = [0; Form::BYTES];
+    let read = side.read_by(&mut form, options.deadline);
+    read.map_err(|over| match over {
+        Over::Io(error) => error.into(),
+        Over::Breach(_) => ConnectToError::Garbled,
+        Over::Gone | Over::Stopped => ConnectToError::Over,
+    })?
+    .ok_or(ConnectToError::Unanswered(SocketError::TimedOut))?;
+    let form = Form::decode(&form).ok_or(ConnectToError::Garbled)?;
+    let bytes = form.unit.saturating_mul(form.units);
+    let most = cap(domain.member(), options.most);
+    if bytes > most {
+        return Err(ConnectToError::TooLarge { bytes, most });
+    }
+    let channel = make_like(domain, &form)?;
+    if granted.most > channel.longest() as u64 {
+        return Err(ConnectToError::Garbled);
+    }
+    let tally = Arc::<Mutex<Tally>>::default();
+    let mut courier = Courier {
+        // So that the channel has a writer when its readers look.
+        writer: Some(channel.bind_writer().map_err(io::Error::other)?),
+        channel: channel.clone(),
+        side,
+        most: granted.most,
+        missed: 0,
+        tally: Arc::clone(&tally),
+        message: Vec::new(),
+    };
+    let (of, name) = (domain.member().domain.clone(), name.to_owned());
+    let courier = spawn_quiet("portolan-courier", STACK, move || courier.run(&of, &name))?;
+    Ok(Followed {
+        channel,
+        tally,
+        stop,
+        courier: Some(courier),
+    })
+}
+
+/// A channel of the form that a stranger's has.
+fn make_like(domain: &Domain, form: &Form) -> Result<Channel, ConnectToError> {
+    let unit = usize::try_from(form.unit).map_err(|_| ConnectToError::Garbled)?;
+    let mut options = ChannelOptions::unnamed()
+        .unit(unit)
+        .units(form.units)
+        .content(form.content);
+    if form.reliable {
+        options = options.reliable();
+    }
+    domain.make_channel(&options).map_err(|error| match error {
+        MakeChannelError::Options(_) => ConnectToError::Garbled,
+        other => other.into(),
+    })
+}
+
+impl Followed {
+    /// The channel: of this domain, and like any other, but that its writer is bound.
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Units of the offered channel that are not in this one, of those before what is.
+    pub fn missed(&self) -> u64 {
+        lock(&self.tally).missed
+    }
+
+    /// Where something is missing: the last 1,024 gaps since this was asked. A gap is told
+    /// before the message after it can be read.
+    pub fn take_gaps(&self) -> Vec<Gap> {
+        lock(&self.tally).gaps.drain(..).collect()
+    }
+
+    /// Whether the visit goes on.
+    pub fn is_live(&self) -> bool {
+        !lock(&self.tally).over
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        if portolan_sys::fork::in_child() {
+            return;
+        }
+        // Readable from now on. It can only fail for a counter that is readable already.
+        let _ = self.stop.notify();
+        if let Some(courier) = self.courier.take() {
+            // One that panicked has ended too.
+            let _ = courier.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Followed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Followed")
+            .field("channel", &self.channel)
+            .field("missed", &self.missed())
+            .field("is_live", &self.is_live())
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+    // Nothing that is done under the lock panics.
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread's state.
+struct Courier {
+    channel: Channel,
+    /// Until the writer there has gone.
+    writer: Option<Writer>,
+    side: Side,
+    most: u64,
+    /// As the other side counts.
+    missed: u64,
+    tally: Arc<Mutex<Tally>>,
+    message: Vec<u8>,
+}
+
+impl Courier {
+    fn run(&mut self, domain: &str, name: &str) {
+        let over = loop {
+            if let Err(over) = self.carry_next() {
+                break over;
+            }
+        };
+        match over {
+            Over::Stopped => tracing::debug!(domain, name, "followed no more"),
+            Over::Gone => tracing::info!(domain, name, "the other side is gone"),
+            Over::Breach(error) => {
+                tracing::warn!(domain, name, %error, "the other side breaks the rules");
+            }
+            Over::Io(error) => tracing::warn!(domain, name, %error, "cannot follow any more"),
+        }
+        // Before readers hear that the writer has gone.
+        lock(&self.tally).over = true;
+        self.writer = None;
+    }
+
+    fn carry_next(&mut self) -> Result<(), Over> {
+        self.side.look_up()?;
+        while !self.side.wait(&[])? {
+            if self.side.is_gone() {
+                return Err(Over::Gone);
+            }
+        }
+        let manifest = cargo::read_copy(&mut self.side, self.most, &mut self.message)?;
+        match manifest.kind {
+            Kind::Dropped => {
+                self.writer = None;
+                Ok(())
+            }
+            _ => self.hand_on(manifest.tag),
+        }
+    }
+
+    /// Writes what has come, before which so many units in all were missed there.
+    fn hand_on(&mut self, missed: u64) -> Result<(), Over> {
+        let units = missed
+            .checked_sub(self.missed)
+            .ok_or(BreachKind::Manifest)?;
+        self.missed = missed;
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => none.insert(self.channel.bind_writer().map_err(io::Error::other)?),
+        };
+        if units > 0 {
+            let mut tally = lock(&self.tally);
+            tally.missed = missed;
+            if tally.gaps.len() >= GAPS {
+                tally.gaps.pop_front();
+            }
+            let before = writer.position();
+            tally.gaps.push_back(Gap { before, units });
+        }
+        loop {
+            match writer.write(&self.message, Deadline::after(FULL)) {
+                Ok(_) => return Ok(()),
+                // Our own readers; what has come is theirs, also from who is gone.
+                Err(WriteError::Full { .. }) if !self.side.is_stopped() => {}
+                Err(WriteError::Full { .. }) => return Err(Over::Stopped),
+                Err(error) => return Err(io::Error::other(error).into()),
+            }
+        }
+    }
+}

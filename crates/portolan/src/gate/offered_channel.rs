@@ -1,0 +1,255 @@
+//! Offering a channel to other domains: to each visitor a *crier* tells what is written.
+//!
+//! A crier reads the channel as one more reader, and writes each whole message into the lane
+//! back. While the visitor makes no room there it does not read; then it misses what is
+//! overwritten, and says so with the next message (G6).
+
+use super::cargo;
+use super::error::{Breach, Over};
+use super::options::{OfferOptions, lane};
+use super::porter::let_in;
+use super::side::{BUSY, Side};
+use super::visitors::{Gate, Offered, Open, Place};
+use crate::channel::{
+    BindChannelError, Channel, Lagging, ReadError, Reader, ReaderOptions, Signalling,
+};
+use crate::domain::{OfferKind, Visitor};
+use crate::wait::{Patience, waiting_beside};
+use crate::{OfferError, Permissions};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::gate::{Denied, Form, Granted, LANE_BYTES};
+use portolan_sys::bell::FutexFd;
+use std::os::fd::AsFd;
+
+/// A channel that other domains can follow, until this is dropped.
+///
+/// When the drop has returned, no visitor is told anything any more.
+#[must_use = "a dropped offer is withdrawn"]
+pub struct OfferedChannel {
+    open: Open<Heard>,
+}
+
+/// Why a channel is not offered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OfferChannelError {
+    /// See [`OfferError`].
+    #[error(transparent)]
+    Offer(#[from] OfferError),
+    /// The caller's: it cannot be read as messages.
+    #[error(transparent)]
+    Bind(#[from] BindChannelError),
+    /// The caller's: nobody is woken by this channel's writer, so who tells of it would poll.
+    #[error("the channel's writer signals nobody: make it with another `Signalling`")]
+    NeverSignals,
+    /// The state's: parcels go beside this channel's messages, and cannot leave the domain.
+    #[error(
+        "a writer of this channel sends parcels, which cannot leave their domain: write to another channel, or offer a port"
+    )]
+    Parcels,
+}
+
+impl Channel {
+    /// Makes this channel known to other domains by `name`.
+    ///
+    /// Whoever `permissions` admit may follow it ([`Domain::follow`](crate::Domain::follow)):
+    /// read copies of what is written from then on, in a channel of its own. Nobody outside
+    /// writes to it or holds up its writer: who is too slow for a visitor's copies misses
+    /// some, and is told. [`OfferOptions::lagging`] says otherwise for a reliable channel.
+    ///
+    /// This process need not be the one that writes, only stay.
+    ///
+    /// # Errors
+    ///
+    /// [`OfferChannelError`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Domain::follow`](crate::Domain::follow).
+    pub fn offer(
+        &self,
+        name: &str,
+        permissions: &Permissions,
+        options: OfferOptions,
+    ) -> Result<OfferedChannel, OfferChannelError> {
+        if self.is_raw() {
+            return Err(BindChannelError::WrongKind("raw", "one of messages").into());
+        }
+        if self.signalling() == Signalling::Never {
+            return Err(OfferChannelError::NeverSignals);
+        }
+        if self.has_parcels() {
+            return Err(OfferChannelError::Parcels);
+        }
+        let heard = Heard {
+            channel: self.clone(),
+            lagging: options.lagging,
+        };
+        let most = self.longest() as u64;
+        let open = Open::new(self.member(), heard, most, name, permissions, &options)?;
+        Ok(OfferedChannel { open })
+    }
+}
+
+impl OfferedChannel {
+    /// Visitors that follow it now.
+    pub fn visitors(&self) -> usize {
+        self.open.visitors()
+    }
+
+    /// What visitors did that no honest one does, the last 64 since this was asked; their
+    /// connections were ended.
+    pub fn take_breaches(&self) -> Vec<Breach> {
+        self.open.take_breaches()
+    }
+}
+
+impl std::fmt::Debug for OfferedChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OfferedChannel")
+            .field("channel", &self.open.gate.what.channel)
+            .field("visitors", &self.visitors())
+            .finish()
+    }
+}
+
+/// The channel behind a gate.
+struct Heard {
+    channel: Channel,
+    lagging: Lagging,
+}
+
+impl Offered for Heard {
+    const KIND: OfferKind = OfferKind::Channel;
+    const THREAD: &str = "portolan-crier";
+
+    fn serve(gate: &Gate<Self>, visitor: Visitor, place: Option<Place>) {
+        let (uid, pid) = (visitor.peer.uid, visitor.peer.pid);
+        let domain = gate.domain.as_str();
+        let over = match Crier::let_in(gate, visitor, place.is_some()) {
+            Ok(mut crier) => {
+                tracing::info!(domain, uid, pid, "a visitor follows an offered channel");
+                crier.cry_all()
+            }
+            Err(over) => over,
+        };
+        match over {
+            Over::Breach(kind) => gate.report(uid, pid, kind),
+            Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot tell a visitor"),
+            Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a visitor has left"),
+        }
+    }
+}
+
+/// The thread's state.
+struct Crier {
+    reader: Reader,
+    side: Side,
+    bell: FutexFd,
+    patience: Patience,
+    /// Where the last message that was handed on ends.
+    at: u64,
+    /// Positions that were not handed on, since the visitor came.
+    missed: u64,
+    scratch: Vec<u8>,
+}
+
+impl Crier {
+    fn let_in(gate: &Gate<Heard>, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
+        let channel = &gate.what.channel;
+        let mut own = None;
+        let (_, mut side) = let_in(gate, visitor, has_place, |ask| {
+            // From here on it misses nothing without being told.
+            let mut options = ReaderOptions::default().lagging(gate.what.lagging);
+            if !channel.is_reliable() || gate.what.lagging == Lagging::Skip {
+                options = options.aside();
+            }
+            let reader = channel.bind_reader(options).map_err(|error| match error {
+                BindChannelError::NoEntry { .. } => Denied::Full,
+                _ => Denied::Over,
+            })?;
+            let bell = FutexFd::new().map_err(|_| Denied::Resources)?;
+            own = Some((reader, bell));
+            Ok(Granted {
+                version: FORMAT_VERSION,
+                synchronous: false,
+                most: gate.most,
+                there: *LANE_BYTES.start(),
+                back: lane(ask.there.min(gate.lane)),
+            })
+        })?;
+        let form = Form {
+            reliable: channel.is_reliable(),
+            unit: channel.unit() as u64,
+            units: channel.units(),
+            content: channel.content(),
+        };
+        side.write(&form.encode())?;
+        let (reader, bell) = own.ok_or(Over::Stopped)?;
+        Ok(Self {
+            at: reader.position(),
+            reader,
+            side,
+            bell,
+            patience: Patience::default(),
+            missed: 0,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Until it is over; why.
+    fn cry_all(&mut self) -> Over {
+        loop {
+            if let Err(over) = self.cry_next() {
+                return over;
+            }
+        }
+    }
+
+    fn cry_next(&mut self) -> Result<(), Over> {
+        self.side.look_up()?;
+        let Self { side, scratch, .. } = self;
+        match self.reader.receive(crate::Deadline::NOW) {
+            Ok(message) => {
+                self.missed += message.position().saturating_sub(self.at);
+                cargo::write_copy(side, self.missed, &message, scratch)?;
+                self.at = self.reader.position();
+                Ok(())
+            }
+            Err(ReadError::TimedOut) => self.wait(),
+            // What is not handed on shows in the positions.
+            Err(ReadError::Missed(_) | ReadError::TooLong { .. } | ReadError::Interrupted) => {
+                Ok(())
+            }
+            Err(ReadError::WriterGone) => cargo::write_end(side),
+            Err(error) => {
+                tracing::info!(%error, "a visitor cannot follow a channel any more");
+                Err(Over::Stopped)
+            }
+        }
+    }
+
+    /// Waits until something is written, or the visitor leaves.
+    fn wait(&mut self) -> Result<(), Over> {
+        let mut looking = self.patience.begin(waiting_beside(BUSY));
+        while looking.again() {
+            if self.reader.has_more() {
+                self.patience.paid(&looking);
+                return Ok(());
+            }
+        }
+        let begun = looking.begun();
+        if let Some(seen) = self.reader.arm() {
+            self.bell.arm(self.reader.doorbell(), seen)?;
+            if !self.reader.may_have() {
+                self.side.poll(&[self.bell.as_fd()], None)?;
+            }
+            self.bell.drain()?;
+        }
+        self.patience.slept(&looking, begun.elapsed());
+        if self.side.is_gone() {
+            return Err(Over::Gone);
+        }
+        Ok(())
+    }
+}
