@@ -39,7 +39,7 @@
 //! | publish and subscribe, values and slices of any length | [`Domain::publisher`], [`Domain::subscriber`] |
 //! | write and read another process's memory, across users | [`vmmc`], [`Domain::export`], [`Domain::import`] |
 //! | call methods of a trait in another process | [`rpc`], [`macro@service`] |
-//! | wait for many ports and channels, or with epoll | [`WaitSet`] |
+//! | wait for many ports, channels, topics and listeners, or with epoll | [`WaitSet`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
 //! | let other users and domains send to a port | [`ReceiveRight::offer`], [`Domain::connect_to`] |
 //! | fill memory once and show it to many, unchangeable | [`Unsealed`], [`Sealed`] |
@@ -266,8 +266,8 @@ pub use survey::{
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
 pub use wait::Waiting;
 pub use wait_set::{
-    AddError, AddListenerError, AddParcelReaderError, AddReaderError, Ready, Token, WaitError,
-    WaitSet, WaitSetError, WhyNoListener, WhyNoReader,
+    AddError, AddFrameReaderError, AddListenerError, AddParcelReaderError, AddReaderError,
+    AddSubscriberError, Ready, Token, WaitError, WaitSet, WaitSetError, WhyNoPlace, WhyNoReader,
 };
 
 /// What happens to the sender's access to an extent that it sends.

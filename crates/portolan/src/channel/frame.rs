@@ -1,12 +1,14 @@
 //! Raw channels: units at fixed places, as in a frame buffer.
 
-use super::{BindChannelError, ReadError};
+use super::{BindChannelError, Lagging, ReadError, Since};
+use crate::member::Member;
 use crate::region::Ring;
 use crate::segment::copy_to;
 use crate::{Deadline, Disowned};
 use portolan_shm::bulk;
-use portolan_shm::channel::{Finished, Signalling};
+use portolan_shm::channel::{Finished, Reading, Signalling};
 use portolan_sys::futex;
+use std::sync::Arc;
 
 const NOT_RAW: BindChannelError =
     BindChannelError::WrongKind("not raw", "`bind_writer` and `bind_reader`");
@@ -116,18 +118,31 @@ impl std::fmt::Debug for FrameWriter {
 /// One who looks at a raw channel. See [`FrameWriter`].
 pub struct FrameReader {
     ring: Ring,
+    /// Its entry, if it has one: with that a wait set is told. Nobody looks where it stands.
+    reading: Reading,
+    /// Units that had been put when it last waited.
     seen: u64,
+    /// Writers that had left by then.
     left: u32,
 }
 
 impl FrameReader {
     pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
-        ring.segment().right().to.member.present()?;
+        let member = &ring.segment().right().to.member;
+        member.present()?;
         if !ring.channel().mode().raw {
             return Err(NOT_RAW);
         }
-        let (seen, left) = (ring.channel().puts(), ring.channel().writer().left);
-        Ok(Self { ring, seen, left })
+        let channel = ring.channel();
+        let (seen, left) = (channel.puts(), channel.writer().left);
+        let joined = channel.join(member.space, Lagging::Skip, Since::Now);
+        let reading = joined.unwrap_or_else(|_full| channel.start_reading(Since::Now));
+        Ok(Self {
+            ring,
+            reading,
+            seen,
+            left,
+        })
     }
 
     /// Copies the unit at `place`, as much as fits; how many bytes. No check is made: while
@@ -137,7 +152,7 @@ impl FrameReader {
     ///
     /// [`Disowned`]; `out` is as it was.
     pub fn get(&self, place: u64, out: &mut [u8]) -> Result<usize, Disowned> {
-        self.ring.segment().right().to.member.present()?;
+        self.member().present()?;
         let words = self.ring.channel().place_words(place);
         let fits = out.len().min(words.len() * 8);
         bulk::load(words, &mut out[..fits]);
@@ -150,7 +165,7 @@ impl FrameReader {
     ///
     /// [`ReadError::TimedOut`], [`ReadError::WriterGone`], [`ReadError::Disowned`].
     pub fn wait(&mut self, deadline: impl Into<Deadline>) -> Result<u64, ReadError> {
-        self.ring.segment().right().to.member.present()?;
+        self.member().present()?;
         let deadline = deadline.into();
         loop {
             let channel = self.ring.channel();
@@ -173,6 +188,45 @@ impl FrameReader {
                 let doorbell = &channel.head().sleep.doorbell;
                 let _ = futex::wait(doorbell, bell, deadline.instant());
             }
+        }
+    }
+
+    /// Whether a wait would tell something.
+    pub(crate) fn may_have(&self) -> bool {
+        self.ring.channel().puts() != self.seen || self.has_lost_writer()
+    }
+
+    fn has_lost_writer(&self) -> bool {
+        let writer = self.ring.channel().writer();
+        writer.space == 0 && writer.left != self.left
+    }
+
+    /// Arms it for a wait set, whose place `link` names, or for nobody (0); `false` if something
+    /// is there.
+    pub(crate) fn arm_for(&self, link: u64) -> bool {
+        let channel = self.ring.channel();
+        channel.link(&self.reading, link);
+        // After the link, and before the last look.
+        link == 0 || channel.arm_for_puts(self.seen).is_some() && !self.may_have()
+    }
+
+    /// Where it stands, which decides whether it can be woken in a wait set.
+    pub(crate) fn at(&self) -> (&Ring, &Reading) {
+        (&self.ring, &self.reading)
+    }
+
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.ring.segment().right().to.member
+    }
+}
+
+impl Drop for FrameReader {
+    fn drop(&mut self) {
+        if self.member().present().is_ok() {
+            let channel = self.ring.channel();
+            let none = channel.start_reading(Since::Now);
+            // Nobody waits for a reader of frames.
+            let _ = channel.leave(std::mem::replace(&mut self.reading, none));
         }
     }
 }

@@ -67,6 +67,7 @@ pub use parcel::{
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
 pub use reader::{Missed, ReadError, Reader, Received};
 pub use stream::{StreamReader, StreamWriter};
+pub(crate) use topic::Subscribes;
 pub use topic::{
     Loan, Payload, PublishError, Publisher, Sample, SubscribeError, Subscriber, TopicError,
     TopicOptions,

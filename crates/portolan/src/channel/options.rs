@@ -108,7 +108,7 @@ impl ChannelOptions {
     }
 
     /// How many readers can have an entry: all there can be of a reliable channel; of a
-    /// message-consistent one those that can be in wait sets.
+    /// message-consistent or raw one those that can be in wait sets.
     pub fn readers(mut self, readers: u64) -> Self {
         self.readers = readers;
         self

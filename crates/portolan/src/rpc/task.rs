@@ -26,7 +26,56 @@ pub type MethodFuture = Pin<Box<dyn Future<Output = Result<Vec<u8>, NotDispatche
 /// Hands tasks to a runtime.
 pub(super) type Spawner = Arc<dyn Fn(Task) + Send + Sync>;
 
-/// A call on its way to an `async` method.
+/// A call on its way to an `async` method. What `#[portolan::service]` makes takes it apart; a
+/// service that is written by hand does so itself:
+///
+/// ```
+/// use portolan::rpc::{self, Dispatch, Method, MethodFuture, NotDispatched, OwnedCall, Service};
+/// use portolan::{Deadline, Domain};
+/// use std::sync::Arc;
+///
+/// // For its client.
+/// #[portolan::service]
+/// trait Clock {
+///     async fn after(&self, ticks: u64) -> u64;
+/// }
+/// # struct Never;
+/// # impl Clock for Never { async fn after(&self, _: u64) -> u64 { 0 } }
+///
+/// struct ByHand;
+///
+/// impl Service for ByHand {
+///     const NAME: &'static str = "Clock";
+///     const METHODS: &'static [Method] = <ClockService<Never> as Service>::METHODS;
+///
+///     fn dispatch(&self, _: u32, _: &mut Dispatch<'_>) -> Result<(), NotDispatched> {
+///         Err(NotDispatched::UnknownMethod)
+///     }
+///
+///     fn dispatch_async(
+///         self: Arc<Self>,
+///         method: u32,
+///         call: OwnedCall,
+///     ) -> Result<MethodFuture, OwnedCall> {
+///         if method != Self::METHODS[0].id() {
+///             return Err(call);
+///         }
+///         Ok(Box::pin(async move {
+///             let (ticks,): (u64,) = call.arguments()?;
+///             call.returns(&(ticks + 1))
+///         }))
+///     }
+/// }
+///
+/// let domain = Domain::private()?;
+/// let options = rpc::ServerOptions::default().tasks(|task| {
+///     std::thread::spawn(|| rpc::wait_for(task));
+/// });
+/// let _server = rpc::serve(&domain, "clock", ByHand, &options)?;
+/// let client = ClockClient::connect(&domain, "clock", Deadline::NEVER)?;
+/// assert_eq!(client.after(41), Ok(42));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct OwnedCall {
     pub(super) arguments: Vec<u8>,
     pub(super) parcels: Option<Arc<Parcels>>,

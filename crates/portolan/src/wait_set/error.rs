@@ -1,6 +1,6 @@
 //! Why a wait set refuses.
 
-use crate::channel::{ParcelReader, Reader};
+use crate::channel::{FrameReader, ParcelReader, Reader, Subscriber};
 use crate::{Disowned, Listener, NoDescriptor, ReceiveRight};
 
 /// Why there is no wait set.
@@ -37,13 +37,33 @@ pub struct AddListenerError {
     pub listener: Box<Listener>,
     /// Why not.
     #[source]
-    pub why: WhyNoListener,
+    pub why: WhyNoPlace,
 }
 
-/// See [`AddListenerError`].
+/// Why a subscriber was not added. It is the caller's again.
+#[derive(thiserror::Error)]
+#[error("the subscriber was not added: {why}")]
+pub struct AddSubscriberError<T: ?Sized> {
+    /// The subscriber.
+    pub subscriber: Box<Subscriber<T>>,
+    /// Why not.
+    #[source]
+    pub why: WhyNoPlace,
+}
+
+impl<T: ?Sized> std::fmt::Debug for AddSubscriberError<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AddSubscriberError")
+            .field("subscriber", &self.subscriber)
+            .field("why", &self.why)
+            .finish()
+    }
+}
+
+/// See [`AddListenerError`] and [`AddSubscriberError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum WhyNoListener {
+pub enum WhyNoPlace {
     /// The caller's.
     #[error("it belongs to another domain than the wait set: make a wait set there")]
     OtherDomain,
@@ -74,7 +94,18 @@ pub struct AddParcelReaderError {
     pub why: WhyNoReader,
 }
 
-/// See [`AddReaderError`] and [`AddParcelReaderError`].
+/// Why a reader of a raw channel was not added. It is the caller's again.
+#[derive(Debug, thiserror::Error)]
+#[error("the reader of frames was not added: {why}")]
+pub struct AddFrameReaderError {
+    /// The reader.
+    pub reader: Box<FrameReader>,
+    /// Why not.
+    #[source]
+    pub why: WhyNoReader,
+}
+
+/// See [`AddReaderError`], [`AddParcelReaderError`] and [`AddFrameReaderError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhyNoReader {

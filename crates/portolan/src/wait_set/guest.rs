@@ -1,12 +1,12 @@
 //! What a wait set waits for, and how each of them is armed.
 
-use crate::channel::{ParcelReader, Reader};
+use crate::channel::{FrameReader, ParcelReader, Reader, Subscribes};
 use crate::member::Member;
 use crate::{Listener, ReceiveRight};
 use portolan_shm::atomic::Ordering;
 use std::sync::Arc;
 
-/// Room for one port, one reader of a channel, with parcels or without, or one listener.
+/// Room for one port, one reader of a channel, one subscriber, or one listener.
 #[derive(Default)]
 pub(super) struct Place {
     /// Goes up when a port leaves, so that its token names nothing.
@@ -20,6 +20,8 @@ pub(super) enum Guest {
     Port(ReceiveRight),
     Reader(Reader),
     Parcels(Box<ParcelReader>),
+    Frames(FrameReader),
+    Subscriber(Box<dyn Subscribes>),
     Listener(Listener),
 }
 
@@ -29,6 +31,8 @@ impl Guest {
             Self::Port(port) => port.may_have(),
             Self::Reader(reader) => reader.may_have(),
             Self::Parcels(reader) => reader.may_have(),
+            Self::Frames(reader) => reader.may_have(),
+            Self::Subscriber(subscriber) => subscriber.set().may_have(),
             Self::Listener(listener) => listener.may_have(),
         }
     }
@@ -46,6 +50,8 @@ impl Guest {
             }
             Self::Reader(reader) => reader.arm_for(link),
             Self::Parcels(reader) => reader.arm_for(link),
+            Self::Frames(reader) => reader.arm_for(link),
+            Self::Subscriber(subscriber) => subscriber.set().arm_for(link),
             Self::Listener(listener) => listener.arm_for(link),
         }
     }
@@ -64,6 +70,12 @@ impl Guest {
             Self::Parcels(reader) => {
                 reader.arm_for(0);
             }
+            Self::Frames(reader) => {
+                reader.arm_for(0);
+            }
+            Self::Subscriber(subscriber) => {
+                subscriber.set().arm_for(0);
+            }
             Self::Listener(listener) => {
                 listener.arm_for(0);
             }
@@ -75,6 +87,8 @@ impl Guest {
             Self::Port(port) => &port.at().member,
             Self::Reader(reader) => reader.member(),
             Self::Parcels(reader) => reader.member(),
+            Self::Frames(reader) => reader.member(),
+            Self::Subscriber(subscriber) => subscriber.member(),
             Self::Listener(listener) => listener.member(),
         }
     }

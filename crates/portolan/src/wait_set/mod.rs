@@ -1,5 +1,5 @@
 //! Wait sets: one place to wait for any number of ports, and of readers of channels, for
-//! which what is said of ports below holds too; and of listeners.
+//! which what is said of ports below holds too; of listeners, and of subscribers of topics.
 //!
 //! ```text
 //!              wait: nothing there                  a sender raises its bit
@@ -27,21 +27,25 @@
 //! - **W5** A bit may be raised late, by a sender that found a link which is gone: for
 //!   another member, another set, or another space's set. Bits are hints, and the port
 //!   itself is looked at before it is reported.
+//! - **W6** A subscriber waits in a set of its own. While the subscriber is armed in another
+//!   set, so are all members of its own one, under the subscriber's link there; when it is
+//!   loose none of them is linked there any more, and its own set finds them loose (`nested`).
 
 mod error;
 mod guest;
+mod nested;
+mod readers;
 mod ready;
 mod wait;
 
 pub use error::{
-    AddError, AddListenerError, AddParcelReaderError, AddReaderError, WaitError, WaitSetError,
-    WhyNoListener, WhyNoReader,
+    AddError, AddFrameReaderError, AddListenerError, AddParcelReaderError, AddReaderError,
+    AddSubscriberError, WaitError, WaitSetError, WhyNoPlace, WhyNoReader,
 };
 pub use ready::{Ready, Token};
 
 #[cfg(feature = "tokio")]
 use crate::Disowned;
-use crate::channel::{ParcelReader, Reader};
 use crate::member::Member;
 use crate::wait::{Patience, Waiting};
 use crate::{Domain, Listener, NoDescriptor, ReceiveRight};
@@ -54,12 +58,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Waits for any number of ports, and of readers of channels, at a cost that does not grow
-/// with their number.
+/// Waits for any number of ports, readers of channels, subscribers and listeners, at a cost that
+/// does not grow with their number.
 ///
 /// The set owns its ports: [`add`](Self::add) takes one and gives a [`Token`] for it,
 /// [`port_mut`](Self::port_mut) lends it out, [`remove`](Self::remove) gives it back.
-/// Dropping the set closes them.
+/// Dropping the set closes them. What is said of ports here holds for the others too.
 ///
 /// [`wait`](Self::wait) names the ports where something is: a message, a request, a
 /// notice, or that the port was closed. A port that still has something is named again by
@@ -161,90 +165,6 @@ impl WaitSet {
         Ok(self.seat(Guest::Port(port)))
     }
 
-    /// Adds a reader of a channel. If something is there already, the next wait names it: a
-    /// message, a piece of one, units that were missed, or that the writer has gone.
-    ///
-    /// Its channel must signal: with [`Signalling::Never`](crate::channel::Signalling::Never)
-    /// nobody would raise it.
-    ///
-    /// # Errors
-    ///
-    /// The reader comes back.
-    ///
-    /// ```
-    /// use portolan::channel::{ChannelOptions, ReaderOptions};
-    /// use portolan::{Deadline, Domain, WaitSet};
-    /// let domain = Domain::private()?;
-    /// let channel = domain.make_channel(&ChannelOptions::unnamed())?;
-    /// let mut writer = channel.bind_writer()?;
-    /// let mut set = WaitSet::new(&domain)?;
-    /// let token = set.add_reader(channel.bind_reader(ReaderOptions::default())?)?;
-    ///
-    /// writer.write(b"news", Deadline::NOW)?;
-    /// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token));
-    /// let reader = set.reader_mut(token).ok_or("not in the set")?;
-    /// assert_eq!(*reader.receive(Deadline::NOW)?, *b"news");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn add_reader(&mut self, reader: Reader) -> Result<Token, AddReaderError> {
-        match self.why_no(&reader) {
-            None => Ok(self.seat(Guest::Reader(reader))),
-            Some(why) => {
-                let reader = Box::new(reader);
-                Err(AddReaderError { reader, why })
-            }
-        }
-    }
-
-    /// Adds a reader of parcels: as [`add_reader`](Self::add_reader), also while nobody writes.
-    /// It makes itself known to the next writer as soon as that is there.
-    ///
-    /// # Errors
-    ///
-    /// The reader comes back.
-    ///
-    /// ```
-    /// use portolan::channel::{ChannelOptions, Parcel, ReaderOptions};
-    /// use portolan::{Deadline, Domain, WaitSet};
-    /// let domain = Domain::private()?;
-    /// let channel = domain.make_channel(&ChannelOptions::unnamed().reliable())?;
-    /// let mut writer = channel.bind_parcel_writer()?;
-    /// let reader = channel.bind_parcel_reader(ReaderOptions::default(), Deadline::NOW)?;
-    /// let mut set = WaitSet::new(&domain)?;
-    /// let token = set.add_parcel_reader(reader)?;
-    ///
-    /// let extent = domain.allocate(1 << 20)?;
-    /// writer.send(b"large", Some(Parcel::Moved(extent)), Deadline::NOW)?;
-    /// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token));
-    /// let reader = set.parcel_reader_mut(token).ok_or("not in the set")?;
-    /// assert!(reader.receive(Deadline::NOW)?.parcel.is_some());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn add_parcel_reader(
-        &mut self,
-        reader: ParcelReader,
-    ) -> Result<Token, AddParcelReaderError> {
-        let reader = Box::new(reader);
-        match self.why_no(reader.reader()) {
-            None => Ok(self.seat(Guest::Parcels(reader))),
-            Some(why) => Err(AddParcelReaderError { reader, why }),
-        }
-    }
-
-    fn why_no(&self, reader: &Reader) -> Option<WhyNoReader> {
-        Some(if !Arc::ptr_eq(reader.member(), &self.member) {
-            WhyNoReader::OtherDomain
-        } else if !reader.can_be_linked() {
-            WhyNoReader::NoEntry
-        } else if !reader.is_signalled() {
-            WhyNoReader::NotSignalled
-        } else if self.vacant.is_empty() && self.places.len() >= MAX_PORTS {
-            WhyNoReader::Full
-        } else {
-            return None;
-        })
-    }
-
     /// Adds a listener. If a signal is there already, the next wait names it; its handlers
     /// run when [`Listener::poll`] is called, in the thread that calls it. Handlers that
     /// interrupt a thread do so here as anywhere.
@@ -270,15 +190,22 @@ impl WaitSet {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn add_listener(&mut self, listener: Listener) -> Result<Token, AddListenerError> {
-        let why = if !Arc::ptr_eq(listener.member(), &self.member) {
-            WhyNoListener::OtherDomain
-        } else if self.vacant.is_empty() && self.places.len() >= MAX_PORTS {
-            WhyNoListener::Full
-        } else {
-            return Ok(self.seat(Guest::Listener(listener)));
-        };
-        let listener = Box::new(listener);
-        Err(AddListenerError { listener, why })
+        match self.why_no_place(listener.member()) {
+            None => Ok(self.seat(Guest::Listener(listener))),
+            Some(why) => {
+                let listener = Box::new(listener);
+                Err(AddListenerError { listener, why })
+            }
+        }
+    }
+
+    /// Why none of this member's is added, if it is not a port.
+    fn why_no_place(&self, member: &Arc<Member>) -> Option<WhyNoPlace> {
+        if !Arc::ptr_eq(member, &self.member) {
+            return Some(WhyNoPlace::OtherDomain);
+        }
+        let full = self.vacant.is_empty() && self.places.len() >= MAX_PORTS;
+        full.then_some(WhyNoPlace::Full)
     }
 
     fn seat(&mut self, guest: Guest) -> Token {
@@ -303,24 +230,6 @@ impl WaitSet {
         self.port(token)?;
         match self.unseat(token) {
             Some(Guest::Port(port)) => Some(port),
-            _ => None,
-        }
-    }
-
-    /// Gives a reader back; `None` if it is not in the set.
-    pub fn remove_reader(&mut self, token: Token) -> Option<Reader> {
-        self.reader(token)?;
-        match self.unseat(token) {
-            Some(Guest::Reader(reader)) => Some(reader),
-            _ => None,
-        }
-    }
-
-    /// Gives a reader of parcels back; `None` if it is not in the set.
-    pub fn remove_parcel_reader(&mut self, token: Token) -> Option<ParcelReader> {
-        self.parcel_reader_mut(token)?;
-        match self.unseat(token) {
-            Some(Guest::Parcels(reader)) => Some(*reader),
             _ => None,
         }
     }
@@ -352,14 +261,6 @@ impl WaitSet {
         }
     }
 
-    /// A reader of the set, for what needs no reading; `None` if it is not in the set.
-    pub fn reader(&self, token: Token) -> Option<&Reader> {
-        match self.guest(token)? {
-            Guest::Reader(reader) => Some(reader),
-            _ => None,
-        }
-    }
-
     fn guest(&self, token: Token) -> Option<&Guest> {
         let place = self.places.get(token.index as usize)?;
         place
@@ -374,26 +275,6 @@ impl WaitSet {
     pub fn port_mut(&mut self, token: Token) -> Option<&mut ReceiveRight> {
         match self.guest_mut(token)? {
             Guest::Port(port) => Some(port),
-            _ => None,
-        }
-    }
-
-    /// A reader of the set, to read; `None` if it is not in the set.
-    ///
-    /// Any reading call is fine, also one that waits.
-    pub fn reader_mut(&mut self, token: Token) -> Option<&mut Reader> {
-        match self.guest_mut(token)? {
-            Guest::Reader(reader) => Some(reader),
-            _ => None,
-        }
-    }
-
-    /// A reader of parcels of the set, to read; `None` if it is not in the set.
-    ///
-    /// Any reading call is fine, also one that waits.
-    pub fn parcel_reader_mut(&mut self, token: Token) -> Option<&mut ParcelReader> {
-        match self.guest_mut(token)? {
-            Guest::Parcels(reader) => Some(reader),
             _ => None,
         }
     }

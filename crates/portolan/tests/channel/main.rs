@@ -48,6 +48,7 @@ fn used(domain: &Domain) -> (u64, usize) {
     (survey.memory.used, segments.count())
 }
 
+#[cfg(feature = "marks")]
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {

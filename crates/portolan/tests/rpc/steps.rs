@@ -26,6 +26,7 @@ impl Other {
         Self(victim::spawn("steps::other_process", &role))
     }
 
+    #[cfg(feature = "marks")]
     fn ended(&mut self) -> bool {
         self.0.try_wait().unwrap().is_some()
     }

@@ -2,6 +2,7 @@
 
 mod others;
 mod ports;
+mod readers;
 mod wakes;
 
 use portolan::{

@@ -1,15 +1,18 @@
 //! Other processes send, and die.
 
 use crate::{Epoll, PATIENCE, drain, send, soon};
+use portolan::channel::{ChannelOptions, ReadError};
 use portolan::{Deadline, Domain, PortOptions, WaitSet, Waiting};
 use rustix::event::epoll::EventFlags;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// Set in another process of a test: the domain that it joins.
 const CHILD: &str = "PORTOLAN_TEST_WAIT_SET";
 
-/// Not a test: what the other processes run. Each line of input is sent to "inbox".
+/// Not a test: what the other processes run. Each line of input is sent to "inbox"; some ask
+/// for more.
 #[test]
 fn sends_its_input() {
     let Ok(name) = std::env::var(CHILD) else {
@@ -18,10 +21,15 @@ fn sends_its_input() {
     let domain = Domain::join(&name).unwrap();
     let right = domain.connect("inbox", soon()).unwrap();
     let mut sets = Vec::new();
+    let mut writers = Vec::new();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         if line == "make sets" {
             sets.extend((0..100).map(|_| WaitSet::new(&domain).unwrap()));
+        }
+        if line == "write frames" {
+            let channel = domain.find_channel("frames", soon()).unwrap();
+            writers.push(channel.bind_frame_writer().unwrap());
         }
         send(&right, &line);
     }
@@ -112,5 +120,31 @@ fn a_dead_process_wakes_a_blocked_wait_and_leaves_its_sets() {
         drop(other);
         let ready = set.wait(soon()).unwrap();
         assert_eq!(drain(&mut set, ready), ["NoMoreSenders"], "{round}");
+    }
+}
+
+#[test]
+fn a_set_is_told_of_a_dead_writer_of_frames() {
+    let domain = joined("frames");
+    let mut inbox = domain.bind(PortOptions::named("inbox")).unwrap();
+    let options = ChannelOptions::named("frames").raw().readers(1);
+    let channel = domain.make_channel(&options).unwrap();
+    let mut set = WaitSet::new(&domain).unwrap();
+    set.set_waiting(Waiting::Sleep);
+    let token = set
+        .add_frame_reader(channel.bind_frame_reader().unwrap())
+        .unwrap();
+    for round in 0..5 {
+        let mut other = Other::of(&domain);
+        other.say("write frames");
+        let said = inbox.receive(portolan::Access::Later, soon()).unwrap();
+        assert_eq!(said.header(), b"write frames", "{round}");
+        // Armed: its writer is there, and puts nothing.
+        assert!(set.wait(Duration::from_micros(1)).unwrap().is_empty());
+        drop(other);
+        assert_eq!(set.wait(soon()).unwrap().next(), Some(token), "{round}");
+        let reader = set.frame_reader_mut(token).unwrap();
+        assert_eq!(reader.wait(Deadline::NOW), Err(ReadError::WriterGone));
+        assert_eq!(reader.wait(Deadline::NOW), Err(ReadError::TimedOut));
     }
 }

@@ -3,7 +3,8 @@
 use super::super::wake_writer;
 use super::{ReadError, Reader, Took};
 use crate::Deadline;
-use portolan_shm::channel::{Barriers, Finished, Signalling};
+use crate::region::Ring;
+use portolan_shm::channel::{Barriers, Finished, Reading};
 use portolan_shm::mark;
 use portolan_sys::{barrier, futex};
 use std::sync::atomic::Ordering;
@@ -130,18 +131,14 @@ impl Reader {
         link == 0 || self.arm().is_some() && !self.may_have()
     }
 
-    /// Whether it can be woken in a wait set.
-    pub(crate) fn can_be_linked(&self) -> bool {
-        self.ring.channel().has_entry(&self.reading)
+    /// Where it stands, which decides whether it can be woken in a wait set.
+    pub(crate) fn at(&self) -> (&Ring, &Reading) {
+        (&self.ring, &self.reading)
     }
 
     /// The word that changes when something comes.
     pub(crate) fn doorbell(&self) -> &std::sync::atomic::AtomicU32 {
         &self.ring.channel().head().sleep.doorbell
-    }
-
-    pub(crate) fn is_signalled(&self) -> bool {
-        self.ring.channel().mode().signalling != Signalling::Never
     }
 
     /// Whether somebody has asked to end the wait; asked once, told once.

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! A publisher writes each sample once, whoever subscribes, and never waits. A subscriber
-//! sleeps in a wait set over all of these channels. A sample takes one unit of its
-//! publisher's channel: its bytes, if they are few, or a note of where they lie.
+//! sleeps in a wait set over all of these channels, or in another set that it was added to. A
+//! sample takes one unit of its publisher's channel: its bytes, if they are few, or a note of
+//! where they lie.
 //!
 //! | file | holds |
 //! |---|---|
@@ -29,6 +30,7 @@ pub use payload::Payload;
 pub use publisher::{Loan, Publisher};
 pub use sample::Sample;
 pub use subscriber::Subscriber;
+pub(crate) use subscriber::Subscribes;
 
 use super::{
     BindChannelError, Channel, ChannelOptions, FindChannelError, MakeChannelError, ReadError,

@@ -33,7 +33,7 @@ use bytemuck::Pod;
 /// assert_eq!((sample.len(), sample[1].x), (2, 2.0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait Payload: Schema + sealed::Payload {}
+pub trait Payload: Schema + sealed::Payload + 'static {}
 
 impl<T: Pod + Schema> Payload for T {}
 impl<T: Pod + Schema> Payload for [T] {}

@@ -8,6 +8,7 @@ use crate::member::Member;
 use crate::wait_set::{Token, WaitSet};
 use crate::{Deadline, Domain, Waiting};
 use portolan_abi::port::PortName;
+use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -263,6 +264,23 @@ impl<T: Payload + ?Sized> Subscriber<T> {
             missed: 0,
         });
         Ok(())
+    }
+}
+
+/// A subscriber in a wait set, whatever its samples are.
+pub(crate) trait Subscribes: Any + Send + Sync {
+    /// The set that it waits in when it is alone.
+    fn set(&mut self) -> &mut WaitSet;
+    fn member(&self) -> &Arc<Member>;
+}
+
+impl<T: Payload + ?Sized> Subscribes for Subscriber<T> {
+    fn set(&mut self) -> &mut WaitSet {
+        &mut self.set
+    }
+
+    fn member(&self) -> &Arc<Member> {
+        self.domain.member()
     }
 }
 
