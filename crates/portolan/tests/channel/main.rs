@@ -18,7 +18,7 @@ mod waiting;
 
 use portolan::channel::{Channel, Reader, ReaderOptions};
 use portolan::{Domain, PortKind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -50,9 +50,9 @@ fn used(domain: &Domain) -> (u64, usize) {
 
 #[cfg(feature = "marks")]
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = std::time::Instant::now() + PATIENCE;
     while !done() {
-        assert!(Instant::now() < end, "{what}");
+        assert!(std::time::Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
