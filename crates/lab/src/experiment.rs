@@ -69,6 +69,10 @@ pub(crate) const DASH: &str = "Tzou, Anderson: The Performance of Message-passin
 pub(crate) const MBM: &str = "Cheriton, Kutter: Optimized Memory-Based Messaging: Leveraging \
     the Memory System for High-Performance Communication. Computing Systems 9 (3), 1996";
 
+/// Dubnicki, Iftode, Felten and Li's paper.
+pub(crate) const VMMC: &str = "Dubnicki, Iftode, Felten, Li: Software Support for Virtual \
+    Memory-Mapped Communication. IPPS 1996";
+
 /// What an experiment, or a row of one, cannot do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {

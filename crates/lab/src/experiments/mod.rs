@@ -14,6 +14,7 @@ mod signals;
 mod table4;
 mod table5;
 mod tables;
+mod update;
 
 use crate::experiment::Experiment;
 
@@ -33,4 +34,5 @@ pub(crate) const ALL: &[&Experiment] = &[
     &rpc::EXPERIMENT,
     &setup::EXPERIMENT,
     &scaling::EXPERIMENT,
+    &update::EXPERIMENT,
 ];
