@@ -3,7 +3,7 @@
 use super::error::{BreachKind, Over};
 use crate::domain::Descriptor;
 use portolan_abi::gate::{MAX_SEALED, MAX_SEALED_AHEAD, RING, SEALED};
-use portolan_sys::process::PidFd;
+use portolan_sys::process::{PidFd, Ready};
 use portolan_sys::socket::{self, SocketError};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -82,8 +82,29 @@ impl Line {
 
     /// Takes what has come.
     pub(super) fn hear(&mut self) -> Result<(), Over> {
+        self.take(AT_ONCE)?;
+        // After the socket: what it sent before it died has been seen.
+        self.gone |= self.pidfd.as_ref().is_some_and(|pidfd| pidfd.is_dead());
+        Ok(())
+    }
+
+    /// Takes the next packet, if polling [`descriptors`](Self::descriptors) has found any, and
+    /// asks the kernel nothing that the answer says already. Most often that is the one ring
+    /// for this sleep; what else is there ends the next one at once.
+    pub(super) fn hear_ready(&mut self, ready: &[Ready]) -> Result<(), Over> {
+        let dead = ready.iter().skip(1).any(|pidfd| pidfd.any());
+        if dead {
+            self.take(AT_ONCE)?;
+        } else if ready.first().is_some_and(|socket| socket.any()) {
+            self.take(1)?;
+        }
+        self.gone |= dead;
+        Ok(())
+    }
+
+    fn take(&mut self, packets: usize) -> Result<(), Over> {
         let most = if self.takes { MAX_SEALED } else { 0 };
-        for _ in 0..AT_ONCE {
+        for _ in 0..packets {
             if self.is_full() {
                 break;
             }
@@ -105,8 +126,6 @@ impl Line {
                 }
             }
         }
-        // After the socket: what it sent before it died has been seen.
-        self.gone |= self.pidfd.as_ref().is_some_and(|pidfd| pidfd.is_dead());
         Ok(())
     }
 }

@@ -222,13 +222,15 @@ impl Side {
     ) -> Result<(), Over> {
         let stop = self.stop.as_ref().map(|stop| stop.as_fd());
         let mut fds: Vec<_> = stop.into_iter().collect();
+        let stops = fds.len();
         fds.extend(self.line.descriptors());
+        let ours = fds.len();
         fds.extend(others);
         let ready = process::poll(&fds, time.map(|time| Instant::now() + time))?;
-        if stop.is_some() && ready.first().is_some_and(|stop| stop.any()) {
+        if ready[..stops].iter().any(|stop| stop.any()) {
             return Err(Over::Stopped);
         }
-        self.line.hear()
+        self.line.hear_ready(&ready[stops..ours])
     }
 
     /// Lets `time` pass, for want of something that comes unasked.
