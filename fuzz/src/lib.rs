@@ -13,6 +13,8 @@
 //! | `frozen` | the state of a server that moved | it is refused, or works |
 //! | `channel` | a channel's memory, rewritten between any two steps | typed errors; nothing is touched beside it |
 //! | `arena` | the head of a structure | no root, or one within the message; nothing is handed out beside it |
+//! | `lane` | a lane's counts and bytes, rewritten between any two steps; what the sides of a pair say | typed errors; nothing is read or written beside it |
+//! | `gate` | all of a visitor at an offered port, and of a process that offers one | its own connection ends; others are served; what comes is within the limits |
 //! | `rendezvous` | a newcomer's words at a host's socket | the host goes on |
 //! | `topic` | what publishers write, and where they announce themselves | samples that can be read, or typed errors; other publishers are heard; nothing is left |
 

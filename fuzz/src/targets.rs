@@ -4,6 +4,8 @@ mod arena;
 mod calls;
 mod channel;
 mod frozen;
+mod gate;
+mod lane;
 mod rendezvous;
 mod topic;
 mod words;
@@ -16,6 +18,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("calls", calls::run),
     ("channel", channel::run),
     ("frozen", frozen::run),
+    ("gate", gate::run),
+    ("lane", lane::run),
     ("rendezvous", rendezvous::run),
     ("topic", topic::run),
     ("words", words::run),
