@@ -1,5 +1,5 @@
 //! With a fault planted in what workers of a torture run do, the run says so: the checkers
-//! of calls, streams, frame buffers and upcalls really check.
+//! of calls, streams, frame buffers, upcalls and exports really check.
 
 use serde_json::Value;
 use std::process::Command;
@@ -52,4 +52,14 @@ fn a_frame_that_comes_back() {
 #[test]
 fn a_signal_that_interrupts_nobody() {
     is_noticed("upcall", "and it was interrupted for");
+}
+
+#[test]
+fn a_record_that_is_not_what_its_writer_wrote() {
+    is_noticed("update", "is torn");
+}
+
+#[test]
+fn memory_that_changes_after_its_export() {
+    is_noticed("unexport", "has changed since its end");
 }

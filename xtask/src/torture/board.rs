@@ -126,6 +126,10 @@ pub(crate) enum Entry {
     Rung,
     /// Signals that have interrupted it.
     Heard,
+    /// Updates of exports that have landed.
+    Updated,
+    /// The last of these: the export, and the number of the record.
+    Landed,
 }
 
 /// The board.

@@ -101,6 +101,8 @@ pub(crate) struct Report {
     pub(crate) streamed: u64,
     /// Frames put, and looks at them.
     pub(crate) frames: (u64, u64),
+    /// Updates of exported memory that have landed.
+    pub(crate) updates: u64,
     /// Signals that interrupted whoever they were for.
     pub(crate) upcalls: u64,
     /// How often each mark was passed, whether or not somebody died there.
@@ -257,6 +259,7 @@ impl Coordinator {
         self.report.moves = self.sum(Entry::Moved);
         self.report.streamed = self.sum(Entry::Drunk);
         self.report.frames = (self.sum(Entry::Put), self.sum(Entry::Looked));
+        self.report.updates = self.sum(Entry::Updated);
         self.report.upcalls = self.sum(Entry::Heard);
         for (at, name) in MARKS.iter().enumerate() {
             let passes = (0..MAX_WORKERS)

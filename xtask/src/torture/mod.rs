@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `coordinator` | spawns, and counts; `disturb`: kills and stops; `quiet`: all hold still, and the audit |
 //! | `kills` | which mark is to be died at next, and by whom |
-//! | `worker` | one process's random mix of operations; `messages`: on ports; `sharing`: on segments and signals; `bells`: signals that interrupt; `channels`, `freight` (beside them), `flows` (streams of bytes), `frames` and `topics`: on those; `calls`, `awaited` |
+//! | `worker` | one process's random mix of operations; `messages`: on ports; `sharing`: on segments and signals; `bells`: signals that interrupt; `channels`, `freight` (beside them), `flows` (streams of bytes), `frames` and `topics`: on those; `calls`, `awaited`; `exports`: memory shown to others |
 //! | `payload` | what stands in every extent, so that a page with two owners shows |
 //! | `stream`, `flow`, `picture` | what stands in every message of a channel, in a stream and in a frame buffer, so that what is torn, lost or doubled shows |
 //! | `board` | memory outside the region: orders, and the workers' journals |
@@ -57,10 +57,12 @@ pub(crate) enum Doing {
     Publishing,
     /// Calling, or serving, a service.
     Calling,
+    /// Exporting memory, or writing to what others export.
+    Exporting,
 }
 
 impl Doing {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Starting,
         Self::Joining,
         Self::Leaving,
@@ -81,6 +83,7 @@ impl Doing {
         Self::Listening,
         Self::Publishing,
         Self::Calling,
+        Self::Exporting,
     ];
 
     /// Whether it sleeps until something comes, however long.

@@ -4,6 +4,7 @@ mod awaited;
 pub(super) mod bells;
 mod calls;
 mod channels;
+mod exports;
 mod flows;
 mod frames;
 mod freight;
@@ -18,6 +19,7 @@ use super::{Doing, MEMORY_LIMIT, SIZE};
 use bells::Bell;
 use calls::Calls;
 use channels::Channels;
+use exports::Exports;
 use flows::Flows;
 use frames::Frames;
 use freight::Freight;
@@ -102,7 +104,7 @@ pub(crate) struct Task<'a> {
 
 /// Faults of its own that a worker can be told to have now and then, to see that it, or
 /// another one, finds them.
-pub(crate) const PLANTS: [&str; 8] = [
+pub(crate) const PLANTS: [&str; 10] = [
     "call-again",
     "call-not",
     "call-answer",
@@ -111,6 +113,8 @@ pub(crate) const PLANTS: [&str; 8] = [
     "frame",
     "upcall",
     "sample",
+    "update",
+    "unexport",
 ];
 
 /// The name of a worker's own port.
@@ -149,6 +153,7 @@ struct Holds {
     flows: Flows,
     frames: Frames,
     bell: Bell,
+    exports: Exports,
 }
 
 /// Runs a worker.
@@ -371,9 +376,10 @@ impl Worker {
     }
 
     fn operate(&mut self) -> Outcome {
-        match self.random.below(203) {
+        match self.random.below(217) {
             100..127 => self.stream(),
-            127..131 | 195.. => self.publish_or_subscribe(),
+            127..131 | 195..203 => self.publish_or_subscribe(),
+            203.. => self.export_or_import(),
             131..135 => self.tell(),
             135..160 => self.call_or_serve(),
             160..170 => self.freight(),

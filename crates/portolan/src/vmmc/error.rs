@@ -258,7 +258,8 @@ pub enum UpdateError {
     #[error("the exporter is dead")]
     ExporterDied,
     /// The exporter lives, and has executed another program or closed its descriptors: whether
-    /// it still has the memory cannot be told.
+    /// it still has the memory cannot be told. Or it is being killed at this moment, which
+    /// closes its descriptors too: [`ExporterDied`](Self::ExporterDied) follows then.
     #[error("the exporter has let go of the connection (did it exec, or close all descriptors?)")]
     Disconnected,
     /// The deadline has passed; what was begun goes on.
