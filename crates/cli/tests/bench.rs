@@ -589,15 +589,21 @@ fn messages_between_domains_are_held_against_a_unix_socket() {
     let report: Value = serde_json::from_str(&text).unwrap();
     let rows = report["rows"].as_array().unwrap();
     for (mode, bytes) in [("block", 1), ("poll", 1), ("block", 16), ("poll", 16)] {
-        let is = |row: &&Value| row["mode"] == mode && row["bytes"] == bytes << 20;
-        let row = rows.iter().find(is).unwrap();
-        check(row);
-        assert_eq!(row["protection"], "copied");
-        assert_eq!(row["yardstick"], "unix stream, message");
+        for protection in ["copied", "sealed"] {
+            let is = |row: &&Value| {
+                let which = (&row["mode"], &row["bytes"], &row["protection"]);
+                which == (&mode.into(), &(bytes << 20).into(), &protection.into())
+            };
+            let row = rows.iter().find(is).unwrap();
+            check(row);
+            assert_eq!(row["yardstick"], "unix stream, message");
+        }
     }
     let budget = &report["budgets"][0];
     assert_eq!(budget["what"], "between domains, copied, to a Unix socket");
     assert_eq!((&budget["must"], &budget["rows"]), (&1.5.into(), &2.into()));
+    let budget = &report["budgets"][1];
+    assert_eq!((&budget["must"], &budget["rows"]), (&4.0.into(), &1.into()));
     // What there is nothing of says so.
     for one in report["left_out"].as_array().unwrap() {
         assert!(!one["why"].as_str().unwrap().is_empty(), "{one}");

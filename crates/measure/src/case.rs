@@ -133,6 +133,8 @@ pub enum Protection {
     OpenPeer,
     /// Nothing: the receiver has a copy.
     Copied,
+    /// Nobody can write it any more.
+    Sealed,
 }
 
 /// What is particular about the message, or about its surroundings.
@@ -577,6 +579,7 @@ impl Protection {
             Self::Guarded => "guarded",
             Self::OpenPeer => "guarded, open peer",
             Self::Copied => "copied",
+            Self::Sealed => "sealed",
         }
     }
 }

@@ -154,7 +154,9 @@ fn name(case: &Case) -> String {
     let protection = match case.protection {
         // What a domain is unless asked otherwise.
         Protection::None | Protection::Trusted => "",
-        Protection::Guarded | Protection::OpenPeer | Protection::Copied => case.protection.name(),
+        Protection::Guarded | Protection::OpenPeer | Protection::Copied | Protection::Sealed => {
+            case.protection.name()
+        }
     };
     let words = case.name();
     let words = words.strip_prefix("message").unwrap_or(&words);

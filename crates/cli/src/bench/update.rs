@@ -59,6 +59,12 @@ mod budgets {
         1.5,
         Some(2.0),
     );
+    pub(super) const SEALED: Budget = Budget::new(
+        "a further receiver of 16 MiB sealed, to a socket",
+        Faster,
+        4.0,
+        Some(10.0),
+    );
     pub(super) const UNEXPORT: Budget = Budget::new(
         "unexport of 64 MiB, to a copy of it",
         Yardstick,
@@ -78,12 +84,10 @@ pub(super) fn plan() -> Vec<Group> {
 
 /// What is not measured.
 pub(super) fn left_out() -> Vec<LeftOut> {
-    let why = "they have no rows yet";
-    let what = [
-        "sealed messages between domains",
-        "notifications of updates",
-    ];
-    what.map(|what| LeftOut { what, why }).into()
+    vec![LeftOut {
+        what: "notifications of updates",
+        why: "they have no rows yet",
+    }]
 }
 
 fn group(rows: Vec<Entry>) -> Group {
@@ -163,7 +167,8 @@ fn set_up() -> Group {
     group(rows.map(|row| Entry::new(operation(row, SET_UP))).into())
 }
 
-/// Messages that are written and read, from one domain to another.
+/// Messages that are written and read, from one domain to another. What is sealed was written
+/// once, and is read by each receiver.
 fn messages(bytes: u64) -> Group {
     let mut rows = Vec::new();
     for mode in [Mode::Block, Mode::Poll] {
@@ -173,9 +178,13 @@ fn messages(bytes: u64) -> Group {
             ..Case::new(system, bytes)
         };
         let socket = by(System::UnixStream, Protection::None);
-        let ours = Entry::new(by(System::Gate, Protection::Copied)).against(&socket);
-        rows.push(Entry::new(socket));
-        rows.push(ours.tagged((mode == Mode::Block).then_some(budgets::COPIED)));
+        let ours = |protection| Entry::new(by(System::Gate, protection)).against(&socket);
+        let (copied, sealed) = (ours(Protection::Copied), ours(Protection::Sealed));
+        rows.push(Entry::new(socket.clone()));
+        let blocking = mode == Mode::Block;
+        rows.push(copied.tagged(blocking.then_some(budgets::COPIED)));
+        let large = blocking && bytes >= 16 * MIB;
+        rows.push(sealed.tagged(large.then_some(budgets::SEALED)));
     }
     group(rows)
 }

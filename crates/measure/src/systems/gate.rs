@@ -2,17 +2,19 @@
 //! copied over.
 //!
 //! A round trip sends the very message back that came; its extents are the receiver's own.
+//! Sealed memory is written and sealed once on each side, sent again and again, and read by its
+//! receiver each time.
 
 use std::os::fd::OwnedFd;
 
 use portolan::{
     Access, ConnectOptions, Deadline, Domain, Message, OfferOptions, OfferedPort, Permissions,
-    PortOptions, ReceiveRight, SendRight, Waiting,
+    PortOptions, ReceiveRight, Sealed, SendRight, Unsealed, Waiting,
 };
 
 use super::Endpoint;
 use super::portolan::{MEETING, allocate, name, parent, push};
-use crate::case::{Case, Mode, Placement};
+use crate::case::{Case, Mode, Placement, Protection};
 use crate::error::{MeasureError, Result};
 use crate::payload;
 
@@ -26,6 +28,8 @@ pub(crate) struct Gate {
     to: Option<SendRight>,
     from: ReceiveRight,
     message: Message,
+    /// What is sent instead of extents.
+    sealed: Option<Sealed>,
     count: u64,
     /// Whose port we send to.
     other: String,
@@ -38,6 +42,16 @@ pub(crate) struct Gate {
 fn side(case: &Case, coordinator: u32, drives: bool) -> String {
     let side = if drives { "drive" } else { "echo" };
     format!("{}-{side}", name(case, coordinator))
+}
+
+/// Memory that is written here and sealed.
+fn sealed(bytes: usize) -> Result<Sealed> {
+    let mut memory = Unsealed::new(bytes)
+        .map_err(MeasureError::library("making a benchmark's sealed memory"))?;
+    payload::write(&mut memory, 1);
+    memory
+        .seal()
+        .map_err(MeasureError::library("sealing a benchmark's memory"))
 }
 
 impl Gate {
@@ -62,14 +76,16 @@ impl Gate {
             )
             .map_err(MeasureError::library("offering a benchmark's port"))?;
         let mut message = Message::default();
-        if drives && case.bytes > 0 {
-            let bytes = usize::try_from(case.bytes).expect("64-bit only");
+        let bytes = usize::try_from(case.bytes).expect("64-bit only");
+        let seals = case.protection == Protection::Sealed;
+        if drives && bytes > 0 && !seals {
             push(&mut message, allocate(&domain, bytes)?);
         }
         Ok(Self {
             to: None,
             from,
             message,
+            sealed: seals.then(|| sealed(bytes)).transpose()?,
             count: 0,
             other: side(case, coordinator, !drives),
             _offered: offered,
@@ -78,7 +94,10 @@ impl Gate {
     }
 
     fn connect(&mut self) -> Result<()> {
-        let options = ConnectOptions::default().deadline(MEETING);
+        let mut options = ConnectOptions::default().deadline(MEETING);
+        if self.sealed.is_some() {
+            options = options.protection(portolan::Protection::Sealed);
+        }
         let other = Domain::builder(&self.other);
         let right = self.domain.connect_to(&other, PORT, options);
         self.to = Some(right.map_err(MeasureError::library("connecting to a benchmark's port"))?);
@@ -107,6 +126,11 @@ impl Endpoint for Gate {
         if let Some(extent) = self.message.extents_mut().first_mut() {
             payload::write(extent, self.count);
         }
+        if let Some(sealed) = &self.sealed {
+            self.message.clear();
+            let pushed = self.message.push_sealed(sealed.clone());
+            pushed.map_err(|e| MeasureError::library("filling a benchmark's message")(e.error))?;
+        }
         let to = self.to.as_ref().ok_or(MeasureError::Gone)?;
         to.send_from(&mut self.message, Deadline::NEVER)
             .map_err(MeasureError::library("sending a benchmark's message"))
@@ -119,6 +143,9 @@ impl Endpoint for Gate {
             .map_err(MeasureError::library("receiving a benchmark's message"))?;
         if let Some(extent) = self.message.extents().first() {
             payload::read(extent);
+        }
+        for part in self.message.sealed() {
+            payload::read(part);
         }
         Ok(())
     }
