@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 187] = [
+pub(crate) static MARKS: [&str; 188] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -117,6 +117,7 @@ pub(crate) static MARKS: [&str; 187] = [
     "leave.resigned",
     "leave.returned",
     "leave.told",
+    "notify.posted",
     "offer.announced",
     "offer.entered",
     "offer.withdrawn",
@@ -236,6 +237,8 @@ pub(crate) fn passer(name: &str) -> Passer {
         }
         // Exports of ordinary memory.
         "update.kernel" => Passer::Tests,
+        // Notifications.
+        "notify.posted" => Passer::Tests,
         name if name.starts_with("host.") || name.starts_with("join.") => Passer::Host,
         _ => Passer::Any,
     }

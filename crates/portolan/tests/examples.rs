@@ -75,6 +75,15 @@ fn file_server() {
 }
 
 #[test]
+fn bulk_transfer() {
+    // Each byte value as often as any other.
+    let sum = (16 << 20) / 256 * (0..256_u64).sum::<u64>();
+    let receiver = format!("receiver: {} bytes, which add up to {sum}", 16 << 20);
+    let sender = format!("sender: 16 blocks, which add up to {sum}");
+    says("bulk_transfer", &[&receiver, &sender]);
+}
+
+#[test]
 fn revoked_import() {
     says(
         "revoked_import",

@@ -18,9 +18,11 @@
 
 use super::kernel::{Lent, busy};
 use super::memory::Memory;
+use super::notify::Notes;
 use super::place::Place;
 use super::reception::Reception;
-use super::{ExportError, ExportOptions, Exportable, Pending, Reach, UnexportError, WhyExported};
+use super::{ExportError, ExportOptions, Exportable, ImporterId};
+use super::{Pending, Reach, UnexportError, WhyExported};
 use crate::Deadline;
 use crate::domain::{Descriptor, Desk, Offer, OfferKind, Visitor, offer};
 use crate::member::Member;
@@ -57,7 +59,7 @@ pub struct Export {
 pub(crate) struct Exported {
     name: String,
     source: Source,
-    board: Place,
+    board: Arc<Place>,
     board_file: Descriptor,
     pidfd: Descriptor<PidFd>,
     reach: Reach,
@@ -66,6 +68,8 @@ pub(crate) struct Exported {
     fences: bool,
     most: usize,
     importers: Mutex<Importers>,
+    /// What they say that they have written.
+    notes: Arc<Notes>,
 }
 
 /// What is exported.
@@ -90,8 +94,8 @@ struct Importers {
 
 /// One importer.
 struct Importer {
-    /// What it says it has written.
-    post: Place,
+    /// What it says it has written, and has under way.
+    post: Arc<Place>,
     /// Its process, by its id when it connected.
     process: u32,
 }
@@ -112,6 +116,8 @@ impl Export {
         let reception = Reception::of(member).map_err(system("start a thread"))?;
         // Last, because it cannot be undone.
         let source = Source::of(memory, options.reach)?;
+        let board = Arc::new(board);
+        let notes = Notes::new(&board, source.len(), ranges);
         let exported = Exported {
             name: name.to_owned(),
             source,
@@ -123,6 +129,7 @@ impl Export {
             fences: !barrier::everywhere(),
             most: options.importers,
             importers: Mutex::default(),
+            notes: Arc::new(notes),
         };
         portolan_shm::mark!("export.shared");
         // From here on its drop takes the memory back.
@@ -158,6 +165,11 @@ impl Export {
     /// What importers may do.
     pub fn reach(&self) -> Reach {
         self.exported.reach
+    }
+
+    /// What importers post for it.
+    pub(super) fn notes(&self) -> &Arc<Notes> {
+        &self.exported.notes
     }
 
     /// How many have imported it, and not let go of it as far as is known.
@@ -296,16 +308,29 @@ impl Exported {
             post_file.as_fd(),
             self.pidfd.as_fd(),
         ]);
-        portolan_shm::mark!("export.granting");
-        send(granted, &fds).map_err(|_| Denied::Resources)?;
-        portolan_shm::mark!("export.granted");
         let process = peer.pid;
+        let post = Arc::new(post);
+        // Before it can post: nobody rings again for what was posted unseen.
+        let who = ImporterId::new(number, peer.uid, process);
+        self.notes.enter(number, who, &post);
+        portolan_shm::mark!("export.granting");
+        if send(granted, &fds).is_err() {
+            self.notes.leave(number);
+            return Err(Denied::Resources);
+        }
+        portolan_shm::mark!("export.granted");
         importers.granted.insert(number, Importer { post, process });
         Ok(())
     }
 
+    /// A guest rings.
+    pub(super) fn rung(&self, number: u64) {
+        self.notes.rung(number);
+    }
+
     /// Forgets a guest.
     pub(super) fn leave(&self, number: u64) {
+        self.notes.leave(number);
         let mut importers = self.importers();
         importers.granted.remove(&number);
         importers.count = importers.count.saturating_sub(1);
@@ -327,6 +352,7 @@ impl Exported {
             std::thread::sleep(SETTLE);
         }
         portolan_shm::mark!("unexport.ordered");
+        self.notes.end();
     }
 
     /// Waits for what importers have under way, where that goes to the memory itself.

@@ -3,6 +3,7 @@
 use super::access::{put, put_upwards, take, within, word};
 use super::kernel::{Direct, Failed, UnderWay};
 use super::later::{self, Order};
+use super::notify::Poster;
 use super::pending::pending;
 use super::place::Place;
 use super::reached::{Reached, place};
@@ -46,6 +47,7 @@ pub(crate) struct Imported {
     board: Place,
     /// What we say that we have written.
     post: Place,
+    poster: Poster,
     exporter: Watched,
     order: Order,
 }
@@ -138,6 +140,7 @@ impl Import {
             reached,
             board: place(Mapping::read_only(&board, board::BYTES))?,
             post: place(Mapping::shared_anywhere(&post, post::BYTES))?,
+            poster: Poster::default(),
             exporter: Watched::new(connection, exporter)
                 .map_err(|e| ImportError::system("watch the exporter", &e))?,
             order: Order::default(),
@@ -498,6 +501,16 @@ impl Imported {
         self.ready()?;
         // Release: pairs with `load_acquire`.
         word(self.words()?, offset)?.store(value, Ordering::Release);
+        self.landed()
+    }
+
+    /// Tells the exporter of an update, if it wants to know.
+    pub(super) fn notify(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
+        self.may_write(offset, len)?;
+        self.ready()?;
+        if self.poster.post(&self.board, &self.post, offset, len) {
+            self.exporter.ring();
+        }
         self.landed()
     }
 

@@ -40,6 +40,7 @@
 //! | an address of the destination proxy space | an [`Import`] and an offset, checked at each call |
 //! | `SendMsg`, blocking | [`Import::write`]: returns when the source may be used again, and (on one machine) everything has landed |
 //! | `SendMsg`, not blocking | [`Import::write_later`], with a handle ([`Pending`]); [`Import::flush`] |
+//! | notifications: handlers, block and unblock, accept and discard | [`Export::notifications`], [`Import::notify`], `flush_notifying` of [`Alias`], [`Log`] and [`Tracked`] |
 //! | `Unimport`, `Unexport`, the latter also not blocking | [`Import::unimport`], [`Export::unexport`], [`Export::begin_unexport`] |
 //!
 //! Beyond the paper: remote reads, words that are added to and exchanged in one step, scattered
@@ -68,7 +69,8 @@
 //!   whatever it does. `Reach::Write` and byte ranges bind importers that keep to the library.
 //!   (These, and what follows, of user-level exports; of the others see the table.)
 //! - Updates of one thread are seen in the order in which it made them; nothing tells the
-//!   exporter of one, and it spends no time on it.
+//!   exporter of one, and it spends no time on it, unless it asks for [`Notifications`] and the
+//!   importer sends one ([`Import::notify`]).
 //! - After [`Export::unexport`] no importer can change a byte, whatever it kept, and what was
 //!   said to have landed has. No importer is waited for. Their calls fail with
 //!   [`UpdateError::Revoked`]; so do they when the exporter dies
@@ -88,6 +90,7 @@
 // | `ask` | finding an exporter, and asking it |
 // | `import` | deliberate update, remote read, atomics |
 // | `reached` | where the bytes of an import are: mapped, or the kernel copies them |
+// | `notify` | notifications: what importers post, and who is told |
 // | `later` | the thread that does non-blocking writes |
 // | `watch` | the importer's thread: whose exporter goes |
 // | `pending` | what goes on by itself |
@@ -100,6 +103,7 @@ mod import;
 mod kernel;
 mod later;
 mod memory;
+mod notify;
 mod options;
 mod pending;
 mod place;
@@ -116,6 +120,7 @@ pub use export::Export;
 pub use import::Import;
 pub use kernel::{Exportable, OrdinaryMemory};
 pub use memory::ExportMemory;
+pub use notify::{ImporterId, Notification, NotificationError, Notifications};
 pub use options::{ExportOptions, ImportOptions, Reach};
 pub use pending::Pending;
 pub(crate) use reception::Reception;

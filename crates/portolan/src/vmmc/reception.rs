@@ -285,6 +285,7 @@ impl Guest {
         let bytes = bytes.get(..received.len).unwrap_or_default();
         if self.granted {
             if bytes == [RING] {
+                export.rung(number);
                 return Heard::Fine;
             }
         } else {

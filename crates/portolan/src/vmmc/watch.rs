@@ -5,6 +5,7 @@
 //! nothing else of an import, and is never the last to hold one.
 
 use crate::domain::Descriptor;
+use portolan_abi::vmmc::RING;
 use portolan_sys::process::{EventFd, PidFd};
 use portolan_sys::socket;
 use portolan_sys::watch::Watch;
@@ -13,6 +14,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// Nothing has been seen.
 pub(super) const THERE: u32 = 0;
@@ -28,6 +30,7 @@ const STACK: usize = 64 << 10;
 pub(super) struct Watched {
     watcher: Arc<Watcher>,
     number: u64,
+    connection: Arc<Descriptor>,
     over: Arc<AtomicU32>,
 }
 
@@ -35,8 +38,9 @@ impl Watched {
     pub(super) fn new(connection: Descriptor, exporter: PidFd) -> io::Result<Self> {
         let watcher = Watcher::of_process()?;
         let over = Arc::new(AtomicU32::new(THERE));
+        let connection = Arc::new(connection);
         let entry = Entry {
-            connection,
+            connection: Arc::clone(&connection),
             exporter: Descriptor::new(exporter),
             over: Arc::clone(&over),
         };
@@ -44,8 +48,15 @@ impl Watched {
         Ok(Self {
             watcher,
             number,
+            connection,
             over,
         })
+    }
+
+    /// Has the exporter look at what was posted. If there is no room for a ring, it has others
+    /// to look for; if it has gone, that is seen.
+    pub(super) fn ring(&self) {
+        let _ = socket::send_by(&**self.connection, &[RING], &[], Some(Instant::now()));
     }
 
     /// What has been seen of the exporter.
@@ -90,7 +101,7 @@ struct Imports {
 }
 
 struct Entry {
-    connection: Descriptor,
+    connection: Arc<Descriptor>,
     exporter: Descriptor<PidFd>,
     over: Arc<AtomicU32>,
 }
@@ -162,7 +173,7 @@ impl Shared {
             }
         } else {
             // An exporter says nothing after its answer: whatever is there, it is none.
-            match socket::try_receive(&entry.connection, &mut [0; 1], 0) {
+            match socket::try_receive(&**entry.connection, &mut [0; 1], 0) {
                 Ok(None) => THERE,
                 Ok(Some(_)) | Err(_) => DISCONNECTED,
             }
@@ -179,11 +190,11 @@ impl Shared {
         let entry = imports.by_number.entry(number).insert_entry(entry);
         let watched = self
             .watch
-            .add(&entry.get().connection, number * 2)
+            .add(&**entry.get().connection, number * 2)
             .and_then(|()| self.watch.add(&*entry.get().exporter, number * 2 + 1));
         if let Err(error) = watched {
             let entry = entry.remove();
-            let _ = self.watch.remove(&entry.connection);
+            let _ = self.watch.remove(&**entry.connection);
             return Err(error);
         }
         Ok(number)
@@ -193,7 +204,7 @@ impl Shared {
         let gone = self.imports().by_number.remove(&number);
         if let Some(entry) = gone {
             // Explicitly: others may have descriptors of the same files.
-            let _ = self.watch.remove(&entry.connection);
+            let _ = self.watch.remove(&**entry.connection);
             let _ = self.watch.remove(&*entry.exporter);
         }
     }

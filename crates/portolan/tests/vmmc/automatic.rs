@@ -71,6 +71,11 @@ impl Updater {
                 self.log.as_mut().unwrap().store(at.parse()?, &bytes)?;
             }
             ["log", "flush"] => self.log.as_mut().unwrap().flush()?,
+            ["alias", "notify"] => self.alias.as_ref().unwrap().flush_notifying()?,
+            ["log", "notify"] => self.log.as_mut().unwrap().flush_notifying()?,
+            ["tracked", "notify"] => {
+                self.tracked.as_mut().unwrap().flush_notifying()?;
+            }
             ["log", "race", rounds] => race_by_log(self.log.as_mut().unwrap(), rounds.parse()?)?,
             ["alias", "race", rounds] => race(self.memory(), rounds.parse()?)?,
             ["alias", "check"] => {

@@ -195,6 +195,7 @@ impl State {
                 std::thread::spawn(move || hostile.write_for_ever(&rounds));
                 done()
             }
+            ["notify", ref words @ ..] => crate::notify::obey(self.import(), words),
             ["rounds"] => Ok(self.rounds.load(Ordering::Relaxed).to_string()),
             // The exports x0, x1, ..., each told its number and one.
             ["import-each", domain, count] => {

@@ -11,6 +11,7 @@ mod kernel;
 mod many;
 #[cfg(feature = "marks")]
 mod marks;
+mod notify;
 #[path = "../orders/mod.rs"]
 mod orders;
 mod permissions;

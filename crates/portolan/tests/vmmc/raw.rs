@@ -68,6 +68,7 @@ pub(crate) struct Hostile {
     pub(crate) granted: Granted,
     pub(crate) file: OwnedFd,
     pub(crate) board: OwnedFd,
+    pub(crate) post: OwnedFd,
     early: Mapping,
 }
 
@@ -78,7 +79,7 @@ impl Hostile {
         let Answer::Granted(granted) = answer else {
             return Err(format!("{answer:?}").into());
         };
-        let [file, board, _post, _exporter] =
+        let [file, board, post, _exporter] =
             <[OwnedFd; DESCRIPTORS]>::try_from(fds).map_err(|_| "descriptors")?;
         let len = usize::try_from(granted.len)?;
         let early = if granted.reach.writes() {
@@ -90,6 +91,7 @@ impl Hostile {
             granted,
             file,
             board,
+            post,
             early,
         })
     }

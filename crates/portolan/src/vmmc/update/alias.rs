@@ -119,6 +119,23 @@ impl Alias {
         self.link.import.landed()
     }
 
+    /// [Flushes](Self::flush), and notifies the exporter of the whole part: which of it was stored
+    /// to nobody has seen. Without this an exporter that wants to learn of stores has to watch
+    /// for them itself, in the line that is stored last
+    /// ([`ExportMemory::load_acquire`]), which takes its processor.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    pub fn flush_notifying(&self) -> Result<(), UpdateError> {
+        self.flush()?;
+        for part in &self.link.parts {
+            let destination = self.link.destination(part.start);
+            self.link.import.notify(destination, part.len())?;
+        }
+        Ok(())
+    }
+
     /// Makes the part private memory with what it holds, at the same address.
     ///
     /// # Errors

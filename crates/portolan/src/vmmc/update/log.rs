@@ -1,6 +1,6 @@
 //! Log: stores through a handle, sent in the order of the program.
 
-use super::{Link, MappingError, Mode, Sink};
+use super::{Link, MappingError, Mode, Sink, Unannounced};
 use crate::vmmc::access::put;
 use crate::vmmc::{ExportMemory, Import, UpdateError};
 use std::fmt;
@@ -49,6 +49,7 @@ pub struct Log {
     start: usize,
     /// Stored here and not sent yet.
     run: Vec<u8>,
+    unannounced: Unannounced,
 }
 
 impl Import {
@@ -71,6 +72,7 @@ impl Import {
             start: link.whole.start,
             link,
             run: Vec::with_capacity(RUN),
+            unannounced: Unannounced::default(),
         })
     }
 }
@@ -117,6 +119,7 @@ impl Log {
         self.send()?;
         if self.link.mapped(&part).any(|p| p == part) {
             self.link.import.release(destination, value)?;
+            self.unannounced.add(&self.link, &part);
         }
         Ok(())
     }
@@ -130,6 +133,17 @@ impl Log {
         crate::vmmc::present()?;
         self.send()?;
         self.link.import.there()
+    }
+
+    /// [Flushes](Self::flush), then notifies the exporter of what was sent since this was called
+    /// last, from its first byte to its last; of nothing, if that is what was sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush`](Self::flush).
+    pub fn flush_notifying(&mut self) -> Result<(), UpdateError> {
+        self.flush()?;
+        self.unannounced.announce(&self.link)
     }
 
     /// Sends what is not sent yet, and ends the mapping. A drop does the same.
@@ -165,13 +179,15 @@ impl Log {
     }
 
     /// Sends what of it is still mapped.
-    fn send_part(&self, start: usize, bytes: &[u8]) -> Result<(), UpdateError> {
-        for piece in self.link.mapped(&(start..start + bytes.len())) {
+    fn send_part(&mut self, start: usize, bytes: &[u8]) -> Result<(), UpdateError> {
+        let part = start..start + bytes.len();
+        for piece in self.link.mapped(&part) {
             let bytes = bytes.get(piece.start - start..piece.end - start);
             let destination = self.link.destination(piece.start);
             let import = &self.link.import;
             import.send_upwards(destination, bytes.unwrap_or_default())?;
         }
+        self.unannounced.add(&self.link, &part);
         Ok(())
     }
 }

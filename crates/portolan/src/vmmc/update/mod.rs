@@ -158,6 +158,33 @@ impl Drop for Link {
     }
 }
 
+/// What of an import was sent and its exporter not notified of.
+#[derive(Default)]
+struct Unannounced(Option<Range<usize>>);
+
+impl Unannounced {
+    /// A part has been sent, as far as it is mapped.
+    fn add(&mut self, link: &Link, part: &Range<usize>) {
+        for piece in link.mapped(part) {
+            let first = link.destination(piece.start);
+            let sent = first..first + piece.len();
+            self.0 = Some(match &self.0 {
+                Some(all) => all.start.min(sent.start)..all.end.max(sent.end),
+                None => sent,
+            });
+        }
+    }
+
+    /// Notifies of all of it, from its first byte to its last.
+    fn announce(&mut self, link: &Link) -> Result<(), UpdateError> {
+        if let Some(all) = &self.0 {
+            link.import.notify(all.start, all.len())?;
+            self.0 = None;
+        }
+        Ok(())
+    }
+}
+
 fn whole_pages(numbers: &[usize]) -> bool {
     numbers.iter().all(|n| n.is_multiple_of(PAGE))
 }

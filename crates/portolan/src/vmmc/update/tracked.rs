@@ -1,6 +1,6 @@
 //! Tracked: plain stores, found page by page and sent by epochs.
 
-use super::{Link, MappingError, Mode, Sink};
+use super::{Link, MappingError, Mode, Sink, Unannounced};
 use crate::vmmc::access::take;
 use crate::vmmc::{ExportMemory, Import, UpdateError};
 use portolan_sys::track::{TrackError, Tracker};
@@ -51,6 +51,7 @@ pub struct Tracked {
     /// map the pages.
     trackers: Vec<Tracker>,
     link: Link,
+    unannounced: Unannounced,
     completion: Option<usize>,
     epoch: u64,
     /// Found and not sent yet, by place in the memory.
@@ -99,6 +100,7 @@ impl Import {
         Ok(Tracked {
             trackers: watch(&link)?,
             link,
+            unannounced: Unannounced::default(),
             completion,
             epoch: 0,
             owed: Vec::new(),
@@ -133,6 +135,7 @@ impl Tracked {
                 self.owed.push(part);
                 return Err(error.into());
             }
+            self.unannounced.add(&self.link, &part);
         }
         self.link.import.there()?;
         if let Some(at) = self.completion {
@@ -144,6 +147,18 @@ impl Tracked {
             number: self.epoch,
             bytes,
         })
+    }
+
+    /// [Flushes](Self::flush), then notifies the exporter of what was sent since this was called
+    /// last, from its first page to its last; of nothing, if that is what was sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush`](Self::flush).
+    pub fn flush_notifying(&mut self) -> Result<Epoch, MappingError> {
+        let epoch = self.flush()?;
+        self.unannounced.announce(&self.link)?;
+        Ok(epoch)
     }
 
     /// Flushes, then stores a word, `at` so many bytes after the first mapped one, a multiple of
@@ -162,6 +177,7 @@ impl Tracked {
         if self.link.mapped(&part).any(|p| p == part) {
             let destination = self.link.destination(part.start);
             self.link.import.release(destination, value)?;
+            self.unannounced.add(&self.link, &part);
         }
         Ok(epoch)
     }

@@ -1,0 +1,387 @@
+//! Notifications: an importer tells the exporter what it has written.
+//!
+//! ```text
+//! importer   write, post (offset, length) --------> does the exporter sleep? -- yes --> ring
+//!                        |                                                               |
+//! exporter   look <------+---------------------- reception: is there anything new? <-----+
+//! ```
+//!
+//! # Invariants
+//!
+//! - **N1** A note is posted behind the data that it tells of: who has the note sees the data.
+//! - **N2** No wake-up is lost. Who sleeps says so on the board, makes a full barrier and looks
+//!   once more; who posts makes one too, and then looks whether anybody sleeps.
+//! - **N3** What stands in a post page is what a stranger says: it is copied once, then checked;
+//!   of one importer no more than a page of it is looked at before others have their turn.
+//! - **N4** What an importer posted before it died or let go is handed out.
+
+mod notes;
+mod poster;
+
+pub(super) use notes::Notes;
+pub(super) use poster::Poster;
+
+use super::{Export, UpdateError};
+use crate::Deadline;
+use portolan_sys::process::{EventFd, poll};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Notes that a [`dispatch`](Notifications::dispatch) handles at the most.
+const AT_ONCE: usize = 256;
+
+/// What importers of an export say that they have written: [`Export::notifications`].
+///
+/// An importer [notifies](super::Import::notify) after a write; then the exporter finds the note
+/// here, and the data in its memory. It polls ([`poll`](Self::poll)), waits
+/// ([`wait`](Self::wait)), has a handler run ([`on`](Self::on), [`dispatch`](Self::dispatch)),
+/// or waits for the [`descriptor`](Self::descriptor) together with whatever else it waits for.
+///
+/// As long as there is no `Notifications` of an export, or it [discards](Self::discard), an
+/// importer that notifies does nothing, and nothing is kept.
+///
+/// A note is the importer's word. That its bytes lie within the export, and in one of its
+/// ranges, has been checked; that it wrote them has not.
+///
+/// # Examples
+///
+/// ```
+/// use portolan::vmmc::{ExportMemory, ExportOptions, Notification, Reach};
+/// use portolan::{Deadline, Domain};
+/// use std::time::Duration;
+/// let soon = Deadline::after(Duration::from_secs(60));
+/// let domain = Domain::private()?;
+/// let memory = ExportMemory::new(8192)?;
+/// let options = ExportOptions::new(Reach::ReadWrite);
+/// let export = domain.export(&memory, "inbox", &options, soon)?;
+/// let mut notifications = export.notifications()?;
+///
+/// let import = domain.import("inbox", soon)?;
+/// import.write(100, b"some ")?;
+/// import.write_notifying(105, b"data")?;
+/// import.notify(100, 9)?; // both of them
+///
+/// let Notification::Written { offset, len, .. } = notifications.wait(soon)? else {
+///     panic!("there was room for it");
+/// };
+/// assert_eq!((offset, len), (105, 4));
+/// let next = notifications.wait(soon)?;
+/// assert!(matches!(next, Notification::Written { offset: 100, len: 9, .. }));
+/// let mut data = [0; 9];
+/// memory.read(100, &mut data)?;
+/// assert_eq!(&data, b"some data");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "when dropped, importers notify nobody"]
+pub struct Notifications {
+    notes: Arc<Notes>,
+    bell: Arc<notes::Bell>,
+    handler: Option<Box<dyn FnMut(Notification) + Send>>,
+}
+
+/// What an importer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notification {
+    /// It has written these bytes.
+    Written {
+        /// Who.
+        importer: ImporterId,
+        /// First byte, within the export.
+        offset: usize,
+        /// Bytes; may be none.
+        len: usize,
+    },
+    /// It has written more than there was room to tell: something has changed, anywhere.
+    Several {
+        /// Who.
+        importer: ImporterId,
+        /// How many notes it says found no room.
+        count: u64,
+    },
+}
+
+impl Notification {
+    /// Whose it is.
+    pub fn importer(&self) -> ImporterId {
+        match self {
+            Self::Written { importer, .. } | Self::Several { importer, .. } => *importer,
+        }
+    }
+}
+
+/// An importer of an export, as its exporter knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ImporterId {
+    number: u64,
+    user: u32,
+    process: u32,
+}
+
+impl ImporterId {
+    pub(super) fn new(number: u64, user: u32, process: u32) -> Self {
+        Self {
+            number,
+            user,
+            process,
+        }
+    }
+
+    /// Its user when it imported.
+    pub fn user(&self) -> u32 {
+        self.user
+    }
+
+    /// The id of its process when it imported; 0 if it is in another pid namespace. Another
+    /// process may have it by now.
+    pub fn process(&self) -> u32 {
+        self.process
+    }
+}
+
+/// Why there is no notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotificationError {
+    /// The caller's: there is one `Notifications` of an export. Drop the other one.
+    #[error("somebody has the export's notifications already")]
+    Taken,
+    /// The export has ended, and everything that was posted has been handed out.
+    #[error("the export has ended, and nothing more will be notified")]
+    Ended,
+    /// The deadline has passed.
+    #[error("nothing was notified by the deadline")]
+    TimedOut,
+    /// The caller's: see [`UpdateError::Forked`].
+    #[error(transparent)]
+    Forked(UpdateError),
+    /// The system's; or the program has closed the descriptor.
+    #[error("cannot {doing} ({}): close some descriptors", io::Error::from_raw_os_error(*.errno))]
+    System {
+        /// What was not done.
+        doing: &'static str,
+        /// The system's error number.
+        errno: i32,
+    },
+}
+
+impl NotificationError {
+    fn system(doing: &'static str, error: &io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(0);
+        Self::System { doing, errno }
+    }
+}
+
+impl Export {
+    /// Has importers notify from now on; until this is dropped there is no other one. What they
+    /// notified of before was ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`NotificationError`], but for `TimedOut`.
+    pub fn notifications(&self) -> Result<Notifications, NotificationError> {
+        super::present().map_err(NotificationError::Forked)?;
+        let bell = EventFd::new().map_err(|e| NotificationError::system("make a bell", &e))?;
+        let bell = Arc::new(notes::Bell::new(bell));
+        let notes = self.notes();
+        notes.listen(&bell)?;
+        Ok(Notifications {
+            notes: Arc::clone(notes),
+            bell,
+            handler: None,
+        })
+    }
+}
+
+impl Notifications {
+    /// The next notification, if there is one. Importers do not ring for who polls: that costs
+    /// the poller's time and not theirs.
+    ///
+    /// # Errors
+    ///
+    /// [`NotificationError::Ended`], once there is nothing more; [`NotificationError::Forked`].
+    pub fn poll(&mut self) -> Result<Option<Notification>, NotificationError> {
+        super::present().map_err(NotificationError::Forked)?;
+        self.notes.poll()
+    }
+
+    /// Waits for the next notification. Meanwhile the importers' first note rings.
+    ///
+    /// # Errors
+    ///
+    /// [`NotificationError::TimedOut`], and as [`poll`](Self::poll).
+    pub fn wait(
+        &mut self,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Notification, NotificationError> {
+        let deadline = deadline.into();
+        loop {
+            if let Some(notification) = self.poll()? {
+                return Ok(notification);
+            }
+            if deadline.has_passed() {
+                return Err(NotificationError::TimedOut);
+            }
+            if let Some(notification) = self.notes.fall_asleep()? {
+                return Ok(notification);
+            }
+            let rung = poll(&[self.bell.as_fd()], deadline.instant());
+            self.notes.wake_up();
+            let rung = rung.map_err(|e| NotificationError::system("wait", &e))?;
+            if rung.iter().any(|ready| ready.invalid) {
+                let closed = io::Error::from_raw_os_error(CLOSED);
+                return Err(NotificationError::system("wait", &closed));
+            }
+        }
+    }
+
+    /// Has `handler` run for each notification, by [`dispatch`](Self::dispatch); one at a time.
+    pub fn on(&mut self, handler: impl FnMut(Notification) + Send + 'static) {
+        self.handler = Some(Box::new(handler));
+    }
+
+    /// Waits until there is a notification, and has the handler run for it and for those that
+    /// are there behind it, up to 256; how many there were. Without a handler they are ignored.
+    ///
+    /// ```
+    /// # use portolan::vmmc::{ExportMemory, ExportOptions, Notification, Reach};
+    /// # use portolan::{Deadline, Domain};
+    /// # let soon = Deadline::after(std::time::Duration::from_secs(60));
+    /// # let domain = Domain::private()?;
+    /// # let memory = ExportMemory::new(8192)?;
+    /// # let options = ExportOptions::new(Reach::ReadWrite);
+    /// # let export = domain.export(&memory, "inbox", &options, soon)?;
+    /// # let import = domain.import("inbox", soon)?;
+    /// let mut notifications = export.notifications()?;
+    /// let data = memory.clone();
+    /// notifications.on(move |note| {
+    ///     if let Notification::Written { offset, .. } = note {
+    ///         println!("{}", data.load_acquire(offset).expect("a word"));
+    ///     }
+    /// });
+    /// import.write_notifying(64, &7_u64.to_ne_bytes())?;
+    /// assert_eq!(notifications.dispatch(soon)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn dispatch(&mut self, deadline: impl Into<Deadline>) -> Result<usize, NotificationError> {
+        let first = self.wait(deadline)?;
+        self.handle(first);
+        let mut count = 1;
+        while count < AT_ONCE {
+            // That it has ended is said by the next call.
+            let Ok(Some(next)) = self.poll() else {
+                break;
+            };
+            self.handle(next);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn handle(&mut self, notification: Notification) {
+        if let Some(handler) = &mut self.handler {
+            handler(notification);
+        }
+    }
+
+    /// A descriptor that is readable when there is something to [`poll`](Self::poll) for: from
+    /// the moment that something comes until `poll` answers `None`; and for ever once the export
+    /// has ended. For epoll, or to have an address signalled
+    /// ([`Domain::bind_address`](crate::Domain::bind_address)), by which it comes into a
+    /// [`Listener`](crate::Listener) and a wait set; poll until there is `None` each time. Do
+    /// not read it.
+    ///
+    /// From the first call on importers ring also for who polls.
+    ///
+    /// ```
+    /// # use portolan::vmmc::{ExportMemory, ExportOptions, Reach};
+    /// # use portolan::{Deadline, Domain};
+    /// use portolan::{ListenerOptions, Origin};
+    /// # let soon = Deadline::after(std::time::Duration::from_secs(60));
+    /// # let domain = Domain::private()?;
+    /// # let memory = ExportMemory::new(8192)?;
+    /// # let options = ExportOptions::new(Reach::ReadWrite);
+    /// # let export = domain.export(&memory, "inbox", &options, soon)?;
+    /// # let import = domain.import("inbox", soon)?;
+    /// let mut notifications = export.notifications()?;
+    /// let segment = domain.make_segment(None, 4096)?;
+    /// let descriptor = notifications.descriptor().try_clone_to_owned()?;
+    /// let _bound = domain.bind_address(segment.address(), Origin::Descriptor(descriptor))?;
+    ///
+    /// let mut listener = domain.listen(ListenerOptions::default())?;
+    /// let all = segment.address()..segment.address() + 4096;
+    /// listener.on(all, move |_| {
+    ///     while let Ok(Some(note)) = notifications.poll() {
+    ///         println!("{note:?}");
+    ///     }
+    /// })?;
+    /// import.write_notifying(0, b"data")?;
+    /// listener.wait(soon).expect("the address is signalled");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn descriptor(&mut self) -> BorrowedFd<'_> {
+        if super::present().is_ok() {
+            self.notes.watched_from_outside();
+        }
+        self.bell.as_fd()
+    }
+
+    /// Keeps notifications back until [`unblock`](Self::unblock): there is nothing to poll or
+    /// wait for. What importers post meanwhile waits in their rings, of 128 notes each; beyond
+    /// that it is counted ([`Notification::Several`]).
+    pub fn block(&mut self) {
+        if super::present().is_ok() {
+            self.notes.block(true);
+        }
+    }
+
+    /// Hands out what was kept back, and what comes.
+    pub fn unblock(&mut self) {
+        if super::present().is_ok() {
+            self.notes.block(false);
+        }
+    }
+
+    /// From now on notes of importers are dropped; they post none, nor ring, once they have seen
+    /// it. What they posted before is still handed out.
+    pub fn discard(&mut self) {
+        if super::present().is_ok() {
+            self.notes.discard();
+        }
+    }
+
+    /// Ends [`discard`](Self::discard).
+    pub fn accept(&mut self) {
+        if super::present().is_ok() {
+            self.notes.accept();
+        }
+    }
+
+    /// Notes that did not lie within the export, or in no range of it, or came in a ring that
+    /// makes no sense: they were dropped.
+    pub fn garbled(&self) -> u64 {
+        self.notes.garbled()
+    }
+}
+
+/// `EBADF`.
+const CLOSED: i32 = 9;
+
+impl Drop for Notifications {
+    fn drop(&mut self) {
+        if super::present().is_ok() {
+            self.notes.stop_listening();
+        }
+    }
+}
+
+impl fmt::Debug for Notifications {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifications").finish_non_exhaustive()
+    }
+}
