@@ -258,8 +258,8 @@ pub enum UpdateError {
     #[error("the exporter is dead")]
     ExporterDied,
     /// The exporter lives, and has executed another program or closed its descriptors: whether
-    /// it still has the memory cannot be told. Or it is being killed at this moment, which
-    /// closes its descriptors too: [`ExporterDied`](Self::ExporterDied) follows then.
+    /// it still has the memory cannot be told. (One that is being killed closes its descriptors
+    /// too; the call that finds it so waits until it is dead, for five seconds at the most.)
     #[error("the exporter has let go of the connection (did it exec, or close all descriptors?)")]
     Disconnected,
     /// The deadline has passed; what was begun goes on.

@@ -7,7 +7,7 @@ use super::notify::Poster;
 use super::pending::pending;
 use super::place::Place;
 use super::reached::{Reached, place};
-use super::watch::{self, Watched};
+use super::watch::Watched;
 use super::{ImportError, Pending, Reach, Unwritten, UpdateError};
 use crate::Deadline;
 use crate::domain::Descriptor;
@@ -184,7 +184,8 @@ impl Import {
         self.inner.ranges.as_slice()
     }
 
-    /// Whether the export is still there, as far as is known; one load or two.
+    /// Whether the export is still there, as far as is known; one load or two. If its exporter
+    /// is just dying it waits for that, as every call does, for five seconds at the most.
     ///
     /// # Errors
     ///
@@ -470,10 +471,7 @@ impl Imported {
         self.there()?;
         copy(direct).map_err(|failed| match failed {
             Failed::Closed => UpdateError::Disconnected,
-            Failed::Transfer(TransferError::Gone { .. }) if self.exporter.is_dead() => {
-                UpdateError::ExporterDied
-            }
-            Failed::Transfer(TransferError::Gone { .. }) => UpdateError::Disconnected,
+            Failed::Transfer(TransferError::Gone { .. }) => self.how_it_went(),
             Failed::Transfer(other) => direct.explain(other),
         })
     }
@@ -569,7 +567,7 @@ impl Imported {
     /// Whether the export is still there.
     #[inline]
     pub(super) fn there(&self) -> Result<(), UpdateError> {
-        if self.is_open() && self.exporter.seen() == watch::THERE {
+        if self.is_open() && self.exporter.is_there() {
             Ok(())
         } else {
             Err(self.why_not())
@@ -585,15 +583,17 @@ impl Imported {
 
     #[cold]
     fn why_not(&self) -> UpdateError {
-        let seen = self.exporter.seen();
-        // Again, and after what was seen: who ends an export says so before it lets go of the
-        // connection.
-        if !self.is_open() {
-            return UpdateError::Revoked;
-        }
-        match seen {
-            watch::DIED => UpdateError::ExporterDied,
-            _ => UpdateError::Disconnected,
+        let how = self.is_open().then(|| self.how_it_went());
+        // Again, and after that: who ends an export says so before it lets go of the connection.
+        how.filter(|_| self.is_open())
+            .unwrap_or(UpdateError::Revoked)
+    }
+
+    /// What has become of an exporter that has let go of the connection, or of its memory.
+    fn how_it_went(&self) -> UpdateError {
+        match self.exporter.has_died() {
+            true => UpdateError::ExporterDied,
+            false => UpdateError::Disconnected,
         }
     }
 }

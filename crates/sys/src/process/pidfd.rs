@@ -96,6 +96,21 @@ impl PidFd {
         line.trim().parse().ok().filter(|id| *id > 0)
     }
 
+    /// Whether the process's first thread has begun to end: on the way to its death a process lets
+    /// go of memory and descriptors before it is [dead](Self::is_dead). `None` if that cannot be
+    /// told, or it is dead and gone. Before [`is_dead`](Self::is_dead) says that it still was there
+    /// the answer may be another process's.
+    ///
+    /// ```
+    /// use portolan_sys::process::PidFd;
+    /// let own = PidFd::open(std::process::id())?;
+    /// assert_eq!(own.is_ending(), Some(false));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn is_ending(&self) -> Option<bool> {
+        super::proc::is_ending(self.id()?)
+    }
+
     /// Whether the process has ended. A stopped process is alive, a zombie is dead.
     pub fn is_dead(&self) -> bool {
         has_ended(&self.fd)

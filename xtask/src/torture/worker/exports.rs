@@ -10,7 +10,7 @@ use super::super::Doing;
 use super::super::board::{Entry, MAX_WORKERS};
 use super::super::payload;
 use super::super::random::Random;
-use super::{PATIENCE, SHORT, Worker, keep};
+use super::{SHORT, Worker, keep};
 use portolan::vmmc::{
     Alias, Export, ExportError, ExportMemory, ExportOptions, Import, ImportError, Log,
     MappingError, Pending, Reach, Tracked, UpdateError, WhyExported,
@@ -18,7 +18,6 @@ use portolan::vmmc::{
 use portolan::{Deadline, Domain};
 use portolan_abi::limits::PAGE;
 use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
 
 /// Few, so that exporters and importers meet, also those of a name that somebody had before.
 const NAMES: [&str; 3] = ["chart 0", "chart 1", "chart 2"];
@@ -369,13 +368,7 @@ impl Worker {
     }
 
     /// Updates fail when the export has ended, or its exporter is dead, or memory runs out.
-    fn expect_over(&self, import: &Import, mut error: UpdateError) {
-        // Whoever is killed lets go of its connections a little before it is dead.
-        let end = Instant::now() + PATIENCE / 2;
-        while error == UpdateError::Disconnected && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-            error = import.check().err().unwrap_or(error);
-        }
+    fn expect_over(&self, import: &Import, error: UpdateError) {
         match error {
             UpdateError::Revoked | UpdateError::ExporterDied => {
                 if import.write(page(self.at), &[0; PAGE]).is_ok() {
