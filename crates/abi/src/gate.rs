@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! visitor -> offering process   Ask                           "let me send"
-//! offering process -> visitor   Granted + the pair's memory, or Denied
+//! offering process -> visitor   Granted + the pair's memory and a pidfd, or Denied
 //! offering process -> visitor   of a channel: [`Form`], in the lane back
 //! from then on, both ways:      one byte [`RING`]             "look at the lane"
 //! visitor -> offering process   [`SEALED`] + descriptors      what the next manifest speaks of
@@ -33,6 +33,8 @@ const ANSWER_MAGIC: u32 = 0x5247_5450;
 const FORM_MAGIC: u32 = 0x4647_5450;
 /// First bytes of a [`Manifest`].
 const MANIFEST_MAGIC: u32 = 0x4d47_5450;
+/// Descriptors that come with [`Granted`]: the pair's memory, and the offering process's pidfd.
+pub const DESCRIPTORS: usize = 2;
 /// "Look at the lane."
 pub const RING: u8 = b'R';
 /// Before the descriptors of sealed memory.

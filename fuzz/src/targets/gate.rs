@@ -9,13 +9,14 @@ use portolan::{
 };
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{
-    Answer, Ask, Denied, Granted, LANE_BYTES, Manifest, RING, SEALED, control, pair_bytes,
+    Answer, Ask, DESCRIPTORS, Denied, Granted, LANE_BYTES, Manifest, RING, SEALED, control, pair_bytes,
 };
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::{LINE, MAX_EXTENTS, MAX_HEADER, PAGE};
 use portolan_abi::slot::Kind;
 use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::memory;
+use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Address, SocketError};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -222,7 +223,7 @@ impl Place {
             answer[u.choose_index(answer.len())?] = u.arbitrary()?;
         }
         let bytes = pair_bytes(there, back).unwrap_or(0);
-        let shown = descriptor(u, bytes)?;
+        let (shown, process) = (descriptor(u, bytes)?, process(u)?);
         let (ours, hosted, listener) = (&self.ours, &self.hosted, &self.host);
         thread::scope(|scope| {
             let options = ConnectOptions::default()
@@ -232,7 +233,7 @@ impl Place {
             let connecting =
                 scope.spawn(move || ours.connect_to(&Domain::builder(hosted), "any", options));
             let introduced = welcome(listener);
-            let fds: Vec<_> = shown.iter().map(AsFd::as_fd).collect();
+            let fds: Vec<_> = shown.iter().chain(&process).map(AsFd::as_fd).collect();
             let told = socket::send_by(&introduced, &answer, &fds, by());
             let right = match connecting.join() {
                 Ok(right) => right,
@@ -324,15 +325,16 @@ fn visitor(u: &mut Unstructured<'_>, socket: OwnedFd, synchronous: bool) -> Resu
     };
     let _ = socket::send_by(&socket, &ask[..len], &fds, by());
     let mut answer = [0; Answer::BYTES];
-    let Ok(mut received) = socket::receive_by(&socket, &mut answer, 1, by()) else {
+    let received = socket::receive_by(&socket, &mut answer, DESCRIPTORS, by());
+    let Ok(received) = received else {
         return Ok(());
     };
     let Some(Answer::Granted(granted)) = Answer::decode(&answer[..received.len]) else {
         return Ok(());
     };
     assert_eq!(granted.synchronous, synchronous);
-    let Some(pair) = received.fds.pop() else {
-        panic!("let in without memory");
+    let Ok([pair, _]) = <[_; DESCRIPTORS]>::try_from(received.fds) else {
+        panic!("let in without memory, or without a process");
     };
     let mut stranger = Stranger {
         socket,
@@ -359,6 +361,15 @@ fn descriptor(u: &mut Unstructured<'_>, bytes: u64) -> Result<Option<OwnedFd>> {
         _ => memory::create("fuzz", bytes),
     };
     Ok(made.ok())
+}
+
+/// What says when a process is dead, most often.
+fn process(u: &mut Unstructured<'_>) -> Result<Option<OwnedFd>> {
+    Ok(match u.int_in_range(0..=9)? {
+        0 => None,
+        1 => File::open("/dev/null").map(OwnedFd::from).ok(),
+        _ => PidFd::open(std::process::id()).map(OwnedFd::from).ok(),
+    })
 }
 
 /// Memory that nobody can change.

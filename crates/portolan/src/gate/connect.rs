@@ -6,12 +6,13 @@ use super::line::Line;
 use super::options::ConnectOptions;
 use super::pair::{Pair, PairError};
 use super::side::Side;
-use crate::domain::{Builder, Introduction, OfferKind, visit};
+use crate::domain::{Builder, Descriptor, Introduction, OfferKind, visit};
 use crate::member::Member;
 use crate::port::{PortOptions, SendRight, bind_port};
 use crate::{Deadline, Domain, Protection};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Answer, Ask, Granted};
+use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Granted};
+use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, SocketError};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -115,8 +116,9 @@ pub(super) fn connect_over(
         there: options.lane,
     };
     let socket = introduction.connection;
-    let (granted, pair) = agree(&socket, &ask, options.deadline)?;
-    let side = Side::visitor(pair, Line::new(socket, None, false), None, ask.sealed);
+    let (granted, pair, process) = agree(&socket, &ask, options.deadline)?;
+    let line = Line::new(socket, Some(process), false);
+    let side = Side::visitor(pair, line, None, ask.sealed);
 
     let mut proxy = PortOptions::unnamed()
         .queue(options.queue)
@@ -138,12 +140,14 @@ pub(super) fn cap(member: &Member, allowed: u64) -> u64 {
     allowed.min(limit / 4)
 }
 
-/// Asks the offering process to be let in, and takes the pair's memory from it.
+/// Asks the offering process to be let in, and takes the pair's memory from it, and what says
+/// that it is dead. The kernel cannot be asked for that: as the socket's other end it knows
+/// whoever began to listen at the domain's.
 pub(super) fn agree(
     socket: impl AsFd,
     ask: &Ask,
     deadline: Deadline,
-) -> Result<(Granted, Pair), ConnectToError> {
+) -> Result<(Granted, Pair, Descriptor<PidFd>), ConnectToError> {
     let by = deadline.instant();
     match socket::send_by(&socket, &ask.encode(), &[], by) {
         // It may have said why before it hung up.
@@ -151,8 +155,8 @@ pub(super) fn agree(
         Err(error) => return Err(ConnectToError::Unanswered(error)),
     }
     let mut answer = [0; Answer::BYTES + 1];
-    let mut received =
-        socket::receive_by(&socket, &mut answer, 1, by).map_err(ConnectToError::Unanswered)?;
+    let received = socket::receive_by(&socket, &mut answer, DESCRIPTORS, by)
+        .map_err(ConnectToError::Unanswered)?;
     let answer = Some(&answer[..received.len]).filter(|_| !received.truncated);
     let granted = match answer.and_then(Answer::decode) {
         Some(Answer::Granted(granted)) if granted.version == FORMAT_VERSION => granted,
@@ -162,9 +166,11 @@ pub(super) fn agree(
         Some(Answer::Denied(why, theirs)) => return Err(ConnectToError::denied(why, theirs)),
         None => return Err(ConnectToError::Garbled),
     };
-    let fd = received.fds.pop().ok_or(ConnectToError::Garbled)?;
-    let pair = Pair::verify(fd, granted.there, granted.back)?;
-    Ok((granted, pair))
+    let [memory, process] =
+        <[_; DESCRIPTORS]>::try_from(received.fds).map_err(|_| ConnectToError::Garbled)?;
+    let pair = Pair::verify(memory, granted.there, granted.back)?;
+    let process = PidFd::from_descriptor(process).map_err(|_| ConnectToError::Garbled)?;
+    Ok((granted, pair, Descriptor::new(process)))
 }
 
 impl From<PairError> for ConnectToError {

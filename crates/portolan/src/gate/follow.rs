@@ -131,11 +131,11 @@ pub(super) fn follow_over(
         there: options.lane,
     };
     let socket = introduction.connection;
-    let (granted, pair) = agree(&socket, &ask, options.deadline)?;
+    let (granted, pair, process) = agree(&socket, &ask, options.deadline)?;
     let stop = Arc::new(EventFd::new().map_err(NoDescriptor::from)?);
     let mut side = Side::visitor(
         pair,
-        Line::new(socket, None, false),
+        Line::new(socket, Some(process), false),
         Some(Arc::clone(&stop)),
         false,
     );

@@ -7,10 +7,12 @@ use portolan_sys::process::{PidFd, Ready};
 use portolan_sys::socket::{self, SocketError};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Packets that are looked at before whoever waits looks at the lane.
 const AT_ONCE: usize = 64;
+/// Between two looks whether the other side is dead, while there is no room in the socket.
+const FULL: Duration = Duration::from_millis(100);
 
 /// The socket, and the process at its other end, if it can be told.
 pub(super) struct Line {
@@ -64,11 +66,20 @@ impl Line {
 
     /// Hands descriptors over, waiting for room.
     pub(super) fn show(&mut self, fds: &[BorrowedFd<'_>]) -> Result<(), Over> {
-        match socket::send_by(&self.socket, &[SEALED], fds, None) {
-            Ok(()) => Ok(()),
-            Err(SocketError::Io { source, .. }) => Err(Over::Io(source)),
-            Err(_) => Err(Over::Gone),
+        loop {
+            let soon = Some(Instant::now() + FULL);
+            match socket::send_by(&self.socket, &[SEALED], fds, soon) {
+                Ok(()) => return Ok(()),
+                Err(SocketError::TimedOut) if !self.is_dead() => {}
+                Err(SocketError::Io { source, .. }) => return Err(Over::Io(source)),
+                Err(_) => return Err(Over::Gone),
+            }
         }
+    }
+
+    /// Whether the process at the other end is dead, if it can be told.
+    fn is_dead(&self) -> bool {
+        self.pidfd.as_ref().is_some_and(|pidfd| pidfd.is_dead())
     }
 
     /// The descriptors that came first and were not taken yet: so many.
@@ -84,7 +95,7 @@ impl Line {
     pub(super) fn hear(&mut self) -> Result<(), Over> {
         self.take(AT_ONCE)?;
         // After the socket: what it sent before it died has been seen.
-        self.gone |= self.pidfd.as_ref().is_some_and(|pidfd| pidfd.is_dead());
+        self.gone |= self.is_dead();
         Ok(())
     }
 

@@ -258,7 +258,8 @@ pub(super) fn let_in<T>(
         socket::accept_descriptors(&connection).map_err(|_| Over::Gone)?;
     }
     let answer = Answer::Granted(granted).encode();
-    socket::send_by(&connection, &answer, &[pair.as_fd()], by).map_err(|_| Over::Gone)?;
+    let shown = [pair.as_fd(), gate.process.as_fd()];
+    socket::send_by(&connection, &answer, &shown, by).map_err(|_| Over::Gone)?;
     let line = Line::new(connection, visitor.pidfd, ask.sealed);
     Ok((ask, Side::host(pair, line, Arc::clone(&gate.stop))))
 }

@@ -13,7 +13,7 @@ use crate::{Unsent, WhenFull};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Answer, Ask, Form, Granted, Manifest, control};
 use portolan_abi::slot::Kind;
-use portolan_sys::process::EventFd;
+use portolan_sys::process::{EventFd, PidFd};
 use portolan_sys::shared::Window;
 use portolan_sys::socket;
 use std::os::fd::AsFd;
@@ -361,6 +361,41 @@ const FORM: Form = Form {
     content: 0,
 };
 
+#[test]
+fn other_descriptors_than_a_pairs_are_refused() {
+    let domain = Domain::private().unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let own = PidFd::open(std::process::id()).unwrap();
+    for nth in 0..5 {
+        let (theirs, ours) = socket::pair().unwrap();
+        let granted = Granted {
+            version: FORMAT_VERSION,
+            synchronous: false,
+            most: 64,
+            there: 64 << 10,
+            back: 64 << 10,
+        };
+        let pair = Pair::create(granted.there, granted.back).unwrap();
+        let (memory, process, null) = (pair.as_fd(), own.as_fd(), null.as_fd());
+        let shown: &[_] = match nth {
+            0 => &[memory, process],
+            1 => &[memory],
+            2 => &[memory, null],
+            3 => &[process, memory],
+            _ => &[memory, process, process],
+        };
+        socket::send(&ours, &Answer::Granted(granted).encode(), shown).unwrap();
+        let connection = Descriptor::new(theirs);
+        let options = ConnectOptions::default();
+        let right = connect_over(&domain, Introduction { connection }, "frames", &options);
+        if nth == 0 {
+            assert!(right.unwrap().is_live());
+        } else {
+            assert!(matches!(right, Err(ConnectToError::Garbled)), "{nth}");
+        }
+    }
+}
+
 /// Follows somebody who grants messages of `most` bytes, and then writes these pieces.
 fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, ConnectToError>, Side) {
     let (theirs, ours) = socket::pair().unwrap();
@@ -373,7 +408,8 @@ fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, Conne
     };
     let pair = Pair::create(granted.there, granted.back).unwrap();
     let answer = Answer::Granted(granted).encode();
-    socket::send(&ours, &answer, &[pair.as_fd()]).unwrap();
+    let own = PidFd::open(std::process::id()).unwrap();
+    socket::send(&ours, &answer, &[pair.as_fd(), own.as_fd()]).unwrap();
     let stop = Arc::new(EventFd::new().unwrap());
     let mut side = Side::host(pair, Line::new(Descriptor::new(ours), None, false), stop);
     for piece in pieces {
@@ -490,7 +526,7 @@ fn a_visitor_that_counts_what_was_never_written_is_thrown_out_alone() {
         most: 0,
         there: 64 << 10,
     };
-    let (_, pair) = agree(&connection, &ask, long()).unwrap();
+    let (_, pair, _) = agree(&connection, &ask, long()).unwrap();
     let memory = Window::from_fd(pair.as_fd().try_clone_to_owned().unwrap()).unwrap();
     let tail = memory.word(control::LANE + control::TAIL);
     tail.store(u64::MAX / 2, Ordering::Release);

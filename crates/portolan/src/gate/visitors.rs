@@ -2,12 +2,12 @@
 
 use super::error::{Breach, BreachKind};
 use super::options::OfferOptions;
-use crate::domain::{Desk, Offer, OfferKind, Visitor, offer};
+use crate::domain::{Descriptor, Desk, Offer, OfferKind, Visitor, offer};
 use crate::member::Member;
 use crate::{NoDescriptor, OfferError, Permissions};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Answer, Denied};
-use portolan_sys::process::{EventFd, spawn_quiet};
+use portolan_sys::process::{EventFd, PidFd, spawn_quiet};
 use portolan_sys::socket;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -59,6 +59,9 @@ impl<T: Offered> Open<T> {
             lane: options.lane,
             sealed: options.sealed && T::KIND == OfferKind::Port,
             inside: Arc::default(),
+            process: PidFd::open(std::process::id())
+                .map(Descriptor::new)
+                .map_err(NoDescriptor::from)?,
             stop: Arc::new(EventFd::new().map_err(NoDescriptor::from)?),
             state: Mutex::default(),
         });
@@ -110,6 +113,8 @@ pub(super) struct Gate<T> {
     pub(super) sealed: bool,
     /// Those that are there.
     inside: Arc<AtomicUsize>,
+    /// This process, for visitors to see its death.
+    pub(super) process: Descriptor<PidFd>,
     /// Readable once all are to stop.
     pub(super) stop: Arc<EventFd>,
     state: Mutex<State>,

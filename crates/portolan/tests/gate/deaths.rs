@@ -2,9 +2,12 @@
 
 use crate::cargo::{long, message, next};
 use crate::child::Child;
-use crate::orders::{unique, until};
+use crate::orders::{Copied, unique, until};
 use crate::over::plain;
-use portolan::{Access, ConnectOptions, Deadline, Domain, ReceiveError, Unsent, WhenFull};
+use portolan::{
+    Access, ConnectOptions, Deadline, Domain, Message, Protection, ReceiveError, SendRight,
+    Unsealed, Unsent, WhenFull,
+};
 use std::time::Duration;
 
 #[test]
@@ -69,6 +72,75 @@ fn a_receiver_that_is_killed_is_a_dead_name() {
         assert_eq!(error.message.len(), 2 << 20);
     });
     assert!(!right.is_live());
+}
+
+/// A process that offers a port, a right on it, and a copy of the process.
+fn copied(ours: &Domain, protection: Protection) -> (Child, SendRight, Copied) {
+    let name = unique("copied");
+    let mut child = Child::new();
+    assert_eq!(child.ask(&format!("offer {name}")), "offered");
+    let options = ConnectOptions::default().protection(protection);
+    let right = ours
+        .connect_to(&Domain::builder(&name), "frames", options)
+        .unwrap();
+    // So it has been let in, and the copy has what belongs to it.
+    right.send(message(ours, 1, &[9]), long()).unwrap();
+    assert_eq!(child.ask("receive 1 9"), "received");
+    let copy = child.copied();
+    (child, right, copy)
+}
+
+#[test]
+fn a_copy_of_a_receiver_does_not_hide_its_death() {
+    let ours = Domain::join(&unique("sees-it")).unwrap();
+    let (mut idle, right, _copy) = copied(&ours, Protection::Copied);
+    idle.kill();
+    until("it is a dead name", || !right.is_live());
+
+    let (mut busy, right, _copy) = copied(&ours, Protection::Copied);
+    let ours = &ours;
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            (2..).find_map(|number| right.send(message(ours, number, &[2 << 20]), long()).err())
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        busy.kill();
+        let error = sender.join().unwrap().unwrap();
+        assert!(matches!(error.reason, Unsent::DeadName), "{error}");
+    });
+
+    // Shown sealed memory, more than its socket holds.
+    let (mut shown, right, _copy) = copied(ours, Protection::Sealed);
+    shown.stop();
+    let picture = Unsealed::new(4096).unwrap().seal().unwrap();
+    let send = || {
+        let mut message = Message::default();
+        message.push_sealed(picture.clone()).unwrap();
+        right.send(message, Deadline::after(Duration::from_millis(500)))
+    };
+    while send().is_ok() {}
+    shown.kill();
+    until("it is a dead name", || !right.is_live());
+}
+
+#[test]
+fn a_copy_of_a_sender_does_not_hide_its_death() {
+    let (name, _domain, mut port, offered) = plain();
+    for busy in [false, true] {
+        let mut child = Child::connected(&name);
+        assert_eq!(child.ask("send 1 9"), "sent");
+        assert_eq!(next(&mut port), (1, 9));
+        let _copy = child.copied();
+        if busy {
+            child.tell("send-many 0 100000 3000000");
+            assert_eq!(next(&mut port), (0, 3_000_000));
+        }
+        child.kill();
+        until("the visitor has left", || {
+            while port.try_receive(Access::Later).is_ok() {}
+            offered.visitors() == 0
+        });
+    }
 }
 
 #[test]

@@ -213,6 +213,31 @@ fn an_offering_process_that_is_killed_is_a_writer_that_has_gone() {
 }
 
 #[test]
+fn a_copy_of_either_side_does_not_hide_its_death() {
+    let name = unique("copied");
+    let mut child = Child::new();
+    assert_eq!(child.ask(&format!("offer-channel {name}")), "offered");
+    let ours = Domain::join(&unique("sees-it")).unwrap();
+    let followed = ours
+        .follow(&Domain::builder(&name), "news", ConnectOptions::default())
+        .unwrap();
+    let channel = followed.channel();
+    let mut reader = channel.bind_reader(ReaderOptions::default()).unwrap();
+    let _copy = child.copied();
+    child.kill();
+    assert_eq!(reader.receive(long()), Err(ReadError::WriterGone));
+    assert!(!followed.is_live());
+
+    let mut theirs = reliable();
+    let mut child = follower(&theirs.name);
+    theirs.writer.write(&numbered(0), long()).unwrap();
+    assert_eq!(child.ask("hear-to 0"), "1 0");
+    let _copy = child.copied();
+    child.kill();
+    until("it has left", || theirs.offered.visitors() == 0);
+}
+
+#[test]
 fn a_visitor_that_is_killed_or_stopped_holds_up_nobody_for_long() {
     let mut theirs = reliable();
     let mut reader = theirs

@@ -9,7 +9,7 @@ use portolan::{
     ReceiveRight, SendRight,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Answer, Ask, Denied, Granted, Manifest, RING, control};
+use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Denied, Granted, Manifest, RING, control};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::LINE;
 use portolan_abi::slot::Kind;
@@ -57,7 +57,7 @@ pub(crate) fn answer_to(socket: &OwnedFd, bytes: &[u8]) -> Option<(Answer, Vec<O
     socket::send(socket, bytes, &[]).unwrap();
     let mut answer = [0; Answer::BYTES];
     let by = Some(Instant::now() + PATIENCE);
-    let received = socket::receive_by(socket, &mut answer, 1, by).ok()?;
+    let received = socket::receive_by(socket, &mut answer, DESCRIPTORS, by).ok()?;
     Some((Answer::decode(&answer[..received.len])?, received.fds))
 }
 
@@ -79,7 +79,7 @@ impl Stranger {
         let Answer::Granted(granted) = answer else {
             panic!("{answer:?}");
         };
-        let memory = Window::from_fd(fds.pop().unwrap()).unwrap();
+        let memory = Window::from_fd(fds.swap_remove(0)).unwrap();
         Self {
             socket,
             memory,
@@ -211,7 +211,7 @@ fn what_is_no_request_is_refused() {
         let socket = introduced(&beside.name);
         let (answer, fds) = answer_to(&socket, &asked.encode()).unwrap();
         assert!(matches!(answer, Answer::Granted(g) if g.there <= 4 << 20 && g.there >= 64 << 10));
-        assert_eq!(fds.len(), 1);
+        assert_eq!(fds.len(), DESCRIPTORS);
     }
 }
 

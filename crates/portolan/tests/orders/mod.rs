@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "no test's file uses all of it")]
 
+use portolan_sys::process::{PidFd, Signal, signal};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 const ORDERS: &str = "PORTOLAN_TEST_CHILD";
 /// What marks an answer among what the test harness prints.
 const MARK: &str = "@ ";
+/// What every child can be told.
+const COPY: &str = "make a copy";
 /// How long anything may take before the test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -117,7 +120,7 @@ impl Child {
     }
 
     pub(crate) fn stop(&self) {
-        self.signal(portolan_sys::process::Signal::STOP);
+        self.signal(Signal::STOP);
         self.stopped();
     }
 
@@ -130,13 +133,47 @@ impl Child {
     }
 
     pub(crate) fn resume(&self) {
-        self.signal(portolan_sys::process::Signal::CONT);
+        self.signal(Signal::CONT);
     }
 
-    fn signal(&self, signal: portolan_sys::process::Signal) {
-        let pidfd = portolan_sys::process::PidFd::open(self.pid()).unwrap();
-        portolan_sys::process::signal(&pidfd, signal).unwrap();
+    fn signal(&self, what: Signal) {
+        let pidfd = PidFd::open(self.pid()).unwrap();
+        signal(&pidfd, what).unwrap();
     }
+}
+
+/// A copy of a child that has all its descriptors, and does nothing. Killed when dropped.
+pub(crate) struct Copied(PidFd);
+
+impl Child {
+    /// Has it make a copy of itself, past whatever a fork does.
+    pub(crate) fn copied(&mut self) -> Copied {
+        let pid = self.ask(COPY).parse().unwrap();
+        Copied(PidFd::open(pid).unwrap())
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        assert!(!self.0.is_dead());
+        signal(&self.0, Signal::KILL).unwrap();
+    }
+}
+
+/// The same as `fork`, but nobody is told who wants to be: neither the C library, nor whoever
+/// has it let go of descriptors.
+fn copy() -> libc::c_long {
+    // SAFETY:
+    // - Like `fork`: a copy of this process, on a copy of this stack.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    if pid == 0 {
+        loop {
+            // SAFETY:
+            // - Takes no pointers, no memory and no locks.
+            unsafe { libc::pause() };
+        }
+    }
+    pid
 }
 
 impl Drop for Child {
@@ -156,7 +193,9 @@ pub(crate) fn obey(mut act: impl FnMut(&str) -> Answer) {
     }
     for line in std::io::stdin().lines() {
         let Ok(line) = line else { return };
-        let answer = act(&line).unwrap_or_else(|error| format!("error {error}"));
+        let copied = (line == COPY).then(|| Ok(copy().to_string()));
+        let answer = copied.unwrap_or_else(|| act(&line));
+        let answer = answer.unwrap_or_else(|error| format!("error {error}"));
         let mut out = std::io::stdout().lock();
         writeln!(out, "{MARK}{answer}").unwrap();
         out.flush().unwrap();

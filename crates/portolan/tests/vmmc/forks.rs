@@ -2,7 +2,8 @@
 
 use crate::child::Child;
 use crate::orders::{unique, until};
-use portolan::vmmc::{Export, ExportMemory, Import};
+use crate::{domain, export};
+use portolan::vmmc::{Export, ExportMemory, Import, Reach};
 use portolan_sys::process::{PidFd, Signal, signal};
 use std::io::{Read, Write};
 
@@ -91,4 +92,24 @@ fn a_forked_child_of_an_importer_has_nothing_and_keeps_nothing() {
     assert_eq!(exporter.ask("unexport"), "done");
     assert_eq!(exporter.ask("load own 8"), "7");
     end(pid);
+}
+
+#[test]
+fn a_copy_of_an_exporter_or_an_importer_hides_no_death() {
+    let name = unique("copied");
+    let mut exporter = Child::exporter(&name, 1);
+    let mut importer = Child::importer(&name);
+    let _copy = exporter.copied();
+    exporter.kill();
+    until("it knows of the death", || {
+        importer.ask("check") == "Err(ExporterDied)"
+    });
+
+    let (domain, name) = domain("copied");
+    let (_memory, export) = export(&domain, 1, Reach::ReadWrite);
+    let mut importer = Child::importer(&name);
+    let _copy = importer.copied();
+    assert_eq!(export.importers(), 1);
+    importer.kill();
+    until("it is forgotten", || export.importers() == 0);
 }
