@@ -384,7 +384,7 @@ impl Stub {
         let mut inner = self.connection.lock();
         inner.poll();
         if inner.client.open() == 0 {
-            inner.share_again();
+            inner.rest();
         }
         !inner.ways.has_own()
     }

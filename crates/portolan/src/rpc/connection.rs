@@ -15,7 +15,7 @@ use portolan_proto::{Flags, Incoming, Server as Protocol, ServerCounts, Status};
 use portolan_shm::mark;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -43,21 +43,29 @@ pub(super) struct Parts {
 /// One client.
 pub(super) struct Connection {
     session: u64,
-    /// Of the reader of its own channel, if it has one; and which one that is of all it has had.
-    interrupter: Mutex<(u64, Option<Interrupter>)>,
+    reading: Mutex<Reading>,
     /// Held by the one thread that handles what comes, and runs it there perhaps: around a
     /// promotion there are two that might.
     turn: Mutex<()>,
     /// If it shares channels: a right on a port of its client's, that tells of its death.
     alive: Option<SendRight>,
-    /// The thread of its own channel is to end.
-    demoted: AtomicBool,
+    /// The threads of its own channels up to this one are to end.
+    demoted: AtomicU64,
     /// How many calls had come when promotions were last weighed.
     weighed: AtomicU64,
     /// Whoever reads keeps it while the next call may come soon.
     inner: Turnstile<Inner>,
     parcels: Option<Arc<Parcels>>,
     period: Duration,
+}
+
+/// The channel of its own that is read for it; locked before [`Inner`] is, if both are.
+#[derive(Default)]
+struct Reading {
+    /// Which one it is of all it has had: from 1.
+    which: u64,
+    /// Of its reader, while there is one.
+    interrupter: Option<Interrupter>,
 }
 
 struct Inner {
@@ -74,6 +82,14 @@ struct Runs {
     given_up: Arc<GivenUp>,
     /// Its client never waited for it, and does not give it up by leaving.
     one_way: bool,
+}
+
+impl Reading {
+    fn interrupt(&self) {
+        if let Some(interrupter) = &self.interrupter {
+            interrupter.interrupt();
+        }
+    }
 }
 
 impl Inner {
@@ -97,10 +113,10 @@ impl Connection {
     ) -> Self {
         Self {
             session: protocol.session(),
-            interrupter: Mutex::default(),
+            reading: Mutex::default(),
             turn: Mutex::default(),
             alive,
-            demoted: AtomicBool::new(false),
+            demoted: AtomicU64::new(0),
             weighed: AtomicU64::new(0),
             inner: Turnstile::new(Inner {
                 protocol,
@@ -166,16 +182,15 @@ impl Connection {
         now - self.weighed.swap(now, Ordering::Relaxed).min(now)
     }
 
-    /// It has a channel of its own from now on.
-    pub(super) fn promote(&self, writer: Writer) {
-        self.demoted.store(false, Ordering::Release);
-        self.lock().ways.promote(writer);
-    }
-
     /// It shares again: the thread of its own channel ends.
     pub(super) fn demote(&self) {
-        self.demoted.store(true, Ordering::Release);
-        self.interrupt();
+        self.demote_reader(&link::lock(&self.reading));
+    }
+
+    fn demote_reader(&self, reading: &Reading) {
+        // Release: pairs with the threads that look.
+        self.demoted.store(reading.which, Ordering::Release);
+        reading.interrupt();
     }
 
     /// Its client's session.
@@ -190,9 +205,7 @@ impl Connection {
 
     /// Ends the wait of the thread that reads for it.
     pub(super) fn interrupt(&self) {
-        if let (_, Some(interrupter)) = &*link::lock(&self.interrupter) {
-            interrupter.interrupt();
-        }
+        link::lock(&self.reading).interrupt();
     }
 
     /// The client has gone, or is told to: what runs for it is told that nobody waits for it.
@@ -213,18 +226,29 @@ impl Connection {
         inner.with(|protocol, ends| protocol.close(ends));
     }
 
-    /// Whoever interrupts it interrupts the waits of `reader`; which reader that is.
-    pub(super) fn reads_with(&self, reader: &mut Inlet) -> u64 {
-        let mut there = link::lock(&self.interrupter);
-        *there = (there.0 + 1, Some(reader.interrupter()));
-        there.0
+    /// Whoever interrupts it interrupts the waits of `reader`; which reader that is. If it
+    /// shares, it is answered over `writer` from now on, and what it had before ends.
+    pub(super) fn reads_with(&self, reader: &mut Inlet, writer: Option<Writer>) -> u64 {
+        let mut reading = link::lock(&self.reading);
+        if let Some(writer) = writer {
+            self.demote_reader(&reading);
+            self.lock().ways.promote(writer);
+        }
+        *reading = Reading {
+            which: reading.which + 1,
+            interrupter: Some(reader.interrupter()),
+        };
+        reading.which
     }
 
-    /// This reader is needed no more: nothing keeps its channel.
-    fn reads_no_more(&self, which: u64) {
-        let mut there = link::lock(&self.interrupter);
-        if there.0 == which {
-            there.1 = None;
+    /// One that shares has its own channel no more, and nothing keeps it, unless it has
+    /// another one by now.
+    pub(super) fn reads_no_more(&self, which: u64) {
+        let mut reading = link::lock(&self.reading);
+        if reading.which == which {
+            reading.interrupter = None;
+            // Its client finds out, and shares again; if it lives.
+            self.lock().ways.demote();
         }
     }
 
@@ -234,6 +258,7 @@ impl Connection {
         let mut desk = Desk::default();
         // What a server left that moved here.
         if self.has_ready() {
+            let _turn = self.shares().then(|| link::lock(&self.turn));
             self.take(shared, Some(&mut reader), &mut desk, &mut state);
         }
         while !(shared.is_stopping() || state.gone || state.broken || state.over.is_some()) {
@@ -242,13 +267,11 @@ impl Connection {
             if came && !self.take(shared, Some(&mut reader), &mut desk, &mut state) {
                 break;
             }
-            if self.shares() && self.demoted.swap(false, Ordering::AcqRel) {
+            if which <= self.demoted.load(Ordering::Acquire) {
                 break;
             }
         }
         if self.shares() {
-            // Its client finds out, and shares again; if it lives.
-            self.lock().ways.demote();
             self.reads_no_more(which);
             mark!("serve.demoted");
         } else if !shared.is_stopping() {

@@ -192,10 +192,7 @@ impl Shared {
         for (_, least) in promoted.into_iter().take(too_many) {
             least.demote();
         }
-        client.promote(writer);
-        mark!("serve.promoted");
-        self.read_for(Arc::clone(client), reader)?;
-        Some(())
+        self.read_for(Arc::clone(client), reader, Some(writer))
     }
 
     /// Lets in who calls on the channel, until it is interrupted.

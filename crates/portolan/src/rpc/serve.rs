@@ -14,6 +14,7 @@ use crate::ending::{Ended, Ending};
 use crate::port::{ReceiveRight, SendRight};
 use crate::{Deadline, Domain, Message, PortOptions, WhenFull};
 use portolan_proto::{Server as Protocol, ServerCounts};
+use portolan_shm::mark;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -513,23 +514,30 @@ impl Shared {
         period: Duration,
     ) -> Option<()> {
         let connection = Connection::new(protocol, Ways::own(writer), None, parcels, period);
-        self.read_for(Arc::new(connection), reader)
+        self.read_for(Arc::new(connection), reader, None)
     }
 
-    /// Begins a thread that reads for a client.
+    /// Begins a thread that reads for a client; one that shares is answered over `promoted`.
     pub(super) fn read_for(
         self: &Arc<Self>,
         connection: Arc<Connection>,
         mut reader: Reader,
+        promoted: Option<Writer>,
     ) -> Option<()> {
         reader.set_waiting(self.waiting);
         let mut reader = Inlet::own(reader);
-        let which = connection.reads_with(&mut reader);
+        let which = connection.reads_with(&mut reader, promoted);
+        if connection.shares() {
+            mark!("serve.promoted");
+        }
         let (shared, own) = (Arc::clone(self), Arc::clone(&connection));
         let run = move || own.run(&shared, reader, which);
         // Locked, so that it is there when the thread looks for it.
         let mut connections = self.connections();
-        let thread = self.ending.spawn("portolan-rpc", run).ok()?;
+        let Ok(thread) = self.ending.spawn("portolan-rpc", run) else {
+            connection.reads_no_more(which);
+            return None;
+        };
         connections.push((connection, thread));
         Some(())
     }

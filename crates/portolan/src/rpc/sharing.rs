@@ -30,11 +30,13 @@ pub(super) struct Sharing {
     connection: Weak<Connection>,
     /// A port that tells the server of its death; where parcels come there is one anyway.
     _alive: Option<ReceiveRight>,
-    /// Calls since a moment.
+    /// Calls since a moment, and since it had channels of its own.
     called: u32,
     since: Time,
     /// A thread presents channels of its own.
     promoting: bool,
+    /// It has not rested since it was busy.
+    wants_own: bool,
 }
 
 impl Sharing {
@@ -57,6 +59,7 @@ impl Sharing {
             called: 0,
             since: Time::ZERO,
             promoting: false,
+            wants_own: false,
         };
         let writer = Arc::new(Mutex::new(sharing.calls.bind_writer().ok()?));
         let ways = Ways::shared(&writer, sharing.hello.session);
@@ -102,7 +105,11 @@ impl Inner {
         let busy = now.since(sharing.since) < BUSY_WITHIN;
         sharing.called = 0;
         sharing.since = now;
-        if !busy || sharing.promoting {
+        if !busy {
+            return;
+        }
+        sharing.wants_own = true;
+        if sharing.promoting {
             return;
         }
         let Some(there) = sharing.connection.upgrade() else {
@@ -129,16 +136,29 @@ impl Inner {
         sharing.promoting = promotes.is_ok();
     }
 
-    /// The server reads in the new channels, if there are any.
+    /// The server reads in the new channels, if there are any. If it has rested meanwhile, it
+    /// does without, and the server finds out.
     fn promoted(&mut self, own: Option<(Writer, Reader)>) {
-        if let Some(sharing) = &mut self.sharing {
-            sharing.promoting = false;
-        }
-        if let Some((writer, reader)) = own {
+        let Some(sharing) = &mut self.sharing else {
+            return;
+        };
+        sharing.promoting = false;
+        if let Some((writer, reader)) = own.filter(|_| sharing.wants_own) {
+            sharing.called = 0;
             self.ways.promote(writer);
             mark!("call.promoted");
             self.read_with(Inlet::own(reader));
         }
+    }
+
+    /// It gives back channels of its own, also those that it is about to be given; what it has
+    /// called before does not make it a busy one.
+    pub(super) fn rest(&mut self) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.called = 0;
+            sharing.wants_own = false;
+        }
+        self.share_again();
     }
 
     /// Its own channel is no longer written to, and the server lives; or it is to have none: it

@@ -3,6 +3,7 @@
 use super::service::{Fault, PATIENCE, TestClient, Tested, share, until};
 use portolan::Domain;
 use portolan::rpc::{self, CallError, Concurrency, ConnectError, RpcError, ServerOptions};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -121,6 +122,64 @@ fn whoever_rests_gives_its_channels_and_their_memory_back_and_is_promoted_again(
     let own = TestClient::connect(&domain, "test", PATIENCE)?;
     assert!(!own.stub().rest());
     assert_eq!(own.add(1, 1), Ok(2));
+    Ok(())
+}
+
+#[test]
+fn whoever_rests_is_not_promoted_for_what_it_called_before() -> Outcome {
+    let (domain, server) = served(&ServerOptions::default());
+    let used = || domain.survey().unwrap().memory.used;
+    let client = share(&domain);
+    assert_eq!(client.add(1, 2), Ok(3));
+    let before = used();
+    let mut number = 0;
+    // So many calls, and it is being promoted, has just been, or soon will be.
+    for calls in 0..300 {
+        for _ in 0..calls {
+            number += 1;
+            assert_eq!(client.once(number), Ok(0), "it ran twice");
+        }
+        assert!(client.stub().rest(), "nothing is open");
+        // Fewer than make a busy one.
+        for _ in 0..5 {
+            assert_eq!(client.add(3, 4), Ok(7));
+        }
+        until("all is given back", || {
+            used() == before && server.sharing() == 1
+        });
+        assert!(client.stub().is_sharing());
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_client_is_given_is_not_taken_by_the_thread_of_what_it_had() -> Outcome {
+    let domain = Domain::private()?;
+    let service = Tested::service(&domain);
+    let waits = Arc::clone(&service.0.waits);
+    let server = rpc::serve(&domain, "test", service, &ServerOptions::default())?;
+    let used = || domain.survey().unwrap().memory.used;
+    let client = share(&domain);
+    let mut number = 0;
+    until_promoted(&client, &mut number);
+    let with_its_own = used();
+    for round in 1..=5 {
+        // That thread is held up by a call, while the client rests and is promoted again.
+        let slow = client.start_wait(200)?;
+        until("it runs", || waits.load(Ordering::Relaxed) == round);
+        assert!(slow.cancel());
+        assert!(client.stub().rest());
+        until("it is promoted", || {
+            for _ in 0..100 {
+                assert!(client.start_add(1, 2).unwrap().cancel());
+            }
+            !client.stub().is_sharing()
+        });
+        until("the rest is given back", || used() == with_its_own);
+        assert_eq!(client.add(3, 4), Ok(7));
+        assert!(!client.stub().is_sharing(), "it was taken from it");
+        assert_eq!(server.sharing(), 0);
+    }
     Ok(())
 }
 
