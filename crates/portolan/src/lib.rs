@@ -69,6 +69,7 @@ mod ending;
 mod extent;
 mod gate;
 mod guard;
+mod lookout;
 mod member;
 mod message;
 mod port;

@@ -6,16 +6,14 @@
 //! process, by whatever delivery. It is there as long as there are sources.
 
 use super::{SignalError, offset, signal};
+use crate::lookout::{Entry, Roll, Watched};
 use crate::member::Member;
 use crate::{Disowned, Domain};
-use portolan_sys::process::EventFd;
-use portolan_sys::watch::{Timer, UnixSignal, Watch};
-use std::collections::HashMap;
+use portolan_sys::watch::{Timer, UnixSignal};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// What an address can be bound to ([`Domain::bind_address`]).
@@ -43,9 +41,8 @@ pub enum Origin {
 #[must_use = "when dropped, the address is bound to nothing"]
 pub struct Source {
     /// First: its thread is ended before the domain is left.
-    sources: Arc<Sources>,
-    member: Arc<Member>,
-    number: u64,
+    _bound: Entry<Bound>,
+    _member: Arc<Member>,
     address: usize,
 }
 
@@ -130,13 +127,19 @@ impl Domain {
         let member = self.member();
         member.present()?;
         let offset = offset(member, address).map_err(SourceError::Address)?;
-        let what = What::new(origin)?;
-        let sources = Sources::of(member)?;
-        let number = sources.shared.add(offset, what)?;
+        let bound = Bound {
+            member: Arc::downgrade(member),
+            offset,
+            what: What::new(origin)?,
+        };
+        let entered = Roll::of(&member.sources)?.enter(bound);
+        let bound = entered.map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => SourceError::NotWaitable,
+            _ => error.into(),
+        })?;
         Ok(Source {
-            member: Arc::clone(member),
-            sources,
-            number,
+            _bound: bound,
+            _member: Arc::clone(member),
             address,
         })
     }
@@ -157,39 +160,16 @@ impl fmt::Debug for Source {
     }
 }
 
-impl Drop for Source {
-    fn drop(&mut self) {
-        // What a forked child has is a copy, of which our thread knows nothing.
-        if self.member.present().is_ok() {
-            self.sources.shared.remove(self.number);
-        }
-    }
-}
+/// The sources of a membership, and the thread that waits for them.
+pub(crate) type Sources = Roll<Bound>;
 
-/// The sources of a membership.
+/// A source as that thread knows it.
 #[derive(Debug)]
-pub(crate) struct Sources {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+pub(crate) struct Bound {
+    member: Weak<Member>,
+    offset: u64,
+    what: What,
 }
-
-#[derive(Debug)]
-struct Shared {
-    watch: Watch,
-    /// Ends the thread.
-    over: EventFd,
-    bound: Mutex<Bound>,
-}
-
-#[derive(Debug, Default)]
-struct Bound {
-    /// Numbers given out.
-    last: u64,
-    by_number: HashMap<u64, (u64, What)>,
-}
-
-/// The number of [`Shared::over`].
-const OVER: u64 = 0;
 
 /// What is waited for.
 #[derive(Debug)]
@@ -232,100 +212,20 @@ impl What {
     }
 }
 
-impl Sources {
-    /// Those of this member, and the thread that waits for them.
-    fn of(member: &Arc<Member>) -> io::Result<Arc<Self>> {
-        let mut known = member
-            .sources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(sources) = known.upgrade() {
-            return Ok(sources);
+impl Watched for Bound {
+    const THREAD: &str = "portolan-source";
+    /// Enough to signal, and for whoever subscribes to what is said of it.
+    const STACK: usize = 512 << 10;
+
+    fn descriptors(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        (self.what.fd(), None)
+    }
+
+    fn look(&self, _second: bool) {
+        if self.what.is_due()
+            && let Some(member) = self.member.upgrade()
+        {
+            signal(&member, self.offset);
         }
-        let shared = Arc::new(Shared {
-            watch: Watch::new()?,
-            over: EventFd::new()?,
-            bound: Mutex::default(),
-        });
-        shared.watch.add(&shared.over, OVER)?;
-        let (its_member, its_shared) = (Arc::downgrade(member), Arc::clone(&shared));
-        let thread = thread::Builder::new()
-            .name("portolan-source".to_owned())
-            .spawn(move || serve(&its_member, &its_shared))?;
-        let sources = Arc::new(Self {
-            shared,
-            thread: Some(thread),
-        });
-        *known = Arc::downgrade(&sources);
-        Ok(sources)
-    }
-}
-
-impl Drop for Sources {
-    fn drop(&mut self) {
-        // In a forked child there is no thread, and its descriptors are let go of.
-        if portolan_sys::fork::in_child() {
-            return;
-        }
-        let _ = self.shared.over.notify();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// What the thread does: signals the addresses of whatever is due, until it is over.
-fn serve(member: &Weak<Member>, shared: &Shared) {
-    while let Ok(numbers) = shared.watch.wait() {
-        for number in numbers {
-            if number == OVER {
-                return;
-            }
-            if let (Some(offset), Some(member)) = (shared.due(number), member.upgrade()) {
-                signal(&member, offset);
-            }
-        }
-    }
-}
-
-impl Shared {
-    fn add(&self, offset: u64, what: What) -> Result<u64, SourceError> {
-        let mut bound = self.bound();
-        bound.last += 1;
-        let number = bound.last;
-        // Before it is watched: what is new at once is found.
-        let (_, what) = bound
-            .by_number
-            .entry(number)
-            .insert_entry((offset, what))
-            .into_mut();
-        let added = self.watch.add(what.fd(), number);
-        added.map_err(|error| {
-            bound.by_number.remove(&number);
-            match error.kind() {
-                io::ErrorKind::PermissionDenied => SourceError::NotWaitable,
-                _ => error.into(),
-            }
-        })?;
-        Ok(number)
-    }
-
-    fn remove(&self, number: u64) {
-        let gone = self.bound().by_number.remove(&number);
-        if let Some((_, what)) = gone {
-            // Explicitly: the caller may have other descriptors of the same file.
-            let _ = self.watch.remove(what.fd());
-        }
-    }
-
-    /// The offset of a source that is due.
-    fn due(&self, number: u64) -> Option<u64> {
-        let bound = self.bound();
-        let (offset, what) = bound.by_number.get(&number)?;
-        what.is_due().then_some(*offset)
-    }
-
-    fn bound(&self) -> std::sync::MutexGuard<'_, Bound> {
-        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,17 +14,16 @@
 
 use super::export::Exported;
 use crate::domain::{Descriptor, Visitor};
+use crate::lookout::{Lookout, Post, Seen};
 use crate::member::Member;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Ask, Denied, RING};
-use portolan_sys::process::{EventFd, PidFd, spawn_quiet};
+use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Peer, SocketError};
-use portolan_sys::watch::Watch;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 /// Enough for the thread, and for whoever subscribes to what it says.
@@ -35,29 +34,19 @@ const AT_ONCE: usize = 32;
 
 /// The reception of a membership.
 pub(crate) struct Reception {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    /// Rung for when there are orders.
+    lookout: Lookout,
+    orders: Arc<Orders>,
 }
 
-struct Shared {
-    watch: Watch,
-    /// Rung when there are orders.
-    bell: EventFd,
-    orders: Mutex<Vec<Order>>,
-}
+type Orders = Mutex<Vec<Order>>;
 
 /// What the thread is told.
 enum Order {
     Meet(Visitor, Weak<Exported>),
-    /// Look at a guest again.
-    Look(u64),
     /// Let go of an export's importers.
     Close(Weak<Exported>),
-    End,
 }
-
-/// The number of the bell; those of guests are even for connections, odd for pidfds.
-const BELL: u64 = 0;
 
 impl Reception {
     /// That of this member, and its thread.
@@ -75,62 +64,32 @@ impl Reception {
     }
 
     fn new() -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            watch: Watch::new()?,
-            bell: EventFd::new()?,
-            orders: Mutex::default(),
-        });
-        shared.watch.add(&shared.bell, BELL)?;
-        let its_own = Arc::clone(&shared);
-        let serve = move || Guests::default().serve(&its_own);
-        let thread = spawn_quiet("portolan-export", STACK, serve)?;
-        Ok(Self {
-            shared,
-            thread: Some(thread),
-        })
+        let orders = Arc::<Orders>::default();
+        let its_own = Arc::clone(&orders);
+        let mut guests = Guests::default();
+        let look = move |post: &Post, seen| guests.attend(post, &its_own, seen);
+        let lookout = Lookout::start("portolan-export", STACK, look)?;
+        Ok(Self { lookout, orders })
     }
 
     /// Shows an export to a visitor, soon.
     pub(super) fn meet(&self, visitor: Visitor, export: Weak<Exported>) {
-        self.shared.order(Order::Meet(visitor, export));
+        self.order(Order::Meet(visitor, export));
     }
 
     /// Lets go of an export's importers, soon.
     pub(super) fn close(&self, export: &Arc<Exported>) {
-        self.shared.order(Order::Close(Arc::downgrade(export)));
-    }
-}
-
-impl Drop for Reception {
-    fn drop(&mut self) {
-        // In a forked child there is no thread, and its descriptors are let go of.
-        if portolan_sys::fork::in_child() {
-            return;
-        }
-        self.shared.order(Order::End);
-        if let Some(thread) = self.thread.take() {
-            // The last handle of an export may be dropped by this very thread, as it closes it.
-            if thread.thread().id() != thread::current().id() {
-                let _ = thread.join();
-            }
-        }
-    }
-}
-
-impl Shared {
-    /// What has been ordered since this was called last.
-    fn orders(&self) -> Vec<Order> {
-        std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+        self.order(Order::Close(Arc::downgrade(export)));
     }
 
     fn order(&self, order: Order) {
-        self.orders
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(order);
-        // Fails only where the program has closed the descriptor.
-        let _ = self.bell.notify();
+        locked(&self.orders).push(order);
+        self.lookout.post().ring();
     }
+}
+
+fn locked(orders: &Orders) -> MutexGuard<'_, Vec<Order>> {
+    orders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One importer, or somebody who wants to be one.
@@ -146,34 +105,34 @@ struct Guest {
 #[derive(Default)]
 struct Guests {
     last: u64,
+    /// Each is watched by twice its number (the connection), and one more (the pidfd).
     by_number: HashMap<u64, Guest>,
+    /// To be looked at again.
+    unheard: Vec<u64>,
 }
 
 impl Guests {
-    fn serve(mut self, shared: &Shared) {
-        while let Ok(numbers) = shared.watch.wait() {
-            for number in numbers {
-                if number == BELL {
-                    let _ = shared.bell.drain();
-                    for order in shared.orders() {
-                        match order {
-                            Order::Meet(visitor, export) => self.meet(shared, visitor, export),
-                            Order::Look(guest) => self.look(shared, guest),
-                            Order::Close(export) => self.close(shared, &export),
-                            Order::End => return,
-                        }
+    fn attend(&mut self, post: &Post, orders: &Orders, seen: Seen) {
+        match seen {
+            Seen::Bell => {
+                let orders = std::mem::take(&mut *locked(orders));
+                for order in orders {
+                    match order {
+                        Order::Meet(visitor, export) => self.meet(post, visitor, export),
+                        Order::Close(export) => self.close(post, &export),
                     }
-                } else if number % 2 == 1 {
-                    // A pidfd that is readable: dead.
-                    self.forget(shared, number / 2);
-                } else {
-                    self.look(shared, number / 2);
+                }
+                for guest in std::mem::take(&mut self.unheard) {
+                    self.look(post, guest);
                 }
             }
+            // A pidfd that is readable: dead.
+            Seen::At(number) if number % 2 == 1 => self.forget(post, number / 2),
+            Seen::At(number) => self.look(post, number / 2),
         }
     }
 
-    fn meet(&mut self, shared: &Shared, visitor: Visitor, export: Weak<Exported>) {
+    fn meet(&mut self, post: &Post, visitor: Visitor, export: Weak<Exported>) {
         let Visitor {
             connection,
             peer,
@@ -203,9 +162,9 @@ impl Guests {
             export,
             granted: false,
         };
-        let mut watched = shared.watch.add(&guest.connection, number * 2);
+        let mut watched = post.watch().add(&guest.connection, number * 2);
         if let (Ok(()), Some(pidfd)) = (&watched, &guest.pidfd) {
-            watched = shared.watch.add(&**pidfd, number * 2 + 1);
+            watched = post.watch().add(&**pidfd, number * 2 + 1);
         }
         if let Err(error) = &watched {
             tracing::warn!(export = exported.name(), uid, %error, "an importer cannot be watched");
@@ -214,12 +173,12 @@ impl Guests {
         let met = watched.is_ok();
         self.by_number.insert(number, guest);
         if !met {
-            self.forget(shared, number);
+            self.forget(post, number);
         }
     }
 
     /// Reads what a guest says.
-    fn look(&mut self, shared: &Shared, number: u64) {
+    fn look(&mut self, post: &Post, number: u64) {
         for _ in 0..AT_ONCE {
             let Some(guest) = self.by_number.get_mut(&number) else {
                 return;
@@ -227,33 +186,34 @@ impl Guests {
             match guest.hear(number) {
                 Heard::Nothing => return,
                 Heard::Fine => {}
-                Heard::Over => return self.forget(shared, number),
+                Heard::Over => return self.forget(post, number),
             }
         }
         // There may be more, of which nobody tells.
-        shared.order(Order::Look(number));
+        self.unheard.push(number);
+        post.ring();
     }
 
-    fn forget(&mut self, shared: &Shared, number: u64) {
+    fn forget(&mut self, post: &Post, number: u64) {
         let Some(guest) = self.by_number.remove(&number) else {
             return;
         };
-        let _ = shared.watch.remove(&guest.connection);
+        let _ = post.watch().remove(&guest.connection);
         if let Some(pidfd) = &guest.pidfd {
-            let _ = shared.watch.remove(&**pidfd);
+            let _ = post.watch().remove(&**pidfd);
         }
         if let Some(export) = guest.export.upgrade() {
             export.leave(number);
         }
     }
 
-    fn close(&mut self, shared: &Shared, export: &Weak<Exported>) {
+    fn close(&mut self, post: &Post, export: &Weak<Exported>) {
         let of_it = |(number, guest): (&u64, &Guest)| {
             Weak::ptr_eq(&guest.export, export).then_some(*number)
         };
         let all: Vec<u64> = self.by_number.iter().filter_map(of_it).collect();
         for number in all {
-            self.forget(shared, number);
+            self.forget(post, number);
         }
     }
 }

@@ -15,16 +15,14 @@
 //! connection ended looks whether the exporter is about to end, and if so waits for that.
 
 use crate::domain::Descriptor;
+use crate::lookout::{self, Entry, Roll};
 use portolan_abi::vmmc::RING;
-use portolan_sys::process::{EventFd, PidFd, poll};
+use portolan_sys::process::{PidFd, poll};
 use portolan_sys::socket;
-use portolan_sys::watch::Watch;
-use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// Nothing has been seen.
@@ -40,224 +38,105 @@ const DIED: u32 = 3;
 /// memory to give back, and not get a processor.
 const DYING: Duration = Duration::from_secs(5);
 
-/// Enough for a thread that stores a word.
-const STACK: usize = 64 << 10;
-
 /// An import's exporter, watched until this is dropped.
-pub(super) struct Watched {
-    watcher: Arc<Watcher>,
-    number: u64,
-    connection: Arc<Descriptor>,
-    exporter: Arc<Descriptor<PidFd>>,
-    over: Arc<AtomicU32>,
+pub(super) struct Watched(Entry<Exporter>);
+
+/// What the thread knows of an exporter.
+struct Exporter {
+    connection: Descriptor,
+    process: Descriptor<PidFd>,
+    over: AtomicU32,
     /// Until when it may die.
     until: OnceLock<Instant>,
 }
 
 impl Watched {
     pub(super) fn new(connection: Descriptor, exporter: PidFd) -> io::Result<Self> {
-        let watcher = Watcher::of_process()?;
-        let over = Arc::new(AtomicU32::new(THERE));
-        let connection = Arc::new(connection);
-        let exporter = Arc::new(Descriptor::new(exporter));
-        let entry = Entry {
-            connection: Arc::clone(&connection),
-            exporter: Arc::clone(&exporter),
-            over: Arc::clone(&over),
-        };
-        let number = watcher.shared.add(entry)?;
-        Ok(Self {
-            watcher,
-            number,
+        /// That of this process.
+        static KNOWN: Mutex<Weak<Roll<Exporter>>> = Mutex::new(Weak::new());
+        let exporter = Exporter {
             connection,
-            exporter,
-            over,
+            process: Descriptor::new(exporter),
+            over: AtomicU32::new(THERE),
             until: OnceLock::new(),
-        })
+        };
+        Ok(Self(Roll::of(&KNOWN)?.enter(exporter)?))
     }
 
     /// Has the exporter look at what was posted. If there is no room for a ring, it has others
     /// to look for; if it has gone, that is seen.
     pub(super) fn ring(&self) {
-        let _ = socket::send_by(&**self.connection, &[RING], &[], Some(Instant::now()));
+        let _ = socket::send_by(&self.0.connection, &[RING], &[], Some(Instant::now()));
     }
 
     /// Whether nothing is known of the exporter's having gone.
     #[inline]
     pub(super) fn is_there(&self) -> bool {
-        self.seen() == THERE
-    }
-
-    #[inline]
-    fn seen(&self) -> u32 {
-        // Acquire: pairs with `look`; what the exporter said before is there when this is.
-        self.over.load(Ordering::Acquire)
+        self.0.seen() == THERE
     }
 
     /// Whether the exporter is dead, now that it is found to have let go of the connection, or
     /// of its memory. If it is about to end, that is waited for, up to [`DYING`] in all.
     #[cold]
     pub(super) fn has_died(&self) -> bool {
-        if self.seen() < DISCONNECTED {
-            let until = *self.until.get_or_init(|| Instant::now() + DYING);
-            self.settle(until);
+        if self.0.seen() < DISCONNECTED {
+            let until = *self.0.until.get_or_init(|| Instant::now() + DYING);
+            self.0.settle(until);
         }
-        self.seen() == DIED
+        self.0.seen() == DIED
+    }
+}
+
+impl Exporter {
+    #[inline]
+    fn seen(&self) -> u32 {
+        // Acquire: pairs with `note`; what the exporter said before is there when this is.
+        self.over.load(Ordering::Acquire)
+    }
+
+    fn note(&self, seen: u32) {
+        // Release: pairs with `seen`. What is known of a death stays.
+        self.over.fetch_max(seen, Ordering::Release);
     }
 
     /// Decides whether it is dead, or lives, which it does also if it has not died by `until`.
     fn settle(&self, until: Instant) {
         // If that cannot be told, it may be.
-        if self.exporter.is_ending() != Some(false) {
+        if self.process.is_ending() != Some(false) {
             // An error (no memory) says no more than that it has not died.
-            let _ = poll(&[self.exporter.as_fd()], Some(until));
+            let _ = poll(&[self.process.as_fd()], Some(until));
         }
-        let seen = match self.exporter.is_dead() {
-            true => DIED,
-            false => DISCONNECTED,
-        };
-        // Release, Acquire: as in `look`.
-        self.over.fetch_max(seen, Ordering::AcqRel);
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        if !portolan_sys::fork::in_child() {
-            self.watcher.shared.remove(self.number);
-        }
-    }
-}
-
-struct Watcher {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-struct Shared {
-    watch: Watch,
-    /// Ends the thread.
-    over: EventFd,
-    imports: Mutex<Imports>,
-}
-
-#[derive(Default)]
-struct Imports {
-    last: u64,
-    by_number: HashMap<u64, Entry>,
-}
-
-struct Entry {
-    connection: Arc<Descriptor>,
-    exporter: Arc<Descriptor<PidFd>>,
-    over: Arc<AtomicU32>,
-}
-
-/// The number of [`Shared::over`]; those of imports are even for connections, odd for pidfds.
-const OVER: u64 = 0;
-
-impl Watcher {
-    /// That of this process.
-    fn of_process() -> io::Result<Arc<Self>> {
-        static KNOWN: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(watcher) = known.upgrade() {
-            return Ok(watcher);
-        }
-        let shared = Arc::new(Shared {
-            watch: Watch::new()?,
-            over: EventFd::new()?,
-            imports: Mutex::default(),
-        });
-        shared.watch.add(&shared.over, OVER)?;
-        let its_own = Arc::clone(&shared);
-        let thread =
-            portolan_sys::process::spawn_quiet("portolan-import", STACK, move || its_own.serve())?;
-        let watcher = Arc::new(Self {
-            shared,
-            thread: Some(thread),
-        });
-        *known = Arc::downgrade(&watcher);
-        Ok(watcher)
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        // In a forked child there is no thread, and its descriptors are let go of.
-        if portolan_sys::fork::in_child() {
-            return;
-        }
-        let _ = self.shared.over.notify();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Shared {
-    fn serve(&self) {
-        while let Ok(numbers) = self.watch.wait() {
-            for number in numbers {
-                if number == OVER {
-                    return;
-                }
-                self.look(number);
-            }
-        }
-    }
-
-    fn look(&self, number: u64) {
-        let imports = self.imports();
-        let Some(entry) = imports.by_number.get(&(number / 2)) else {
-            return;
-        };
-        let seen = if number % 2 == 1 {
-            if entry.exporter.is_dead() {
-                DIED
-            } else {
-                THERE
-            }
+        self.note(if self.process.is_dead() {
+            DIED
         } else {
-            // An exporter says nothing after its answer: whatever is there, it is none.
-            match socket::try_receive(&**entry.connection, &mut [0; 1], 0) {
-                Ok(None) => THERE,
-                Ok(Some(_)) | Err(_) => LET_GO,
+            DISCONNECTED
+        });
+    }
+}
+
+impl lookout::Watched for Exporter {
+    const THREAD: &str = "portolan-import";
+    /// Enough for a thread that stores a word.
+    const STACK: usize = 64 << 10;
+
+    fn descriptors(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        (self.connection.as_fd(), Some(self.process.as_fd()))
+    }
+
+    fn look(&self, process: bool) {
+        if process {
+            if self.process.is_dead() {
+                self.note(DIED);
             }
-        };
-        // Release: pairs with `seen`. What is known of a death stays.
-        entry.over.fetch_max(seen, Ordering::Release);
-    }
-
-    fn add(&self, entry: Entry) -> io::Result<u64> {
-        let mut imports = self.imports();
-        imports.last += 1;
-        let number = imports.last;
-        // Added before it is watched: what is the matter already is found.
-        let entry = imports.by_number.entry(number).insert_entry(entry);
-        let watched = self
-            .watch
-            .add(&**entry.get().connection, number * 2)
-            .and_then(|()| self.watch.add(&**entry.get().exporter, number * 2 + 1));
-        if let Err(error) = watched {
-            let entry = entry.remove();
-            let _ = self.watch.remove(&**entry.connection);
-            return Err(error);
+            return;
         }
-        Ok(number)
-    }
-
-    fn remove(&self, number: u64) {
-        let gone = self.imports().by_number.remove(&number);
-        if let Some(entry) = gone {
-            // Explicitly: others may have descriptors of the same files.
-            let _ = self.watch.remove(&**entry.connection);
-            let _ = self.watch.remove(&**entry.exporter);
+        // An exporter says nothing after its answer: whatever is there, it is none.
+        if !matches!(
+            socket::try_receive(&self.connection, &mut [0; 1], 0),
+            Ok(None)
+        ) {
+            self.note(LET_GO);
         }
-    }
-
-    fn imports(&self) -> MutexGuard<'_, Imports> {
-        self.imports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -311,8 +190,8 @@ mod tests {
         let own = PidFd::open(std::process::id()).unwrap();
         let watched = let_go(own);
         let far = Instant::now() + Duration::from_secs(3600);
-        watched.settle(far);
-        assert_eq!(watched.seen(), DISCONNECTED);
+        watched.0.settle(far);
+        assert_eq!(watched.0.seen(), DISCONNECTED);
         assert!(!watched.has_died());
     }
 
@@ -322,7 +201,7 @@ mod tests {
         let watched = let_go(PidFd::open(exporter.id().unwrap()).unwrap());
         let far = Instant::now() + Duration::from_secs(3600);
         std::thread::scope(|scope| {
-            let settling = scope.spawn(|| watched.settle(far));
+            let settling = scope.spawn(|| watched.0.settle(far));
             std::thread::sleep(Duration::from_millis(20));
             assert!(!settling.is_finished());
             signal(&exporter, Signal::KILL).unwrap();
@@ -334,7 +213,7 @@ mod tests {
     fn who_lets_go_and_does_not_get_on_with_dying_is_not_waited_for_longer() {
         let exporter = half_dead();
         let watched = let_go(PidFd::open(exporter.id().unwrap()).unwrap());
-        watched.settle(Instant::now());
+        watched.0.settle(Instant::now());
         assert!(!watched.has_died());
         signal(&exporter, Signal::KILL).unwrap();
         until(|| watched.has_died());
