@@ -164,6 +164,16 @@ impl From<Garbled> for Over {
     }
 }
 
+impl From<SocketError> for Over {
+    fn from(error: SocketError) -> Self {
+        match error {
+            SocketError::Closed | SocketError::TimedOut => Self::Gone,
+            SocketError::Io { source, .. } => Self::Io(source),
+            other => Self::Io(io::Error::other(other)),
+        }
+    }
+}
+
 impl From<io::Error> for Over {
     fn from(error: io::Error) -> Self {
         Self::Io(error)

@@ -71,8 +71,7 @@ impl Line {
             match socket::send_by(&self.socket, &[SEALED], fds, soon) {
                 Ok(()) => return Ok(()),
                 Err(SocketError::TimedOut) if !self.is_dead() => {}
-                Err(SocketError::Io { source, .. }) => return Err(Over::Io(source)),
-                Err(_) => return Err(Over::Gone),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -131,10 +130,12 @@ impl Line {
                         _ => return Err(BreachKind::Packet.into()),
                     }
                 }
-                Err(_) => {
+                Err(SocketError::Closed) => {
                     self.gone = true;
                     break;
                 }
+                // Ours: no descriptor is free, say. The other side may be there all the same.
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Answer, Ask, Denied, Granted, LANE_BYTES};
 use portolan_abi::slot::Kind;
 use portolan_sys::bell::FutexFd;
-use portolan_sys::socket::{self, SocketError};
+use portolan_sys::socket;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -255,11 +255,11 @@ pub(super) fn let_in<T>(
     };
     if ask.sealed {
         // The host had it refuse them, and from here on they are expected.
-        socket::accept_descriptors(&connection).map_err(|_| Over::Gone)?;
+        socket::accept_descriptors(&connection)?;
     }
     let answer = Answer::Granted(granted).encode();
     let shown = [pair.as_fd(), gate.process.as_fd()];
-    socket::send_by(&connection, &answer, &shown, by).map_err(|_| Over::Gone)?;
+    socket::send_by(&connection, &answer, &shown, by)?;
     let line = Line::new(connection, visitor.pidfd, ask.sealed);
     Ok((ask, Side::host(pair, line, Arc::clone(&gate.stop))))
 }
@@ -276,11 +276,7 @@ fn hear(connection: impl AsFd, by: Option<Instant>, takes_sealed: bool) -> Resul
     let received = match socket::receive_by(connection, &mut bytes, 0, by) {
         Ok(received) => received,
         Err(error) => {
-            let says = Denied::Resources;
-            let over = match error {
-                SocketError::Io { source, .. } => Over::Io(source),
-                _ => Over::Gone,
-            };
+            let (says, over) = (Denied::Resources, error.into());
             return Err(Refused { says, over });
         }
     };

@@ -171,6 +171,10 @@ impl Side {
             if self.writer.has_room(&self.pair.lane(self.out))? {
                 return Ok(());
             }
+            // Whoever is honest reads before it sends more; this one would be polled for ever.
+            if self.line.is_full() {
+                return Err(BreachKind::Packet.into());
+            }
         }
     }
 

@@ -164,14 +164,21 @@ fn a_full_port_fills_the_lane_and_then_the_proxy() {
     let connect = ConnectOptions::default().queue(3).pool(64 << 10);
     let mut two = two(bind, OfferOptions::default(), connect);
     let mut sent = 0;
-    // Each is longer than the lane.
-    while let Ok(()) = two.right.send(
-        message(&two.ours, sent, &[100_000]),
-        Deadline::after(Duration::from_secs(2)),
-    ) {
-        sent += 1;
+    // Each is longer than the lane. Until both ports are full, threads may only be slow.
+    loop {
+        let message = message(&two.ours, sent, &[100_000]);
+        let soon = Deadline::after(Duration::from_millis(500));
+        match two.right.send(message, soon) {
+            Ok(()) => sent += 1,
+            Err(error) => {
+                assert!(matches!(error.reason, Unsent::Full { .. }), "{error}");
+                if sent >= 6 {
+                    break;
+                }
+            }
+        }
+        assert!(sent < 20, "nobody is held up");
     }
-    assert!(sent >= 6, "{sent}");
     for number in 0..sent {
         let came = two.port.receive(Access::Later, long()).unwrap();
         is_the_one(&came, number, &[100_000]);
@@ -352,6 +359,16 @@ fn whoever_has_dropped_its_rights_can_leave_and_all_that_was_sent_has_gone_over(
             is_the_one(&came, number, &[5000]);
         }
     }
+}
+
+#[test]
+fn what_fails_here_is_not_taken_for_the_other_sides_end() {
+    // No socket: as if our own descriptors were at fault, or too few.
+    let file: std::os::fd::OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let mut line = Line::new(Descriptor::new(file), None, false);
+    let heard = line.hear();
+    assert!(matches!(heard, Err(super::error::Over::Io(_))), "{heard:?}");
+    assert!(!line.is_gone());
 }
 
 const FORM: Form = Form {

@@ -3,17 +3,18 @@
 use crate::cargo::{fill, is_filled, long, message};
 use crate::child::Child;
 use crate::hostile::{Beside, Stranger, ask, preamble};
-use crate::orders::unique;
+use crate::orders::{PATIENCE, unique, until};
 use crate::over::{offering, plain};
 use portolan::{
-    BreachKind, ConnectOptions, ConnectToError, Deadline, Domain, Message, MessageError,
+    Access, BreachKind, ConnectOptions, ConnectToError, Deadline, Domain, Message, MessageError,
     OfferOptions, PortOptions, Protection, Sealed, SendRight, Unsealed, Unsent, WhenFull,
 };
 use portolan_abi::gate::{Ask, MAX_SEALED, Manifest, SEALED};
 use portolan_abi::slot::Kind;
 use portolan_sys::memory::{self, PAGE};
-use portolan_sys::socket;
+use portolan_sys::socket::{self, SocketError};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 fn picture(number: u64, len: usize) -> Sealed {
     let mut blank = Unsealed::new(len).unwrap();
@@ -245,6 +246,40 @@ fn what_is_said_to_be_sealed_and_is_not() {
     assert!(file.set_len(0).is_err());
     assert!(file.set_len(1 << 20).is_err());
     assert!(std::io::Write::write(&mut &file, b"x").is_err());
+}
+
+#[test]
+fn descriptors_and_no_reading_of_an_answer() {
+    let bind = PortOptions::unnamed().synchronous();
+    let (name, theirs, mut port, offered) = offering(bind, OfferOptions::default());
+    let stranger = of_sealed(&name);
+    let request = Manifest {
+        tag: 1,
+        ..Manifest::new(Kind::Request)
+    };
+    stranger.says(&preamble(&request, &[]), 64);
+    let request = port.get_request(Access::Later, long()).unwrap();
+    // Longer than the lane back, so the porter waits for room in it.
+    request.reply(message(&theirs, 1, &[200_000])).unwrap();
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    loop {
+        let by = Some(Instant::now() + PATIENCE);
+        match socket::send_by(&stranger.socket, &[SEALED], &[null.as_fd()], by) {
+            Ok(()) => {}
+            Err(SocketError::TimedOut) => panic!("it is kept, and polled for ever"),
+            Err(_) => break,
+        }
+    }
+    let mut breaches = Vec::new();
+    until("the breach is told", || {
+        breaches.extend(offered.take_breaches());
+        !breaches.is_empty()
+    });
+    assert!(
+        matches!(breaches[0].kind, BreachKind::Packet),
+        "{}",
+        breaches[0]
+    );
 }
 
 fn of_sealed(domain: &str) -> Stranger {
