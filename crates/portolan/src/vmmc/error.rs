@@ -5,6 +5,7 @@ use portolan_abi::vmmc::MAX_RANGES;
 use portolan_sys::memory::{MapError, PAGE, PrivatiseError, SealError, ShareError, VerifyError};
 use portolan_sys::process::{OpenError, WrongKind};
 use portolan_sys::socket::SocketError;
+use std::fmt;
 use std::io;
 
 /// Why memory was not exported. It is as it was before.
@@ -305,11 +306,20 @@ pub enum WhyExported {
 }
 
 /// A non-blocking write that has not landed, with its buffer.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{why}")]
 pub struct Unwritten<B> {
     /// Why.
     pub why: UpdateError,
     /// What was to be written.
     pub buffer: B,
+}
+
+// Of any buffer: most are long, and not all can be shown.
+impl<B> fmt::Debug for Unwritten<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unwritten")
+            .field("why", &self.why)
+            .finish_non_exhaustive()
+    }
 }

@@ -211,7 +211,7 @@ impl Export {
         let its_own = Arc::clone(&work);
         let run = move |work: &Mutex<Option<(Self, super::pending::Promise<_>)>>| {
             let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some((export, promise)) = taken {
+            if let Some((export, mut promise)) = taken {
                 promise.keep(export.unexport());
             }
         };

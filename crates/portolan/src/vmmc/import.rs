@@ -2,7 +2,7 @@
 
 use super::access::{put, put_upwards, take, within, word};
 use super::kernel::{Direct, Failed, UnderWay};
-use super::later::{self, Order};
+use super::later::{self, Done, Order};
 use super::notify::Poster;
 use super::pending::pending;
 use super::place::Place;
@@ -346,7 +346,8 @@ impl Import {
     /// Begins to write `buffer` to `offset` and the following, and returns at once: a
     /// non-blocking deliberate update. It keeps the buffer until it has landed and gives it
     /// back then. Those of an import land in the order in which they were begun, and blocking
-    /// calls on it stay behind them.
+    /// calls on it stay behind them, but those that the buffer's own code makes as it is let
+    /// go of.
     ///
     /// # Errors
     ///
@@ -369,6 +370,10 @@ impl Import {
         let (promise, pending) = pending();
         let its_own = Arc::clone(import);
         let run = move || {
+            // Dropped last, and with it the buffer, if nobody waits for that: what its own code
+            // does then comes behind this write.
+            let mut promise = promise;
+            let _done = Done(&its_own.order);
             // A buffer that has become another one since is checked again.
             let bytes = buffer.as_ref();
             let written = its_own
@@ -383,7 +388,6 @@ impl Import {
                 Ok(()) => Ok(buffer),
                 Err(why) => Err(Unwritten { why, buffer }),
             });
-            its_own.order.end();
         };
         import.order.begin();
         later::give(Box::new(run));

@@ -7,6 +7,8 @@
 use super::pending::wait_on;
 use crate::Deadline;
 use portolan_sys::process::spawn_quiet;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -21,24 +23,32 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(super) fn give(job: Job) {
     static THREAD: Mutex<Option<Sender<Job>>> = Mutex::new(None);
     let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
-    let sender = match thread.take() {
-        Some(sender) => sender,
-        None => {
-            let (sender, receiver) = channel();
-            if spawn_quiet("portolan-update", STACK, move || work(&receiver)).is_err() {
-                return job();
-            }
-            sender
-        }
-    };
-    // It never ends, so it takes it.
-    let _ = sender.send(job);
-    *thread = Some(sender);
+    if thread.is_none() {
+        let (sender, receiver) = channel();
+        let spawned = spawn_quiet("portolan-update", STACK, move || work(&receiver));
+        *thread = spawned.is_ok().then_some(sender);
+    }
+    if let Some(sender) = &*thread {
+        // It never ends, so it takes it.
+        let _ = sender.send(job);
+    } else {
+        // What it does with its buffer may be to begin another one.
+        drop(thread);
+        job();
+    }
+}
+
+thread_local! {
+    /// Whether this is that thread: what it waited for in its own turn would never be done.
+    static IS_IT: Cell<bool> = const { Cell::new(false) };
 }
 
 fn work(jobs: &Receiver<Job>) {
+    IS_IT.set(true);
     for job in jobs {
-        job();
+        // A buffer is of the program's own making, and its code may panic. Those behind it are
+        // others', and its own promise and order end as it unwinds.
+        let _ = catch_unwind(AssertUnwindSafe(job));
     }
 }
 
@@ -52,14 +62,14 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Something is begun.
+    /// Something is begun; [`Done`] ends it.
     pub(super) fn begin(&self) {
         // Relaxed: whoever is to stay behind it was told of it by its caller.
         self.begun.fetch_add(1, Ordering::Relaxed);
     }
 
     /// It is done, by the one thread that does them.
-    pub(super) fn end(&self) {
+    fn end(&self) {
         // Release: pairs with the loads below; whoever sees it comes after it.
         self.done.fetch_add(1, Ordering::Release);
         // Under the lock, so that it does not fall between a look and the sleep after it.
@@ -68,6 +78,7 @@ impl Order {
     }
 
     /// Waits until all that was begun so far is done; `false` if it is not by the deadline.
+    /// Within a job, as in the code of its buffer, what was begun behind it is not waited for.
     #[inline]
     pub(super) fn behind(&self, deadline: Deadline) -> bool {
         let begun = self.begun.load(Ordering::Relaxed);
@@ -76,6 +87,9 @@ impl Order {
 
     #[cold]
     fn wait(&self, begun: u64, deadline: Deadline) -> bool {
+        if IS_IT.get() {
+            return true;
+        }
         let mut guard = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         while self.done.load(Ordering::Acquire) < begun {
             match wait_on(&self.changed, guard, deadline) {
@@ -84,5 +98,14 @@ impl Order {
             }
         }
         true
+    }
+}
+
+/// Something that was begun is done when this is dropped, also where it panics.
+pub(super) struct Done<'a>(pub(super) &'a Order);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }

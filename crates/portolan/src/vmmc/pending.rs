@@ -7,11 +7,40 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Something that was begun and goes on without the caller: a write, the end of an export. Ask ([`is_done`](Self::is_done)), wait ([`wait`](Self::wait)), or have a descriptor
-/// become readable ([`descriptor`](Self::descriptor)); then [`finish`](Self::finish) gives the
-/// result.
+/// Something that was begun and goes on without the caller: a write, the end of an export.
 ///
+/// Ask ([`is_done`](Self::is_done)), wait ([`wait`](Self::wait)), or have a descriptor become
+/// readable ([`descriptor`](Self::descriptor)); then [`finish`](Self::finish) gives the result.
 /// It goes on also when this is dropped.
+///
+/// # Examples
+///
+/// ```
+/// use portolan::vmmc::{ExportMemory, ExportOptions, Reach};
+/// use portolan::{Deadline, Domain};
+/// use std::time::Duration;
+/// # let soon = || Deadline::after(Duration::from_secs(60));
+/// let domain = Domain::private()?;
+/// let memory = ExportMemory::new(1 << 20)?;
+/// let options = ExportOptions::new(Reach::ReadWrite);
+/// let export = domain.export(&memory, "frames", &options, soon())?;
+/// let import = domain.import("frames", soon())?;
+///
+/// // The buffer is gone until it has landed, and comes back then.
+/// let pending = import.write_later(4096, vec![7; 1 << 19])?;
+/// assert!(pending.wait(Duration::from_secs(60)));
+/// let buffer = pending.finish()?;
+/// assert_eq!(memory.load_acquire(4096)?, u64::from_ne_bytes([7; 8]));
+///
+/// // Or all that was begun on an import at once.
+/// let _one = import.write_later(0, buffer)?;
+/// import.flush(Duration::from_secs(60))?;
+///
+/// // The end of an export, too, need not be waited for where it is begun.
+/// let ending = export.begin_unexport();
+/// ending.finish()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "the result says whether it was done"]
 pub struct Pending<T> {
     cell: Arc<Cell<T>>,
@@ -29,6 +58,8 @@ struct Cell<T> {
 
 struct Inner<T> {
     result: Option<T>,
+    /// There is a result, or there was one, or there will be none.
+    over: bool,
     /// Made when somebody asks for it.
     event: Option<EventFd>,
 }
@@ -43,6 +74,7 @@ impl<T> Cell<T> {
 pub(super) fn pending<T>() -> (Promise<T>, Pending<T>) {
     let inner = Inner {
         result: None,
+        over: false,
         event: None,
     };
     let cell = Arc::new(Cell {
@@ -56,9 +88,17 @@ pub(super) fn pending<T>() -> (Promise<T>, Pending<T>) {
 }
 
 impl<T> Promise<T> {
-    pub(super) fn keep(self, result: T) {
+    /// It is done, with this result.
+    pub(super) fn keep(&mut self, result: T) {
+        self.settle(Some(result));
+    }
+
+    fn settle(&self, result: Option<T>) {
         let mut inner = self.cell.lock();
-        inner.result = Some(result);
+        if inner.over {
+            return;
+        }
+        (inner.result, inner.over) = (result, true);
         if let Some(event) = &inner.event {
             // Fails if the program has closed it, which is its own affair.
             let _ = event.notify();
@@ -68,17 +108,24 @@ impl<T> Promise<T> {
     }
 }
 
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        // Of what was not kept nobody shall wait for ever.
+        self.settle(None);
+    }
+}
+
 impl<T> Pending<T> {
     /// Whether it is done.
     pub fn is_done(&self) -> bool {
-        self.cell.lock().result.is_some()
+        self.cell.lock().over
     }
 
     /// Waits until it is done; `false` if it is not by the deadline.
     pub fn wait(&self, deadline: impl Into<Deadline>) -> bool {
         let deadline = deadline.into();
         let mut inner = self.cell.lock();
-        while inner.result.is_none() {
+        while !inner.over {
             let Some(waited) = wait_on(&self.cell.changed, inner, deadline) else {
                 return false;
             };
@@ -88,12 +135,21 @@ impl<T> Pending<T> {
     }
 
     /// Waits until it is done, and gives the result.
+    ///
+    /// # Panics
+    ///
+    /// If what was to be done has panicked, as the code of a buffer of the caller's may
+    /// ([`AsRef`]).
     pub fn finish(self) -> T {
         let mut inner = self.cell.lock();
         loop {
             if let Some(result) = inner.result.take() {
                 return result;
             }
+            assert!(
+                !inner.over,
+                "what was begun has panicked: its buffer's code, most likely"
+            );
             let waited = self.cell.changed.wait(inner);
             inner = waited.unwrap_or_else(PoisonError::into_inner);
         }
@@ -109,7 +165,7 @@ impl<T> Pending<T> {
         let mut inner = self.cell.lock();
         if inner.event.is_none() {
             let event = EventFd::new()?;
-            if inner.result.is_some() {
+            if inner.over {
                 event.notify()?;
             }
             inner.event = Some(event);

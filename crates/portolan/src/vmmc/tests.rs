@@ -11,6 +11,11 @@ use portolan_sys::process::{EventFd, PidFd};
 use portolan_sys::socket;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 #[test]
 fn what_is_written_lands_until_the_export_ends() {
@@ -32,6 +37,76 @@ fn what_is_written_lands_until_the_export_ends() {
     memory.read(5, &mut bytes).unwrap();
     assert_eq!(&bytes, b"hello");
     assert_eq!(memory.address(), address);
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A buffer whose bytes are asked for twice: when the write is begun, and when it is done.
+struct Second<F: Fn()> {
+    asked: AtomicU32,
+    then: F,
+}
+
+impl<F: Fn()> Second<F> {
+    fn new(then: F) -> Self {
+        let asked = AtomicU32::new(0);
+        Self { asked, then }
+    }
+}
+
+impl<F: Fn()> AsRef<[u8]> for Second<F> {
+    fn as_ref(&self) -> &[u8] {
+        if self.asked.fetch_add(1, Ordering::Relaxed) > 0 {
+            (self.then)();
+        }
+        b"buffered"
+    }
+}
+
+/// A buffer that writes once more when it is let go of.
+struct WritesWhenDropped(Arc<Import>);
+
+impl AsRef<[u8]> for WritesWhenDropped {
+    fn as_ref(&self) -> &[u8] {
+        b"first"
+    }
+}
+
+impl Drop for WritesWhenDropped {
+    fn drop(&mut self) {
+        self.0.write(0, b"after").unwrap();
+    }
+}
+
+#[test]
+fn whatever_a_buffers_own_code_does_later_writes_are_done() {
+    let domain = Domain::private().unwrap();
+    let memory = ExportMemory::new(4096).unwrap();
+    let options = ExportOptions::new(Reach::ReadWrite);
+    let export = domain.export(&memory, "x", &options, LONG).unwrap();
+    let import = Arc::new(domain.import("x", LONG).unwrap());
+    // It panics on the thread that writes for all.
+    let panics = Second::new(|| panic!("as a buffer may"));
+    let broken = import.write_later(0, panics).unwrap();
+    assert!(broken.wait(LONG) && broken.is_done());
+    let finished = catch_unwind(AssertUnwindSafe(|| broken.finish().is_ok()));
+    assert!(finished.is_err());
+    import.flush(LONG).unwrap();
+    // It is let go of on that thread, since nobody waits for it, and writes there.
+    let (go, gone) = mpsc::channel();
+    let waits = Second::new(move || gone.recv_timeout(LONG).unwrap());
+    let first = import.write_later(100, waits).unwrap();
+    drop(import.write_later(0, WritesWhenDropped(Arc::clone(&import))));
+    let last = import.write_later(200, b"last").unwrap();
+    go.send(()).unwrap();
+    assert!(first.wait(LONG) && last.wait(LONG));
+    first.finish().expect("it has landed");
+    last.finish().unwrap();
+    import.flush(LONG).unwrap();
+    let mut bytes = [0; 5];
+    memory.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"after");
+    drop(export);
 }
 
 /// An answer as an honest exporter gives it, of two pages.
@@ -191,10 +266,13 @@ fn ordinary_memory_is_written_only_where_the_exporters_board_is() {
         .expect("the board is there");
     // The other end of its connection is gone.
     assert!(import.is_kernel_mediated() && import.len() == 5);
-    // Another page of this process, nothing, and another process's, which has no board there.
-    for board in [target.base().addr(), 4096, 0] {
+    // Another page of this process, nothing, and the board as importers have it, to be read:
+    // without that, another importer could be taken for the exporter.
+    let reader = Mapping::read_only(&board, 4096).unwrap();
+    for board in [target.base().addr(), 4096, 0, reader.base().addr()] {
         assert!(ordinary(at(board), fds()).unwrap().is_none(), "{board:#x}");
     }
+    // Another process's memory, which has no board there.
     let mut other = std::process::Command::new("sleep")
         .arg("1000")
         .spawn()

@@ -124,7 +124,9 @@ impl Maps {
         }
     }
 
-    /// Whether the process has the first page of a file mapped at `address`, shared.
+    /// Whether the process has the first page of a file mapped at `address`, shared and to be
+    /// written, as its maker has it. Of a file that is [sealed to
+    /// readers](crate::memory::seal_to_readers) nobody else can.
     ///
     /// # Errors
     ///
@@ -134,8 +136,8 @@ impl Maps {
         let device = (major(stat.st_dev), minor(stat.st_dev));
         let areas = self.areas(address..address.saturating_add(1))?;
         Ok(areas.iter().any(|area| {
-            let there = area.range.start == address && area.offset == 0 && area.shared;
-            there && (area.device, area.inode) == (device, stat.st_ino)
+            let there = area.range.start == address && area.offset == 0;
+            there && area.shared && area.write && (area.device, area.inode) == (device, stat.st_ino)
         }))
     }
 
