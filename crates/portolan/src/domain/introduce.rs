@@ -18,7 +18,7 @@ use super::admit::refuse;
 use super::descriptor::Descriptor;
 use super::host::{Host, Newcomer};
 use super::link::Rope;
-use super::permissions::{Verdict, judge};
+use super::permissions::{Verdict, judge, started};
 use super::{hosting, me};
 use crate::member::Member;
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember, WINDOW};
@@ -26,7 +26,7 @@ use portolan_abi::hello::Reason;
 use portolan_abi::limits::MAX_OFFERS;
 use portolan_abi::space::HostWord;
 use portolan_abi::visit::{Grants, OfferKind, OfferName, Visit, VisitAnswer};
-use portolan_sys::process::{PidFd, start_time};
+use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Address, Peer, SocketError};
 use std::collections::HashMap;
 use std::io;
@@ -95,10 +95,7 @@ impl Waiting {
 
     /// When the visitor's process started, if it lives and means something to us.
     fn started(&self) -> Option<u64> {
-        let pidfd = PidFd::of_peer(&self.connection).ok()?;
-        let started = start_time(self.peer.pid);
-        // Read while it lived, so it is that process's and no later one's.
-        started.filter(|_| !pidfd.is_dead())
+        started(&self.peer, &PidFd::of_peer(&self.connection).ok()?)
     }
 }
 

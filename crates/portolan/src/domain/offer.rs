@@ -15,14 +15,14 @@
 //! - **O3** Who a visitor is, the kernel says to us; the host only says which offer it wants.
 
 use super::descriptor::Descriptor;
-use super::permissions::{GrantError, Permissions, Verdict, judge};
+use super::permissions::{GrantError, Permissions, Verdict, judge, started};
 use crate::member::Member;
 use crate::{Deadline, Disowned, NoDescriptor};
 use portolan_abi::control::{Announcement, Decline, FromMember};
 use portolan_abi::limits::{MAX_NAME, MAX_OFFERS};
 pub(crate) use portolan_abi::visit::OfferKind;
 use portolan_abi::visit::{Grants, OfferName, Visit, VisitAnswer};
-use portolan_sys::process::{PidFd, start_time};
+use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Peer, SocketError};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -354,7 +354,7 @@ impl Offers {
         };
         // The host has seen to the token (O3).
         let token = made.grants.token;
-        if made.verdict(&visitor.peer, token.as_ref()) != Verdict::Admitted {
+        if made.verdict(&visitor, token.as_ref()) != Verdict::Admitted {
             return;
         }
         // Refused until now. Before it hears of us, because it may send some at once.
@@ -388,15 +388,17 @@ impl Offers {
 pub(super) type Own = Result<OwnedFd, (Verdict, u32)>;
 
 impl Made {
-    fn verdict(&self, peer: &Peer, token: Option<&[u8; 16]>) -> Verdict {
-        judge(&self.grants, peer, || start_time(peer.pid), token)
+    fn verdict(&self, visitor: &Visitor, token: Option<&[u8; 16]>) -> Verdict {
+        let Visitor { peer, pidfd, .. } = visitor;
+        let started = || started(peer, pidfd.as_ref()?);
+        judge(&self.grants, peer, started, token)
     }
 
     /// Meets this very process.
     fn meet_own(&self, visit: &Visit) -> Result<Own, SocketError> {
         let (theirs, ours) = socket::pair()?;
         let visitor = Visitor::new(Descriptor::new(ours))?;
-        match self.verdict(&visitor.peer, visit.token.as_ref()) {
+        match self.verdict(&visitor, visit.token.as_ref()) {
             Verdict::Admitted => {
                 self.desk.meet(visitor);
                 Ok(Ok(theirs))

@@ -3,7 +3,7 @@
 use super::admit::OVERFLOW_ID;
 use portolan_abi::limits::MAX_GRANTS;
 use portolan_abi::visit::Grants;
-use portolan_sys::process::{self, start_time};
+use portolan_sys::process::{self, PidFd, start_time};
 use portolan_sys::socket::Peer;
 use std::io;
 
@@ -204,6 +204,13 @@ pub(super) enum Verdict {
     WrongToken,
 }
 
+/// When the process that connected started, if it lives and means something to us.
+pub(super) fn started(peer: &Peer, pidfd: &PidFd) -> Option<u64> {
+    let started = start_time(peer.pid);
+    // Read while it lived, so it is that process's and no later one's.
+    started.filter(|_| !pidfd.is_dead())
+}
+
 /// Whether `grants` admit a visitor that shows `token`. `started` says when it started,
 /// if it can be told, and is asked only where that matters.
 pub(super) fn judge(
@@ -238,6 +245,7 @@ pub(super) fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     fn peer(pid: u32, uid: u32, groups: &[u32]) -> Peer {
         Peer {
@@ -284,6 +292,23 @@ mod tests {
         }
         let started = || start_time(us.pid);
         assert_eq!(judge(&grants, &us, started, None), Verdict::Admitted);
+    }
+
+    #[test]
+    fn a_process_that_has_died_has_not_started() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let them = peer(child.id(), 9, &[]);
+        let pidfd = PidFd::open(child.id()).unwrap();
+        assert_eq!(started(&them, &pidfd), start_time(child.id()));
+        child.kill().unwrap();
+        // Not waited for: its id and its time are still to be read, and may be another's soon.
+        let died = portolan_sys::process::poll(&[pidfd.as_fd()], None);
+        assert!(died.unwrap()[0].readable && start_time(child.id()).is_some());
+        assert_eq!(started(&them, &pidfd), None);
+        child.wait().unwrap();
     }
 
     #[test]
