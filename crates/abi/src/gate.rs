@@ -21,7 +21,7 @@
 //! Where in the ring something lies is never said: both sides count. Whoever reads takes
 //! everything here for a stranger's: it is copied, then decoded whole or not at all.
 
-use crate::hello::{word32, word64};
+use crate::hello::{flag, word32, word64};
 use crate::limits::{LINE, MAX_EXTENTS, MAX_HEADER, PAGE};
 use crate::slot::Kind;
 
@@ -108,14 +108,9 @@ impl Ask {
         if bytes.len() != Self::BYTES || word32(bytes, 0)? != ASK_MAGIC {
             return None;
         }
-        let sealed = match bytes.get(8)? {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
         Some(Self {
             version: word32(bytes, 4)?,
-            sealed,
+            sealed: flag(bytes, 8)?,
             most: word64(bytes, 24)?,
             there: word64(bytes, 16)?,
         })
@@ -201,7 +196,7 @@ impl Answer {
                 pair_bytes(there, back)?;
                 return Some(Self::Granted(Granted {
                     version,
-                    synchronous: bytes.get(12).filter(|b| **b < 2)? == &1,
+                    synchronous: flag(bytes, 12)?,
                     most: word64(bytes, 16)?,
                     there,
                     back,
@@ -252,7 +247,7 @@ impl Form {
             return None;
         }
         Some(Self {
-            reliable: bytes.get(4).filter(|b| **b < 2)? == &1,
+            reliable: flag(bytes, 4)?,
             unit: word64(bytes, 8)?,
             units: word64(bytes, 16)?,
             content: word64(bytes, 24)?,
@@ -325,10 +320,9 @@ impl Manifest {
             let found = usize::try_from(word32(bytes, at)?).ok()?;
             (found <= most).then_some(found)
         };
-        let urgency = match bytes.get(5)? {
-            0 => None,
-            1 => Some(word64(bytes, 24)?),
-            _ => return None,
+        let urgency = match flag(bytes, 5)? {
+            true => Some(word64(bytes, 24)?),
+            false => None,
         };
         let manifest = Self {
             kind: Kind::from_code(*bytes.get(4).filter(|b| **b <= Kind::ServerDead as u8)?),

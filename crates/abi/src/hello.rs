@@ -27,6 +27,7 @@ pub const MAGIC: u32 = 0x4e4c_5450;
 pub const RETURN_MAGIC: u32 = 0x524c_5450;
 /// First bytes of a [`Look`].
 pub const LOOK_MAGIC: u32 = 0x4b4c_5450;
+
 /// "Let me in."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -272,6 +273,15 @@ impl Answer {
             reason,
             value: word64(bytes, 24)?,
         }))
+    }
+}
+
+/// A byte that says yes or no, and nothing else.
+pub(crate) fn flag(bytes: &[u8], at: usize) -> Option<bool> {
+    match bytes.get(at)? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
     }
 }
 

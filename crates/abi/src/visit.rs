@@ -8,7 +8,7 @@
 //!
 //! Everything that comes from a visitor is a stranger's.
 
-use crate::hello::{Refusal, word32};
+use crate::hello::{Refusal, flag, word32};
 use crate::limits::MAX_NAME;
 
 /// First bytes of a [`Visit`].
@@ -174,11 +174,7 @@ impl Visit {
             return None;
         }
         let token: [u8; 16] = bytes.get(16..32)?.try_into().ok()?;
-        let token = match bytes.get(9)? {
-            0 => None,
-            1 => Some(token),
-            _ => return None,
-        };
+        let token = flag(bytes, 9)?.then_some(token);
         Some(Self {
             version: word32(bytes, 4)?,
             kind: OfferKind::from_code(*bytes.get(8)?)?,
@@ -268,6 +264,7 @@ mod tests {
         };
         let answers = [
             VisitAnswer::Wait,
+            VisitAnswer::Queue,
             VisitAnswer::Introduced,
             VisitAnswer::Refused(refusal),
         ];

@@ -7,14 +7,15 @@
 //! ```
 //!
 //! The descriptors: the export's memory, its board, the pair's post page, and the exporter's
-//! pidfd; without the first where the kernel copies ([`Way::Kernel`]). Each side takes what it reads for a stranger's: everything has one size, is decoded
-//! whole or not at all, and is copied before it is looked at.
+//! pidfd; without the first where the kernel copies ([`Way::Kernel`]). Each side takes what it
+//! reads for a stranger's: everything has one size, is decoded whole or not at all, and is
+//! copied before it is looked at.
 //!
 //! The **board** is written by the exporter alone (the kernel sees to it) and read by all
 //! importers of an export. The **post page** belongs to one importer and the exporter, and
 //! both can write all of it: what stands there is what the other one says, and no more.
 
-use crate::hello::{word32, word64};
+use crate::hello::{flag, word32, word64};
 use crate::limits::PAGE;
 
 /// First bytes of an [`Ask`].
@@ -125,14 +126,9 @@ impl Ask {
         if bytes.len() != Self::BYTES || word32(bytes, 0)? != ASK_MAGIC {
             return None;
         }
-        let barriers = match bytes.get(8)? {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
         Some(Self {
             version: word32(bytes, 4)?,
-            barriers,
+            barriers: flag(bytes, 8)?,
         })
     }
 }
@@ -285,15 +281,10 @@ impl Answer {
         for (i, range) in ranges.iter_mut().enumerate() {
             *range = (word64(bytes, 32 + i * 16)?, word64(bytes, 40 + i * 16)?);
         }
-        let fences = match bytes.get(16)? {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
         Some(Granted {
             version,
             reach: Reach::from_code(word32(bytes, 12)?)?,
-            fences,
+            fences: flag(bytes, 16)?,
             way,
             len,
             ranges: Ranges::new(ranges, len)?,

@@ -1,6 +1,5 @@
 //! Private memory is replaced by pages of a file, at the same address.
 
-use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{SealFlags, fcntl_get_seals};
@@ -34,8 +33,8 @@ use super::share::{ShareError, private};
 ///
 /// # Errors
 ///
-/// [`ShareError`]; everything is as it was before. A file that may shrink is refused
-/// (`InvalidInput`): its pages could go while somebody stores to them.
+/// [`ShareError`]; everything is as it was before. A file that may shrink is refused: its pages
+/// could go while somebody stores to them.
 ///
 /// # Safety
 ///
@@ -55,7 +54,9 @@ pub unsafe fn replace(
     }
     let seals = fcntl_get_seals(file).unwrap_or(SealFlags::empty());
     if !seals.contains(SealFlags::SHRINK) {
-        return Err(ShareError::Io(io::ErrorKind::InvalidInput.into()));
+        return Err(ShareError::Shrinks {
+            found: seals.bits(),
+        });
     }
     private(start, len)?;
     let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -68,4 +69,25 @@ pub unsafe fn replace(
     mapped.map_err(|errno| ShareError::Io(errno.into()))?;
     // Cannot fail on what was mapped just now.
     keep_from_children(start, len).map_err(ShareError::Io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Mapping, create};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    #[test]
+    fn a_file_that_may_shrink_is_not_shown() {
+        let ours = Mapping::private(&create("ours", PAGE as u64).unwrap(), PAGE).unwrap();
+        let shrinks = memfd_create("shrinks", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&shrinks, PAGE as u64).unwrap();
+        // SAFETY:
+        // - Nobody relies on what the mapping holds, or holds a reference into it.
+        let refused = unsafe { replace(&shrinks, 0, ours.base().addr(), PAGE) };
+        assert!(
+            matches!(refused, Err(ShareError::Shrinks { found: 0 })),
+            "{refused:?}"
+        );
+    }
 }

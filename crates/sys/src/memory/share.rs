@@ -210,6 +210,12 @@ pub enum ShareError {
         /// The first address that is wrong.
         address: usize,
     },
+    /// The caller's: of a file to show there; whoever truncates it would take the pages away.
+    #[error("the file has seals {found:#x} and may shrink; show only what memory::create makes")]
+    Shrinks {
+        /// `F_SEAL_*` bits that are there.
+        found: u32,
+    },
     /// The state's: a userfaultfd has the range, for example a tracker.
     #[error("another userfaultfd watches the range; end that first")]
     Watched,
