@@ -5,7 +5,9 @@ mod support;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
-use portolan_sys::memory::{self, Mapping, PAGE, SealError, VerifyError};
+use portolan_sys::memory::{
+    self, AllocateError, Blank, Mapping, PAGE, SealError, ShareError, VerifyError,
+};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
@@ -208,4 +210,47 @@ fn a_mapping_made_before_a_future_seal_writes_on() {
     assert_eq!(byte(&theirs, 0), 0);
     set(&early, 0, 9);
     assert_eq!(byte(&theirs, 0), 9);
+}
+
+/// More than any machine has.
+const TOO_MUCH: usize = 1 << 45;
+
+/// Ends this process before it takes more memory for a file than that.
+fn take_little_from_now_on() {
+    let limit = libc::rlimit {
+        rlim_cur: 1 << 20,
+        rlim_max: 1 << 20,
+    };
+    // SAFETY:
+    // - A valid limit, of this process alone, which runs this test alone.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+}
+
+#[test]
+fn more_than_the_machine_has_is_refused_before_any_is_taken() {
+    let test = "more_than_the_machine_has_is_refused_before_any_is_taken";
+    if support::role().is_none() {
+        let ended = support::child(test, "takes too much").output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{:?} {said}", ended.status);
+        return;
+    }
+    let private = memory::create("portolan-much", TOO_MUCH as u64).unwrap();
+    let private = Mapping::private(&private, TOO_MUCH).unwrap();
+    let into = memory::create("portolan-much", TOO_MUCH as u64).unwrap();
+    take_little_from_now_on();
+    let refused = Blank::new(TOO_MUCH).unwrap_err();
+    let none = AllocateError::OutOfMemory {
+        offset: 0,
+        len: TOO_MUCH as u64,
+        done: 0,
+    };
+    assert_eq!(refused.to_string(), none.to_string());
+    // SAFETY:
+    // - Nobody refers to the mapping, or changes it meanwhile; no stack is there.
+    let refused = unsafe { memory::share_into(&into, private.base().addr(), TOO_MUCH) };
+    assert!(
+        matches!(refused, Err(ShareError::OutOfMemory { done: 0, .. })),
+        "{refused:?}"
+    );
 }

@@ -110,7 +110,7 @@ impl ExportMemory {
     /// [`ExportError::System`]: above all, there is too little.
     pub fn populate(&self) -> Result<(), ExportError> {
         super::present().map_err(ExportError::Forked)?;
-        let taken = memory::populate_write(self.address(), self.len());
+        let taken = memory::populate_new(self.address(), self.len());
         taken.map_err(|e| ExportError::system("take memory for all pages", &e))
     }
 

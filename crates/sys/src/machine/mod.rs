@@ -70,6 +70,13 @@ pub fn available() -> u64 {
     })
 }
 
+/// Bytes of memory that the machine and our control group could still give somebody, at the
+/// expense of files that can be read again and of what can be swapped out.
+pub fn could_be_had() -> u64 {
+    let left = available().min(cgroup::headroom().unwrap_or(u64::MAX));
+    left.saturating_add(describe::meminfo("SwapFree:").unwrap_or(0))
+}
+
 /// A limit of the process: what holds, and how far it may raise that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {

@@ -10,6 +10,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use super::room::may_be_had;
 use super::{
     AllocateError, HUGE_PAGE, MapError, Mapping, PAGE, SealError, VerifyError, allocate, collapse,
     create_unsealed, populate_read, seal, verify_sealed,
@@ -46,6 +47,10 @@ impl Blank {
     /// [`FreezeError`], never `Seal`.
     pub fn new(len: usize) -> Result<Self, FreezeError> {
         let whole = whole_pages(len).ok_or(FreezeError::Io(io::ErrorKind::OutOfMemory.into()))?;
+        if !may_be_had(whole) {
+            let (offset, len, done) = (0, whole as u64, 0);
+            return Err(AllocateError::OutOfMemory { offset, len, done }.into());
+        }
         let fd = create_unsealed("portolan-sealed", whole as u64)?;
         if whole == 0 {
             return Ok(Self {

@@ -17,6 +17,7 @@ mod mapping;
 mod privatise;
 mod range;
 mod replace;
+mod room;
 mod sealed;
 mod share;
 
@@ -32,6 +33,7 @@ pub use range::{
     protect, zap,
 };
 pub use replace::replace;
+pub use room::populate_new;
 pub use sealed::{SealError, create_unsealed, seal, seal_size, seal_to_readers, verify_sealed};
 pub use share::{ShareError, share_in_place, share_into};
 

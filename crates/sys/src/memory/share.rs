@@ -27,6 +27,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 use super::PAGE;
 use super::file::create;
 use super::range::at;
+use super::room::may_be_had;
 use crate::process::{Area, Maps, MapsError};
 use crate::userfault::{Userfault, Whose, feature, mode};
 
@@ -99,6 +100,9 @@ pub unsafe fn share_into(file: &OwnedFd, start: usize, len: usize) -> Result<(),
         return Err(ShareError::Misaligned { start, len });
     }
     private(start, len)?;
+    if !may_be_had(len) {
+        return Err(ShareError::OutOfMemory { done: 0, len });
+    }
     let watch = open()?;
     let stopped = Stopped::new(&watch, start, len)?;
     copy(file, start, len)?;
