@@ -15,7 +15,8 @@
 //!   nothing is open it sleeps without a timer.
 //! - **A3** The driver does not keep the connection: the last stub that goes ends both.
 
-use super::client::{Connection, Inner, Pending, Ready, SOON, Stub};
+use super::client::{Pending, Stub};
+use super::client_end::{Connection, Inner, Ready, SOON};
 use super::error::RpcError;
 use super::link::{self, Inlet, LinkState};
 use super::method::{self, Method};

@@ -1,6 +1,7 @@
 //! Connecting: both channels are made, and presented to the server.
 
-use super::client::{Connection, Last, Stub};
+use super::client::Stub;
+use super::client_end::{Connection, Last};
 use super::door::{self, Part};
 use super::error::ConnectError;
 use super::hello::{Answer, Channels, Hello};

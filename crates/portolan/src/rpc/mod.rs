@@ -72,6 +72,7 @@
 
 mod awaited;
 mod client;
+mod client_end;
 mod commons;
 mod connect;
 mod connection;

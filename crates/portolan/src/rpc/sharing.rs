@@ -1,6 +1,6 @@
 //! A client that shares channels with others until it is busy; see `commons.rs`.
 
-use super::client::{Connection, Inner};
+use super::client_end::{Connection, Inner};
 use super::connect::Shape;
 use super::door::Part;
 use super::hello::{Answer, Channels, Hello};

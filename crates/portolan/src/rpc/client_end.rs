@@ -1,0 +1,419 @@
+//! The client's end of a connection: how calls begin, are waited for and end, for stubs and
+//! for those who await.
+
+use super::awaited::Waiters;
+use super::error::RpcError;
+use super::link::{self, EAGER, Ends, Inlet, LOOKS, LinkState, Source, Ways};
+use super::parcel::{NotSent, Parcel, Parcels, Reading};
+use super::sharing::Sharing;
+use super::turnstile::Turnstile;
+use crate::Deadline;
+use crate::channel::Interrupter;
+use crate::ending::Ending;
+use crate::port::{SendRight, Unsent, WhenFull};
+use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Time};
+use portolan_shm::mark;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Questions between two looks at the server's process.
+const ASKS: u64 = 4;
+/// How long whoever leaves waits for its one-way calls to arrive, at most.
+const LEAVING: Duration = Duration::from_secs(10);
+/// Looks again so soon whether a server that has left is dead or moving.
+pub(super) const SOON: Duration = Duration::from_millis(20);
+
+/// What all stubs of a connection have: with the last of them it goes, and before that what
+/// was posted gets through.
+pub(super) struct Last(pub(super) Arc<Connection>);
+
+pub(super) struct Connection {
+    /// Whoever has read something tells.
+    pub(super) inner: Turnstile<Inner>,
+    pub(super) parcels: Option<Arc<Parcels>>,
+    pub(super) server: SendRight,
+    // The last field: it outlives the handles in the others.
+    pub(super) ending: Arc<Ending>,
+}
+
+pub(super) struct Inner {
+    pub(super) client: Client,
+    pub(super) ways: Ways,
+    /// Gone while a caller waits with it; the driver's for good, if there is one.
+    pub(super) reader: Option<Inlet>,
+    /// In place of the reader, once that is back.
+    pub(super) next_reader: Option<Inlet>,
+    /// Of the reader.
+    pub(super) interrupter: Interrupter,
+    /// If it shares channels with others.
+    pub(super) sharing: Option<Box<Sharing>>,
+    pub(super) state: LinkState,
+    pub(super) waiters: Waiters,
+    /// When the last call was made, or a little later.
+    begun: Time,
+    /// At so many questions it looks whether the server's process lives.
+    looks_at: u64,
+    /// One-way calls that ended unconfirmed, and that the caller has been told of.
+    told: u64,
+}
+
+/// What a call is made of.
+pub(super) struct Ready {
+    pub(super) body: Vec<u8>,
+    /// Until it is sent.
+    pub(super) parcel: Option<Parcel>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        client: Client,
+        ways: Ways,
+        mut reader: Inlet,
+        parcels: Option<Arc<Parcels>>,
+        server: SendRight,
+    ) -> Self {
+        let inner = Inner {
+            client,
+            ways,
+            interrupter: reader.interrupter(),
+            reader: Some(reader),
+            next_reader: None,
+            sharing: None,
+            state: LinkState::default(),
+            waiters: Waiters::default(),
+            begun: link::now(),
+            looks_at: ASKS,
+            told: 0,
+        };
+        Self {
+            inner: Turnstile::new(inner),
+            parcels,
+            server,
+            ending: Arc::default(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Makes a call, at this moment or a little earlier; waits for room in the window.
+    #[inline]
+    pub(super) fn begin<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        mut now: Time,
+        call: Call,
+        ready: &mut Ready,
+    ) -> (MutexGuard<'a, Inner>, Result<CallId, RpcError>) {
+        loop {
+            if let Err(error) = self.check(&mut inner) {
+                return (inner, Err(error));
+            }
+            inner.begun = now;
+            match self.ship(&mut inner, ready) {
+                Ok(true) => {}
+                Ok(false) if Some(now) < call.deadline => {
+                    inner.poll();
+                    inner = self.wait(inner, call.deadline.min(Some(now.after(SOON))));
+                    now = link::soon();
+                    continue;
+                }
+                Ok(false) => return (inner, Err(RpcError::Backpressure)),
+                Err(error) => return (inner, Err(error)),
+            }
+            let body = &mut ready.body;
+            let error = match inner.with(|client, ends| client.call(now, ends, call, body)) {
+                Ok(id) => {
+                    mark!("call.begun");
+                    inner.has_called(now);
+                    return (inner, Ok(id));
+                }
+                Err(NotCalled::WindowFull { .. }) if Some(now) < call.deadline => {
+                    inner.poll();
+                    // What was read may have made room, and with nothing open nothing else
+                    // would come.
+                    if !inner.client.has_room() {
+                        inner = self.wait(inner, call.deadline);
+                    }
+                    now = link::soon();
+                    continue;
+                }
+                Err(error) => error,
+            };
+            return (inner, Err(error.into()));
+        }
+    }
+
+    /// Sends a call's extents, if there is a place for the call; `false` if there is none, or
+    /// no room for them.
+    #[inline]
+    pub(super) fn ship(&self, inner: &mut Inner, ready: &mut Ready) -> Result<bool, RpcError> {
+        let Some(parcel) = ready.parcel.take() else {
+            return Ok(true);
+        };
+        let Some(number) = inner.client.next_number() else {
+            ready.parcel = Some(parcel);
+            return Ok(false);
+        };
+        let parcels = self.parcels.as_ref().ok_or(NotSent::NoWay);
+        match parcels.and_then(|p| p.send(parcel, number, WhenFull::Fail)) {
+            Ok(()) => Ok(true),
+            Err(NotSent::Full(parcel)) => {
+                ready.parcel = Some(parcel);
+                Ok(false)
+            }
+            Err(NotSent::Unsent(Unsent::DeadName)) => Err(RpcError::ServerDied),
+            Err(why) => Err(unsendable(&why)),
+        }
+    }
+
+    /// Gives back extents of answers that nobody waits for, and makes room for others.
+    pub(super) fn tidy(&self, inner: &Inner) {
+        if let Some(parcels) = &self.parcels {
+            parcels.tidy(|number| inner.client.awaits(number));
+        }
+    }
+
+    /// Before an answer is taken ([`Parcels::reading`]).
+    #[inline]
+    pub(super) fn reading(&self) -> Reading {
+        Parcels::reading(self.parcels.as_ref())
+    }
+
+    #[inline]
+    pub(super) fn outcome<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        id: CallId,
+        until: Option<Time>,
+        body: &mut Vec<u8>,
+    ) -> Result<(Outcome, Reading), RpcError> {
+        let reading = self.reading();
+        if let Some(outcome) = self.spin(&mut inner, id, body) {
+            return Ok((outcome, reading));
+        }
+        drop(reading);
+        let mut late = false;
+        loop {
+            inner.poll();
+            let dead = self.check(&mut inner);
+            let reading = self.reading();
+            if let Some(outcome) = inner.client.take(id, body) {
+                mark!("call.ended");
+                return Ok((outcome, reading));
+            }
+            drop(reading);
+            dead?;
+            if late {
+                // Whatever it waits for, it waits no longer.
+                inner.with(|client, ends| client.cancel(ends, id));
+                return Err(RpcError::Deadline);
+            }
+            inner = self.wait(inner, until);
+            late = until.is_some_and(|until| until < link::now());
+        }
+    }
+
+    /// Looks for an answer for as long as a short method takes, and keeps the lock meanwhile
+    /// unless another thread wants it. Reads no clock.
+    #[inline]
+    fn spin(&self, inner: &mut Inner, id: CallId, body: &mut Vec<u8>) -> Option<Outcome> {
+        for look in 0..LOOKS {
+            let reader = inner.reader.as_ref().filter(|r| look > 0 || r.spins())?;
+            if reader.has_more() {
+                inner.read();
+                if let Some(outcome) = inner.client.take(id, body) {
+                    return Some(outcome);
+                }
+            } else if self.inner.is_wanted() {
+                return None;
+            }
+            if look > EAGER {
+                std::hint::spin_loop();
+            }
+        }
+        None
+    }
+
+    /// Whether anything can come of waiting.
+    #[inline]
+    pub(super) fn check(&self, inner: &mut Inner) -> Result<(), RpcError> {
+        if let Some(why) = inner.state.over {
+            return Err(why.into());
+        }
+        if inner.state.broken {
+            let packets = 0;
+            return Err(Closed::Misbehaved(Misbehaved::Garbage { packets }).into());
+        }
+        if inner.state.gone {
+            // A server that moves takes its port along.
+            if !self.server.is_live() {
+                inner.client.server_died();
+                return Err(RpcError::ServerDied);
+            }
+            inner.share_again();
+        }
+        Ok(())
+    }
+
+    /// See [`super::Stub::flush`].
+    pub(super) fn flush(&self, deadline: Deadline) -> Result<usize, RpcError> {
+        self.server.to.member.present()?;
+        let mut inner = self.lock();
+        inner.poll();
+        if inner.client.posted() > 0 {
+            // Not before a period has passed, otherwise.
+            inner.client.hasten(link::now());
+            self.review(&mut inner);
+            self.tell_driver(&mut inner);
+        }
+        while inner.client.posted() > 0 && !deadline.has_passed() {
+            self.check(&mut inner)?;
+            inner = self.wait(inner, deadline.instant().map(link::time));
+            inner.poll();
+        }
+        let unconfirmed = inner.client.counts().unconfirmed;
+        let given_up = unconfirmed - std::mem::replace(&mut inner.told, unconfirmed);
+        let given_up = usize::try_from(given_up).unwrap_or(usize::MAX);
+        Ok(inner.client.posted().saturating_add(given_up))
+    }
+
+    /// Waits until something has come, or it is time to review.
+    fn wait<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        until: Option<Time>,
+    ) -> MutexGuard<'a, Inner> {
+        self.tidy(&inner);
+        let now = link::now();
+        let timer = inner.client.next_timeout();
+        let soon = inner.state.gone.then(|| now.after(SOON));
+        let due = [until, timer, soon].into_iter().flatten().min();
+        let due = due.map(|at| Instant::now() + at.since(now));
+        let free = if inner.waiters.driven {
+            None
+        } else {
+            inner.reader.take()
+        };
+        if let Some(mut reader) = free {
+            let mut state = inner.state;
+            drop(inner);
+            let due = due.map_or(Deadline::NEVER, Deadline::at);
+            link::wait(&mut reader, due, &mut state);
+            inner = self.lock();
+            inner.put_back(reader, state);
+            self.inner.tell();
+        } else {
+            let due = due.unwrap_or_else(|| Instant::now() + SOON);
+            let time = due.saturating_duration_since(Instant::now());
+            inner = self.inner.listen(inner, Some(time));
+        }
+        self.review(&mut inner);
+        inner
+    }
+
+    pub(super) fn review(&self, inner: &mut Inner) {
+        // The channel tells of a death at once; this is for what it may have told already.
+        inner.state.gone |= !self.server.is_live();
+        let now = link::now();
+        if inner.client.next_timeout().is_some_and(|t| t <= now) {
+            inner.with(|client, ends| client.review(now, ends));
+            let asked = inner.client.counts().asked;
+            if asked >= inner.looks_at {
+                inner.looks_at = asked + ASKS;
+                // Should nobody bury the dead: a host that is stopped, say.
+                let owner = self.server.owner();
+                if owner != 0 && crate::domain::has_died(&self.server.to.member, owner) {
+                    inner.client.server_died();
+                }
+            }
+            self.inner.tell();
+        }
+    }
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let connection = &*self.0;
+        // A forked child has no part in it; another thread of its parent's may have the lock.
+        let member = &connection.server.to.member;
+        if member.present().is_err() {
+            return;
+        }
+        connection.ending.begin(&member.endings);
+        match connection.flush(Deadline::after(LEAVING)) {
+            Ok(0) => {}
+            Ok(calls) => tracing::warn!(calls, "a client left before its one-way calls arrived"),
+            Err(error) => tracing::debug!(%error, "a client left that had lost its server"),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut();
+        if inner.waiters.driven {
+            // It has the reader, and no connection to go on for.
+            inner.interrupter.interrupt();
+        }
+    }
+}
+
+impl Inner {
+    /// Whether nothing will come any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.state.over.is_some() || self.state.broken || self.client.closed().is_some()
+    }
+
+    #[inline]
+    pub(super) fn with<T>(&mut self, act: impl FnOnce(&mut Client, &mut Ends<'_>) -> T) -> T {
+        let mut ends = Ends {
+            ways: &mut self.ways,
+            source: self.reader.as_mut().map_or(Source::None, Source::Inlet),
+            state: &mut self.state,
+        };
+        act(&mut self.client, &mut ends)
+    }
+
+    /// Takes the reader back from whoever waited with it.
+    #[inline]
+    pub(super) fn put_back(&mut self, reader: Inlet, state: LinkState) {
+        self.reader = Some(reader);
+        self.state = state;
+        if self.next_reader.is_some() {
+            self.change_readers();
+        }
+    }
+
+    /// Handles what has come.
+    #[inline]
+    pub(super) fn poll(&mut self) {
+        let now = link::now();
+        self.with(|client, ends| while client.poll(now, ends) == Ok(true) {});
+    }
+
+    /// Handles one packet that has come.
+    #[inline]
+    fn read(&mut self) {
+        // The last call was just made.
+        let now = self.begun;
+        // What is wrong with it, the next call or wait says.
+        let _ = self.with(|client, ends| client.poll(now, ends));
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.with(|client, ends| client.close(ends));
+    }
+}
+
+#[cold]
+pub(super) fn unsendable(why: &dyn std::fmt::Display) -> RpcError {
+    RpcError::Unsendable {
+        what: "arguments",
+        why: why.to_string(),
+    }
+}
