@@ -78,6 +78,8 @@ proptest! {
                 }
                 _ => {}
             }
+            let free = oracle.iter().position(Option::is_none);
+            prop_assert_eq!(ranges.free_handler().map(usize::from), free);
             for at in [0, start * 7, start * 7 + len - 1, start * 7 + len, start * 11] {
                 let mut found = BTreeSet::new();
                 ranges.find(at, |handler, _| {

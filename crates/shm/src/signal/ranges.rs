@@ -18,6 +18,10 @@ pub struct RangesLine {
     dirty: AtomicU32,
     /// Handlers that were ever used: those before it.
     used: AtomicU64,
+    /// Entries before this one are in use.
+    full: AtomicU64,
+    /// Somebody has died, and may have left handlers.
+    orphans: AtomicU32,
 }
 
 /// A handler of one range, in one line.
@@ -164,7 +168,7 @@ impl<'a> Ranges<'a> {
             let Some(block) = Block::around(level, offset) else {
                 return;
             };
-            self.search(block, |place| {
+            self.search(block, |_, place| {
                 if let Some((found, handler)) = Block::unpack(place.load(Ordering::Acquire))
                     && found == block
                     && let Some(entry) = self.handlers.get(usize::from(handler))
@@ -183,11 +187,12 @@ impl<'a> Ranges<'a> {
     /// Visits places from where `block` hashes to up to the first one that was never used,
     /// or until told that it is enough.
     #[inline]
-    fn search(&self, block: Block, mut visit: impl FnMut(&'a AtomicU64) -> bool) {
+    fn search(&self, block: Block, mut visit: impl FnMut(usize, &'a AtomicU64) -> bool) {
         let first = block.hash(self.places.len());
         for step in 0..self.places.len() {
-            let place = &self.places[(first + step) & (self.places.len() - 1)];
-            if place.load(Ordering::Acquire) == Block::NEVER || visit(place) {
+            let index = (first + step) & (self.places.len() - 1);
+            let place = &self.places[index];
+            if place.load(Ordering::Acquire) == Block::NEVER || visit(index, place) {
                 return;
             }
         }
@@ -222,6 +227,10 @@ impl<'a> Ranges<'a> {
         entry
             .state
             .store(HandlerState::Disabled { space }.pack(), Ordering::Release);
+        // Not free any more. Relaxed, as where it is lowered: under the lock.
+        if self.line.full.load(Ordering::Relaxed) == u64::from(index) {
+            self.line.full.store(hint, Ordering::Relaxed);
+        }
         mark!("signal.handler_claimed");
         entry.fifo.store(fifo, Ordering::Relaxed);
         entry.delivery.store(delivery, Ordering::Relaxed);
@@ -301,31 +310,33 @@ impl<'a> Ranges<'a> {
         for block in blocks(start, end) {
             let word = block.pack(index);
             let mut at = None;
-            self.search(block, |place| {
+            self.search(block, |index, place| {
                 let found = place.load(Ordering::Relaxed) == word;
                 if found {
-                    at = Some(place);
+                    at = Some(index);
                 }
                 found
             });
-            if let Some(place) = at {
-                self.give_up(place);
+            if let Some(at) = at {
+                self.give_up(at);
                 self.counted(block, false);
             }
             mark!("signal.block_removed");
         }
+        // Before it is free: whoever dies in between has hidden no free entry.
+        let full = self.line.full.load(Ordering::Relaxed);
+        self.line
+            .full
+            .store(full.min(u64::from(index)), Ordering::Relaxed);
         entry
             .state
             .store(HandlerState::Free.pack(), Ordering::Release);
     }
 
     /// Gives a place up, and those before it that only led here.
-    fn give_up(&self, place: &AtomicU64) {
+    fn give_up(&self, mut index: usize) {
         let mask = self.places.len() - 1;
-        let Some(mut index) = self.places.iter().position(|p| core::ptr::eq(p, place)) else {
-            return;
-        };
-        place.store(Block::GONE, Ordering::Release);
+        self.places[index].store(Block::GONE, Ordering::Release);
         if self.places[(index + 1) & mask].load(Ordering::Relaxed) != Block::NEVER {
             return;
         }
@@ -359,10 +370,19 @@ impl<'a> Ranges<'a> {
                 _ => {}
             }
         }
+        // Release: pairs with `sweep`. Also where there were none: a host that died here before
+        // us may have made some.
+        self.line.orphans.store(1, Ordering::Release);
     }
 
-    /// Takes out what the dead have left. Under the lock.
+    /// Takes out what the dead have left; one look where nobody has died. Under the lock.
     pub fn sweep(&self) {
+        // Acquire: pairs with `disown`. Taken back first: who is disowned meanwhile says so
+        // again. Whoever dies from here on is `dirty`.
+        let orphans = self.line.orphans.swap(0, Ordering::AcqRel);
+        if orphans == 0 && self.line.dirty.load(Ordering::Acquire) == 0 {
+            return;
+        }
         for (index, entry) in (0..=u16::MAX).zip(self.handlers()) {
             if entry.state() == HandlerState::Orphan {
                 self.take_out(index, entry);
@@ -392,11 +412,13 @@ impl<'a> Ranges<'a> {
         self.line.levels.store(levels, Ordering::Release);
     }
 
-    /// An entry that is free.
+    /// An entry that is free. Under the lock.
     pub fn free_handler(&self) -> Option<u16> {
         let free = |e: &HandlerEntry| e.state() == HandlerState::Free;
-        let used = self.handlers();
-        let index = used.iter().position(free).unwrap_or(used.len());
+        let (used, full) = (self.handlers(), self.line.full.load(Ordering::Relaxed));
+        let full = usize::try_from(full).unwrap_or(used.len());
+        let index = used.iter().skip(full).position(free);
+        let index = index.map_or(used.len(), |index| full + index);
         u16::try_from(index)
             .ok()
             .filter(|i| usize::from(*i) < self.handlers.len())
