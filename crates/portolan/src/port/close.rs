@@ -1,6 +1,7 @@
 //! Closing a port: by its owner, or on behalf of a dead one. Each step may be repeated.
 
-use super::rights::{check_senders, drop_watches, fire_watches, touch_epoch};
+use super::rights::{check_senders, touch_epoch};
+use super::watches::{drop_watches, fire_watches};
 use super::wire::Contents;
 use super::{answer_for_dead, send};
 use crate::member::Member;

@@ -15,15 +15,17 @@ mod request;
 mod rights;
 mod send;
 mod shared;
+mod watches;
 pub(crate) mod wire;
 
 pub use bind::{BindError, PortOptions};
 pub use names::ConnectError;
 pub use receive::{Access, ReceiveError, ReceiveRight};
 pub use request::{PendingReply, ReplyError, Request, RequestError};
-pub use rights::{Right, SendOnceRight, SendRight, WatchError};
+pub use rights::{Right, SendOnceRight, SendRight};
 pub use send::{SendError, Unsent, WhenFull};
 pub use shared::SharedReceiver;
+pub use watches::WatchError;
 
 pub(crate) use bind::bind as bind_port;
 pub(crate) use names::connect as connect_port;

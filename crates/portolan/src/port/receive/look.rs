@@ -3,8 +3,9 @@
 use super::{Origin, QueueClosed, ReceiveRight};
 use crate::member::Member;
 use crate::message::{Message, Notice};
-use crate::port::rights::{self, Right};
+use crate::port::rights::Right;
 use crate::port::send;
+use crate::port::watches;
 use crate::port::wire::{self, Contents};
 use crate::trace::{About, Begun};
 use portolan_abi::port::{RightKind, RightWord, event};
@@ -167,7 +168,7 @@ impl ReceiveRight {
             Notice::NoMoreSenders
         } else {
             word.fetch_and(!event::DEAD_NAME, Ordering::AcqRel);
-            let (token, more) = rights::take_fired(&self.at.member, self.at.port)?;
+            let (token, more) = watches::take_fired(&self.at.member, self.at.port)?;
             if more {
                 word.fetch_or(event::DEAD_NAME, Ordering::AcqRel);
             }
