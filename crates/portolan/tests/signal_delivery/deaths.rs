@@ -1,0 +1,58 @@
+//! When the sender dies before it can call, or wake.
+
+use super::*;
+
+/// The other process; nothing, when it is run as a test.
+#[test]
+fn victim() {
+    let Some([name, mark]) = victim::role() else {
+        return;
+    };
+    let domain = Domain::join(&name).unwrap();
+    victim::die_at(mark);
+    signal_a_hundred(&domain);
+}
+
+#[test]
+fn a_call_that_the_dead_owed_is_made() {
+    for mark in ["signal.filled", "signal.before_wake"] {
+        let name = format!("owed-{}-{mark}", std::process::id());
+        let domain = Domain::join(&name).unwrap();
+        let segment = domain.make_segment(Some("here"), 4096).unwrap();
+        let at = segment.address();
+        let mut listener = domain.listen(ListenerOptions::default()).unwrap();
+        let (board, _) = interrupted(&mut listener, at..at + 4096);
+        let mut child = victim::spawn("deaths::victim", &[&name, mark]);
+        until(|| board.seen() == [at]);
+        assert!(!child.wait().unwrap().success());
+        // And the thread can be interrupted again.
+        domain.signal(at + 1).unwrap();
+        until(|| board.seen() == [at, at + 1]);
+    }
+}
+
+#[test]
+fn a_wait_set_is_told_of_what_the_dead_signalled() {
+    for mark in ["signal.filled", "signal.before_wake", "send.raised"] {
+        let name = format!("raised-{}-{mark}", std::process::id());
+        let domain = Domain::join(&name).unwrap();
+        let segment = domain.make_segment(Some("here"), 4096).unwrap();
+        let at = segment.address();
+        let mut listener = domain.listen(ListenerOptions::default()).unwrap();
+        listener.on(at..at + 4096, |_| {}).unwrap();
+        let mut set = WaitSet::new(&domain).unwrap();
+        set.set_waiting(Waiting::Sleep);
+        let token = set.add_listener(listener).unwrap();
+        assert!(set.wait(Deadline::NOW).unwrap().is_empty());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let ready = set.wait(PATIENCE).unwrap().next();
+                assert_eq!(ready, Some(token), "{mark}");
+                set.listener_mut(token).unwrap().poll()
+            });
+            let mut child = victim::spawn("deaths::victim", &[&name, mark]);
+            assert!(!child.wait().unwrap().success());
+            assert_eq!(waits.join().unwrap(), 1, "{mark}");
+        });
+    }
+}
