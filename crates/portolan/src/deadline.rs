@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 /// use portolan::Deadline;
 /// use std::time::Duration;
 /// assert!(Deadline::NOW.has_passed());
+/// assert_eq!(Deadline::after(Duration::ZERO), Deadline::NOW);
 /// assert!(!Deadline::after(Duration::from_secs(60)).has_passed());
 /// assert!(!Deadline::NEVER.has_passed());
 /// ```
@@ -32,8 +33,11 @@ impl Deadline {
         Self(When::At(at))
     }
 
-    /// Wait for `time` from now on.
+    /// Wait for `time` from now on; for no time at all it is [`NOW`](Self::NOW).
     pub fn after(time: Duration) -> Self {
+        if time.is_zero() {
+            return Self::NOW;
+        }
         Instant::now()
             .checked_add(time)
             .map_or(Self::NEVER, Self::at)

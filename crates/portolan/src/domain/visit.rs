@@ -115,7 +115,7 @@ pub enum VisitError {
     Busy,
     /// The host's or the offering process's: no answer came in time.
     #[error(
-        "neither the domain's host nor whoever offers it answered in time; one of them may be stopped"
+        "neither the domain's host nor whoever offers it answered by the deadline: allow more time, or see whether one of them is stopped"
     )]
     Unanswered,
     /// The domain's: what stands in the way of everybody who connects to it.

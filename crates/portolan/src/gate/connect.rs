@@ -72,6 +72,7 @@ impl Domain {
                 asked: options.protection,
             });
         }
+        let options = options.begun();
         visit_until(other, OfferKind::Port, name, &options, |introduction| {
             connect_over(self, introduction, name, &options)
         })
@@ -88,11 +89,11 @@ pub(super) fn visit_until<T>(
 ) -> Result<T, ConnectToError> {
     let token = options.token.as_ref();
     loop {
-        let introduction = visit(other, kind, name, token, options.deadline)?;
+        let introduction = visit(other, kind, name, token, options.until())?;
         match enter(introduction) {
             // It went away, or did not want us before it heard us.
             Err(ConnectToError::Unanswered(SocketError::Closed))
-                if !options.deadline.has_passed() =>
+                if !options.until().has_passed() =>
             {
                 thread::sleep(AGAIN);
             }
@@ -116,7 +117,7 @@ pub(super) fn connect_over(
         there: options.lane,
     };
     let socket = introduction.connection;
-    let (granted, pair, process) = agree(&socket, &ask, options.deadline)?;
+    let (granted, pair, process) = agree(&socket, &ask, options.answer_by())?;
     let line = Line::new(socket, Some(process), false);
     let side = Side::visitor(pair, line, None, ask.sealed);
 

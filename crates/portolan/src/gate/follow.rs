@@ -111,6 +111,7 @@ impl Domain {
                 asked: options.protection,
             });
         }
+        let options = options.begun();
         visit_until(other, OfferKind::Channel, name, &options, |introduction| {
             follow_over(self, introduction, name, &options)
         })
@@ -131,7 +132,7 @@ pub(super) fn follow_over(
         there: options.lane,
     };
     let socket = introduction.connection;
-    let (granted, pair, process) = agree(&socket, &ask, options.deadline)?;
+    let (granted, pair, process) = agree(&socket, &ask, options.answer_by())?;
     let stop = Arc::new(EventFd::new().map_err(NoDescriptor::from)?);
     let mut side = Side::visitor(
         pair,
@@ -140,7 +141,7 @@ pub(super) fn follow_over(
         false,
     );
     let mut form = [0; Form::BYTES];
-    let read = side.read_by(&mut form, options.deadline);
+    let read = side.read_by(&mut form, options.answer_by());
     read.map_err(|over| match over {
         Over::Io(error) => error.into(),
         Over::Breach(_) => ConnectToError::Garbled,

@@ -69,7 +69,8 @@ impl ReceiveRight {
             right: self.make_send(),
             synchronous: PortStatus::unpack(status).synchronous,
         };
-        let most = cap(member, options.most);
+        // A port's limit of none would be no limit.
+        let most = cap(member, options.most).max(1);
         let open = Open::new(member, to, most, name, permissions, &options)?;
         Ok(OfferedPort { open })
     }

@@ -30,7 +30,8 @@ pub struct OfferOptions {
     pub(super) lane: u64,
     pub(super) sealed: bool,
     pub(super) lagging: Lagging,
-    pub(super) deadline: Deadline,
+    /// If it was said: else it counts from when these are used.
+    deadline: Option<Deadline>,
 }
 
 impl Default for OfferOptions {
@@ -41,14 +42,14 @@ impl Default for OfferOptions {
             lane: MOST_LANE,
             sealed: true,
             lagging: Lagging::Skip,
-            deadline: Deadline::after(PATIENCE),
+            deadline: None,
         }
     }
 }
 
 impl OfferOptions {
-    /// Bytes that one message may have this process copy or map; 256 MiB if not said, and never
-    /// more than a quarter of the domain's limit. A channel's messages are as long as it takes.
+    /// Bytes that one message may have this process copy or map, one at least; 256 MiB if not said,
+    /// and never more than a quarter of the domain's limit. A channel's messages are as long as it takes.
     #[must_use]
     pub fn most_bytes(self, most: u64) -> Self {
         Self { most, ..self }
@@ -86,13 +87,19 @@ impl OfferOptions {
         Self { lagging, ..self }
     }
 
-    /// How long the host may take to make it known; 5 seconds if not said.
+    /// How long the host may take to make it known; 5 seconds from when these are used, if not
+    /// said.
     #[must_use]
     pub fn deadline(self, deadline: impl Into<Deadline>) -> Self {
         Self {
-            deadline: deadline.into(),
+            deadline: Some(deadline.into()),
             ..self
         }
+    }
+
+    /// The deadline of an offer that is made now.
+    pub(super) fn until(&self) -> Deadline {
+        until(self.deadline)
     }
 }
 
@@ -110,7 +117,8 @@ pub struct ConnectOptions {
     pub(super) queue: usize,
     pub(super) lane: u64,
     pub(super) most: u64,
-    pub(super) deadline: Deadline,
+    /// If it was said: else it counts from when these are used.
+    deadline: Option<Deadline>,
 }
 
 impl Default for ConnectOptions {
@@ -121,7 +129,7 @@ impl Default for ConnectOptions {
             queue: 63,
             lane: LANE,
             most: MOST,
-            deadline: Deadline::after(PATIENCE),
+            deadline: None,
         }
     }
 }
@@ -173,18 +181,63 @@ impl ConnectOptions {
         Self { most, ..self }
     }
 
-    /// How long to wait until the port is offered and we are let in; 5 seconds if not said.
+    /// How long to wait until the port is offered and we are let in; 5 seconds from when these
+    /// are used, if not said. [`Deadline::NOW`] waits for answers, and for no offer.
     #[must_use]
     pub fn deadline(self, deadline: impl Into<Deadline>) -> Self {
         Self {
-            deadline: deadline.into(),
+            deadline: Some(deadline.into()),
             ..self
         }
     }
+
+    /// With the deadline of a connection that is begun now.
+    pub(super) fn begun(self) -> Self {
+        let deadline = Some(self.until());
+        Self { deadline, ..self }
+    }
+
+    /// The deadline of what was [begun](Self::begun) with these.
+    pub(super) fn until(&self) -> Deadline {
+        until(self.deadline)
+    }
+
+    /// By when to have an answer from somebody who was found: who does not wait for what is to
+    /// come waits for that.
+    pub(super) fn answer_by(&self) -> Deadline {
+        match self.until() {
+            now if now.is_now() => Deadline::after(PATIENCE),
+            deadline => deadline,
+        }
+    }
+}
+
+fn until(said: Option<Deadline>) -> Deadline {
+    said.unwrap_or_else(|| Deadline::after(PATIENCE))
 }
 
 /// Bytes of a lane, for somebody who would like so many.
 pub(super) fn lane(bytes: u64) -> u64 {
     let bytes = bytes.clamp(*LANE_BYTES.start(), *LANE_BYTES.end());
     bytes.next_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn options_that_are_kept_count_from_when_they_are_used() {
+        let (offer, connect) = (OfferOptions::default(), ConnectOptions::default());
+        std::thread::sleep(Duration::from_millis(1));
+        let now = Instant::now();
+        for until in [offer.until(), connect.until(), connect.answer_by()] {
+            assert!(until.instant() >= Some(now + PATIENCE));
+        }
+        // From the beginning on it is one and the same.
+        let connect = connect.begun();
+        assert_eq!(connect.until(), connect.until());
+        assert_eq!(connect.until(), connect.answer_by());
+    }
 }

@@ -66,7 +66,7 @@ impl<T: Offered> Open<T> {
             state: Mutex::default(),
         });
         let desk: Arc<dyn Desk> = Arc::new(GateDesk(Arc::clone(&gate)));
-        let offer = offer(member, T::KIND, name, permissions, desk, options.deadline)?;
+        let offer = offer(member, T::KIND, name, permissions, desk, options.until())?;
         Ok(Self {
             offer: Some(offer),
             gate,

@@ -4,9 +4,10 @@ use crate::cargo::{is_message, long, message, next};
 use crate::child::Child;
 use crate::orders::{unique, until};
 use portolan::{
-    Access, ConnectOptions, Domain, OfferOptions, OfferedPort, Permissions, PortOptions,
-    ReceiveRight, WhenFull,
+    Access, ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, Permissions, PortOptions,
+    ReceiveRight, Unsent, WhenFull,
 };
+use std::time::Duration;
 
 /// A domain of this process, with a port that others may send to.
 pub(crate) fn offering(
@@ -99,6 +100,33 @@ fn a_process_that_is_in_both_domains() {
     own.send(message(&theirs, 8, &[3]), WhenFull::Fail).unwrap();
     let came = port.receive(Access::Later, long()).unwrap();
     is_message(&came, 8, &[3]);
+}
+
+#[test]
+fn who_does_not_wait_for_an_offer_waits_for_answers() {
+    let (name, theirs, mut port, _offered) = offering(
+        PortOptions::unnamed(),
+        OfferOptions::default().most_bytes(0),
+    );
+    for now in [Deadline::NOW, Deadline::after(Duration::ZERO)] {
+        let connect = |name: &str, to| {
+            let options = ConnectOptions::default().deadline(now);
+            theirs.connect_to(&Domain::builder(name), to, options)
+        };
+        let right = connect(&name, "frames").unwrap();
+        right
+            .send(message(&theirs, 1, &[]), WhenFull::Fail)
+            .unwrap();
+        is_message(&port.receive(Access::Later, long()).unwrap(), 1, &[]);
+        let sent = right.send(message(&theirs, 1, &[2]), WhenFull::Fail);
+        let refused = sent.unwrap_err().reason;
+        assert!(matches!(refused, Unsent::TooLong { bytes: 2, .. }));
+        for (domain, to) in [(name.as_str(), "nothing"), ("nowhere", "frames")] {
+            let refused = connect(domain, to).unwrap_err().to_string();
+            let why = ["nobody in the domain offers", "has no domain"];
+            assert!(why.iter().any(|why| refused.contains(why)), "{refused}");
+        }
+    }
 }
 
 #[test]
