@@ -1,9 +1,11 @@
 //! Why a process is not, or not cleanly, a member of a domain.
 
+use super::admit::OVERFLOW_ID;
 use portolan_abi::limits::{MAX_DOMAIN_NAME, MAX_SPACES};
 use portolan_sys::memory::{AllocateError, MapError, VerifyError};
 use portolan_sys::socket::{Holder, SocketError};
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 /// Why a domain could not be joined or created. Nothing of the attempt is left.
@@ -132,9 +134,21 @@ pub enum JoinError {
         /// Whose it would be.
         owner: u32,
     },
-    /// A stranger's: the socket of this name belongs to somebody else.
+    /// The caller's: the directory of [`Builder::path`](super::Builder::path) is not one that
+    /// this user may make a socket in.
     #[error(
-        "the socket of this domain belongs to user {found} instead of {owner}{}: not joined", by(.holder)
+        "the domain's socket cannot be in {directory}: {source}; make the directory, or let this user write to it"
+    )]
+    Directory {
+        /// The directory.
+        directory: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A stranger's: the socket of this name belongs to somebody else. Or the caller's, in a user
+    /// namespace that has no number for the domain's user.
+    #[error(
+        "the socket of this domain belongs to user {found}{} instead of {owner}{}: not connected", nameless(*.found), by(.holder)
     )]
     Impostor {
         /// Whose domain it should be.
@@ -197,6 +211,15 @@ pub enum JoinError {
     Socket(#[source] SocketError),
 }
 
+/// What is to be said of the user that stands for all whom the kernel cannot name here.
+fn nameless(user: u32) -> &'static str {
+    if user == OVERFLOW_ID {
+        " (whom this user namespace has no number for)"
+    } else {
+        ""
+    }
+}
+
 /// ` (held by process 7, "name")`, or nothing.
 fn by(holder: &Option<Holder>) -> String {
     holder.as_ref().map_or_else(String::new, |h| {
@@ -219,6 +242,18 @@ impl JoinError {
             };
         }
         Self::Kernel { what, source }
+    }
+
+    /// A failed step with the directory that a socket is to be in.
+    pub(super) fn directory(socket: &Path, source: io::Error) -> Self {
+        match Self::system("use the socket's directory", source) {
+            Self::Kernel { source, .. } => {
+                let directory = socket.parent().unwrap_or(Path::new("/"));
+                let directory = directory.display().to_string();
+                Self::Directory { directory, source }
+            }
+            other => other,
+        }
     }
 
     /// A failed step of closing a guarded domain's pages.
@@ -280,3 +315,22 @@ pub enum LeaveError {
 }
 
 const _: () = assert!(MAX_SPACES == 256, "Full speaks of 255 members");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_without_a_number_is_said_to_be_one() {
+        let (owner, holder) = (0, None);
+        for (found, nameless) in [(1, false), (OVERFLOW_ID, true)] {
+            let holder = holder.clone();
+            let said = JoinError::Impostor {
+                owner,
+                found,
+                holder,
+            };
+            assert_eq!(said.to_string().contains("user namespace"), nameless);
+        }
+    }
+}

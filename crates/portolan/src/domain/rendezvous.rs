@@ -258,13 +258,13 @@ impl Search<'_> {
 
     /// Listens at a path. A file that nobody listens at was left by somebody who was killed.
     fn replace(&self, path: &std::path::Path) -> Result<Result<OwnedFd, SocketError>, JoinError> {
-        let what = "use the directory of the socket";
+        let refused = |error| JoinError::directory(path, error);
         // Whoever holds it is the only one to bind, to listen, or to remove.
-        let _directory = lock_directory(path).map_err(|e| JoinError::system(what, e))?;
+        let _directory = lock_directory(path).map_err(refused)?;
         match socket::connect_by(&self.address, Some(Instant::now())) {
             Err(SocketError::NotFound { .. }) => {}
             Err(SocketError::Refused { .. }) => {
-                std::fs::remove_file(path).map_err(|e| JoinError::system(what, e))?;
+                std::fs::remove_file(path).map_err(refused)?;
             }
             // Somebody listens there by now.
             _ => {
@@ -273,6 +273,9 @@ impl Search<'_> {
             }
         }
         let listener = socket::listen(&self.address, BACKLOG);
+        if let Err(SocketError::Io { source, .. }) = listener {
+            return Err(refused(source));
+        }
         let Builder { users, groups, .. } = self.settings;
         if listener.is_ok() && !(users.is_empty() && groups.is_empty()) {
             open_to_all(path).map_err(|e| JoinError::system("let others use the socket", e))?;

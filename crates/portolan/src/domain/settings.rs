@@ -150,8 +150,8 @@ impl Builder {
         self
     }
 
-    /// Meets the other members at a socket in this directory instead of an abstract one,
-    /// which only processes of one network namespace share. The last member to leave
+    /// Meets the other members at a socket in this directory, which is there already, instead of
+    /// an abstract one, which only processes of one network namespace share. The last member to leave
     /// removes the socket; one that was killed leaves it for the next newcomer to replace.
     ///
     /// Who reaches the socket is decided by the directory's mode. The socket itself is open

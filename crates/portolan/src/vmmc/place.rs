@@ -175,6 +175,10 @@ impl ExportMemory {
     /// - it is reached through this, through raw pointers or through atomics: nobody holds or
     ///   makes a reference into it that does not allow for other processes' stores;
     /// - it holds no stack and no thread-local storage, and nothing that a forked child needs.
+    ///
+    /// And once it has been exported, for as long as it stays mapped, also when all of these have
+    /// gone: nobody has the kernel forget its pages (`MADV_DONTNEED`, as some allocators do with
+    /// what is freed). They would be the export's file again, which an importer may have kept.
     pub unsafe fn in_place(start: *mut u8, len: usize) -> Result<Self, ExportError> {
         if len == 0 {
             return Err(ExportError::Empty { len });

@@ -1,7 +1,7 @@
 //! Joining, and what is left when everybody has gone.
 
 use crate::child::{Child, unique, until};
-use portolan::{Domain, LeaveError};
+use portolan::{Domain, JoinError, LeaveError};
 
 fn in_proc(what: &str, name: &str) -> bool {
     std::fs::read_to_string(what).unwrap().contains(name)
@@ -24,6 +24,15 @@ fn the_first_hosts_and_others_get_the_next_spaces() {
     let mut third = Child::joined(&name);
     assert_eq!((host.space(), second.space(), third.space()), (1, 2, 3));
     assert!(host.is_host() && !second.is_host() && !third.is_host());
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_the_callers_affair() {
+    let directory = std::env::temp_dir().join(unique("directory"));
+    let refused = Domain::builder("x").path(&directory).join();
+    let said = matches!(&refused, Err(JoinError::Directory { directory: d, .. })
+        if *d == directory.display().to_string());
+    assert!(said, "{refused:?}");
 }
 
 #[test]
