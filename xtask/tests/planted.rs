@@ -1,5 +1,5 @@
 //! With a fault planted in what workers of a torture run do, the run says so: the checkers
-//! of calls, streams, frame buffers, upcalls and exports really check.
+//! of calls, streams, frame buffers, upcalls, exports and visits between domains really check.
 
 use serde_json::Value;
 use std::process::Command;
@@ -62,4 +62,34 @@ fn a_record_that_is_not_what_its_writer_wrote() {
 #[test]
 fn memory_that_changes_after_its_export() {
     is_noticed("unexport", "has changed since its end");
+}
+
+#[test]
+fn a_note_of_what_was_not_written() {
+    is_noticed("note", "a note of record");
+}
+
+#[test]
+fn a_byte_beside_ordinary_memory() {
+    is_noticed("beside", "somebody wrote behind the strip");
+}
+
+#[test]
+fn a_message_that_was_lost_between_domains() {
+    is_noticed("gate-lost", "of a visit came after");
+}
+
+#[test]
+fn a_message_that_was_lost_when_its_sender_left() {
+    is_noticed("gate-end", "came before it left");
+}
+
+#[test]
+fn news_of_another_domain_that_nobody_wrote() {
+    is_noticed("gate-news", "bytes of news are torn");
+}
+
+#[test]
+fn memory_that_a_visitor_does_not_give_back() {
+    is_noticed("gate-hold", "all are over, and");
 }

@@ -30,6 +30,8 @@ fn nothing_is_lost_in_a_short_run() {
         "presented_calls",
         "streamed",
         "upcalls",
+        "updates",
+        "notes",
     ];
     for some in ["messages", "samples"].into_iter().chain(counts) {
         assert!(report[some].as_u64() > Some(0), "{some}: {report}");
@@ -41,6 +43,9 @@ fn nothing_is_lost_in_a_short_run() {
         ("calls", 0),
         ("frames", 0),
         ("frames", 1),
+        // Heard at gates; news.
+        ("visits", 0),
+        ("visits", 2),
     ] {
         let count = report[what][which].as_u64();
         assert!(count > Some(0), "{what}: {report}");

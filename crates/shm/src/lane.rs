@@ -148,6 +148,7 @@ impl Sleeps {
     fn announce(&mut self, lane: &Lane<'_>, sleeps: usize) {
         self.ours += 1;
         lane.control[sleeps].store(self.ours, Ordering::Relaxed);
+        crate::mark!("lane.armed");
         // L3: pairs with the fence in `owes`.
         fence(Ordering::SeqCst);
     }
@@ -212,9 +213,11 @@ impl Writer {
             return Ok(Passed::default());
         }
         bulk::store(lane.place(self.at, now), &bytes[..now]);
+        crate::mark!("lane.copied");
         self.at += lines(now);
         // Release: the bytes come first.
         lane.control[HEAD].store(self.at, Ordering::Release);
+        crate::mark!("lane.shown");
         Ok(Passed {
             bytes: now,
             ring: self.sleeps.owes(lane, READER_SLEEPS),
@@ -294,6 +297,7 @@ impl Reader {
         self.at = self.at.wrapping_add(lines(now));
         // Release: we do not look at these bytes any more.
         lane.control[TAIL].store(self.at, Ordering::Release);
+        crate::mark!("lane.read");
         // Who waits for room is rung for once it can go on for a while.
         let left = self.written.wrapping_sub(self.at);
         Ok(Passed {

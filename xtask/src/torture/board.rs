@@ -130,6 +130,25 @@ pub(crate) enum Entry {
     Updated,
     /// The last of these: the export, and the number of the record.
     Landed,
+    /// The same of exports of ordinary memory.
+    LandedBytes,
+    /// The record of which it is about to notify, or has: the export, and the number.
+    Telling,
+    Told,
+    /// Notes of importers that it has taken.
+    Noted,
+    /// The number of its gate, while that is open.
+    Gate,
+    /// The gate that it has left in order, after what it had sent there; as whom, and how much.
+    LeftGate,
+    LeftAs,
+    LeftAt,
+    /// Messages and requests that came to its gate.
+    Visited,
+    /// Requests that others' gates have answered.
+    Answered,
+    /// News of others' gates.
+    Followed,
 }
 
 /// The board.
@@ -264,14 +283,14 @@ impl Board {
     /// Makes a worker's place fit for the next process. Counters of the run stay.
     pub(crate) fn renew(&self, worker: usize) {
         use Entry::{
-            Action, Bell, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure, Letters,
-            Mark, Order, Paused, Pending, Pinged, Ports, Readers, Ringing, Rung, Sends, Space,
-            StoppedAt, Writers,
+            Action, Bell, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure, Gate,
+            LeftAs, LeftAt, LeftGate, Letters, Mark, Order, Paused, Pending, Pinged, Ports,
+            Readers, Ringing, Rung, Sends, Space, StoppedAt, Writers,
         };
         for entry in [
             Paused, Counted, Doing, Mark, Countdown, Action, DiedAt, StoppedAt, Order, Space,
             Extents, Sends, Ports, Pending, Readers, Writers, Letters, Corrupt, Failure, Pinged,
-            Bell, Ringing, Rung,
+            Bell, Ringing, Rung, Gate, LeftGate, LeftAs, LeftAt,
         ] {
             self.set(worker, entry, 0);
         }

@@ -103,6 +103,11 @@ pub(crate) struct Report {
     pub(crate) frames: (u64, u64),
     /// Updates of exported memory that have landed.
     pub(crate) updates: u64,
+    /// Notes of imports that exporters took.
+    pub(crate) notes: u64,
+    /// Messages and requests that came to gates between domains, requests answered there, and
+    /// news of their channels.
+    pub(crate) visits: (u64, u64, u64),
     /// Signals that interrupted whoever they were for.
     pub(crate) upcalls: u64,
     /// How often each mark was passed, whether or not somebody died there.
@@ -260,6 +265,9 @@ impl Coordinator {
         self.report.streamed = self.sum(Entry::Drunk);
         self.report.frames = (self.sum(Entry::Put), self.sum(Entry::Looked));
         self.report.updates = self.sum(Entry::Updated);
+        self.report.notes = self.sum(Entry::Noted);
+        let counts = [Entry::Visited, Entry::Answered, Entry::Followed];
+        self.report.visits = counts.map(|count| self.sum(count)).into();
         self.report.upcalls = self.sum(Entry::Heard);
         for (at, name) in MARKS.iter().enumerate() {
             let passes = (0..MAX_WORKERS)

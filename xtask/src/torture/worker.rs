@@ -8,9 +8,13 @@ mod exports;
 mod flows;
 mod frames;
 mod freight;
+mod gates;
 mod messages;
+mod notes;
+mod ordinary;
 mod sharing;
 mod topics;
+mod visits;
 
 use super::board::{Board, Entry, MAX_HELD, Word, enlist};
 use super::payload;
@@ -23,6 +27,8 @@ use exports::Exports;
 use flows::Flows;
 use frames::Frames;
 use freight::Freight;
+use gates::Gate;
+use ordinary::Ordinary;
 use portolan::{
     Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, RawExtent,
     ReceiveRight, SendOnceRight, SendRight, SharedExtent, WaitSet, WhenFull,
@@ -33,6 +39,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use topics::Topics;
+use visits::Visits;
 
 /// How long joining and leaving may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -104,7 +111,7 @@ pub(crate) struct Task<'a> {
 
 /// Faults of its own that a worker can be told to have now and then, to see that it, or
 /// another one, finds them.
-pub(crate) const PLANTS: [&str; 10] = [
+pub(crate) const PLANTS: [&str; 16] = [
     "call-again",
     "call-not",
     "call-answer",
@@ -115,6 +122,12 @@ pub(crate) const PLANTS: [&str; 10] = [
     "sample",
     "update",
     "unexport",
+    "note",
+    "beside",
+    "gate-lost",
+    "gate-end",
+    "gate-news",
+    "gate-hold",
 ];
 
 /// The name of a worker's own port.
@@ -154,6 +167,9 @@ struct Holds {
     frames: Frames,
     bell: Bell,
     exports: Exports,
+    ordinary: Ordinary,
+    visits: Visits,
+    gate: Option<Gate>,
 }
 
 /// Runs a worker.
@@ -272,6 +288,7 @@ impl Worker {
         // Whatever threads still work with it, the library waits for.
         self.drop_calls();
         self.let_go_of_rest();
+        self.leave_abroad();
         self.holds = Holds::default();
         self.board.set(self.at, Entry::Space, 0);
         let Some(domain) = self.domain.take() else {
@@ -318,6 +335,9 @@ impl Worker {
     }
 
     fn let_go_of_rest(&mut self) {
+        self.end_visits();
+        self.close_gate();
+        self.check_abroad();
         self.end_flows();
         self.take_bell_down();
         self.holds.freight = Freight::default();
@@ -376,10 +396,13 @@ impl Worker {
     }
 
     fn operate(&mut self) -> Outcome {
-        match self.random.below(217) {
+        match self.random.below(258) {
             100..127 => self.stream(),
             127..131 | 195..203 => self.publish_or_subscribe(),
-            203.. => self.export_or_import(),
+            203..217 => self.export_or_import(),
+            217..230 => self.serve_gate(),
+            250.. => self.lend_or_borrow(),
+            230..250 => self.visit(),
             131..135 => self.tell(),
             135..160 => self.call_or_serve(),
             160..170 => self.freight(),

@@ -48,8 +48,10 @@ pub(super) fn write(
         // Before the manifest that speaks of them.
         let fds: Vec<_> = sealed.iter().map(|s| s.frozen().as_fd()).collect();
         side.show(&fds)?;
+        portolan_shm::mark!("gate.shown");
     }
     side.write(scratch)?;
+    portolan_shm::mark!("gate.announced");
     copied().try_for_each(|bytes| side.write(bytes))
 }
 
@@ -135,6 +137,7 @@ pub(super) fn read(
         // Fits: it is below `most`, which is below what a domain holds.
         let len = usize::try_from(*len).unwrap_or(usize::MAX);
         let mut extent = allocate(side, member, len)?;
+        portolan_shm::mark!("gate.half");
         side.read(&mut extent)?;
         message.push(extent).map_err(|_| BreachKind::Manifest)?;
     }

@@ -129,6 +129,7 @@ pub(super) fn connect_over(
     }
     let proxy = bind_port(domain.member(), &proxy)?;
     let right = proxy.make_send();
+    portolan_shm::mark!("gate.bound");
     Ferry::launch(proxy, side, granted.most, most, name)?;
     Ok(right)
 }
@@ -155,6 +156,7 @@ pub(super) fn agree(
         Ok(()) | Err(SocketError::Closed) => {}
         Err(error) => return Err(ConnectToError::Unanswered(error)),
     }
+    portolan_shm::mark!("gate.asked");
     let mut answer = [0; Answer::BYTES + 1];
     let received = socket::receive_by(&socket, &mut answer, DESCRIPTORS, by)
         .map_err(ConnectToError::Unanswered)?;
@@ -171,6 +173,7 @@ pub(super) fn agree(
         <[_; DESCRIPTORS]>::try_from(received.fds).map_err(|_| ConnectToError::Garbled)?;
     let pair = Pair::verify(memory, granted.there, granted.back)?;
     let process = PidFd::from_descriptor(process).map_err(|_| ConnectToError::Garbled)?;
+    portolan_shm::mark!("gate.paired");
     Ok((granted, pair, Descriptor::new(process)))
 }
 

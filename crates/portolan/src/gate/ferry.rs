@@ -151,12 +151,16 @@ impl Ferry {
             return Ok(());
         }
         if !next.wants_reply() {
-            return cargo::write(side, Kind::Message, 0, &next.message, scratch);
+            cargo::write(side, Kind::Message, 0, &next.message, scratch)?;
+            portolan_shm::mark!("gate.carried");
+            return Ok(());
         }
         self.asked += 1;
         cargo::write(side, Kind::Request, self.asked, &next.message, scratch)?;
+        portolan_shm::mark!("gate.requested");
         let member = &self.port.at().member;
         let (manifest, answer) = cargo::read(side, member, self.back, scratch)?;
+        portolan_shm::mark!("gate.answer_came");
         if manifest.tag != self.asked {
             return Err(BreachKind::Manifest.into());
         }

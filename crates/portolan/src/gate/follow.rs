@@ -155,6 +155,7 @@ pub(super) fn follow_over(
         return Err(ConnectToError::TooLarge { bytes, most });
     }
     let channel = make_like(domain, &form)?;
+    portolan_shm::mark!("gate.followed");
     if granted.most > channel.longest() as u64 {
         return Err(ConnectToError::Garbled);
     }
@@ -315,10 +316,14 @@ impl Courier {
             }
             let before = writer.position();
             tally.gaps.push_back(Gap { before, units });
+            portolan_shm::mark!("gate.gap");
         }
         loop {
             match writer.write(&self.message, Deadline::after(FULL)) {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    portolan_shm::mark!("gate.handed_on");
+                    return Ok(());
+                }
                 // Our own readers; what has come is theirs, also from who is gone.
                 Err(WriteError::Full { .. }) if !self.side.is_stopped() => {}
                 Err(WriteError::Full { .. }) => return Err(Over::Stopped),

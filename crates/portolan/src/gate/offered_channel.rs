@@ -185,6 +185,7 @@ impl Crier {
             content: channel.content(),
         };
         side.write(&form.encode())?;
+        portolan_shm::mark!("gate.described");
         let (reader, bell) = own.ok_or(Over::Stopped)?;
         Ok(Self {
             at: reader.position(),
@@ -213,6 +214,7 @@ impl Crier {
             Ok(message) => {
                 self.missed += message.position().saturating_sub(self.at);
                 cargo::write_copy(side, self.missed, &message, scratch)?;
+                portolan_shm::mark!("gate.cried");
                 self.at = self.reader.position();
                 Ok(())
             }

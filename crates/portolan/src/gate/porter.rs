@@ -105,11 +105,13 @@ impl<'g> Porter<'g> {
         let member = &self.gate.what.right.to.member;
         let (manifest, message) =
             cargo::read(&mut self.side, member, self.gate.most, &mut self.scratch)?;
+        portolan_shm::mark!("gate.whole");
         match (manifest.kind, self.gate.what.synchronous) {
             (Kind::Message, false) => self.deliver(message)?,
             (Kind::Request, true) => self.ask(message, manifest.tag)?,
             _ => return Err(BreachKind::Manifest.into()),
         }
+        portolan_shm::mark!("gate.delivered");
         self.delivered += 1;
         self.side.incoming().set_delivered(self.delivered);
         Ok(())
@@ -161,6 +163,7 @@ impl Porter<'_> {
         let Some(mut pending) = self.request(message)? else {
             return self.answer(Kind::Dropped, tag, &Message::default());
         };
+        portolan_shm::mark!("gate.asking");
         loop {
             match pending.wait(Access::Later, Deadline::after(FULL)) {
                 Err(RequestError::TimedOut) => {
@@ -242,6 +245,7 @@ pub(super) fn let_in<T>(
         true => grant(&ask),
         false => Err(Denied::Full),
     };
+    portolan_shm::mark!("gate.heard");
     let granted = granted.map_err(|why| {
         deny(&connection, why);
         Over::Stopped
@@ -257,9 +261,11 @@ pub(super) fn let_in<T>(
         // The host had it refuse them, and from here on they are expected.
         socket::accept_descriptors(&connection)?;
     }
+    portolan_shm::mark!("gate.granting");
     let answer = Answer::Granted(granted).encode();
     let shown = [pair.as_fd(), gate.process.as_fd()];
     socket::send_by(&connection, &answer, &shown, by)?;
+    portolan_shm::mark!("gate.granted");
     let line = Line::new(connection, visitor.pidfd, ask.sealed);
     Ok((ask, Side::host(pair, line, Arc::clone(&gate.stop))))
 }

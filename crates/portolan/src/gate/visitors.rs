@@ -91,6 +91,7 @@ impl<T> Drop for Open<T> {
         }
         // From here on nobody new is let in.
         self.offer = None;
+        portolan_shm::mark!("gate.closing");
         // Readable from now on. It can only fail for a counter that is readable already.
         let _ = self.gate.stop.notify();
         let servers = std::mem::take(&mut self.gate.lock().servers);
@@ -98,6 +99,7 @@ impl<T> Drop for Open<T> {
             // One that panicked has ended too.
             let _ = server.join();
         }
+        portolan_shm::mark!("gate.closed");
     }
 }
 

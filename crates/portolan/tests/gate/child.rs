@@ -2,11 +2,11 @@
 
 use crate::cargo::{fill, is_filled, is_message, long, message};
 pub(crate) use crate::orders::Child;
-use crate::orders::{Answer, obey};
+use crate::orders::{Answer, PATIENCE, obey};
 use portolan::channel::{ChannelOptions, ReadError, Reader, ReaderOptions, Writer};
 use portolan::{
     Access, ConnectOptions, Domain, Followed, OfferOptions, OfferedChannel, OfferedPort,
-    Permissions, PortOptions, ReceiveRight, Right, SendRight, WhenFull,
+    Permissions, PortOptions, Protection, ReceiveRight, Right, SendRight, WhenFull,
 };
 use std::os::unix::process::CommandExt;
 
@@ -60,8 +60,24 @@ impl State {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             // Whose domain, and how long a queue.
-            ["connect", ours, theirs, name] => self.connect(ours, theirs, name, None),
-            ["connect", ours, theirs, name, of] => self.connect(ours, theirs, name, Some(of)),
+            ["connect", ours, theirs, name] => {
+                self.connect(ours, theirs, name, None, ConnectOptions::default())
+            }
+            ["connect", ours, theirs, name, of] => {
+                self.connect(ours, theirs, name, Some(of), ConnectOptions::default())
+            }
+            ["connect-sealed", ours, theirs, name] => {
+                let options = ConnectOptions::default().protection(Protection::Sealed);
+                self.connect(ours, theirs, name, None, options)
+            }
+            ["ask", n, len] => {
+                let (domain, right) = (self.domain.as_ref().unwrap(), self.right.as_ref().unwrap());
+                let (n, len) = (number(n) as u64, number(len));
+                let asked = message(domain, n, &[len]);
+                let answer = right.request_reply(asked, Access::Now, PATIENCE)?;
+                is_message(&answer, n, &[len]);
+                Ok("answered".to_owned())
+            }
             ["send", n, lengths] => {
                 let lengths: Vec<usize> = lengths.split(',').map(number).collect();
                 let (domain, right) = (self.domain.as_ref().unwrap(), self.right.as_ref().unwrap());
@@ -79,13 +95,16 @@ impl State {
                 self.right = None;
                 Ok("dropped".to_owned())
             }
-            ["offer", name] => {
-                let domain = Domain::join(name)?;
-                let port = domain.bind(PortOptions::named("inbox").queue(3))?;
-                let offered =
-                    port.offer("frames", &Permissions::own_user(), OfferOptions::default())?;
-                (self.domain, self.port, self.offered) = (Some(domain), Some(port), Some(offered));
-                Ok("offered".to_owned())
+            ["offer", name] => self.offer(name, PortOptions::named("inbox").queue(3)),
+            ["offer-requests", name] => self.offer(name, PortOptions::unnamed().synchronous()),
+            ["withdraw"] => {
+                self.offered = None;
+                Ok("withdrawn".to_owned())
+            }
+            #[cfg(feature = "marks")]
+            ["die-at", mark] => {
+                crate::orders::fate::die_at(mark);
+                Ok("done".to_owned())
             }
             ["receive", n, lengths] => {
                 let lengths: Vec<usize> = lengths.split(',').map(number).collect();
@@ -111,13 +130,28 @@ impl State {
         }
     }
 
-    fn connect(&mut self, ours: &str, theirs: &str, name: &str, of: Option<&str>) -> Answer {
+    fn offer(&mut self, domain: &str, options: PortOptions) -> Answer {
+        let domain = Domain::join(domain)?;
+        let port = domain.bind(options)?;
+        let offered = port.offer("frames", &Permissions::own_user(), OfferOptions::default())?;
+        (self.domain, self.port, self.offered) = (Some(domain), Some(port), Some(offered));
+        Ok("offered".to_owned())
+    }
+
+    fn connect(
+        &mut self,
+        ours: &str,
+        theirs: &str,
+        name: &str,
+        of: Option<&str>,
+        options: ConnectOptions,
+    ) -> Answer {
         let domain = Domain::join(ours)?;
         let mut other = Domain::builder(theirs);
         if let Some(of) = of {
             other = other.of_user(of.parse()?);
         }
-        match domain.connect_to(&other, name, ConnectOptions::default()) {
+        match domain.connect_to(&other, name, options) {
             Ok(right) => self.right = Some(right),
             Err(error) => return Ok(format!("{error:?}")),
         }
@@ -161,6 +195,10 @@ impl State {
                 }
             }
             ["is-live"] => Ok(self.followed.as_ref().unwrap().is_live().to_string()),
+            ["read-no-more"] => {
+                self.reader = None;
+                Ok("done".to_owned())
+            }
             ["unfollow"] => {
                 self.followed = None;
                 Ok("unfollowed".to_owned())

@@ -150,6 +150,8 @@ fn a_visitor_that_is_dropped_for_lagging_is_told_that_it_is_over() {
     }
     child.resume();
     until("it has left", || theirs.offered.visitors() == 0);
+    // What came before waits for its reader; who reads no more holds up nothing.
+    assert_eq!(child.ask("read-no-more"), "done");
     until("it knows", || child.ask("is-live") == "false");
 }
 

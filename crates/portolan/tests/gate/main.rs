@@ -8,6 +8,8 @@ mod child;
 mod deaths;
 mod follow;
 mod hostile;
+#[cfg(feature = "marks")]
+mod marks;
 #[path = "../orders/mod.rs"]
 mod orders;
 mod over;

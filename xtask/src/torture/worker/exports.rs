@@ -7,9 +7,10 @@
 //! ```
 
 use super::super::Doing;
-use super::super::board::{Entry, MAX_WORKERS};
+use super::super::board::{Board, Entry, MAX_WORKERS};
 use super::super::payload;
 use super::super::random::Random;
+use super::notes::Notes;
 use super::{SHORT, Worker, keep};
 use portolan::vmmc::{
     Alias, Export, ExportError, ExportMemory, ExportOptions, Import, ImportError, Log,
@@ -53,6 +54,8 @@ pub(super) struct Exports {
 struct Shown {
     export: Export,
     chart: Chart,
+    /// Somebody listens to what importers tell.
+    notes: Option<Notes>,
 }
 
 /// The memory of an export.
@@ -148,6 +151,19 @@ impl Imported {
         Ok(number)
     }
 
+    /// Tells the exporter of a record.
+    fn tell(&self, board: &Board, worker: usize, number: u64) -> Result<(), UpdateError> {
+        let len = usize::try_from(number / 2).unwrap_or(PAGE);
+        // It says which one by its length.
+        if len >= PAGE {
+            return Ok(());
+        }
+        board.set(worker, Entry::Telling, self.id << 32 | number);
+        self.import.notify(page(worker), len)?;
+        board.set(worker, Entry::Told, self.id << 32 | number);
+        Ok(())
+    }
+
     /// Stores to what it has once more, now that the export is over, or about to be. Until it is
     /// over that may land: the record is no whole one then.
     fn write_in_vain(&self) {
@@ -183,6 +199,16 @@ impl Chart {
         }
         Ok(())
     }
+
+    /// A note of a record is here, and so is the record, or a later one.
+    fn has(&self, worker: usize, number: u64) -> Result<(), String> {
+        match self.memory.load_acquire(page(worker)) {
+            Ok(there) if there >= number => Ok(()),
+            there => Err(format!(
+                "a note of record {number} of {worker}, and {there:?} is there"
+            )),
+        }
+    }
 }
 
 impl Worker {
@@ -215,6 +241,25 @@ impl Worker {
                 return self.corrupt(&format!("an export: {what}"));
             }
         }
+        self.take_notes();
+    }
+
+    fn take_notes(&mut self) {
+        let Some(Shown {
+            chart,
+            notes: Some(notes),
+            ..
+        }) = &mut self.holds.exports.shown
+        else {
+            return;
+        };
+        match notes.take(&mut self.random, |worker, number| chart.has(worker, number)) {
+            Ok(count) => {
+                let noted = self.board.of(self.at, Entry::Noted);
+                noted.fetch_add(count, Ordering::Relaxed);
+            }
+            Err(what) => self.corrupt(&format!("notes: {what}")),
+        }
     }
 
     fn begin_export(&mut self, domain: &Domain) {
@@ -241,7 +286,14 @@ impl Worker {
                     id,
                     numbers,
                 };
-                self.holds.exports.shown = Some(Shown { export, chart });
+                let listens = !self.random.once_in(3);
+                let notes = listens.then(|| Notes::of(&export, id, self.board));
+                let notes = notes.flatten();
+                self.holds.exports.shown = Some(Shown {
+                    export,
+                    chart,
+                    notes,
+                });
             }
             // The name is taken, the host is away, memory runs out.
             Err(ExportError::Offer(_) | ExportError::Map(_) | ExportError::System { .. }) => {}
@@ -251,9 +303,14 @@ impl Worker {
 
     /// From the end of an export on its memory has what had landed, and does not change.
     fn unexport(&mut self) {
-        let Some(Shown { export, mut chart }) = self.holds.exports.shown.take() else {
+        let Some(shown) = self.holds.exports.shown.take() else {
             return;
         };
+        let Shown {
+            export,
+            mut chart,
+            notes,
+        } = shown;
         let ended = if self.random.once_in(3) {
             export.begin_unexport().finish()
         } else {
@@ -264,8 +321,17 @@ impl Worker {
                 self.corrupt(&format!("an export: {}", error.source));
             }
             let export = error.export;
-            self.holds.exports.shown = Some(Shown { export, chart });
+            self.holds.exports.shown = Some(Shown {
+                export,
+                chart,
+                notes,
+            });
             return;
+        }
+        if let Some(notes) = notes
+            && let Err(what) = notes.end(chart.id, self.board, |worker, n| chart.has(worker, n))
+        {
+            self.corrupt(&format!("notes: {what}"));
         }
         let mut held = vec![0; LEN];
         if let Err(error) = chart.memory.read(0, &mut held) {
@@ -321,8 +387,15 @@ impl Worker {
         };
         for _ in 0..=self.random.below(BATCH) {
             let spoil = self.plants("update");
+            let early = u64::from(self.plants("note")) * 2;
             let imported = &mut self.holds.exports.imported[at];
-            match imported.write(self.at, spoil) {
+            let (board, worker) = (self.board, self.at);
+            let written = imported.write(worker, spoil);
+            let told = written.and_then(|number| {
+                imported.tell(board, worker, number + early)?;
+                Ok(number)
+            });
+            match told {
                 Ok(number) => {
                     let landed = imported.id << 32 | number & LOW;
                     self.board.set(self.at, Entry::Landed, landed);

@@ -228,6 +228,7 @@ impl Notes {
         let _ = listener.bell.drain();
         // Importers need not ring as long as nothing would be handed out.
         self.say_sleeps(!blocked);
+        portolan_shm::mark!("notify.asleep");
         // N2: pairs with the one in `Poster::post`.
         fence(Ordering::SeqCst);
         let next = inner.next(&self.bounds);
@@ -390,6 +391,7 @@ impl Posts {
                     let offset = word(&self.page, at).load(Ordering::Relaxed);
                     let len = word(&self.page, at + 1).load(Ordering::Relaxed);
                     self.took(self.taken.wrapping_add(1));
+                    portolan_shm::mark!("notify.taken");
                     if let Some((offset, len)) = bounds.hold(offset, len) {
                         let importer = self.who;
                         return Some(Notification::Written {

@@ -61,6 +61,7 @@ impl Poster {
                 let at = note(counts.posted);
                 word(page, at).store(offset as u64, Ordering::Relaxed);
                 word(page, at + 1).store(len as u64, Ordering::Relaxed);
+                portolan_shm::mark!("notify.noted");
                 counts.posted = counts.posted.wrapping_add(1);
                 // Release: pairs with `Posts::next`; the data and the note come first (N1).
                 word(page, post::POSTED).store(counts.posted, Ordering::Release);

@@ -1,0 +1,325 @@
+//! Both sides are killed at every marked step of what they do for each other.
+
+use crate::cargo::{is_message, long, message, next};
+use crate::child::Child;
+use crate::orders::{unique, until};
+use crate::over::{offering, plain};
+use portolan::channel::{ChannelOptions, Lagging, ReadError, ReaderOptions};
+use portolan::{
+    Access, ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, Permissions, PortOptions,
+    Protection, ReceiveRight, RequestError, SendRight, Unsent,
+};
+use std::time::Duration;
+
+/// Longer than a lane.
+const LONG: usize = 3_000_000;
+
+fn dies(child: &mut Child, order: &str) {
+    child.tell(order);
+    until("it has died", || child.ended());
+}
+
+fn about_to_die(mut child: Child, mark: &str) -> Child {
+    assert_eq!(child.ask(&format!("die-at {mark}")), "done");
+    child
+}
+
+/// Bytes in extents of a domain.
+fn used(domain: &Domain) -> u64 {
+    domain.survey().unwrap().memory.used
+}
+
+/// One visitor has died: what it sent whole is there, from 0 on and in order, nothing else is
+/// kept of it, nobody takes it for hostile, and the next one is served.
+fn next_is_served(name: &str, domain: &Domain, port: &mut ReceiveRight, offered: &OfferedPort) {
+    until("the visitor has left", || offered.visitors() == 0);
+    let mut expected = 0;
+    while let Ok(came) = port.receive(Access::Later, Deadline::NOW) {
+        is_message(&came, expected, &[LONG]);
+        expected += 1;
+    }
+    assert_eq!(used(domain), 0);
+    let mut other = Child::connected(name);
+    assert_eq!(other.ask("send 7 100"), "sent");
+    assert_eq!(next(port), (7, 100));
+    assert!(offered.take_breaches().is_empty());
+}
+
+/// With room for one visitor, so that one which is not forgotten shows.
+fn narrow() -> OfferOptions {
+    OfferOptions::default().most_visitors(1)
+}
+
+#[test]
+fn a_visitor_dies_while_it_connects() {
+    for mark in ["gate.asked", "gate.paired", "gate.bound"] {
+        let (name, domain, mut port, offered) = offering(PortOptions::unnamed(), narrow());
+        let mut visitor = about_to_die(Child::new(), mark);
+        dies(
+            &mut visitor,
+            &format!("connect {} {name} frames", unique("visitor")),
+        );
+        next_is_served(&name, &domain, &mut port, &offered);
+    }
+}
+
+#[test]
+fn a_visitor_dies_while_it_sends() {
+    for mark in [
+        "gate.announced",
+        "gate.carried",
+        "lane.copied",
+        "lane.shown",
+        "lane.armed",
+    ] {
+        let (name, domain, mut port, offered) = offering(PortOptions::unnamed(), narrow());
+        let mut visitor = about_to_die(Child::connected(&name), mark);
+        dies(&mut visitor, &format!("send-many 0 100 {LONG}"));
+        next_is_served(&name, &domain, &mut port, &offered);
+    }
+}
+
+#[test]
+fn a_visitor_dies_once_it_has_shown_sealed_memory() {
+    for mark in ["gate.shown", "gate.announced"] {
+        let (name, domain, mut port, offered) = offering(PortOptions::unnamed(), narrow());
+        let mut visitor = Child::new();
+        let ours = unique("visitor");
+        let sealed = format!("connect-sealed {ours} {name} frames");
+        assert_eq!(visitor.ask(&sealed), "connected");
+        let mut visitor = about_to_die(visitor, mark);
+        dies(&mut visitor, &format!("send 0 {LONG}"));
+        next_is_served(&name, &domain, &mut port, &offered);
+    }
+}
+
+#[test]
+fn a_visitor_dies_while_it_asks() {
+    for mark in ["gate.requested", "gate.answer_came"] {
+        let requests = PortOptions::unnamed().synchronous();
+        let (name, domain, mut port, offered) = offering(requests, narrow());
+        let mut visitor = about_to_die(Child::connected(&name), mark);
+        visitor.tell("ask 1 5000");
+        let request = port.get_request(Access::Later, long()).unwrap();
+        is_message(&request.message, 1, &[5000]);
+        if mark == "gate.requested" {
+            until("it has died", || visitor.ended());
+        }
+        // Whether or not somebody wants it.
+        let _ = request.reply_in_place();
+        until("it has died", || visitor.ended());
+        until("the visitor has left", || offered.visitors() == 0);
+        assert_eq!(used(&domain), 0);
+        let mut other = Child::connected(&name);
+        other.tell("ask 2 100");
+        let request = port.get_request(Access::Later, long()).unwrap();
+        request.reply_in_place().unwrap();
+        assert_eq!(other.answer(), "answered");
+        assert!(offered.take_breaches().is_empty());
+    }
+}
+
+/// Whoever offers in this domain, after the one before has died.
+fn offers_again(name: &str, ours: &Domain) {
+    let mut other = Child::new();
+    assert_eq!(other.ask(&format!("offer {name}")), "offered");
+    let right = connect(ours, name);
+    right.send(message(ours, 9, &[9]), long()).unwrap();
+    assert_eq!(other.ask("receive 9 9"), "received");
+}
+
+fn connect(ours: &Domain, theirs: &str) -> SendRight {
+    let other = Domain::builder(theirs);
+    ours.connect_to(&other, "frames", ConnectOptions::default().deadline(long()))
+        .unwrap()
+}
+
+#[test]
+fn an_offering_process_dies_while_it_lets_somebody_in() {
+    for mark in ["gate.heard", "gate.granting", "gate.granted"] {
+        let name = unique("lets-in");
+        let mut child = Child::new();
+        assert_eq!(child.ask(&format!("offer {name}")), "offered");
+        let mut child = about_to_die(child, mark);
+        let ours = Domain::join(&unique("survivor")).unwrap();
+        let soon = Duration::from_secs(2);
+        let options = ConnectOptions::default().deadline(Deadline::after(soon));
+        let refused = ours.connect_to(&Domain::builder(&name), "frames", options);
+        until("it has died", || child.ended());
+        if mark == "gate.granted" {
+            // It was let in, by somebody who has died since.
+            until("the right is a dead name", || {
+                refused.as_ref().is_ok_and(|right| !right.is_live())
+            });
+        } else {
+            assert!(refused.is_err(), "{mark}: {refused:?}");
+        }
+        drop(refused);
+        assert_eq!(used(&ours), 0);
+        offers_again(&name, &ours);
+    }
+}
+
+#[test]
+fn an_offering_process_dies_while_it_receives() {
+    for (mark, protection) in [
+        ("gate.half", Protection::Copied),
+        ("gate.whole", Protection::Copied),
+        ("gate.whole", Protection::Sealed),
+        ("gate.delivered", Protection::Copied),
+        ("lane.read", Protection::Copied),
+        ("lane.armed", Protection::Copied),
+    ] {
+        let name = unique("receives");
+        let mut child = Child::new();
+        assert_eq!(child.ask(&format!("offer {name}")), "offered");
+        let ours = Domain::join(&unique("survivor")).unwrap();
+        let options = ConnectOptions::default().protection(protection);
+        let other = Domain::builder(&name);
+        let right = ours.connect_to(&other, "frames", options).unwrap();
+        let mut child = about_to_die(child, mark);
+        // More than it would take if it lived.
+        let error = (0..).find_map(|n| right.send(message(&ours, n, &[LONG]), long()).err());
+        let error = error.unwrap();
+        assert!(matches!(error.reason, Unsent::DeadName), "{mark}: {error}");
+        until("it has died", || child.ended());
+        drop(error);
+        until("all memory is ours again", || used(&ours) == 0);
+        drop(right);
+        offers_again(&name, &ours);
+    }
+}
+
+#[test]
+fn an_offering_process_dies_while_it_has_a_request_served() {
+    let name = unique("serves");
+    let mut child = Child::new();
+    assert_eq!(child.ask(&format!("offer-requests {name}")), "offered");
+    let ours = Domain::join(&unique("survivor")).unwrap();
+    let right = connect(&ours, &name);
+    let mut child = about_to_die(child, "gate.asking");
+    let asked = right.request_reply(message(&ours, 1, &[5000]), Access::Later, long());
+    assert!(
+        matches!(asked, Err(RequestError::ServerDead | RequestError::Dropped)),
+        "{asked:?}"
+    );
+    until("it has died", || child.ended());
+    until("the right is a dead name", || !right.is_live());
+    until("all memory is ours again", || used(&ours) == 0);
+}
+
+#[test]
+fn an_offering_process_dies_while_it_withdraws_its_offer() {
+    for mark in ["gate.closing", "gate.closed"] {
+        let name = unique("withdraws");
+        let mut child = Child::new();
+        assert_eq!(child.ask(&format!("offer {name}")), "offered");
+        let ours = Domain::join(&unique("survivor")).unwrap();
+        let right = connect(&ours, &name);
+        right.send(message(&ours, 1, &[9]), long()).unwrap();
+        let mut child = about_to_die(child, mark);
+        dies(&mut child, "withdraw");
+        until("the right is a dead name", || !right.is_live());
+        until("all memory is ours again", || used(&ours) == 0);
+        drop(right);
+        offers_again(&name, &ours);
+    }
+}
+
+#[test]
+fn a_follower_dies_at_every_step() {
+    for mark in [
+        "gate.asked",
+        "gate.paired",
+        "gate.followed",
+        "gate.handed_on",
+        "gate.gap",
+        "lane.read",
+    ] {
+        let (name, domain, _port, _offered) = plain();
+        // With a place for one reader, so that one which is not forgotten shows; but who waits
+        // for everybody leaves no gaps.
+        let gaps = mark == "gate.gap";
+        let lagging = if gaps { Lagging::Skip } else { Lagging::Wait };
+        let options = ChannelOptions::unnamed().reliable().readers(1);
+        let channel = domain.make_channel(&options).unwrap();
+        let mut writer = channel.bind_writer().unwrap();
+        let offer = OfferOptions::default().lagging(lagging).most_visitors(1);
+        let permissions = Permissions::own_user();
+        let offered = channel.offer("news", &permissions, offer).unwrap();
+        let mut follower = Child::new();
+        let order = format!("follow {} {name} news", unique("follower"));
+        if ["gate.asked", "gate.paired", "gate.followed"].contains(&mark) {
+            follower = about_to_die(follower, mark);
+            dies(&mut follower, &order);
+        } else {
+            assert_eq!(follower.ask(&order), "follows");
+            follower = about_to_die(follower, mark);
+            if gaps {
+                follower.stop();
+                for _ in 0..200_000 {
+                    writer.write(&[1; 40], Deadline::NOW).unwrap();
+                }
+                follower.resume();
+            }
+            writer.write(&[2; 40], long()).unwrap();
+            until("it has died", || follower.ended());
+        }
+        until("it has left", || offered.visitors() == 0);
+        // The writer is held up by nobody, and the next one is served.
+        for _ in 0..2 * channel.units() {
+            writer.write(&[3; 40], long()).unwrap();
+        }
+        let mut next = Child::new();
+        let order = format!("follow {} {name} news", unique("follower"));
+        assert_eq!(next.ask(&order), "follows");
+        let mut bytes = vec![0; 9];
+        crate::cargo::fill(&mut bytes, 5);
+        writer.write(&bytes, long()).unwrap();
+        assert_eq!(next.ask("hear 5 9"), "heard");
+        assert!(offered.take_breaches().is_empty());
+    }
+}
+
+#[test]
+fn whoever_offers_a_channel_dies_while_it_tells() {
+    for mark in ["gate.described", "gate.cried", "lane.copied", "lane.shown"] {
+        let name = unique("tells");
+        let mut child = Child::new();
+        assert_eq!(child.ask(&format!("offer-channel {name}")), "offered");
+        let ours = Domain::join(&unique("survivor")).unwrap();
+        let options = ConnectOptions::default().deadline(Deadline::after(Duration::from_secs(2)));
+        let follow = || ours.follow(&Domain::builder(&name), "news", options.clone());
+        if mark == "gate.described" {
+            let mut child = about_to_die(child, mark);
+            // What it told before it died is all that a follower needs.
+            if let Ok(followed) = follow() {
+                until("it is over", || !followed.is_live());
+            }
+            until("it has died", || child.ended());
+        } else {
+            let followed = follow().unwrap();
+            let mut reader = followed
+                .channel()
+                .bind_reader(ReaderOptions::default())
+                .unwrap();
+            let mut child = about_to_die(child, mark);
+            child.tell("write 5 1000");
+            until("it has died", || child.ended());
+            // It is whole or not there.
+            match reader.receive(long()) {
+                Ok(came) => {
+                    crate::cargo::is_filled(&came, 5);
+                    assert_eq!(came.len(), 1000);
+                    assert_eq!(reader.receive(long()), Err(ReadError::WriterGone));
+                }
+                other => assert_eq!(other, Err(ReadError::WriterGone)),
+            }
+            assert!(!followed.is_live());
+        }
+        until("all memory is ours again", || used(&ours) == 0);
+        let mut other = Child::new();
+        assert_eq!(other.ask(&format!("offer-channel {name}")), "offered");
+        assert!(follow().unwrap().is_live());
+    }
+}
