@@ -72,6 +72,9 @@ mod guard;
 mod lookout;
 mod member;
 mod message;
+#[cfg(test)]
+#[path = "../tests/orders/mod.rs"]
+mod orders;
 mod port;
 mod region;
 pub mod rpc;
