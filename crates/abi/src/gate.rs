@@ -43,8 +43,9 @@ pub const SEALED: u8 = b'S';
 pub const LANE_BYTES: core::ops::RangeInclusive<u64> = 64 << 10..=16 << 20;
 /// Parts of sealed memory in one message: what its sender put in, and one for all extents.
 pub const MAX_SEALED: usize = 17;
-/// Packets of descriptors that are taken before the manifests that name them were read.
-pub const MAX_SEALED_AHEAD: usize = 8;
+/// Packets of descriptors that are taken before the manifests that name them were read: of one
+/// that is whole, and of one that is being written.
+pub const MAX_SEALED_AHEAD: usize = 2;
 
 /// Words of the control page. Who writes what lies in lines of its own.
 pub mod control {

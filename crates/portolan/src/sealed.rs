@@ -143,6 +143,16 @@ impl Depot {
             .any(|(for_port, _)| *for_port == port)
     }
 
+    /// Parts that wait in a port, each of which has a descriptor.
+    pub(crate) fn parts(&self, port: PortName) -> usize {
+        let store = self.lock();
+        let here = store
+            .laid
+            .values()
+            .filter(|(for_port, _)| *for_port == port);
+        here.map(|(_, sealed)| sealed.len()).sum()
+    }
+
     pub(crate) fn leaves(&self, port: PortName) {
         self.lock().leaving.insert(port);
     }

@@ -8,8 +8,9 @@ use super::visitors::{Gate, Offered, Open, Place};
 use crate::domain::{OfferKind, Visitor};
 use crate::port::SendRight;
 use crate::{OfferError, Permissions, ReceiveRight};
+use portolan_abi::gate::MAX_SEALED;
 use portolan_abi::port::PortStatus;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A port that other domains can connect to, until this is dropped.
 ///
@@ -24,7 +25,38 @@ pub struct OfferedPort {
 pub(super) struct OfferedTo {
     pub(super) right: SendRight,
     pub(super) synchronous: bool,
+    /// Parts of sealed memory that porters have in hand for it.
+    in_hand: AtomicUsize,
 }
+
+/// Parts of sealed memory that visitors may have waiting in a port, each with a descriptor of this
+/// process: with those of several ports they have to leave room for everything else.
+const MOST_PARTS: usize = 128;
+
+/// Parts that a porter may send on now.
+pub(super) struct InHand<'a> {
+    to: &'a OfferedTo,
+    parts: usize,
+}
+
+impl OfferedTo {
+    /// Takes so many parts in hand; nothing, if there are too many until the receiver takes some.
+    pub(super) fn take_in_hand(&self, parts: usize) -> Option<InHand<'_>> {
+        // Relaxed: a count, of which nothing else is to be seen.
+        let others = self.in_hand.fetch_add(parts, Ordering::Relaxed);
+        let hand = InHand { to: self, parts };
+        let waiting = self.right.to.member.depot.parts(self.right.to.port);
+        (waiting + others + parts <= MOST_PARTS).then_some(hand)
+    }
+}
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        self.to.in_hand.fetch_sub(self.parts, Ordering::Relaxed);
+    }
+}
+
+const _: () = assert!(MAX_SEALED <= MOST_PARTS);
 
 impl Offered for OfferedTo {
     const KIND: OfferKind = OfferKind::Port;
@@ -58,7 +90,6 @@ impl ReceiveRight {
         options: OfferOptions,
     ) -> Result<OfferedPort, OfferError> {
         let member = &self.at().member;
-        member.present()?;
         let status = self
             .at()
             .queue()
@@ -69,6 +100,7 @@ impl ReceiveRight {
         let to = OfferedTo {
             right: self.make_send(),
             synchronous: PortStatus::unpack(status).synchronous,
+            in_hand: AtomicUsize::new(0),
         };
         // A port's limit of none would be no limit.
         let most = cap(member, options.most).max(1);

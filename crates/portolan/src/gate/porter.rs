@@ -4,7 +4,7 @@
 use super::cargo;
 use super::error::{BreachKind, Over};
 use super::line::Line;
-use super::offered::OfferedTo;
+use super::offered::{InHand, OfferedTo};
 use super::options::lane;
 use super::pair::Pair;
 use super::side::Side;
@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks whether to stop, while the real port is full.
 const FULL: Duration = Duration::from_millis(100);
+
+/// Between two looks whether there is room for descriptors.
+const CROWDED: Duration = Duration::from_millis(1);
 
 /// Serves one visitor, until it is over, or tells it that there is no place for it.
 pub(super) fn serve(gate: &Gate<OfferedTo>, visitor: Visitor, place: Option<Place>) {
@@ -106,9 +109,10 @@ impl<'g> Porter<'g> {
         let (manifest, message) =
             cargo::read(&mut self.side, member, self.gate.most, &mut self.scratch)?;
         portolan_shm::mark!("gate.whole");
+        let hand = self.await_hand(message.sealed().len())?;
         match (manifest.kind, self.gate.what.synchronous) {
             (Kind::Message, false) => self.deliver(message)?,
-            (Kind::Request, true) => self.ask(message, manifest.tag)?,
+            (Kind::Request, true) => self.ask(message, manifest.tag, hand)?,
             _ => return Err(BreachKind::Manifest.into()),
         }
         portolan_shm::mark!("gate.delivered");
@@ -139,6 +143,20 @@ impl<'g> Porter<'g> {
         Ok(more)
     }
 
+    /// Waits until so many parts of sealed memory may wait in the port, as for a full one.
+    fn await_hand(&self, parts: usize) -> Result<Option<InHand<'g>>, Over> {
+        while parts > 0 && self.gate.what.right.is_live() && !self.side.is_stopped() {
+            if let Some(hand) = self.gate.what.take_in_hand(parts) {
+                return Ok(Some(hand));
+            }
+            std::thread::sleep(CROWDED);
+        }
+        match parts {
+            0 => Ok(None),
+            _ => Err(Over::Stopped),
+        }
+    }
+
     /// Sends on what has come whole. It waits while the port is full, and with it the visitor.
     fn deliver(&mut self, mut message: Message) -> Result<(), Over> {
         loop {
@@ -159,11 +177,13 @@ impl<'g> Porter<'g> {
 
 impl Porter<'_> {
     /// Has a request served, and takes the answer back.
-    fn ask(&mut self, message: Message, tag: u64) -> Result<(), Over> {
+    fn ask(&mut self, message: Message, tag: u64, hand: Option<InHand<'_>>) -> Result<(), Over> {
         let Some(mut pending) = self.request(message)? else {
             return self.answer(Kind::Dropped, tag, &Message::default());
         };
         portolan_shm::mark!("gate.asking");
+        // It waits in the port now.
+        drop(hand);
         loop {
             match pending.wait(Access::Later, Deadline::after(FULL)) {
                 Err(RequestError::TimedOut) => {

@@ -46,6 +46,12 @@ pub(crate) fn is_message(came: &Message, number: u64, lengths: &[usize]) {
     came.slices().for_each(|bytes| is_filled(bytes, number));
 }
 
+/// Extents that anybody in a domain holds.
+pub(crate) fn held(domain: &Domain) -> u64 {
+    let survey = domain.survey().unwrap();
+    survey.holdings.iter().map(|h| h.extents).sum()
+}
+
 /// The next message, whole, whichever it is.
 #[track_caller]
 pub(crate) fn next(port: &mut ReceiveRight) -> (u64, usize) {

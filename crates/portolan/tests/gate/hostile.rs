@@ -1,7 +1,7 @@
 //! A visitor that says what no honest one does, over the raw connection and in the pair's
 //! memory. It ends its own connection, and nobody else notices.
 
-use crate::cargo::{is_message, long, message};
+use crate::cargo::{held, is_message, long, message};
 use crate::orders::{PATIENCE, unique, until};
 use crate::over::{offering, plain};
 use portolan::{
@@ -129,7 +129,7 @@ pub(crate) struct Beside {
     pub(crate) name: String,
     port: ReceiveRight,
     offered: OfferedPort,
-    _theirs: Domain,
+    theirs: Domain,
     ours: Domain,
     honest: SendRight,
     sent: u64,
@@ -147,7 +147,7 @@ impl Beside {
             name,
             port,
             offered,
-            _theirs: theirs,
+            theirs,
             ours,
             honest,
             sent: 0,
@@ -351,15 +351,7 @@ fn half_a_message_is_none() {
         beside.works();
     }
     assert!(beside.offered.take_breaches().is_empty());
-    let held: u64 = beside
-        ._theirs
-        .survey()
-        .unwrap()
-        .holdings
-        .iter()
-        .map(|h| h.extents)
-        .sum();
-    assert_eq!(held, 0);
+    assert_eq!(held(&beside.theirs), 0);
 }
 
 #[test]

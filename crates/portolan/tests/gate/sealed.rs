@@ -248,6 +248,44 @@ fn what_is_said_to_be_sealed_and_is_not() {
     assert!(std::io::Write::write(&mut &file, b"x").is_err());
 }
 
+/// Descriptors of this process that lead to sealed memory of just this size.
+fn descriptors_of(len: usize) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    all.filter_map(|fd| std::fs::metadata(fd.ok()?.path()).ok())
+        .filter(|file| file.len() == len as u64)
+        .count()
+}
+
+#[test]
+fn parts_that_nobody_takes_do_not_use_up_the_descriptors() {
+    const MESSAGES: usize = 40;
+    const LEN: usize = 37 * PAGE;
+    let (name, _domain, mut port, offered) =
+        offering(PortOptions::unnamed().queue(63), OfferOptions::default());
+    let ours = Domain::join(&unique("crowd")).unwrap();
+    let right = connected(&ours, &name);
+    let one = picture(1, LEN);
+    for _ in 0..MESSAGES {
+        right.send(with(&[&one; 16]), long()).unwrap();
+    }
+    // As many as come of themselves, of which one is the sender's.
+    let mut before = 0;
+    until("no more come", || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let now = descriptors_of(LEN);
+        now > 100 && std::mem::replace(&mut before, now) == now
+    });
+    // In the port 128 at the most; one message in a porter's hands, and two ahead of it.
+    for _ in 0..MESSAGES {
+        let found = descriptors_of(LEN);
+        assert!(found <= 1 + 128 + 3 * 16, "{found}");
+        let came = port.receive(Default::default(), long()).unwrap();
+        assert_eq!(came.sealed().len(), 16);
+        is_filled(&came.sealed()[15], 1);
+    }
+    assert!(offered.take_breaches().is_empty());
+}
+
 #[test]
 fn descriptors_and_no_reading_of_an_answer() {
     let bind = PortOptions::unnamed().synchronous();
