@@ -5,7 +5,7 @@
 //!   SendRight                                                     ReceiveRight
 //!      | send                                                          ^ receive
 //!      v                                                               |
-//!   proxy port --> ferry ==[ pair's memory: lane, pool ]==> porter --> real port
+//!   proxy port --> ferry ==[ pair's memory: two lanes  ]==> porter --> real port
 //!   (bound in A)   thread   [ socket: rings, descriptors]   thread    (bound in B)
 //! ```
 //!
@@ -28,7 +28,6 @@
 //! - **G5** A pair ends when either process dies, when the offer is withdrawn, when the real
 //!   port is closed, or when the last right on the proxy port is dropped and what was sent
 //!   has gone over. Then the proxy port is a dead name.
-//!
 //! - **G6** A stranger does not slow a channel's writer, unless the offer says so: what it was
 //!   too slow for is left out whole, counted, and told before what comes after it.
 //!

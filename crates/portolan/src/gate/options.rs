@@ -61,10 +61,10 @@ impl OfferOptions {
         Self { visitors, ..self }
     }
 
-    /// Bytes of memory that a connection may have for messages to be copied through; 4 MiB if not
-    /// said. It is this process's memory.
+    /// Bytes of the lane that a connection may have for messages to be copied through; 4 MiB if
+    /// not said. It is this process's memory.
     #[must_use]
-    pub fn most_pool(self, bytes: u64) -> Self {
+    pub fn most_lane(self, bytes: u64) -> Self {
         Self {
             lane: lane(bytes),
             ..self
@@ -162,11 +162,11 @@ impl ConnectOptions {
         }
     }
 
-    /// Bytes of the memory through which messages are copied, rounded up to a power of two
-    /// from 64 KiB to 16 MiB; 2 MiB if not said. Longer messages
-    /// pass through it in turn. The offer may allow less.
+    /// Bytes of the lane through which messages are copied, rounded up to a power of two from
+    /// 64 KiB to 16 MiB; 2 MiB if not said. Longer messages pass through it piece by piece. The
+    /// offer may allow less.
     #[must_use]
-    pub fn pool(self, bytes: u64) -> Self {
+    pub fn lane(self, bytes: u64) -> Self {
         Self {
             lane: lane(bytes),
             ..self

@@ -8,7 +8,6 @@ use super::side::Side;
 use super::*;
 use crate::channel::{ChannelOptions, ReadError, ReaderOptions};
 use crate::domain::{Descriptor, Introduction, OfferKind, visit_own};
-use crate::orders::until;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
 use crate::{Unsent, WhenFull};
 use portolan_abi::FORMAT_VERSION;
@@ -162,7 +161,7 @@ fn what_cannot_leave_its_domain_is_refused_when_it_is_sent() {
 #[test]
 fn a_full_port_fills_the_lane_and_then_the_proxy() {
     let bind = PortOptions::unnamed().queue(3);
-    let connect = ConnectOptions::default().queue(3).pool(64 << 10);
+    let connect = ConnectOptions::default().queue(3).lane(64 << 10);
     let mut two = two(bind, OfferOptions::default(), connect);
     let mut sent = 0;
     // Each is longer than the lane. Until both ports are full, threads may only be slow.
@@ -189,16 +188,26 @@ fn a_full_port_fills_the_lane_and_then_the_proxy() {
     is_the_one(&came, 9, &[1]);
 }
 
+/// Waits until it is so.
+#[track_caller]
+fn until(mut is_so: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn the_end_of_a_port_or_an_offer_is_a_dead_name() {
     let two = plain();
     assert!(two.right.is_live());
     drop(two.port);
-    until("it is a dead name", || !two.right.is_live());
+    until(|| !two.right.is_live());
 
     let two = plain();
     drop(two.offered);
-    until("it is a dead name", || !two.right.is_live());
+    until(|| !two.right.is_live());
     let error = two
         .right
         .send(message(&two.ours, 1, &[10]), WhenFull::Fail)
@@ -222,7 +231,7 @@ fn the_end_of_the_last_right_is_the_end_of_the_visit_after_all_has_gone_over() {
         let came = two.port.receive(Access::Later, long()).unwrap();
         is_the_one(&came, number, &[10_000]);
     }
-    until("the visitor has left", || two.offered.visitors() == 0);
+    until(|| two.offered.visitors() == 0);
     assert!(two.offered.take_breaches().is_empty());
 }
 
@@ -322,7 +331,7 @@ fn requests_go_over_and_answers_come_back() {
     is_the_one(&ask(5).unwrap(), 5, &[700_000]);
     assert!(ask(6).is_err());
     server.join().unwrap();
-    until("it is a dead name", || !right.is_live());
+    until(|| !right.is_live());
     assert!(offered.take_breaches().is_empty());
     let error = right.send(Message::default(), WhenFull::Fail).unwrap_err();
     assert!(matches!(error.reason, Unsent::DeadName));
@@ -539,7 +548,7 @@ fn a_visitor_that_counts_what_was_never_written_is_thrown_out_alone() {
     let tail = memory.word(control::LANE + control::TAIL);
     tail.store(u64::MAX / 2, Ordering::Release);
     let mut number = 0_u64;
-    until("it is thrown out", || {
+    until(|| {
         writer.write(&number.to_le_bytes(), Deadline::NOW).unwrap();
         assert_eq!(*reader.receive(long()).unwrap(), number.to_le_bytes());
         number += 1;

@@ -82,7 +82,7 @@ fn a_process_that_is_in_both_domains() {
         .connect_to(
             &Domain::builder(&name),
             "frames",
-            ConnectOptions::default().pool(64 << 10),
+            ConnectOptions::default().lane(64 << 10),
         )
         .unwrap();
     right
