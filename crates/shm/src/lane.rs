@@ -81,11 +81,13 @@ impl<'m> Lane<'m> {
 
     /// Messages that the reader says it has handed on.
     pub fn delivered(&self) -> u64 {
+        // Acquire: pairs with `set_delivered`; what the reader did before is done.
         self.control[DELIVERED].load(Ordering::Acquire)
     }
 
     /// The reader has handed so many messages on.
     pub fn set_delivered(&self, count: u64) {
+        // Release: pairs with `delivered`.
         self.control[DELIVERED].store(count, Ordering::Release);
     }
 
@@ -115,6 +117,7 @@ impl<'m> Lane<'m> {
     }
 
     fn withdraw(&self, sleeps: usize) {
+        // Relaxed: who sees it late rings for nothing.
         self.control[sleeps].store(0, Ordering::Relaxed);
     }
 }
@@ -136,6 +139,7 @@ impl Sleeps {
     fn owes(&mut self, lane: &Lane<'_>, sleeps: usize) -> bool {
         // L3: pairs with the fence in `announce`.
         fence(Ordering::SeqCst);
+        // Relaxed: the fence orders it behind our count.
         let theirs = lane.control[sleeps].load(Ordering::Relaxed);
         let owes = theirs != 0 && theirs != self.rung;
         if owes {
@@ -147,6 +151,7 @@ impl Sleeps {
     /// Says that this side is about to sleep; it looks at the other's count after this.
     fn announce(&mut self, lane: &Lane<'_>, sleeps: usize) {
         self.ours += 1;
+        // Relaxed: the fence orders it before our look at the other's count.
         lane.control[sleeps].store(self.ours, Ordering::Relaxed);
         crate::mark!("lane.armed");
         // L3: pairs with the fence in `owes`.
@@ -180,7 +185,8 @@ impl Writer {
     ///
     /// [`Garbled`].
     pub fn read(&mut self, lane: &Lane<'_>) -> Result<u64, Garbled> {
-        // Acquire: what the reader has copied out it does not look at any more.
+        // Acquire: pairs with `Reader::pull`; what the reader has copied out it does not look at
+        // any more.
         let says = lane.control[TAIL].load(Ordering::Acquire);
         self.read = lane.check(says, self.read, self.at)?;
         Ok(self.read)
@@ -215,7 +221,7 @@ impl Writer {
         bulk::store(lane.place(self.at, now), &bytes[..now]);
         crate::mark!("lane.copied");
         self.at += lines(now);
-        // Release: the bytes come first.
+        // Release: pairs with `Reader::look`; the bytes come first.
         lane.control[HEAD].store(self.at, Ordering::Release);
         crate::mark!("lane.shown");
         Ok(Passed {
@@ -270,7 +276,7 @@ impl Reader {
     }
 
     fn look(&mut self, lane: &Lane<'_>) -> Result<(), Garbled> {
-        // Acquire: the bytes come first.
+        // Acquire: pairs with `Writer::push`; the bytes come first.
         let says = lane.control[HEAD].load(Ordering::Acquire);
         let until = self.at.wrapping_add(lane.bytes());
         self.written = lane.check(says, self.written, until)?;
@@ -295,7 +301,7 @@ impl Reader {
         }
         bulk::load(lane.place(self.at, now), &mut out[..now]);
         self.at = self.at.wrapping_add(lines(now));
-        // Release: we do not look at these bytes any more.
+        // Release: pairs with `Writer::read`; we do not look at these bytes any more.
         lane.control[TAIL].store(self.at, Ordering::Release);
         crate::mark!("lane.read");
         // Who waits for room is rung for once it can go on for a while.

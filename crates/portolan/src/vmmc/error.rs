@@ -251,20 +251,26 @@ pub enum UpdateError {
         /// The system's error number.
         errno: i32,
     },
-    /// The exporter has taken its memory back. Let go of the import; import again if it
+    /// The exporter's: it has taken its memory back. Let go of the import; import again if it
     /// exports again.
-    #[error("the exporter has ended the export; an update may have landed in part")]
+    #[error(
+        "the exporter has ended the export; an update may have landed in part: let go of the import, and import again if it is exported again"
+    )]
     Revoked,
-    /// The exporter is dead.
-    #[error("the exporter is dead")]
+    /// The exporter's: it is dead.
+    #[error(
+        "the exporter is dead; an update may have landed in part: let go of the import, and import again if another process exports it"
+    )]
     ExporterDied,
-    /// The exporter lives, and has executed another program or closed its descriptors: whether
+    /// The exporter's: it lives, and has executed another program or closed its descriptors: whether
     /// it still has the memory cannot be told. (One that is being killed closes its descriptors
     /// too; the call that finds it so waits until it is dead, for five seconds at the most.)
-    #[error("the exporter has let go of the connection (did it exec, or close all descriptors?)")]
+    #[error(
+        "the exporter has let go of the connection (did it exec, or close all descriptors?): let go of the import, and import again"
+    )]
     Disconnected,
-    /// The deadline has passed; what was begun goes on.
-    #[error("what was begun has not ended by the deadline")]
+    /// Nobody's: the deadline has passed; what was begun goes on.
+    #[error("what was begun has not ended by the deadline, and goes on: wait longer")]
     TimedOut,
     /// The caller's: this process was forked from the one that has the memory.
     #[error(

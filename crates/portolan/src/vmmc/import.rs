@@ -32,6 +32,35 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 ///
 /// An import [of ordinary memory](Self::is_kernel_mediated) has no words: what stores, loads or
 /// changes one is [`UpdateError::NoWords`]. Its flags are bytes, each in a write of its own.
+///
+/// # Examples
+///
+/// ```
+/// use portolan::vmmc::{ExportMemory, ExportOptions, Reach};
+/// use portolan::{Deadline, Domain};
+/// # let soon = || Deadline::after(std::time::Duration::from_secs(60));
+/// let domain = Domain::private()?;
+/// let memory = ExportMemory::new(4096)?;
+/// let options = ExportOptions::new(Reach::ReadWrite);
+/// let export = domain.export(&memory, "picture", &options, soon())?;
+///
+/// let import = domain.import("picture", soon())?;
+/// // Two rows of three bytes, each 100 bytes behind the one before; and two pieces anywhere.
+/// import.write_strided(1000, 100, 3, b"abcdef")?;
+/// import.write_scattered(&[(2000, b"here"), (3000, b"and there")])?;
+/// let mut row = [0; 3];
+/// import.read(1100, &mut row)?;
+/// assert_eq!(&row, b"def");
+///
+/// // Words, which no other importer comes between.
+/// assert_eq!(import.fetch_add(8, 5)?, 0);
+/// assert_eq!(import.compare_exchange(8, 5, 7)?, Ok(5));
+/// assert_eq!(memory.load_acquire(8)?, 7);
+///
+/// import.unimport();
+/// export.unexport()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Import {
     inner: Arc<Imported>,
 }

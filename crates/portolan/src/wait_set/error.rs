@@ -1,7 +1,6 @@
 //! Why a wait set refuses.
 
 use crate::channel::{FrameReader, ParcelReader, Reader, Subscriber};
-use crate::vmmc::Notifications;
 use crate::{Disowned, Listener, NoDescriptor, ReceiveRight};
 
 /// Why there is no wait set.
@@ -41,17 +40,6 @@ pub struct AddListenerError {
     pub why: WhyNoPlace,
 }
 
-/// Why an export's notifications were not added. They are the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("the notifications were not added: {why}")]
-pub struct AddNotificationsError {
-    /// The notifications.
-    pub notifications: Box<Notifications>,
-    /// Why not.
-    #[source]
-    pub why: WhyNoPlace,
-}
-
 /// Why a subscriber was not added. It is the caller's again.
 #[derive(thiserror::Error)]
 #[error("the subscriber was not added: {why}")]
@@ -72,7 +60,7 @@ impl<T: ?Sized> std::fmt::Debug for AddSubscriberError<T> {
     }
 }
 
-/// See [`AddListenerError`], [`AddNotificationsError`] and [`AddSubscriberError`].
+/// See [`AddListenerError`] and [`AddSubscriberError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhyNoPlace {

@@ -2,13 +2,11 @@
 
 use crate::channel::{FrameReader, ParcelReader, Reader, Subscribes};
 use crate::member::Member;
-use crate::vmmc::Notifications;
 use crate::{Listener, ReceiveRight};
 use portolan_shm::atomic::Ordering;
 use std::sync::Arc;
 
-/// Room for one port, one reader of a channel, one subscriber, one listener, or one export's
-/// notifications.
+/// Room for one port, one reader of a channel, one subscriber, or one listener.
 #[derive(Default)]
 pub(super) struct Place {
     /// Goes up when a port leaves, so that its token names nothing.
@@ -25,7 +23,6 @@ pub(super) enum Guest {
     Frames(FrameReader),
     Subscriber(Box<dyn Subscribes>),
     Listener(Listener),
-    Notifications(Notifications),
 }
 
 impl Guest {
@@ -37,7 +34,6 @@ impl Guest {
             Self::Frames(reader) => reader.may_have(),
             Self::Subscriber(subscriber) => subscriber.set().may_have(),
             Self::Listener(listener) => listener.may_have(),
-            Self::Notifications(notifications) => notifications.may_have(),
         }
     }
 
@@ -57,7 +53,6 @@ impl Guest {
             Self::Frames(reader) => reader.arm_for(link),
             Self::Subscriber(subscriber) => subscriber.set().arm_for(link),
             Self::Listener(listener) => listener.arm_for(link),
-            Self::Notifications(notifications) => notifications.arm_for(link),
         }
     }
 
@@ -84,9 +79,6 @@ impl Guest {
             Self::Listener(listener) => {
                 listener.arm_for(0);
             }
-            Self::Notifications(notifications) => {
-                notifications.arm_for(0);
-            }
         }
     }
 
@@ -98,7 +90,6 @@ impl Guest {
             Self::Frames(reader) => reader.member(),
             Self::Subscriber(subscriber) => subscriber.member(),
             Self::Listener(listener) => listener.member(),
-            Self::Notifications(notifications) => notifications.member(),
         }
     }
 }

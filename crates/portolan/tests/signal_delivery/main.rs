@@ -3,8 +3,6 @@
 #[cfg(feature = "marks")]
 mod deaths;
 mod processes;
-#[path = "../until/mod.rs"]
-mod until;
 #[cfg(feature = "marks")]
 #[path = "../victim/mod.rs"]
 mod victim;
@@ -19,7 +17,16 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use until::{PATIENCE, spin_until};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn until(mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "not in time");
+        std::thread::yield_now();
+    }
+}
 
 fn thread() -> u32 {
     portolan_sys::process::thread()
@@ -132,9 +139,7 @@ fn an_upcall_runs_on_the_thread_that_asked_for_it() {
             assert_eq!(domain.signal(at + 256).unwrap(), 0);
         });
         // This thread waits for nothing, and is interrupted.
-        spin_until("the handler was called", || {
-            board.count.load(Ordering::SeqCst) == 100
-        });
+        until(|| board.count.load(Ordering::SeqCst) == 100);
     });
     assert_eq!(board.on.load(Ordering::SeqCst), here);
     assert_eq!(board.seen(), (at..at + 100).collect::<Vec<_>>());
@@ -143,9 +148,7 @@ fn an_upcall_runs_on_the_thread_that_asked_for_it() {
 
     // From this thread: it has run when the call returns, or soon after.
     domain.signal(at + 200).unwrap();
-    spin_until("the handler was called", || {
-        board.count.load(Ordering::SeqCst) == 101
-    });
+    until(|| board.count.load(Ordering::SeqCst) == 101);
     assert!(listener.off(handler).unwrap());
     assert_eq!(domain.signal(at).unwrap(), 0);
     assert!(!listener.off(handler).unwrap());
@@ -182,9 +185,7 @@ fn an_upcall_may_signal_itself_and_others() {
     std::thread::scope(|scope| {
         let slept = scope.spawn(|| waits.wait(PATIENCE));
         domain.signal(at).unwrap();
-        spin_until("the handler was called", || {
-            board.count.load(Ordering::SeqCst) == 64
-        });
+        until(|| board.count.load(Ordering::SeqCst) == 64);
         assert!(slept.join().unwrap().is_some());
     });
     assert_eq!(board.seen(), (at..at + 64).collect::<Vec<_>>());
@@ -210,7 +211,7 @@ fn an_upcall_that_moves_away_loses_nothing() {
                     sent.store(i + 1, Ordering::SeqCst);
                 }
             });
-            spin_until("some were sent", || sent.load(Ordering::SeqCst) > 20);
+            until(|| sent.load(Ordering::SeqCst) > 20);
             from.give(handler, &to.outbox()).unwrap();
         });
         to.poll();
@@ -237,7 +238,7 @@ fn an_upcall_ends_its_threads_wait() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for i in 0..3_000_u64 {
-                    spin_until("it was noted", || note.count() == i);
+                    until(|| note.count() == i);
                     for _ in 0..i * 7 % 2_000 {
                         std::hint::spin_loop();
                     }
@@ -256,7 +257,7 @@ fn an_upcall_ends_its_threads_wait() {
         // for still counts.
         domain.signal(at).unwrap();
         domain.signal(at).unwrap();
-        spin_until("it was noted", || note.count() == 3_002);
+        until(|| note.count() == 3_002);
         assert!(listener.wait(PATIENCE).is_some());
         assert_eq!(listener.wait(Deadline::NOW), None);
         domain.signal(at + 64).unwrap();
@@ -283,9 +284,7 @@ fn an_upcall_ends_the_wait_of_another_thread_too() {
         });
         for sent in 1..=1_000 {
             domain.signal(at).unwrap();
-            spin_until("the handler was called", || {
-                board.count.load(Ordering::SeqCst) == sent
-            });
+            until(|| board.count.load(Ordering::SeqCst) == sent);
             if sent % 2 == 0 {
                 std::thread::sleep(Duration::from_micros(50));
             }
@@ -315,7 +314,7 @@ fn upcalls_come_by_real_time_signals_only() {
     let mut listener = domain.listen(options).unwrap();
     let (board, _) = interrupted(&mut listener, at..at + 64);
     domain.signal(at).unwrap();
-    spin_until("the handler was called", || board.seen() == [at]);
+    until(|| board.seen() == [at]);
 }
 
 #[test]
@@ -431,9 +430,7 @@ fn threads_may_end_before_their_upcalls() {
             let left = scope.spawn(|| {
                 let mut listener = domain.listen(ListenerOptions::default()).unwrap();
                 let (board, _) = interrupted(&mut listener, at..at + 64);
-                spin_until("the handler was called", || {
-                    board.count.load(Ordering::SeqCst) > 0
-                });
+                until(|| board.count.load(Ordering::SeqCst) > 0);
                 // Its thread ends before it is dropped.
                 listener
             });

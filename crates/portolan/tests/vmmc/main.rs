@@ -12,8 +12,6 @@ mod many;
 #[cfg(feature = "marks")]
 mod marks;
 mod notify;
-mod notify_ends;
-mod notify_wait;
 #[path = "../orders/mod.rs"]
 mod orders;
 mod permissions;

@@ -1,5 +1,8 @@
 //! Notifications: an importer tells the exporter what it has written.
 //!
+//! After the paper's section 4.4: a write may carry one, and so may every flush of a mapping; the
+//! exporter has a handler for each export, blocks, discards, accepts, and waits.
+//!
 //! ```text
 //! importer   write, post (offset, length) --------> does the exporter sleep? -- yes --> ring
 //!                        |                                                               |
@@ -15,8 +18,6 @@
 //!   of one importer no more than a page of it is looked at before others have their turn.
 //! - **N4** What an importer posted before it died or let go is handed out.
 
-#[cfg(feature = "tokio")]
-mod awaited;
 mod notes;
 mod poster;
 
@@ -25,12 +26,11 @@ pub(super) use poster::Poster;
 
 use super::{Export, UpdateError};
 use crate::Deadline;
-use crate::member::Member;
 use portolan_sys::process::{EventFd, poll};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Notes that a [`dispatch`](Notifications::dispatch) handles at the most.
 const AT_ONCE: usize = 256;
@@ -40,9 +40,7 @@ const AT_ONCE: usize = 256;
 /// An importer [notifies](super::Import::notify) after a write; then the exporter finds the note
 /// here, and the data in its memory. It polls ([`poll`](Self::poll)), waits
 /// ([`wait`](Self::wait)), has a handler run ([`on`](Self::on), [`dispatch`](Self::dispatch)),
-/// or waits together with whatever else it waits for: in a wait set
-/// ([`WaitSet::add_notifications`](crate::WaitSet::add_notifications)), or for the
-/// [`descriptor`](Self::descriptor).
+/// or waits for the [`descriptor`](Self::descriptor) together with whatever else it waits for.
 ///
 /// As long as there is no `Notifications` of an export, or it [discards](Self::discard), an
 /// importer that notifies does nothing, and nothing is kept.
@@ -83,15 +81,8 @@ const AT_ONCE: usize = 256;
 pub struct Notifications {
     notes: Arc<Notes>,
     bell: Arc<notes::Bell>,
-    /// Never locked; it lets this be shared, whatever the handler is.
-    handler: Mutex<Option<Handler>>,
-    /// What an async wait waits with.
-    #[cfg(feature = "tokio")]
-    async_bell: Option<awaited::AsyncBell>,
-    member: Arc<Member>,
+    handler: Option<Box<dyn FnMut(Notification) + Send>>,
 }
-
-type Handler = Box<dyn FnMut(Notification) + Send>;
 
 /// What an importer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,13 +148,13 @@ impl ImporterId {
 #[non_exhaustive]
 pub enum NotificationError {
     /// The caller's: there is one `Notifications` of an export. Drop the other one.
-    #[error("somebody has the export's notifications already")]
+    #[error("somebody has the export's notifications already: drop those first")]
     Taken,
-    /// The export has ended, and everything that was posted has been handed out.
-    #[error("the export has ended, and nothing more will be notified")]
+    /// The state's: the export has ended, and everything that was posted has been handed out.
+    #[error("the export has ended, and nothing more will be notified: drop this")]
     Ended,
-    /// The deadline has passed.
-    #[error("nothing was notified by the deadline")]
+    /// Nobody's: the deadline has passed.
+    #[error("nothing was notified by the deadline: wait longer, or look whether importers live")]
     TimedOut,
     /// The caller's: see [`UpdateError::Forked`].
     #[error(transparent)]
@@ -201,10 +192,7 @@ impl Export {
         Ok(Notifications {
             notes: Arc::clone(notes),
             bell,
-            handler: Mutex::default(),
-            #[cfg(feature = "tokio")]
-            async_bell: None,
-            member: Arc::clone(self.member()),
+            handler: None,
         })
     }
 }
@@ -253,7 +241,7 @@ impl Notifications {
 
     /// Has `handler` run for each notification, by [`dispatch`](Self::dispatch); one at a time.
     pub fn on(&mut self, handler: impl FnMut(Notification) + Send + 'static) {
-        self.handler = Mutex::new(Some(Box::new(handler)));
+        self.handler = Some(Box::new(handler));
     }
 
     /// Waits until there is a notification, and has the handler run for it and for those that
@@ -299,12 +287,7 @@ impl Notifications {
     }
 
     fn handle(&mut self, notification: Notification) {
-        // A handler that panicked is called again.
-        let handler = self
-            .handler
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(handler) = handler {
+        if let Some(handler) = &mut self.handler {
             handler(notification);
         }
     }
@@ -349,21 +332,6 @@ impl Notifications {
             self.notes.watched_from_outside();
         }
         self.bell.as_fd()
-    }
-
-    pub(crate) fn member(&self) -> &Arc<Member> {
-        &self.member
-    }
-
-    /// Whether something may be there.
-    pub(crate) fn may_have(&self) -> bool {
-        self.notes.may_have()
-    }
-
-    /// Arms it for the wait set that `link` names, 0 for none, in which case it is disarmed;
-    /// `false` if something may be there.
-    pub(crate) fn arm_for(&self, link: u64) -> bool {
-        self.notes.arm_for(&self.member, link)
     }
 
     /// Keeps notifications back until [`unblock`](Self::unblock): there is nothing to poll or
