@@ -11,6 +11,8 @@
 //! - **R2** Nobody waits for an importer: what cannot be sent at once is not sent, and it is let
 //!   go of.
 //! - **R3** An importer is forgotten when its connection ends or it dies, whichever is seen first.
+//! - **R4** Importers leave the program an eighth of the descriptors that it may have: among other
+//!   things the end of an export needs some.
 
 use super::export::Exported;
 use crate::domain::{Descriptor, Visitor};
@@ -18,11 +20,12 @@ use crate::lookout::{Lookout, Post, Seen};
 use crate::member::Member;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Ask, Denied, RING};
+use portolan_sys::machine::rlimit_nofile;
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Peer, SocketError};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -144,6 +147,15 @@ impl Guests {
         let Some(exported) = export.upgrade() else {
             return deny(&connection, Denied::Over);
         };
+        if is_scarce(&connection) {
+            tracing::warn!(
+                export = exported.name(),
+                uid,
+                pid,
+                "an importer is refused: few descriptors are left"
+            );
+            return deny(&connection, Denied::Resources);
+        }
         if !exported.admit() {
             tracing::warn!(
                 export = exported.name(),
@@ -287,6 +299,14 @@ impl Guest {
         tracing::debug!(export, uid, pid, "an export is imported");
         Ok(())
     }
+}
+
+/// Whether importers have to leave what descriptors there are to the program (R4).
+fn is_scarce(connection: &Descriptor) -> bool {
+    let may = rlimit_nofile().soft.unwrap_or(u64::MAX);
+    // The kernel takes the lowest number that is free, so all below this one are in use.
+    let used = u64::try_from(connection.as_fd().as_raw_fd()).unwrap_or(0);
+    used >= may - may / 8
 }
 
 fn deny(connection: &Descriptor, why: Denied) {

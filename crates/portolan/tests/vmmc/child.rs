@@ -132,6 +132,10 @@ impl State {
                 self.ordinary = Some(memory);
                 done()
             }
+            ["limit-descriptors", most] => {
+                crate::many::limit_descriptors(most.parse()?);
+                done()
+            }
             ["unexport"] => {
                 self.export.take().unwrap().unexport()?;
                 done()

@@ -1,15 +1,20 @@
 //! A thousand exports, and a thousand imports of one.
 
 use crate::child::Child;
-use crate::orders::PATIENCE;
+use crate::orders::{PATIENCE, unique};
 use crate::{domain, export};
-use portolan::Permissions;
-use portolan::vmmc::{ExportMemory, ExportOptions, Reach};
+use portolan::vmmc::{ExportMemory, ExportOptions, Import, ImportError, Reach, UpdateError};
+use portolan::{Domain, Permissions};
 
 const MANY: u64 = 1_000;
 
 /// Lets this process have as many descriptors as it may.
 pub(crate) fn allow_descriptors() {
+    limit_descriptors(u64::MAX);
+}
+
+/// Lets this process have so many descriptors, or as many as it may.
+pub(crate) fn limit_descriptors(most: u64) {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -17,11 +22,34 @@ pub(crate) fn allow_descriptors() {
     // SAFETY:
     // - Room for a limit.
     let read = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    limit.rlim_cur = limit.rlim_max;
+    limit.rlim_cur = most.min(limit.rlim_max);
     // SAFETY:
     // - A valid limit.
     let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     assert_eq!((read, set), (0, 0));
+}
+
+#[test]
+fn importers_leave_an_exporter_its_last_descriptors() {
+    let name = unique("scarce");
+    let mut exporter = Child::exporter(&name, 1);
+    assert_eq!(exporter.ask("limit-descriptors 64"), "done");
+    let mut imports = Vec::new();
+    let refused = loop {
+        match Domain::builder(&name).import("x", PATIENCE) {
+            Ok(import) => imports.push(import),
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(refused, ImportError::ExporterResources { .. }),
+        "{refused}"
+    );
+    assert!(imports.len() > 4, "{}", imports.len());
+    // What it needs for this it has.
+    assert_eq!(exporter.ask("unexport"), "done");
+    let ended = |import: &Import| import.check() == Err(UpdateError::Revoked);
+    assert!(imports.iter().all(ended));
 }
 
 #[test]
