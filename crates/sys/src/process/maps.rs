@@ -141,27 +141,18 @@ impl Maps {
         }))
     }
 
+    /// The mapping that holds an address, if the kernel says so in one answer: one system call,
+    /// and nothing is allocated. None says nothing; ask for the [areas](Self::areas).
+    pub(super) fn holding(&self, address: usize) -> Option<Area> {
+        let area = self.next(address).ok()??;
+        area.range.contains(&address).then_some(area)
+    }
+
     fn query(&self, range: &Range<usize>) -> Result<Vec<Area>, Errno> {
         let mut areas = Vec::new();
         let mut from = range.start;
         while from < range.end {
-            let mut query = abi::Query {
-                size: size_of::<abi::Query>() as u64,
-                flags: abi::COVERING_OR_NEXT,
-                address: from as u64,
-                ..abi::Query::default()
-            };
-            // SAFETY:
-            // - The struct is the one that the request takes; see the size assertion.
-            let request = unsafe { Updater::<QUERY, _>::new(&mut query) };
-            // SAFETY:
-            // - No buffers are given, so the kernel writes to the struct only.
-            match unsafe { ioctl(&self.fd, request) } {
-                Ok(()) => {}
-                Err(Errno::NOENT) => break,
-                Err(other) => return Err(other),
-            }
-            let area = Area::from(&query);
+            let Some(area) = self.next(from)? else { break };
             if area.range.start >= range.end || area.range.end <= from {
                 break;
             }
@@ -169,6 +160,26 @@ impl Maps {
             areas.push(area);
         }
         Ok(areas)
+    }
+
+    /// The mapping that holds an address, or else the next one.
+    fn next(&self, address: usize) -> Result<Option<Area>, Errno> {
+        let mut query = abi::Query {
+            size: size_of::<abi::Query>() as u64,
+            flags: abi::COVERING_OR_NEXT,
+            address: address as u64,
+            ..abi::Query::default()
+        };
+        // SAFETY:
+        // - The struct is the one that the request takes; see the size assertion.
+        let request = unsafe { Updater::<QUERY, _>::new(&mut query) };
+        // SAFETY:
+        // - No buffers are given, so the kernel writes to the struct only.
+        match unsafe { ioctl(&self.fd, request) } {
+            Ok(()) => Ok(Some(Area::from(&query))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(other) => Err(other),
+        }
     }
 
     /// As [`Self::areas`] from the text, for kernels before 6.11.

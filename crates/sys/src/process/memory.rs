@@ -222,8 +222,13 @@ impl ProcessMemory {
     pub fn check(&self, address: usize, len: usize, need: Need) -> Result<(), TransferError> {
         let target = Target::new(address, len)?;
         let range = target.address..target.address + target.len;
-        let areas = self.maps.areas(range.clone())?;
         let permits = |area: &Area| area.read && (need == Need::Read || area.write);
+        // Most often one mapping holds all of it.
+        let holds = |area: &Area| area.range.end >= range.end && permits(area);
+        if self.maps.holding(address).as_ref().is_some_and(holds) {
+            return Ok(());
+        }
+        let areas = self.maps.areas(range.clone())?;
         if let Some(address) = Area::hole(&areas, &range) {
             return Err(TransferError::Unmapped {
                 address,

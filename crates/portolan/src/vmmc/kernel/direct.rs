@@ -1,11 +1,22 @@
 //! The importer's side: the kernel copies into and out of the exporter's memory.
+//!
+//! # What a call costs
+//!
+//! Three system calls, of which the last one copies: where the descriptor of the memory stands,
+//! which tells whether the number is still ours; whether the exporter itself may do that to these
+//! bytes; and the copy. The first two take 0.12 and 0.34 us, and 64 KiB 8.8 us. Beside them two
+//! locked instructions and a barrier, for what is under way.
+//!
+//! `process_vm_writev` would copy in 5 us, and respects protection by itself; but it takes
+//! a process id, and a process that runs another program meanwhile would be written to (K1).
 
 use crate::vmmc::place::Place;
 use crate::vmmc::{ImportError, UpdateError};
 use portolan_abi::vmmc::post;
 use portolan_sys::fork::{CloseOnFork, close_in_child};
 use portolan_sys::process::{Need, OpenError, PidFd, ProcessMemory, TransferError, user};
-use rustix::fs::fstat;
+use rustix::fs::{SeekFrom, fstat, seek, tell};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -14,6 +25,9 @@ pub(crate) struct Direct {
     /// There until dropped.
     memory: Option<ProcessMemory>,
     identity: Option<[Identity; 2]>,
+    /// Where the memory's descriptor stands. Nobody reads or writes there, and no other
+    /// descriptor has it, so that it tells whether the number still leads to this one.
+    tag: u64,
     _guards: [CloseOnFork; 2],
     address: usize,
     len: usize,
@@ -21,6 +35,9 @@ pub(crate) struct Direct {
 
 /// Device and inode.
 type Identity = (u64, u64);
+
+/// The next tag: positions that no file is long enough for, each used once.
+static NEXT_TAG: AtomicU64 = AtomicU64::new(0x706f_7274_0000_0001);
 
 /// What an exporter granted.
 pub(crate) struct Ordinary {
@@ -59,11 +76,19 @@ impl Direct {
         if !memory.maps().shows(board, board_at).unwrap_or(false) {
             return Err(Unopened::Gone);
         }
+        // Relaxed: only that no two are equal.
+        let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
+        let [mem, _] = memory.descriptors();
+        seek(mem, SeekFrom::Start(tag)).map_err(|errno| {
+            let error = OpenError::Io(io::Error::from(errno));
+            Unopened::Refused(ImportError::Unreachable(error))
+        })?;
         let guards = memory
             .descriptors()
             .map(|fd| close_in_child(fd.as_raw_fd()));
         Ok(Self {
             identity: identities(&memory),
+            tag,
             memory: Some(memory),
             _guards: guards,
             address,
@@ -77,17 +102,32 @@ impl Direct {
 
     /// Writes, where the exporter itself may. Within bounds.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Failed> {
-        let (memory, address) = (self.memory()?, self.address + offset);
-        memory.check(address, bytes.len(), Need::Write)?;
+        let address = self.address + offset;
+        let memory = self.asked(address, bytes.len(), Need::Write)?;
         portolan_shm::mark!("update.kernel");
         Ok(memory.write_at(address, bytes)?)
     }
 
     /// Reads, where the exporter itself may. Within bounds.
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Failed> {
-        let (memory, address) = (self.memory()?, self.address + offset);
-        memory.check(address, bytes.len(), Need::Read)?;
+        let address = self.address + offset;
+        let memory = self.asked(address, bytes.len(), Need::Read)?;
         Ok(memory.read_at(address, bytes)?)
+    }
+
+    /// The memory, if the exporter itself may do that to it.
+    fn asked(&self, address: usize, len: usize, need: Need) -> Result<&ProcessMemory, Failed> {
+        let memory = self.memory.as_ref().ok_or(Failed::Closed)?;
+        let [mem, _] = memory.descriptors();
+        if tell(mem) != Ok(self.tag) {
+            return Err(Failed::Closed);
+        }
+        match memory.check(address, len, need) {
+            Ok(()) => Ok(memory),
+            // Whom have we asked?
+            Err(_) if !self.is_ours(memory) => Err(Failed::Closed),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// What the importer is told of a failure.
@@ -110,15 +150,10 @@ impl Direct {
         }
     }
 
-    /// It, unless the program has closed our descriptors behind our back: the numbers may be
+    /// Whether the program has not closed our descriptors behind our back: the numbers may be
     /// other files' by now.
-    fn memory(&self) -> Result<&ProcessMemory, Failed> {
-        let memory = self.memory.as_ref().ok_or(Failed::Closed)?;
-        if self.identity.is_some() && identities(memory) == self.identity {
-            Ok(memory)
-        } else {
-            Err(Failed::Closed)
-        }
+    fn is_ours(&self, memory: &ProcessMemory) -> bool {
+        self.identity.is_some() && identities(memory) == self.identity
     }
 }
 
@@ -143,9 +178,8 @@ fn identities(memory: &ProcessMemory) -> Option<[Identity; 2]> {
 
 impl Drop for Direct {
     fn drop(&mut self) {
-        let ours = self.memory().is_ok();
         if let Some(memory) = self.memory.take()
-            && !ours
+            && !self.is_ours(&memory)
         {
             for fd in memory.into_descriptors() {
                 let _ = fd.into_raw_fd();
@@ -176,6 +210,63 @@ impl Drop for UnderWay<'_> {
         if let Some(calls) = self.0 {
             // Release: who sees that it is over sees what it wrote.
             calls.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portolan_sys::memory::{self, Mapping};
+    use rustix::io::dup2;
+    use std::mem::ManuallyDrop;
+    use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+    /// This process's own memory, of which a page is reached, whose board is another page.
+    fn own() -> (Direct, Mapping, Mapping) {
+        let page = || memory::create("direct", 4096).unwrap();
+        let board_file = page();
+        let board = Mapping::shared_anywhere(&board_file, 4096).unwrap();
+        let target = Mapping::shared_anywhere(&page(), 4096).unwrap();
+        let granted = Ordinary {
+            address: target.base().addr() as u64,
+            board: board.base().addr() as u64,
+            len: 4096,
+        };
+        let ours = PidFd::open(std::process::id()).unwrap();
+        let Ok(direct) = Direct::open(&ours, &board_file, &granted) else {
+            panic!("one may always open one's own memory");
+        };
+        (direct, target, board)
+    }
+
+    /// Has the number of one of its descriptors lead to a file, as if the program had closed
+    /// it and opened that; the number.
+    #[allow(unsafe_code)]
+    fn take_number(direct: &Direct, nth: usize, file: &OwnedFd) -> RawFd {
+        let memory = direct.memory.as_ref().expect("it was opened");
+        let number = memory.descriptors()[nth].as_raw_fd();
+        // SAFETY:
+        // - Open, and not closed here: it is another file's from now on, as this is about.
+        let mut taken = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
+        dup2(file, &mut taken).unwrap();
+        number
+    }
+
+    #[test]
+    fn another_file_under_its_number_is_not_written() {
+        for nth in [0, 1] {
+            let (direct, _target, _board) = own();
+            assert!(direct.write(4000, b"before").is_ok());
+            let other = memory::create("other", 4096).unwrap();
+            let number = take_number(&direct, nth, &other);
+            assert!(matches!(direct.write(0, b"after"), Err(Failed::Closed)));
+            assert!(matches!(direct.read(0, &mut [0]), Err(Failed::Closed)));
+            assert_eq!(memory::allocated_bytes(&other).unwrap(), 0);
+            // Nor closed: it leads to the file still.
+            drop(direct);
+            let link = std::fs::read_link(format!("/proc/self/fd/{number}")).unwrap();
+            assert!(link.to_string_lossy().contains("memfd:other"), "{link:?}");
         }
     }
 }
