@@ -41,6 +41,7 @@ mod abi {
     /// Fail where pages are not watched.
     pub(super) const CHECK_WPASYNC: u64 = 1 << 1;
     pub(super) const IS_WRITTEN: u64 = 1 << 1;
+    pub(super) const IS_HUGE: u64 = 1 << 6;
 
     /// `struct pm_scan_arg`.
     #[repr(C)]
@@ -268,6 +269,22 @@ fn request(pagemap: &File, scan: &mut abi::Scan) -> Result<usize, Errno> {
             },
         }
     }
+}
+
+/// Whether this process has a huge page mapped in the range, as such; `false` if it cannot be told.
+pub(crate) fn has_huge(pagemap: &File, start: usize, len: usize) -> bool {
+    let mut region = abi::Region::default();
+    let mut scan = abi::Scan {
+        size: size_of::<abi::Scan>() as u64,
+        start: start as u64,
+        end: start.saturating_add(len) as u64,
+        regions: ptr::from_mut(&mut region).expose_provenance() as u64,
+        regions_len: 1,
+        category_mask: abi::IS_HUGE,
+        return_mask: abi::IS_HUGE,
+        ..abi::Scan::default()
+    };
+    request(pagemap, &mut scan).is_ok_and(|found| found > 0)
 }
 
 /// Whether the kernel answers the request, for [`probe`](mod@crate::probe).

@@ -14,7 +14,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create}
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use support::Reaped;
 
-const PAGES: usize = 512;
+/// Enough that most of it can be carried over, and some cannot.
+const PAGES: usize = 1024;
 const LEN: usize = PAGES * PAGE;
 
 /// Threads of ours that store all the time.
@@ -154,9 +155,13 @@ fn a_hostile_importer_changes_nothing_after_and_own_stores_are_not_lost() {
     hostile_rounds(1);
     let after = while_stored_to(start, || {
         let fd = ours.fd().try_clone_to_owned().unwrap();
-        // SAFETY:
-        // - Our window. This test only loads and stores there from now on.
-        unsafe { memory::privatise(&fd, 0, start, LEN) }.unwrap();
+        // What is too short to be carried over, and the rest.
+        for part in [0..LEN / 4, LEN / 4..LEN] {
+            let (from, len) = (part.start, part.len());
+            // SAFETY:
+            // - Our window. This test only loads and stores there from now on.
+            unsafe { memory::privatise(&fd, from as u64, start + from, len) }.unwrap();
+        }
         theirs(start)
     });
     assert!(

@@ -11,6 +11,7 @@
 //! - **M5** Once [`privatise`] has returned, no other process can change a byte of the
 //!   range, whatever it kept; and no store of our own was lost, nor by [`share_in_place`].
 
+mod carry;
 mod file;
 mod frozen;
 mod mapping;
@@ -33,7 +34,7 @@ pub use range::{
     protect, zap,
 };
 pub use replace::replace;
-pub use room::populate_new;
+pub use room::{populate_huge, populate_new};
 pub use sealed::{SealError, create_unsealed, seal, seal_size, seal_to_readers, verify_sealed};
 pub use share::{ShareError, share_in_place, share_into};
 

@@ -37,10 +37,13 @@
 //! private copies too, which is why the file must be sealed against shrinking; and only we
 //! can ask with `MADV_DONTNEED` to be shown the file again.
 //!
-//! Write-protecting, copying and moving the copy over would cost less memory afterwards,
-//! since the mapping here keeps the file alive; but then the program's stores have to wait,
-//! and its system calls that write to the range fail, unless it has privileges. See
-//! [`share_in_place`](super::share_in_place), which has no other way.
+//! # The faster way
+//!
+//! A fault a page is what that costs, three times as much as the copies themselves. Whoever may
+//! have the kernel stop the stores of system calls too has them wait instead, for one piece after
+//! another, and gets huge pages in place of the file's (`carry.rs`); the rest is taken back as
+//! above. Without that privilege system calls that write to the range would fail meanwhile, which
+//! only [`share_in_place`](super::share_in_place) puts up with, because it has no other way.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -48,6 +51,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, major, minor};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
+use super::carry::carry_over;
 use super::range::{at, populate_write};
 use super::{HUGE_PAGE, PAGE};
 use crate::process::{Area, Maps, MapsError};
@@ -88,7 +92,7 @@ const STEP: usize = 4 * HUGE_PAGE;
 ///
 /// # Errors
 ///
-/// [`PrivatiseError`]. All but `Incomplete` leave everything as it was.
+/// [`PrivatiseError`]. All but `Incomplete` and `Refused` leave everything as it was.
 ///
 /// # Safety
 ///
@@ -115,19 +119,25 @@ pub unsafe fn privatise(
             found: seals.bits(),
         });
     }
-    shows(fd, offset, start, len)?;
+    let mut done = carried(fd, offset, start, len)?;
+    // No return from here on: the range is no longer shared.
+    // SAFETY:
+    // - As the caller promises; what the range shows was checked.
+    done += unsafe { carry_over(fd, offset + done as u64, start + done, len - done) };
+    if done == len {
+        return Ok(());
+    }
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // No return from here on: the range is no longer shared.
+    let (rest, from) = (at(start + done), offset + done as u64);
     // SAFETY:
     // - The range shows just these bytes of the file with this access, as was checked, and
     //   does so afterwards: no load sees anything else.
     // - No other thread changes the mapping meanwhile, as the caller promises.
-    let mapped = unsafe { mmap(at(start), len, access, flags, fd, offset) };
+    let mapped = unsafe { mmap(rest, len - done, access, flags, fd, from) };
     mapped.map_err(|errno| PrivatiseError::Refused {
         source: errno.into(),
     })?;
-    let mut done = 0;
     while done < len {
         let step = STEP.min(len - done);
         populate_write(start + done, step).map_err(|source| PrivatiseError::Incomplete {
@@ -140,27 +150,35 @@ pub unsafe fn privatise(
     Ok(())
 }
 
-/// Checks that the whole range is a writable shared mapping of the file from `offset` on.
-fn shows(fd: &OwnedFd, offset: u64, start: usize, len: usize) -> Result<(), PrivatiseError> {
+/// Checks that the whole range is a writable shared mapping of the file from `offset` on, but
+/// for what an earlier call carried over before it was refused the rest: how many bytes.
+fn carried(fd: &OwnedFd, offset: u64, start: usize, len: usize) -> Result<usize, PrivatiseError> {
     let stat = fstat(fd).map_err(|errno| PrivatiseError::Refused {
         source: errno.into(),
     })?;
     let device = (major(stat.st_dev), minor(stat.st_dev));
     let range = start..start + len;
     let areas = Maps::own().map_err(MapsError::Io)?.areas(range.clone())?;
+    if let Some(address) = Area::hole(&areas, &range) {
+        return Err(PrivatiseError::NotShared { address });
+    }
+    let ours = |area: &&Area| !area.shared && area.inode == 0 && area.read && area.write;
+    let before = areas.iter().take_while(ours).last();
+    let carried = before.map_or(0, |area| area.range.end.min(range.end) - start);
+    if carried == len {
+        return Err(PrivatiseError::NotShared { address: start });
+    }
     let fits = |area: &&Area| {
         let here = area.range.start.max(start);
         let shown = area.offset.checked_add((here - area.range.start) as u64);
         let file = area.shared && area.device == device && area.inode == stat.st_ino;
         file && area.read && area.write && shown == offset.checked_add((here - start) as u64)
     };
-    if let Some(area) = areas.iter().find(|area| !fits(area)) {
-        let address = area.range.start.max(start);
-        return Err(PrivatiseError::NotShared { address });
-    }
-    match Area::hole(&areas, &range) {
-        Some(address) => Err(PrivatiseError::NotShared { address }),
-        None => Ok(()),
+    match areas.iter().skip_while(ours).find(|area| !fits(area)) {
+        Some(area) => Err(PrivatiseError::NotShared {
+            address: area.range.start.max(start),
+        }),
+        None => Ok(carried),
     }
 }
 
@@ -191,7 +209,8 @@ pub enum PrivatiseError {
     /// The machine's: what is mapped cannot be told.
     #[error(transparent)]
     Maps(#[from] MapsError),
-    /// The machine's: the kernel refused; see the source. Nothing has changed.
+    /// The machine's: the kernel refused; see the source. What is not private yet is as it was;
+    /// the same call goes on there.
     #[error("cannot replace the mapping: {source}")]
     Refused {
         /// The kernel's reason.

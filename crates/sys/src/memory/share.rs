@@ -104,7 +104,12 @@ pub unsafe fn share_into(file: &OwnedFd, start: usize, len: usize) -> Result<(),
         return Err(ShareError::OutOfMemory { done: 0, len });
     }
     let watch = open()?;
-    let stopped = Stopped::new(&watch, start, len)?;
+    let stopped = Stopped::new(&watch, start, len).map_err(|errno| match errno {
+        // Pages of an ordinary file cannot be watched.
+        Errno::INVAL => ShareError::NotPrivate { address: start },
+        Errno::BUSY => ShareError::Watched,
+        other => ShareError::Io(other.into()),
+    })?;
     copy(file, start, len)?;
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -139,25 +144,18 @@ fn open() -> Result<Userfault, ShareError> {
 }
 
 /// While it lives, every store to the range waits.
-struct Stopped<'a> {
+pub(super) struct Stopped<'a> {
     watch: &'a Userfault,
     start: usize,
     len: usize,
 }
 
 impl<'a> Stopped<'a> {
-    fn new(watch: &'a Userfault, start: usize, len: usize) -> Result<Self, ShareError> {
-        match watch.register(start, len, mode::WRITE_PROTECT) {
-            Ok(()) => {}
-            // Pages of an ordinary file cannot be watched.
-            Err(Errno::INVAL) => return Err(ShareError::NotPrivate { address: start }),
-            Err(Errno::BUSY) => return Err(ShareError::Watched),
-            Err(other) => return Err(ShareError::Io(other.into())),
-        }
+    /// `INVAL`: it cannot be watched. `BUSY`: another userfaultfd watches it.
+    pub(super) fn new(watch: &'a Userfault, start: usize, len: usize) -> Result<Self, Errno> {
+        watch.register(start, len, mode::WRITE_PROTECT)?;
         let stopped = Self { watch, start, len };
-        watch
-            .write_protect(start, len)
-            .map_err(|errno| ShareError::Io(errno.into()))?;
+        watch.write_protect(start, len)?;
         Ok(stopped)
     }
 }
