@@ -35,6 +35,24 @@ use portolan_abi::limits::LINE;
 const PIECE: usize = 64 << 10;
 
 /// One direction of a pair's memory.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_abi::gate::control::LANE;
+/// use portolan_shm::lane::{Lane, Reader, Writer};
+/// use std::sync::atomic::AtomicU64;
+/// let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+/// let (page, ring) = (words(LANE), words(1024 / 8));
+/// // Both sides have the memory, and each a count of its own.
+/// let lane = Lane::new(&page, 0, &ring);
+/// let (mut writer, mut reader) = (Writer::default(), Reader::default());
+/// assert_eq!(writer.push(&lane, b"hello")?.bytes, 5);
+/// let mut bytes = [0; 5];
+/// assert_eq!(reader.pull(&lane, &mut bytes)?.bytes, 5);
+/// assert_eq!(&bytes, b"hello");
+/// # Ok::<(), portolan_shm::lane::Garbled>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Lane<'m> {
     control: &'m [AtomicU64],

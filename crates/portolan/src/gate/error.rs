@@ -34,7 +34,7 @@ pub enum ConnectToError {
     #[error("it is not offered any more: try again, if it is to come back")]
     Over,
     /// The peer's: it has no memory or descriptors left.
-    #[error("the offering process has no descriptors or no memory left")]
+    #[error("the offering process has no descriptors or no memory left: try again later")]
     Resources,
     /// The peer's: it speaks another format.
     #[error(
@@ -45,7 +45,7 @@ pub enum ConnectToError {
         theirs: u32,
     },
     /// The peer's: what it answered is no answer.
-    #[error("the offering process answered with what is no answer")]
+    #[error("the offering process answered with what is no answer: do not trust it")]
     Garbled,
     /// The peer's: it did not answer in time, or hung up.
     #[error("the offering process did not answer: {0}")]

@@ -107,13 +107,13 @@ pub enum ImportError {
         max: u64,
     },
     /// The state's: as many as may have imported it. Ask again when some have ended.
-    #[error("export {name:?} has as many importers as it may have")]
+    #[error("export {name:?} has as many importers as it may have: ask again when some have ended")]
     Full {
         /// The export.
         name: String,
     },
     /// The exporter's system's: it has no descriptors or no memory left.
-    #[error("the exporter of {name:?} has no descriptors or no memory left")]
+    #[error("the exporter of {name:?} has no descriptors or no memory left: ask again later")]
     ExporterResources {
         /// The export.
         name: String,

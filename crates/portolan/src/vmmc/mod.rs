@@ -58,6 +58,7 @@
 //! | scattered, strided, non-blocking, [`flush`](Import::flush) | yes | yes |
 //! | eight bytes in one go, [`store_release`](Import::store_release), [`fetch_add`](Import::fetch_add), ... | yes | no: [`UpdateError::NoWords`]. One byte is whole: let it be the flag, in a write of its own |
 //! | automatic update | [`Alias`], [`Log`], [`Tracked`] | [`Tracked`] without a completion word |
+//! | [`Notifications`] | yes | yes |
 //! | page protection of the exporter's | fixed while exported | is asked at each call: [`UpdateError::Protected`], [`UpdateError::Unmapped`] |
 //! | whose bounds | the kernel's: whole exports | the library's: who could import may write all of the exporter's memory anyway |
 //! | the end | a copy of the memory; no importer is waited for | nothing is copied; calls under way are waited for ([`WhyExported::UnderWay`]) |

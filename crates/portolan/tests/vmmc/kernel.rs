@@ -5,8 +5,8 @@ use crate::orders::{PATIENCE, unique, until};
 use crate::raw;
 use crate::{domain, export};
 use portolan::vmmc::{
-    Export, ExportMemory, ExportOptions, Import, ImportError, MappingError, OrdinaryMemory, Reach,
-    UpdateError, WhyExported,
+    Export, ExportMemory, ExportOptions, Import, ImportError, MappingError, Notification,
+    OrdinaryMemory, Reach, UpdateError, WhyExported,
 };
 use portolan::{Domain, Permissions};
 use portolan_abi::vmmc::{Answer, Way, post};
@@ -432,6 +432,28 @@ fn a_thousand_imports_leave_no_descriptor() {
     until("all are forgotten", || export.importers() == 0);
     // Other tests of this process open and close some meanwhile.
     until("descriptors are closed", || count() < before + 500);
+}
+
+#[test]
+fn importers_notify_of_what_the_kernel_has_copied() {
+    let (domain, name) = domain("notes");
+    let (memory, export) = lend_zeros(&domain, 5000);
+    let mut notifications = export.notifications().unwrap();
+    let mut child = Child::importer(&name);
+    for number in 1..=3 {
+        assert_eq!(child.ask(&format!("write 4095 {number} 7")), "done");
+        assert_eq!(child.ask(&format!("notify 4095 {number}")), "done");
+        let note = notifications.wait(PATIENCE).unwrap();
+        let Notification::Written { offset, len, .. } = note else {
+            panic!("{note:?}");
+        };
+        assert_eq!((offset, len), (4095, number));
+        let mut bytes = vec![0; len];
+        memory.read(offset, &mut bytes).unwrap();
+        assert_eq!(bytes, vec![7; number]);
+    }
+    let outside = child.ask("notify 4999 2");
+    assert!(outside.contains("OutOfBounds"), "{outside}");
 }
 
 /// The two ways side by side, under one name after the other.
