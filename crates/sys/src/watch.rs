@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
@@ -123,6 +123,12 @@ impl Timer {
     pub fn start(first: Duration, every: Option<Duration>) -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let timer = Self { fd };
+        timer.set(first, every)?;
+        Ok(timer)
+    }
+
+    fn set(&self, first: Duration, every: Option<Duration>) -> io::Result<()> {
         let spec = |time: Duration| Timespec::try_from(time).map_err(|_| Errno::INVAL);
         let zero = Duration::ZERO;
         let setting = Itimerspec {
@@ -130,8 +136,8 @@ impl Timer {
             it_value: spec(first.max(Duration::from_nanos(1)))?,
             it_interval: spec(every.unwrap_or(zero))?,
         };
-        timerfd_settime(&fd, TimerfdTimerFlags::empty(), &setting)?;
-        Ok(Self { fd })
+        timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &setting)?;
+        Ok(())
     }
 
     /// How often it has run out since it was asked last.
@@ -147,6 +153,81 @@ impl Timer {
 impl AsFd for Timer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// A descriptor that is readable while another one is, or once a time has come; which one and
+/// when may change.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::process::{EventFd, poll};
+/// use portolan_sys::watch::Alarm;
+/// use std::os::fd::AsFd;
+/// use std::time::{Duration, Instant};
+/// let alarm = Alarm::new()?;
+/// let readable = || poll(&[alarm.as_fd()], Some(Instant::now())).map(|ready| ready[0].readable);
+/// let event = EventFd::new()?;
+/// alarm.set(&event, Some(Instant::now() + Duration::from_secs(3600)))?;
+/// assert!(!readable()?);
+/// event.notify()?;
+/// assert!(readable()?);
+/// event.drain()?;
+/// assert!(!readable()?);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Alarm {
+    epoll: OwnedFd,
+    timer: Timer,
+}
+
+impl Alarm {
+    /// One that is readable at once.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`.
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer = Timer::start(Duration::ZERO, None)?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&epoll, &timer, data, epoll::EventFlags::IN)?;
+        Ok(Self { epoll, timer })
+    }
+
+    /// From now on this descriptor counts, beside those before that were not closed, and this
+    /// time instead of the one before.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM`: it cannot be watched, as a plain file. `ENOSPC`, `ENOMEM`.
+    pub fn set(&self, fd: impl AsFd, at: Option<Instant>) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        match epoll::add(&self.epoll, fd, epoll::EventData::new_u64(0), flags) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.set_time(at)
+    }
+
+    /// The time alone.
+    ///
+    /// # Errors
+    ///
+    /// None that a timer has.
+    pub fn set_time(&self, at: Option<Instant>) -> io::Result<()> {
+        /// Longer than anything that is waited for.
+        const FAR: Duration = Duration::from_secs(1 << 30);
+        let left = at.map(|at| at.saturating_duration_since(Instant::now()));
+        self.timer.set(left.unwrap_or(FAR).min(FAR), None)
+    }
+}
+
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }
 
@@ -268,6 +349,31 @@ mod tests {
             assert!(again.ran_out().unwrap() > 0);
         }
         assert!(Timer::start(Duration::MAX, None).is_err());
+    }
+
+    #[test]
+    fn an_alarm_goes_by_what_it_was_told_last() {
+        let alarm = Alarm::new().unwrap();
+        let readable = |by| process::poll(&[alarm.as_fd()], Some(by)).unwrap()[0].readable;
+        let (now, far) = (Instant::now, Instant::now() + Duration::from_secs(3600));
+        assert!(readable(far), "it was told nothing");
+        let first = EventFd::new().unwrap();
+        alarm.set(&first, Some(far)).unwrap();
+        assert!(!readable(now()));
+        first.notify().unwrap();
+        // Also what was there before.
+        let second = EventFd::new().unwrap();
+        second.notify().unwrap();
+        drop(first);
+        alarm.set(&second, None).unwrap();
+        alarm.set(&second, Some(far)).unwrap();
+        assert!(readable(now()));
+        second.drain().unwrap();
+        assert!(!readable(now()));
+        alarm.set_time(Some(now())).unwrap();
+        assert!(readable(far));
+        alarm.set_time(None).unwrap();
+        assert!(!readable(now()));
     }
 
     #[test]

@@ -22,11 +22,12 @@ use portolan_abi::control::{Announcement, Decline, FromMember};
 use portolan_abi::limits::{MAX_NAME, MAX_OFFERS};
 pub(crate) use portolan_abi::visit::OfferKind;
 use portolan_abi::visit::{Grants, OfferName, Visit, VisitAnswer};
-use portolan_sys::process::PidFd;
+use portolan_sys::process::{EventFd, PidFd};
 use portolan_sys::socket::{self, Peer, SocketError};
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Somebody who was introduced to an offer of ours, and whom its permissions admit.
@@ -179,6 +180,8 @@ struct Table {
     /// What the host is to be told of, in this order: what is gone, then what is new.
     withdrawn: VecDeque<u32>,
     fresh: VecDeque<u32>,
+    /// To be rung when something is offered.
+    bells: Vec<Weak<EventFd>>,
     /// Nobody tells the host anything any more.
     over: bool,
 }
@@ -237,9 +240,23 @@ impl Offers {
             table.fresh.push_back(number);
         }
         table.made.insert(number, made);
+        for bell in table.bells.iter().filter_map(Weak::upgrade) {
+            // Fails only where the program has closed the descriptor.
+            let _ = bell.notify();
+        }
         drop(table);
         self.changed.notify_all();
         Ok(number)
+    }
+
+    /// Rings whenever something is offered; it has rung now.
+    pub(super) fn bell(&self) -> io::Result<Arc<EventFd>> {
+        let bell = Arc::new(EventFd::new()?);
+        bell.notify()?;
+        let bells = &mut self.lock().bells;
+        bells.retain(|bell| bell.strong_count() > 0);
+        bells.push(Arc::downgrade(&bell));
+        Ok(bell)
     }
 
     /// Takes an offer out; whether the host is to be told.

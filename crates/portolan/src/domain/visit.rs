@@ -21,8 +21,9 @@ use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::{Reason, socket_name};
 use portolan_abi::limits::MAX_NAME;
 use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
-use portolan_sys::process::poll;
+use portolan_sys::process::{EventFd, poll};
 use portolan_sys::socket::{self, Address, SocketError};
+use portolan_sys::watch::Alarm;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -167,6 +168,8 @@ pub(crate) struct PendingVisit {
     obstacle: Option<Obstacle>,
     pause: Duration,
     patience: Duration,
+    /// Rings when something is offered in a private domain; made when somebody asks for it.
+    bell: Option<Arc<EventFd>>,
 }
 
 /// What a visit is waiting for.
@@ -272,6 +275,7 @@ impl PendingVisit {
             obstacle: None,
             pause: PAUSES.0,
             patience: PATIENCE.0,
+            bell: None,
         })
     }
 
@@ -286,6 +290,10 @@ impl PendingVisit {
         }
         if let Door::Private(member) = &self.door {
             let member = Arc::clone(member);
+            if let Some(bell) = &self.bell {
+                // Before the look: what is offered after it rings again.
+                let _ = bell.drain();
+            }
             return self.ask_within(&member);
         }
         loop {
@@ -355,6 +363,23 @@ impl PendingVisit {
             (_, Stage::Asked(connection, until) | Stage::Waiting(connection, until)) => {
                 // An error (no memory) is met again at the next turn.
                 let _ = poll(&[connection.as_fd()], by(*until));
+            }
+        }
+    }
+
+    /// Has `alarm` go off when there may be something to do.
+    pub(crate) fn set(&mut self, alarm: &Alarm) -> io::Result<()> {
+        match (&self.door, &self.stage) {
+            (Door::Private(member), _) => {
+                let bell = match self.bell.take() {
+                    Some(bell) => bell,
+                    None => member.link.offers().bell()?,
+                };
+                alarm.set(&**self.bell.insert(bell), None)
+            }
+            (_, Stage::Away(again)) => alarm.set_time(Some(again.unwrap_or_else(Instant::now))),
+            (_, Stage::Asked(connection, until) | Stage::Waiting(connection, until)) => {
+                alarm.set(connection, Some(*until))
             }
         }
     }

@@ -12,14 +12,15 @@ use super::import::Miss;
 use super::{Export, ExportError, ExportOptions, Exportable, Import, ImportError, ImportOptions};
 use crate::domain::{Builder, Descriptor, Introduction, OfferKind, PendingVisit};
 use crate::member::Member;
-use crate::{Deadline, Domain, VisitError};
+use crate::{Deadline, Domain, NoDescriptor, VisitError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS};
 use portolan_sys::barrier;
 use portolan_sys::process::poll;
 use portolan_sys::socket::{self, SocketError};
+use portolan_sys::watch::Alarm;
 use std::fmt;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -156,6 +157,8 @@ pub struct PendingImport {
     options: ImportOptions,
     stage: Stage,
     pause: Duration,
+    /// Goes off when it may go on; made when somebody asks for it.
+    alarm: Option<Alarm>,
 }
 
 /// Where it looks for the exporter.
@@ -167,7 +170,7 @@ enum Whence {
 enum Stage {
     /// Not before this instant.
     Away(Instant),
-    Visit(PendingVisit),
+    Visit(Box<PendingVisit>),
     /// The exporter has until the instant to answer.
     Asked(Descriptor, Instant),
 }
@@ -185,13 +188,14 @@ impl Whence {
 impl PendingImport {
     fn new(from: Whence, name: &str, options: &ImportOptions) -> Result<Self, ImportError> {
         super::present().map_err(ImportError::Forked)?;
-        let stage = Stage::Visit(from.visit(name, options)?);
+        let stage = Stage::Visit(Box::new(from.visit(name, options)?));
         Ok(Self {
             from,
             name: name.to_owned(),
             options: options.clone(),
             stage,
             pause: PAUSES.0,
+            alarm: None,
         })
     }
 
@@ -202,11 +206,72 @@ impl PendingImport {
     ///
     /// [`ImportError`]: asking again is of no use.
     pub fn poll(&mut self) -> Result<Option<Import>, ImportError> {
+        let import = self.go_on()?;
+        if import.is_none()
+            && let Some(alarm) = &self.alarm
+        {
+            let set = match &mut self.stage {
+                Stage::Away(until) => alarm.set_time(Some(*until)),
+                Stage::Visit(visit) => visit.set(alarm),
+                Stage::Asked(connection, until) => alarm.set(&*connection, Some(*until)),
+            };
+            set.map_err(|e| ImportError::system("wait for the exporter", &e))?;
+        }
+        Ok(import)
+    }
+
+    /// A descriptor that is readable when [`poll`](Self::poll) may go on: for `epoll` and the
+    /// like, or for [`Domain::bind_address`], and so for a [`Listener`](crate::Listener) and a
+    /// wait set. Poll whenever it is; it is readable at first. Do not read it.
+    ///
+    /// # Errors
+    ///
+    /// [`NoDescriptor`].
+    ///
+    /// ```
+    /// use portolan::vmmc::{ExportMemory, ExportOptions, ImportOptions, Reach};
+    /// use portolan::{Deadline, Domain, ListenerOptions, Origin, WaitSet};
+    /// let domain = Domain::private()?;
+    /// let mut pending = domain.begin_import("later", &ImportOptions::default())?;
+    ///
+    /// // An address that is signalled when it may go on, for a listener in a wait set.
+    /// let segment = domain.make_segment(None, 4096)?;
+    /// let at = segment.address();
+    /// let mut listener = domain.listen(ListenerOptions::default())?;
+    /// listener.on(at..at + 1, |_| {})?;
+    /// let _bound = domain.bind_address(at, Origin::Descriptor(pending.descriptor()?))?;
+    /// let mut set = WaitSet::new(&domain)?;
+    /// let token = set.add_listener(listener)?;
+    ///
+    /// let memory = ExportMemory::new(4096)?;
+    /// let options = ExportOptions::new(Reach::ReadWrite);
+    /// let export = domain.export(&memory, "later", &options, Deadline::NEVER)?;
+    /// let import = loop {
+    ///     if let Some(import) = pending.poll()? {
+    ///         break import;
+    ///     }
+    ///     set.wait(Deadline::NEVER)?;
+    ///     set.listener_mut(token).ok_or("not in the set")?.poll();
+    /// };
+    /// assert_eq!(import.len(), 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn descriptor(&mut self) -> Result<OwnedFd, NoDescriptor> {
+        let alarm = match self.alarm.take() {
+            Some(alarm) => alarm,
+            None => Alarm::new()?,
+        };
+        let fd = self.alarm.insert(alarm).as_fd().try_clone_to_owned()?;
+        Ok(fd)
+    }
+
+    fn go_on(&mut self) -> Result<Option<Import>, ImportError> {
         loop {
             match &mut self.stage {
                 Stage::Away(until) if Instant::now() < *until => return Ok(None),
                 Stage::Away(_) => {
-                    self.stage = Stage::Visit(self.from.visit(&self.name, &self.options)?);
+                    self.stage =
+                        Stage::Visit(Box::new(self.from.visit(&self.name, &self.options)?));
                 }
                 Stage::Visit(visit) => match visit.poll()? {
                     None => return Ok(None),
@@ -342,6 +407,7 @@ pub(super) fn answer_to(
         options: options.clone(),
         stage: Stage::Asked(Descriptor::new(connection), far),
         pause: PAUSES.0,
+        alarm: None,
     };
     pending.hear()
 }

@@ -14,6 +14,7 @@ mod marks;
 mod notify;
 #[path = "../orders/mod.rs"]
 mod orders;
+mod pending;
 mod permissions;
 mod raw;
 mod revoke;
