@@ -72,6 +72,9 @@ mod guard;
 mod lookout;
 mod member;
 mod message;
+#[cfg(test)]
+#[path = "../tests/orders/mod.rs"]
+mod orders;
 mod port;
 mod region;
 pub mod rpc;
@@ -267,8 +270,9 @@ pub use survey::{
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
 pub use wait::Waiting;
 pub use wait_set::{
-    AddError, AddFrameReaderError, AddListenerError, AddParcelReaderError, AddReaderError,
-    AddSubscriberError, Ready, Token, WaitError, WaitSet, WaitSetError, WhyNoPlace, WhyNoReader,
+    AddError, AddFrameReaderError, AddListenerError, AddNotificationsError, AddParcelReaderError,
+    AddReaderError, AddSubscriberError, Ready, Token, WaitError, WaitSet, WaitSetError, WhyNoPlace,
+    WhyNoReader,
 };
 
 /// What happens to the sender's access to an extent that it sends.

@@ -3,7 +3,11 @@
 
 use portolan::channel::{ChannelOptions, ReaderOptions, SubscribeError, TopicOptions};
 use portolan::rpc::{self, RpcError};
-use portolan::{Deadline, Disowned, Domain, ListenerOptions, SignalError, WaitError, WaitSet};
+use portolan::vmmc::{ExportMemory, ExportOptions, ImportError, Notification, Reach, UpdateError};
+use portolan::{
+    Access, ConnectOptions, Deadline, Disowned, Domain, ListenerOptions, Message, OfferOptions,
+    Permissions, PortOptions, SignalError, Unsent, WaitError, WaitSet, WhenFull,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -174,4 +178,97 @@ fn a_client_and_a_server() {
     assert_eq!(pending.unwrap().wait(), Ok(7));
     assert_eq!(client.as_ref().unwrap().add(1, 2), Ok(3));
     assert_eq!(server.unwrap().clients(), 1);
+}
+
+#[test]
+fn what_is_offered_to_other_domains() {
+    let name = format!("test-forked-{}", std::process::id());
+    let theirs = Domain::join(&name).unwrap();
+    let ours = Domain::private().unwrap();
+    let permitted = Permissions::own_user();
+    let (offer, connect) = (OfferOptions::default, ConnectOptions::default);
+    let mut port = theirs.bind(PortOptions::unnamed()).unwrap();
+    let offered = port.offer("frames", &permitted, offer()).unwrap();
+    let channel = theirs.make_channel(&ChannelOptions::unnamed()).unwrap();
+    let mut writer = channel.bind_writer().unwrap();
+    let cried = channel.offer("news", &permitted, offer()).unwrap();
+    let other = Domain::builder(&name);
+    let right = ours.connect_to(&other, "frames", connect()).unwrap();
+    let followed = ours.follow(&other, "news", connect()).unwrap();
+    let mut reader = followed
+        .channel()
+        .bind_reader(ReaderOptions::default())
+        .unwrap();
+    in_child("sends", || {
+        let sent = right.send(Message::new(b"from nobody").unwrap(), WhenFull::Fail);
+        let reason = sent.unwrap_err().reason;
+        assert!(matches!(reason, Unsent::Disowned(GONE)), "{reason}");
+    });
+    in_child("offers, connects and follows", || {
+        assert!(port.offer("again", &permitted, offer()).is_err());
+        assert!(channel.offer("again", &permitted, offer()).is_err());
+        assert!(ours.connect_to(&other, "frames", connect()).is_err());
+        assert!(ours.follow(&other, "news", connect()).is_err());
+    });
+    let mut all = Some((offered, cried, right, followed));
+    in_child("drops", || end(&mut all));
+    // The parent's are what they were.
+    let (offered, cried, right, followed) = all.unwrap();
+    let patience = Duration::from_secs(60);
+    right
+        .send(Message::new(b"from us").unwrap(), WhenFull::Fail)
+        .unwrap();
+    let came = port
+        .receive(Access::Later, Deadline::after(patience))
+        .unwrap();
+    assert_eq!(came.header(), b"from us");
+    writer.write(b"news", Deadline::NOW).unwrap();
+    assert_eq!(*reader.receive(patience).unwrap(), *b"news");
+    assert!(followed.is_live());
+    // Who was refused in the child may not have been seen to leave yet.
+    assert!(offered.visitors() >= 1 && cried.visitors() >= 1);
+}
+
+#[test]
+fn an_export_that_is_notified_of() {
+    let domain = Domain::private().unwrap();
+    let memory = ExportMemory::new(4096).unwrap();
+    let options = ExportOptions::new(Reach::ReadWrite);
+    let patience = Duration::from_secs(60);
+    let export = domain.export(&memory, "x", &options, patience).unwrap();
+    let import = domain.import("x", patience).unwrap();
+    let mut set = WaitSet::new(&domain).unwrap();
+    let token = set
+        .add_notifications(export.notifications().unwrap())
+        .unwrap();
+    assert!(set.wait(Deadline::NOW).unwrap().is_empty());
+    import.notify(8, 8).unwrap();
+    in_child("imports, and ends the export", || {
+        let refused = domain.import("x", Deadline::NOW).err();
+        assert!(matches!(
+            refused,
+            Some(ImportError::Forked(UpdateError::Forked))
+        ));
+        assert_eq!(import.notify(0, 8), Err(UpdateError::Forked));
+    });
+    let mut all = Some((set, export));
+    in_child("drops", || end(&mut all));
+    // The parent's are what they were.
+    let (mut set, export) = all.unwrap();
+    assert_eq!(set.wait(patience).unwrap().next(), Some(token));
+    let notifications = set.notifications_mut(token).unwrap();
+    let note = notifications.poll().unwrap();
+    assert!(matches!(
+        note,
+        Some(Notification::Written {
+            offset: 8,
+            len: 8,
+            ..
+        })
+    ));
+    import.write(0, b"written").unwrap();
+    export.unexport().unwrap();
+    let mut bytes = [0; 7];
+    memory.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"written");
 }

@@ -1,11 +1,14 @@
 //! Threads of a server that nobody calls, and of a client that does not call, sleep, and
 //! end with it. A program of its own, so that all threads of that name are theirs.
 
+mod until;
+
 use portolan::rpc::{self, Concurrency, ServerOptions};
 use portolan::{Deadline, Domain};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use until::until;
 
 #[portolan::service]
 trait Echo {
@@ -35,14 +38,6 @@ fn sleeps() -> BTreeMap<String, String> {
         found.insert(task.display().to_string(), count);
     }
     found
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 #[test]

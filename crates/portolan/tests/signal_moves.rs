@@ -1,22 +1,15 @@
 //! Handlers that change their thread: what had come for them goes along.
 
+mod until;
+
 use portolan::{
     Deadline, Domain, Given, HandlerId, Listener, ListenerOptions, Note, WaitSet, Waiting,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn until(mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "not in time");
-        std::thread::yield_now();
-    }
-}
+use std::time::Duration;
+use until::{PATIENCE, spin_until};
 
 fn depth(depth: usize) -> ListenerOptions {
     ListenerOptions::default().depth(depth)
@@ -138,7 +131,9 @@ fn a_listener_that_sleeps_wakes_for_what_had_come() {
                 }
             });
             for round in 0..50_usize {
-                until(|| handled.load(Ordering::SeqCst) >= round);
+                spin_until("they were handled", || {
+                    handled.load(Ordering::SeqCst) >= round
+                });
                 if round % 5 == 0 {
                     // So that it sleeps, now and then.
                     std::thread::sleep(Duration::from_millis(1));
@@ -287,7 +282,7 @@ fn upcalls_whose_thread_has_ended_are_handled_where_their_listener_waits() {
         assert_eq!((listener.poll(), note.count()), (1, 5));
         let (_, note) = listener.note(at + 64..at + 128).unwrap();
         domain.signal(at + 64).unwrap();
-        until(|| note.count() == 1);
+        spin_until("it was noted", || note.count() == 1);
     }
 }
 

@@ -90,6 +90,7 @@ impl ReceiveRight {
         options: OfferOptions,
     ) -> Result<OfferedPort, OfferError> {
         let member = &self.at().member;
+        member.present()?;
         let status = self
             .at()
             .queue()

@@ -72,6 +72,7 @@ impl Channel {
         permissions: &Permissions,
         options: OfferOptions,
     ) -> Result<OfferedChannel, OfferChannelError> {
+        self.member().present().map_err(OfferError::from)?;
         if self.is_raw() {
             return Err(BindChannelError::WrongKind("raw", "one of messages").into());
         }

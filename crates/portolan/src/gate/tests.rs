@@ -8,6 +8,7 @@ use super::side::Side;
 use super::*;
 use crate::channel::{ChannelOptions, ReadError, ReaderOptions};
 use crate::domain::{Descriptor, Introduction, OfferKind, visit_own};
+use crate::orders::until;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
 use crate::{Unsent, WhenFull};
 use portolan_abi::FORMAT_VERSION;
@@ -188,26 +189,16 @@ fn a_full_port_fills_the_lane_and_then_the_proxy() {
     is_the_one(&came, 9, &[1]);
 }
 
-/// Waits until it is so.
-#[track_caller]
-fn until(mut is_so: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn the_end_of_a_port_or_an_offer_is_a_dead_name() {
     let two = plain();
     assert!(two.right.is_live());
     drop(two.port);
-    until(|| !two.right.is_live());
+    until("it is a dead name", || !two.right.is_live());
 
     let two = plain();
     drop(two.offered);
-    until(|| !two.right.is_live());
+    until("it is a dead name", || !two.right.is_live());
     let error = two
         .right
         .send(message(&two.ours, 1, &[10]), WhenFull::Fail)
@@ -231,7 +222,7 @@ fn the_end_of_the_last_right_is_the_end_of_the_visit_after_all_has_gone_over() {
         let came = two.port.receive(Access::Later, long()).unwrap();
         is_the_one(&came, number, &[10_000]);
     }
-    until(|| two.offered.visitors() == 0);
+    until("the visitor has left", || two.offered.visitors() == 0);
     assert!(two.offered.take_breaches().is_empty());
 }
 
@@ -331,7 +322,7 @@ fn requests_go_over_and_answers_come_back() {
     is_the_one(&ask(5).unwrap(), 5, &[700_000]);
     assert!(ask(6).is_err());
     server.join().unwrap();
-    until(|| !right.is_live());
+    until("it is a dead name", || !right.is_live());
     assert!(offered.take_breaches().is_empty());
     let error = right.send(Message::default(), WhenFull::Fail).unwrap_err();
     assert!(matches!(error.reason, Unsent::DeadName));
@@ -548,7 +539,7 @@ fn a_visitor_that_counts_what_was_never_written_is_thrown_out_alone() {
     let tail = memory.word(control::LANE + control::TAIL);
     tail.store(u64::MAX / 2, Ordering::Release);
     let mut number = 0_u64;
-    until(|| {
+    until("it is thrown out", || {
         writer.write(&number.to_le_bytes(), Deadline::NOW).unwrap();
         assert_eq!(*reader.receive(long()).unwrap(), number.to_le_bytes());
         number += 1;

@@ -51,7 +51,7 @@ pub struct Export {
     exported: Arc<Exported>,
     // Before the membership: its thread is ended before the domain is left.
     reception: Arc<Reception>,
-    _member: Arc<Member>,
+    member: Arc<Member>,
     ended: bool,
 }
 
@@ -137,7 +137,7 @@ impl Export {
             offer: None,
             exported: Arc::new(exported),
             reception,
-            _member: Arc::clone(member),
+            member: Arc::clone(member),
             ended: false,
         };
         let desk = AtExport {
@@ -170,6 +170,10 @@ impl Export {
     /// What importers post for it.
     pub(super) fn notes(&self) -> &Arc<Notes> {
         &self.exported.notes
+    }
+
+    pub(super) fn member(&self) -> &Arc<Member> {
+        &self.member
     }
 
     /// How many have imported it, and not let go of it as far as is known.

@@ -143,15 +143,8 @@ impl lookout::Watched for Exporter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::orders::until;
     use portolan_sys::process::{Signal, signal};
-
-    fn until(mut done: impl FnMut() -> bool) {
-        let end = Instant::now() + Duration::from_secs(60);
-        while !done() {
-            assert!(Instant::now() < end, "waited in vain");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
 
     /// A process whose first thread has ended and another one has not: as one that is dying, for
     /// as long as it is left so.
@@ -170,7 +163,7 @@ mod tests {
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
         let pidfd = PidFd::open(u32::try_from(pid).unwrap()).unwrap();
-        until(|| pidfd.is_ending() == Some(true));
+        until("it is ending", || pidfd.is_ending() == Some(true));
         assert!(!pidfd.is_dead());
         pidfd
     }
@@ -181,7 +174,7 @@ mod tests {
         let watched = Watched::new(Descriptor::new(ours), exporter).unwrap();
         assert!(watched.is_there());
         drop(theirs);
-        until(|| !watched.is_there());
+        until("it has let go", || !watched.is_there());
         watched
     }
 
@@ -216,6 +209,6 @@ mod tests {
         watched.0.settle(Instant::now());
         assert!(!watched.has_died());
         signal(&exporter, Signal::KILL).unwrap();
-        until(|| watched.has_died());
+        until("it has died", || watched.has_died());
     }
 }

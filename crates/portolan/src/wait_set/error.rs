@@ -1,6 +1,7 @@
 //! Why a wait set refuses.
 
 use crate::channel::{FrameReader, ParcelReader, Reader, Subscriber};
+use crate::vmmc::Notifications;
 use crate::{Disowned, Listener, NoDescriptor, ReceiveRight};
 
 /// Why there is no wait set.
@@ -40,6 +41,17 @@ pub struct AddListenerError {
     pub why: WhyNoPlace,
 }
 
+/// Why an export's notifications were not added. They are the caller's again.
+#[derive(Debug, thiserror::Error)]
+#[error("the notifications were not added: {why}")]
+pub struct AddNotificationsError {
+    /// The notifications.
+    pub notifications: Box<Notifications>,
+    /// Why not.
+    #[source]
+    pub why: WhyNoPlace,
+}
+
 /// Why a subscriber was not added. It is the caller's again.
 #[derive(thiserror::Error)]
 #[error("the subscriber was not added: {why}")]
@@ -60,7 +72,7 @@ impl<T: ?Sized> std::fmt::Debug for AddSubscriberError<T> {
     }
 }
 
-/// See [`AddListenerError`] and [`AddSubscriberError`].
+/// See [`AddListenerError`], [`AddNotificationsError`] and [`AddSubscriberError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhyNoPlace {

@@ -2,11 +2,13 @@
 
 use crate::channel::{FrameReader, ParcelReader, Reader, Subscribes};
 use crate::member::Member;
+use crate::vmmc::Notifications;
 use crate::{Listener, ReceiveRight};
 use portolan_shm::atomic::Ordering;
 use std::sync::Arc;
 
-/// Room for one port, one reader of a channel, one subscriber, or one listener.
+/// Room for one port, one reader of a channel, one subscriber, one listener, or one export's
+/// notifications.
 #[derive(Default)]
 pub(super) struct Place {
     /// Goes up when a port leaves, so that its token names nothing.
@@ -23,6 +25,7 @@ pub(super) enum Guest {
     Frames(FrameReader),
     Subscriber(Box<dyn Subscribes>),
     Listener(Listener),
+    Notifications(Notifications),
 }
 
 impl Guest {
@@ -34,6 +37,7 @@ impl Guest {
             Self::Frames(reader) => reader.may_have(),
             Self::Subscriber(subscriber) => subscriber.set().may_have(),
             Self::Listener(listener) => listener.may_have(),
+            Self::Notifications(notifications) => notifications.may_have(),
         }
     }
 
@@ -53,6 +57,7 @@ impl Guest {
             Self::Frames(reader) => reader.arm_for(link),
             Self::Subscriber(subscriber) => subscriber.set().arm_for(link),
             Self::Listener(listener) => listener.arm_for(link),
+            Self::Notifications(notifications) => notifications.arm_for(link),
         }
     }
 
@@ -79,6 +84,9 @@ impl Guest {
             Self::Listener(listener) => {
                 listener.arm_for(0);
             }
+            Self::Notifications(notifications) => {
+                notifications.arm_for(0);
+            }
         }
     }
 
@@ -90,6 +98,7 @@ impl Guest {
             Self::Frames(reader) => reader.member(),
             Self::Subscriber(subscriber) => subscriber.member(),
             Self::Listener(listener) => listener.member(),
+            Self::Notifications(notifications) => notifications.member(),
         }
     }
 }

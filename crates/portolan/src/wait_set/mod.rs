@@ -1,5 +1,6 @@
 //! Wait sets: one place to wait for any number of ports, and of readers of channels, for
-//! which what is said of ports below holds too; of listeners, and of subscribers of topics.
+//! which what is said of ports below holds too; of listeners, of subscribers of topics, and of
+//! what importers notify an exporter of.
 //!
 //! ```text
 //!              wait: nothing there                  a sender raises its bit
@@ -34,13 +35,14 @@
 mod error;
 mod guest;
 mod nested;
+mod notified;
 mod readers;
 mod ready;
 mod wait;
 
 pub use error::{
-    AddError, AddFrameReaderError, AddListenerError, AddParcelReaderError, AddReaderError,
-    AddSubscriberError, WaitError, WaitSetError, WhyNoPlace, WhyNoReader,
+    AddError, AddFrameReaderError, AddListenerError, AddNotificationsError, AddParcelReaderError,
+    AddReaderError, AddSubscriberError, WaitError, WaitSetError, WhyNoPlace, WhyNoReader,
 };
 pub use ready::{Ready, Token};
 
@@ -58,8 +60,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Waits for any number of ports, readers of channels, subscribers and listeners, at a cost that
-/// does not grow with their number.
+/// Waits for any number of ports, readers of channels, subscribers, listeners and notifications of
+/// exports, at a cost that does not grow with their number.
 ///
 /// The set owns its ports: [`add`](Self::add) takes one and gives a [`Token`] for it,
 /// [`port_mut`](Self::port_mut) lends it out, [`remove`](Self::remove) gives it back.

@@ -137,6 +137,30 @@ fn a_copy_of_a_sender_does_not_hide_its_death() {
 }
 
 #[test]
+fn who_becomes_another_program_has_gone() {
+    let name = unique("execs");
+    let mut child = Child::new();
+    assert_eq!(child.ask(&format!("offer {name}")), "offered");
+    let ours = Domain::join(&unique("sees-it")).unwrap();
+    let right = ours
+        .connect_to(&Domain::builder(&name), "frames", ConnectOptions::default())
+        .unwrap();
+    right.send(message(&ours, 1, &[9]), long()).unwrap();
+    assert_eq!(child.ask("receive 1 9"), "received");
+    child.tell("exec");
+    until("it is a dead name", || !right.is_live());
+    assert!(!child.ended());
+
+    let (name, _domain, mut port, offered) = plain();
+    let mut child = Child::connected(&name);
+    assert_eq!(child.ask("send 1 9"), "sent");
+    assert_eq!(next(&mut port), (1, 9));
+    child.tell("exec");
+    until("the visitor has left", || offered.visitors() == 0);
+    assert!(!child.ended());
+}
+
+#[test]
 fn a_receiver_that_is_stopped_is_waited_for() {
     let name = unique("stopped");
     let mut child = Child::new();

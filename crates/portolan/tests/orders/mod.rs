@@ -5,11 +5,15 @@
 
 #![allow(dead_code, reason = "no test's file uses all of it")]
 
+#[path = "../until/mod.rs"]
+mod until;
+
+pub(crate) use until::{PATIENCE, until};
+
 use portolan_sys::process::{PidFd, Signal, signal};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 /// Set in a process that takes orders.
 const ORDERS: &str = "PORTOLAN_TEST_CHILD";
@@ -17,23 +21,12 @@ const ORDERS: &str = "PORTOLAN_TEST_CHILD";
 const MARK: &str = "@ ";
 /// What every child can be told.
 const COPY: &str = "make a copy";
-/// How long anything may take before the test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A domain's name that no other test has.
 pub(crate) fn unique(test: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("test-{test}-{}-{number}", std::process::id())
-}
-
-/// Waits until `done` says so.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// A process that takes orders. Killed when dropped.

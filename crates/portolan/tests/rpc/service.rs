@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use crate::until::{PATIENCE, until};
 
 #[derive(Clone, Debug, PartialEq, Eq, Schema, Serialize, Deserialize)]
 pub(crate) enum Fault {
@@ -174,13 +173,4 @@ impl Test for Tested {
 pub(crate) fn share(domain: &Domain) -> TestClient {
     let options = ClientOptions::default().limit(PATIENCE).sharing();
     TestClient::connect_with(domain, "test", &options, Deadline::after(PATIENCE)).unwrap()
-}
-
-/// Waits until `done` says so.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

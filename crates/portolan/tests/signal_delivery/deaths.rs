@@ -23,11 +23,11 @@ fn a_call_that_the_dead_owed_is_made() {
         let mut listener = domain.listen(ListenerOptions::default()).unwrap();
         let (board, _) = interrupted(&mut listener, at..at + 4096);
         let mut child = victim::spawn("deaths::victim", &[&name, mark]);
-        until(|| board.seen() == [at]);
+        spin_until("the handler was called", || board.seen() == [at]);
         assert!(!child.wait().unwrap().success());
         // And the thread can be interrupted again.
         domain.signal(at + 1).unwrap();
-        until(|| board.seen() == [at, at + 1]);
+        spin_until("the handler was called", || board.seen() == [at, at + 1]);
     }
 }
 

@@ -3,6 +3,8 @@
 #[cfg(feature = "marks")]
 mod deaths;
 mod processes;
+#[path = "../until/mod.rs"]
+mod until;
 #[cfg(feature = "marks")]
 #[path = "../victim/mod.rs"]
 mod victim;
@@ -17,16 +19,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn until(mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "not in time");
-        std::thread::yield_now();
-    }
-}
+use until::{PATIENCE, spin_until};
 
 fn thread() -> u32 {
     portolan_sys::process::thread()
@@ -139,7 +132,9 @@ fn an_upcall_runs_on_the_thread_that_asked_for_it() {
             assert_eq!(domain.signal(at + 256).unwrap(), 0);
         });
         // This thread waits for nothing, and is interrupted.
-        until(|| board.count.load(Ordering::SeqCst) == 100);
+        spin_until("the handler was called", || {
+            board.count.load(Ordering::SeqCst) == 100
+        });
     });
     assert_eq!(board.on.load(Ordering::SeqCst), here);
     assert_eq!(board.seen(), (at..at + 100).collect::<Vec<_>>());
@@ -148,7 +143,9 @@ fn an_upcall_runs_on_the_thread_that_asked_for_it() {
 
     // From this thread: it has run when the call returns, or soon after.
     domain.signal(at + 200).unwrap();
-    until(|| board.count.load(Ordering::SeqCst) == 101);
+    spin_until("the handler was called", || {
+        board.count.load(Ordering::SeqCst) == 101
+    });
     assert!(listener.off(handler).unwrap());
     assert_eq!(domain.signal(at).unwrap(), 0);
     assert!(!listener.off(handler).unwrap());
@@ -185,7 +182,9 @@ fn an_upcall_may_signal_itself_and_others() {
     std::thread::scope(|scope| {
         let slept = scope.spawn(|| waits.wait(PATIENCE));
         domain.signal(at).unwrap();
-        until(|| board.count.load(Ordering::SeqCst) == 64);
+        spin_until("the handler was called", || {
+            board.count.load(Ordering::SeqCst) == 64
+        });
         assert!(slept.join().unwrap().is_some());
     });
     assert_eq!(board.seen(), (at..at + 64).collect::<Vec<_>>());
@@ -211,7 +210,7 @@ fn an_upcall_that_moves_away_loses_nothing() {
                     sent.store(i + 1, Ordering::SeqCst);
                 }
             });
-            until(|| sent.load(Ordering::SeqCst) > 20);
+            spin_until("some were sent", || sent.load(Ordering::SeqCst) > 20);
             from.give(handler, &to.outbox()).unwrap();
         });
         to.poll();
@@ -238,7 +237,7 @@ fn an_upcall_ends_its_threads_wait() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for i in 0..3_000_u64 {
-                    until(|| note.count() == i);
+                    spin_until("it was noted", || note.count() == i);
                     for _ in 0..i * 7 % 2_000 {
                         std::hint::spin_loop();
                     }
@@ -257,7 +256,7 @@ fn an_upcall_ends_its_threads_wait() {
         // for still counts.
         domain.signal(at).unwrap();
         domain.signal(at).unwrap();
-        until(|| note.count() == 3_002);
+        spin_until("it was noted", || note.count() == 3_002);
         assert!(listener.wait(PATIENCE).is_some());
         assert_eq!(listener.wait(Deadline::NOW), None);
         domain.signal(at + 64).unwrap();
@@ -284,7 +283,9 @@ fn an_upcall_ends_the_wait_of_another_thread_too() {
         });
         for sent in 1..=1_000 {
             domain.signal(at).unwrap();
-            until(|| board.count.load(Ordering::SeqCst) == sent);
+            spin_until("the handler was called", || {
+                board.count.load(Ordering::SeqCst) == sent
+            });
             if sent % 2 == 0 {
                 std::thread::sleep(Duration::from_micros(50));
             }
@@ -314,7 +315,7 @@ fn upcalls_come_by_real_time_signals_only() {
     let mut listener = domain.listen(options).unwrap();
     let (board, _) = interrupted(&mut listener, at..at + 64);
     domain.signal(at).unwrap();
-    until(|| board.seen() == [at]);
+    spin_until("the handler was called", || board.seen() == [at]);
 }
 
 #[test]
@@ -430,7 +431,9 @@ fn threads_may_end_before_their_upcalls() {
             let left = scope.spawn(|| {
                 let mut listener = domain.listen(ListenerOptions::default()).unwrap();
                 let (board, _) = interrupted(&mut listener, at..at + 64);
-                until(|| board.count.load(Ordering::SeqCst) > 0);
+                spin_until("the handler was called", || {
+                    board.count.load(Ordering::SeqCst) > 0
+                });
                 // Its thread ends before it is dropped.
                 listener
             });

@@ -48,7 +48,9 @@ fn another_users_process_has_the_courier_interrupt() {
     let mut listener = domain.listen(ListenerOptions::default()).unwrap();
     let (board, _) = interrupted(&mut listener, at..at + 4096);
     let mut child = sends(&name).uid(FRIEND).gid(FRIEND).spawn().unwrap();
-    until(|| board.count.load(Ordering::SeqCst) == 100);
+    spin_until("the handler was called", || {
+        board.count.load(Ordering::SeqCst) == 100
+    });
     assert!(child.wait().unwrap().success());
     assert_eq!(board.seen(), (at..at + 100).collect::<Vec<_>>());
     assert_eq!(board.on.load(Ordering::SeqCst), thread());
@@ -68,7 +70,9 @@ fn interrupted_one() {
     let answers = domain.clone();
     loop {
         let before = board.count.load(Ordering::SeqCst);
-        until(|| board.count.load(Ordering::SeqCst) > before);
+        spin_until("the handler was called", || {
+            board.count.load(Ordering::SeqCst) > before
+        });
         answers.signal(at + 64).unwrap();
         // The board has no more room than that.
         board.count.store(0, Ordering::SeqCst);
@@ -90,11 +94,13 @@ fn a_thread_that_is_interrupted_may_be_killed() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        until(|| domain.signal(at).unwrap() == 1);
+        spin_until("somebody listens", || domain.signal(at).unwrap() == 1);
         assert!(listener.wait(PATIENCE).is_some());
         child.kill().unwrap();
         // While it dies, and until the host has noticed.
-        until(|| domain.signal(at).unwrap() == 0 && domain.survey().unwrap().spaces.len() == 1);
+        spin_until("nobody listens", || {
+            domain.signal(at).unwrap() == 0 && domain.survey().unwrap().spaces.len() == 1
+        });
         child.wait().unwrap();
         while listener.poll() > 0 {}
     }
@@ -142,12 +148,14 @@ fn an_upcall_that_panics_ends_its_process_and_no_other() {
     assert!(listener.wait(PATIENCE).is_some(), "it is ready");
     assert_eq!(domain.signal(at).unwrap(), 1);
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGABRT));
-    until(|| domain.signal(at).unwrap() == 0 && domain.survey().unwrap().spaces.len() == 1);
+    spin_until("nobody listens", || {
+        domain.signal(at).unwrap() == 0 && domain.survey().unwrap().spaces.len() == 1
+    });
     // We go on, also with upcalls.
     assert_eq!(domain.signal(at + 64).unwrap(), 1);
     assert_eq!(listener.poll(), 1);
     assert_eq!(domain.signal(at + 65).unwrap(), 1);
-    until(|| board.seen() == [at + 65]);
+    spin_until("the handler was called", || board.seen() == [at + 65]);
 }
 
 #[test]
@@ -159,7 +167,9 @@ fn another_process_interrupts_a_thread() {
     let mut listener = domain.listen(ListenerOptions::default()).unwrap();
     let (board, _) = interrupted(&mut listener, at..at + 4096);
     let mut child = sends(&name).spawn().unwrap();
-    until(|| board.count.load(Ordering::SeqCst) == 100);
+    spin_until("the handler was called", || {
+        board.count.load(Ordering::SeqCst) == 100
+    });
     assert!(child.wait().unwrap().success());
     assert_eq!(board.seen(), (at..at + 100).collect::<Vec<_>>());
     assert_eq!(board.on.load(Ordering::SeqCst), thread());

@@ -2,9 +2,10 @@
 
 use crate::automatic::Updater;
 use crate::orders::{self, Answer, PATIENCE, obey, until};
-use crate::raw;
+use crate::{forks, notify_ends, raw};
 use portolan::vmmc::{
-    Export, ExportMemory, ExportOptions, Import, ImportOptions, OrdinaryMemory, Reach, UpdateError,
+    Export, ExportMemory, ExportOptions, Import, ImportOptions, Notifications, OrdinaryMemory,
+    Reach, UpdateError,
 };
 use portolan::{AccessToken, Domain, Permissions};
 use std::ops::{Deref, DerefMut};
@@ -81,6 +82,7 @@ struct State {
     domain: Option<Domain>,
     memory: Option<ExportMemory>,
     ordinary: Option<OrdinaryMemory>,
+    notifications: Option<Notifications>,
     export: Option<Export>,
     import: Option<Arc<Import>>,
     crowd: Vec<Import>,
@@ -234,11 +236,36 @@ impl State {
                 import.ok_or("in use")?.unimport();
                 done()
             }
-            ["fork"] => Ok(crate::forks::fork(
-                self.export.as_ref(),
-                self.memory.as_ref(),
-                self.import.as_deref(),
-            )?),
+            ["fork"] => {
+                let (export, memory) = (self.export.as_ref(), self.memory.as_ref());
+                let import = self.import.as_deref();
+                Ok(forks::fork(|| forks::found(export, memory, import))?)
+            }
+            ["fork", "listening"] => {
+                let notifications = self.notifications.as_mut().unwrap();
+                Ok(forks::fork(|| notify_ends::in_child(notifications))?)
+            }
+            ["fork", "notifying"] => {
+                let import = self.import();
+                let act = || {
+                    format!(
+                        "{:?} {:?}",
+                        import.notify(0, 8),
+                        import.write_notifying(0, b"x")
+                    )
+                };
+                Ok(forks::fork(act)?)
+            }
+            ["importers"] => Ok(self.export.as_ref().unwrap().importers().to_string()),
+            ["listen"] => {
+                self.notifications = Some(self.export.as_ref().unwrap().notifications()?);
+                done()
+            }
+            // The offset of the next note.
+            ["heard"] => {
+                let note = self.notifications.as_mut().unwrap().wait(PATIENCE)?;
+                Ok(crate::notify::offset(note).to_string())
+            }
             #[cfg(feature = "marks")]
             ["stop-at", mark] => {
                 orders::fate::stop_at(mark);

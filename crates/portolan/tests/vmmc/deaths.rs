@@ -5,7 +5,6 @@ use crate::orders::{PATIENCE, unique, until};
 use crate::{content, domain, export};
 use portolan::vmmc::{ImportOptions, Reach};
 use portolan::{Domain, VisitError};
-use portolan_sys::process::{PidFd, Signal, signal};
 
 #[test]
 fn importers_of_a_killed_exporter_are_told_in_the_middle_of_their_writes() {
@@ -97,39 +96,62 @@ fn an_import_that_waits_outlives_host_and_exporter() {
     assert_eq!(other.ask("load 8"), "77");
 }
 
+/// Who gives out process ids gives this one out next.
+fn choose(pid: u32) -> std::io::Result<()> {
+    std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())
+}
+
+/// Kills a child while `watcher` is stopped, which so sees nothing of the death before the
+/// process id is another one's; that other one, if there is any.
+fn replaced(child: &mut Child, watcher: &Child) -> Option<Child> {
+    let pid = child.pid();
+    if choose(pid).is_err() {
+        eprintln!("skipped: this user cannot choose process ids");
+        return None;
+    }
+    watcher.stop();
+    child.kill();
+    let again = (0..200).find_map(|_| {
+        choose(pid).unwrap();
+        Some(Child::new()).filter(|child| child.pid() == pid)
+    });
+    watcher.resume();
+    if again.is_none() {
+        eprintln!("skipped: others were faster to take the process id");
+    }
+    again
+}
+
 #[test]
 fn a_process_with_the_exporters_id_is_not_taken_for_it() {
-    const LAST: &str = "/proc/sys/kernel/ns_last_pid";
     let name = unique("pid");
     let mut exporter = Child::exporter(&name, 1);
     let mut importer = Child::importer(&name);
-    let pid = exporter.pid();
-    if std::fs::write(LAST, (pid - 1).to_string()).is_err() {
-        eprintln!("skipped: this user cannot choose process ids");
+    let Some(_again) = replaced(&mut exporter, &importer) else {
         return;
-    }
-    // It sees nothing of the death before the number is another's.
-    let stopped = PidFd::open(importer.pid()).unwrap();
-    signal(&stopped, Signal::STOP).unwrap();
-    exporter.kill();
-    let mut tries = 0;
-    let again = loop {
-        std::fs::write(LAST, (pid - 1).to_string()).unwrap();
-        let child = Child::new();
-        if child.pid() == pid {
-            break Some(child);
-        }
-        tries += 1;
-        if tries == 200 {
-            break None;
-        }
     };
-    signal(&stopped, Signal::CONT).unwrap();
-    if again.is_none() {
-        eprintln!("skipped: others were faster to take the process id");
-        return;
-    }
     until("it knows of the death", || {
         importer.ask("check") == "Err(ExporterDied)"
     });
+}
+
+#[test]
+fn a_process_with_an_importers_id_is_not_taken_for_it() {
+    let name = unique("importers-pid");
+    let mut exporter = Child::exporter(&name, 1);
+    let mut importer = Child::importer(&name);
+    assert_eq!(exporter.ask("importers"), "1");
+    // Its socket ends with it, unless somebody keeps it.
+    let _copy = importer.copied();
+    let Some(mut again) = replaced(&mut importer, &exporter) else {
+        return;
+    };
+    until("it is forgotten", || exporter.ask("importers") == "0");
+    // That one may be another importer.
+    assert!(
+        again
+            .ask(&format!("import {name} x"))
+            .starts_with("imported ")
+    );
+    assert_eq!(exporter.ask("importers"), "1");
 }

@@ -7,31 +7,37 @@ use portolan::vmmc::{Export, ExportMemory, Import, Reach};
 use portolan_sys::process::{PidFd, Signal, signal};
 use std::io::{Read, Write};
 
-/// Forks; the child says what it finds, then sleeps until it is killed. Its id, and what it says.
-pub(crate) fn fork(
+/// What a forked child finds of what it has copies of.
+pub(crate) fn found(
     export: Option<&Export>,
     memory: Option<&ExportMemory>,
     import: Option<&Import>,
-) -> std::io::Result<String> {
+) -> String {
+    let memory = memory.map(|memory| (memory.write(0, b"child"), memory.words().err()));
+    let import = import.map(|import| {
+        (
+            import.write(0, b"child"),
+            import.check(),
+            import.write_later(0, "x").err().map(|e| e.why),
+        )
+    });
+    let name = export.map(Export::name);
+    let new = ExportMemory::new(4096)
+        .map(|_| ())
+        .map_err(|e| e.to_string().contains("forked"));
+    format!("{name:?} {memory:?} {import:?} {new:?}")
+}
+
+/// Forks; the child says what comes of `act`, then sleeps until it is killed. Its id, and what it
+/// says.
+pub(crate) fn fork(act: impl FnOnce() -> String) -> std::io::Result<String> {
     let (mut read, mut write) = std::io::pipe()?;
     // SAFETY:
     // - The child calls the library, whose refusal is what is tested, writes to a pipe, and is
     //   killed. The harness runs no other thread that holds a lock we need.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let memory = memory.map(|memory| (memory.write(0, b"child"), memory.words().err()));
-        let import = import.map(|import| {
-            (
-                import.write(0, b"child"),
-                import.check(),
-                import.write_later(0, "x").err().map(|e| e.why),
-            )
-        });
-        let name = export.map(Export::name);
-        let new = ExportMemory::new(4096)
-            .map(|_| ())
-            .map_err(|e| e.to_string().contains("forked"));
-        let _ = writeln!(write, "{name:?} {memory:?} {import:?} {new:?}");
+        let _ = writeln!(write, "{}", act());
         drop(write);
         loop {
             std::thread::sleep(std::time::Duration::from_secs(1000));
@@ -43,7 +49,7 @@ pub(crate) fn fork(
     Ok(format!("{pid} {}", said.trim()))
 }
 
-fn end(pid: u32) {
+pub(crate) fn end(pid: u32) {
     let pidfd = PidFd::open(pid).unwrap();
     signal(&pidfd, Signal::KILL).unwrap();
 }

@@ -11,7 +11,8 @@ use portolan::vmmc::{
 use portolan::{Domain, Permissions};
 use portolan_abi::vmmc::{Answer, Way, post};
 use portolan_sys::memory::{self, Access, Mapping, PAGE};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::atomic::Ordering;
@@ -232,6 +233,37 @@ fn an_exporter_that_unmaps_its_range_loses_nothing_else() {
         // - The first and the last page, which are mapped.
         assert_eq!(unsafe { start.wrapping_add(at).read_volatile() }, 0, "{at}");
     }
+}
+
+#[test]
+fn an_exporter_that_truncates_the_file_of_its_range_loses_nothing_else() {
+    let (domain, name) = domain("truncates");
+    let file = memfd_create("portolan-test", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, 2 * PAGE as u64).unwrap();
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY:
+    // - A new mapping, which replaces none.
+    let start = unsafe { mmap(null_mut(), 2 * PAGE, access, MapFlags::SHARED, &file, 0) };
+    // SAFETY:
+    // - Mapped for ever; nothing here reaches the page that is cut off.
+    let memory = unsafe { OrdinaryMemory::in_place(start.unwrap().cast(), 2 * PAGE) }.unwrap();
+    let _export = lend(&domain, &memory);
+    let mut child = Child::importer(&name);
+    assert_eq!(child.ask("storm"), "done");
+    child.goes_round();
+    ftruncate(&file, PAGE as u64).unwrap();
+    let why = child.ask("stormed");
+    assert!(
+        why.starts_with("System") || why.starts_with("Unmapped"),
+        "{why}"
+    );
+    let why = child.ask("write 4096 1 6");
+    assert!(why.contains("System") || why.contains("Unmapped"), "{why}");
+    // What is still there still takes it.
+    assert_eq!(child.ask("write 4095 1 6"), "done");
+    let mut byte = [0];
+    memory.read(4095, &mut byte).unwrap();
+    assert_eq!(byte, [6]);
 }
 
 /// A child that exports ordinary memory as `x`, and its domain.

@@ -12,6 +12,8 @@ mod many;
 #[cfg(feature = "marks")]
 mod marks;
 mod notify;
+mod notify_ends;
+mod notify_wait;
 #[path = "../orders/mod.rs"]
 mod orders;
 mod pending;

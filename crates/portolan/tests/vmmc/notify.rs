@@ -43,7 +43,7 @@ pub(crate) fn obey(import: &Import, words: &[&str]) -> Answer {
 }
 
 /// The offset of a note of 8 bytes.
-fn offset(note: Notification) -> usize {
+pub(crate) fn offset(note: Notification) -> usize {
     match note {
         Notification::Written { offset, len: 8, .. } => offset,
         other => panic!("{other:?}"),

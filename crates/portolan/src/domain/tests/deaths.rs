@@ -1,7 +1,7 @@
 //! Whoever takes part in an introduction is killed: at a marked step, or while others wait.
 
-use super::orders::{unique, until};
 use super::{Child, child, from_outside, joined, long, meets, said};
+use crate::orders::{unique, until};
 use crate::{Deadline, VisitError};
 
 #[test]

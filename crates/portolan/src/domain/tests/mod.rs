@@ -7,15 +7,13 @@
 #[cfg(feature = "marks")]
 mod deaths;
 mod offers;
-#[path = "../../../tests/orders/mod.rs"]
-mod orders;
 mod private;
 mod strangers;
 mod users;
 
 use super::{Desk, Introduction, Offer, OfferKind, Visitor, offer, visit, visit_own};
+use crate::orders::{self, Answer, Child, PATIENCE};
 use crate::{AccessToken, Builder, Deadline, Domain, Permissions, VisitError};
-use orders::{Answer, Child, PATIENCE};
 use portolan_sys::socket;
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt;

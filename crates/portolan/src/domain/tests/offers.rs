@@ -1,7 +1,7 @@
 //! What is offered is found, from outside and inside; what is not is waited for.
 
-use super::orders::{unique, until};
 use super::{Child, OfferKind, child, from_outside, joined, long, meets, said, visit};
+use crate::orders::{unique, until};
 use crate::{Deadline, Domain, VisitError};
 
 #[test]

@@ -1,8 +1,8 @@
 //! Strangers who send rubbish, or nothing, or too much.
 
-use super::orders::{PATIENCE, unique, until};
 use super::{Child, child, from_outside, joined, long, meets, said};
 use crate::domain::OfferKind;
+use crate::orders::{PATIENCE, unique, until};
 use crate::{Deadline, VisitError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::{Reason, Refusal, socket_name};

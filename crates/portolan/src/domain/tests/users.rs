@@ -1,8 +1,8 @@
 //! Users: needs root, who alone can start processes of others; nothing is tested otherwise,
 //! and the tests say so.
 
-use super::orders::{Child, unique};
 use super::{child, child_of, from_outside, joined, long, said};
+use crate::orders::{Child, unique};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 

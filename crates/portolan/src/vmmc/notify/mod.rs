@@ -18,6 +18,8 @@
 //!   of one importer no more than a page of it is looked at before others have their turn.
 //! - **N4** What an importer posted before it died or let go is handed out.
 
+#[cfg(feature = "tokio")]
+mod awaited;
 mod notes;
 mod poster;
 
@@ -26,11 +28,12 @@ pub(super) use poster::Poster;
 
 use super::{Export, UpdateError};
 use crate::Deadline;
+use crate::member::Member;
 use portolan_sys::process::{EventFd, poll};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Notes that a [`dispatch`](Notifications::dispatch) handles at the most.
 const AT_ONCE: usize = 256;
@@ -40,7 +43,9 @@ const AT_ONCE: usize = 256;
 /// An importer [notifies](super::Import::notify) after a write; then the exporter finds the note
 /// here, and the data in its memory. It polls ([`poll`](Self::poll)), waits
 /// ([`wait`](Self::wait)), has a handler run ([`on`](Self::on), [`dispatch`](Self::dispatch)),
-/// or waits for the [`descriptor`](Self::descriptor) together with whatever else it waits for.
+/// or waits together with whatever else it waits for: in a wait set
+/// ([`WaitSet::add_notifications`](crate::WaitSet::add_notifications)), or for the
+/// [`descriptor`](Self::descriptor).
 ///
 /// As long as there is no `Notifications` of an export, or it [discards](Self::discard), an
 /// importer that notifies does nothing, and nothing is kept.
@@ -81,8 +86,15 @@ const AT_ONCE: usize = 256;
 pub struct Notifications {
     notes: Arc<Notes>,
     bell: Arc<notes::Bell>,
-    handler: Option<Box<dyn FnMut(Notification) + Send>>,
+    /// Never locked; it lets this be shared, whatever the handler is.
+    handler: Mutex<Option<Handler>>,
+    /// What an async wait waits with.
+    #[cfg(feature = "tokio")]
+    async_bell: Option<awaited::AsyncBell>,
+    member: Arc<Member>,
 }
+
+type Handler = Box<dyn FnMut(Notification) + Send>;
 
 /// What an importer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +204,10 @@ impl Export {
         Ok(Notifications {
             notes: Arc::clone(notes),
             bell,
-            handler: None,
+            handler: Mutex::default(),
+            #[cfg(feature = "tokio")]
+            async_bell: None,
+            member: Arc::clone(self.member()),
         })
     }
 }
@@ -241,7 +256,7 @@ impl Notifications {
 
     /// Has `handler` run for each notification, by [`dispatch`](Self::dispatch); one at a time.
     pub fn on(&mut self, handler: impl FnMut(Notification) + Send + 'static) {
-        self.handler = Some(Box::new(handler));
+        self.handler = Mutex::new(Some(Box::new(handler)));
     }
 
     /// Waits until there is a notification, and has the handler run for it and for those that
@@ -287,7 +302,12 @@ impl Notifications {
     }
 
     fn handle(&mut self, notification: Notification) {
-        if let Some(handler) = &mut self.handler {
+        // A handler that panicked is called again.
+        let handler = self
+            .handler
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(handler) = handler {
             handler(notification);
         }
     }
@@ -332,6 +352,21 @@ impl Notifications {
             self.notes.watched_from_outside();
         }
         self.bell.as_fd()
+    }
+
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.member
+    }
+
+    /// Whether something may be there.
+    pub(crate) fn may_have(&self) -> bool {
+        self.notes.may_have()
+    }
+
+    /// Arms it for the wait set that `link` names, 0 for none, in which case it is disarmed;
+    /// `false` if something may be there.
+    pub(crate) fn arm_for(&self, link: u64) -> bool {
+        self.notes.arm_for(&self.member, link)
     }
 
     /// Keeps notifications back until [`unblock`](Self::unblock): there is nothing to poll or

@@ -3,6 +3,9 @@
 use super::poster::{note, word};
 use super::{ImporterId, Notification, NotificationError};
 use crate::domain::Descriptor;
+use crate::member::Member;
+use crate::port::raise_link;
+use crate::trace::About;
 use crate::vmmc::place::Place;
 use portolan_abi::vmmc::{Ranges, board, post};
 use portolan_sys::process::EventFd;
@@ -49,6 +52,8 @@ struct Listener {
     discards: bool,
     /// Somebody waits for the bell itself.
     outside: bool,
+    /// The wait set that it is armed in, and its place there.
+    armed: Option<(Arc<Member>, u64)>,
 }
 
 /// What one importer posts.
@@ -130,6 +135,7 @@ impl Notes {
             blocked: false,
             discards: false,
             outside: false,
+            armed: None,
         });
         self.say_listens(true);
         Ok(())
@@ -156,6 +162,31 @@ impl Notes {
         if over || more || !inner.left.is_empty() {
             self.ring(&inner);
         }
+    }
+
+    /// Whether there may be something to hand out.
+    pub(super) fn may_have(&self) -> bool {
+        self.inner().may_have()
+    }
+
+    /// Arms for the wait set that `link` names, or for none if it is 0; `false` if something may
+    /// be there.
+    pub(super) fn arm_for(&self, member: &Arc<Member>, link: u64) -> bool {
+        let mut inner = self.inner();
+        let Some(listener) = &mut inner.listener else {
+            return false;
+        };
+        listener.armed = (link != 0).then(|| (Arc::clone(member), link));
+        if link == 0 {
+            let outside = listener.outside;
+            self.say_sleeps(outside);
+            return true;
+        }
+        let blocked = listener.blocked;
+        self.say_sleeps(!blocked);
+        // N2: pairs with the one in `Poster::post`.
+        fence(Ordering::SeqCst);
+        !inner.may_have()
     }
 
     pub(super) fn block(&self, block: bool) {
@@ -246,6 +277,9 @@ impl Notes {
             self.say_sleeps(false);
             // As above.
             let _ = listener.bell.notify();
+            if let Some((member, link)) = &listener.armed {
+                raise_link(member, *link, About::NOTHING);
+            }
         }
     }
 
@@ -286,6 +320,17 @@ impl Inner {
             }
         }
         None
+    }
+
+    /// Whether there may be something to hand out, or that it is over. What makes no sense
+    /// counts until it has been looked at.
+    fn may_have(&self) -> bool {
+        let Some(listener) = &self.listener else {
+            return self.over;
+        };
+        let posted = || self.importers.values().any(Posts::has_more);
+        let more = !self.left.is_empty() || (!listener.discards && posted());
+        self.over || (more && !listener.blocked)
     }
 
     fn unless_over(
