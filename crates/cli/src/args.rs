@@ -77,7 +77,7 @@ pub(crate) enum CarrierName {
 /// median over its slices of its median to that of the limit's neighbouring
 /// slices.
 ///
-/// The limit is one cache line from core to core for `latency`, `signal` and calls
+/// The limit is one cache line from core to core for `latency`, `signal`, `update` and calls
 /// that poll (`rpc`); a bare futex ping-pong for `wake`, and for calls and samples
 /// (`pubsub`) that sleep; a bare ring in shared memory for `throughput`, `fanin`
 /// and streams (`channel`, `pubsub`, `watched`), where single messages have the
