@@ -1,6 +1,8 @@
 //! Writing to a channel (M1, M3, M4, M5).
 
-use super::{ASLEEP, Channel, Lagging, Meta, ReaderState, Signalling, Unit};
+mod waking;
+
+use super::{Channel, Lagging, Meta, ReaderState, Signalling, Unit};
 use crate::atomic::{AtomicU64, Ordering, fence, in_program_order, pause, store_load_barrier};
 use crate::bulk::{self, summed};
 use crate::mark;
@@ -478,98 +480,6 @@ impl<'a> Channel<'a> {
             return Finished::Done;
         }
         self.attend(pen, sleepers)
-    }
-
-    /// Somebody sleeps, or nobody has for a while.
-    #[cold]
-    fn attend(&self, pen: &mut Pen, sleepers: u32) -> Finished {
-        let relaxed = &self.head.writer.relaxed;
-        if sleepers != 0 {
-            pen.calm_since = pen.next;
-            if core::mem::take(&mut pen.relaxed) {
-                // Release: who sees it sees what we published without a barrier.
-                relaxed.store(0, Ordering::Release);
-            }
-            return if sleepers & ASLEEP != 0 {
-                pen.wakes += 1;
-                self.rouse()
-            } else {
-                Finished::Done
-            };
-        }
-        if (pen.may_relax)() {
-            relaxed.store(1, Ordering::Relaxed);
-            // Pairs with the barrier in `arm`: either the reader sees this, and has our
-            // barrier made, or we see from now on that it sleeps.
-            fence(Ordering::SeqCst);
-            pen.relaxed = true;
-        } else {
-            pen.calm_since = pen.next;
-        }
-        Finished::Done
-    }
-
-    /// Whether a reader sleeps; whoever is told so must wake them all.
-    #[inline]
-    fn owed(&self) -> Finished {
-        store_load_barrier();
-        if self.head.sleep.sleepers.load(Ordering::Relaxed) & ASLEEP == 0 {
-            return Finished::Done;
-        }
-        self.rouse()
-    }
-
-    #[cold]
-    fn rouse(&self) -> Finished {
-        let sleep = &self.head.sleep;
-        // Taken back by the waker, so that a reader that died asleep costs one wake.
-        sleep.sleepers.fetch_and(!ASLEEP, Ordering::AcqRel);
-        sleep.doorbell.fetch_add(1, Ordering::AcqRel);
-        mark!("channel.before_wake");
-        Finished::Wake
-    }
-
-    /// Looks whether `units` more may be begun; if not, how many may.
-    pub fn room_for(&self, pen: &mut Pen, units: u64) -> Option<u64> {
-        match self.has_room(pen, units) {
-            Err(WriteError::Full { room, .. }) => Some(room),
-            _ => None,
-        }
-    }
-
-    /// Before the writer waits: readers that sleep over what is not signalled yet must make
-    /// room.
-    pub fn signal_now(&self, pen: &mut Pen) -> Finished {
-        if self.mode.signalling == Signalling::Never {
-            return Finished::Done;
-        }
-        pen.unsignalled = 0;
-        let finished = self.signal();
-        pen.count(finished);
-        finished
-    }
-
-    /// Whether a reader sleeps, after something was written that was not signalled.
-    pub fn signal(&self) -> Finished {
-        fence(Ordering::SeqCst);
-        self.owed()
-    }
-
-    /// Announces that the writer waits for `units` units; the value of its futex to sleep
-    /// on, or `None` if there is room.
-    pub fn wait_for_room(&self, pen: &mut Pen, units: u64) -> Option<u32> {
-        let room = &self.head.room;
-        let bell = room.room.load(Ordering::Acquire);
-        room.waiting.swap(1, Ordering::AcqRel);
-        // `has_room` begins with a barrier (M5).
-        pen.limit = pen.next;
-        match self.has_room(pen, units) {
-            Ok(()) => {
-                room.waiting.store(0, Ordering::Relaxed);
-                None
-            }
-            Err(_) => Some(bell),
-        }
     }
 
     // Several writers.
