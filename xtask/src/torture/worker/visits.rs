@@ -186,7 +186,7 @@ impl Worker {
     ) -> Option<Visit<T>> {
         let abroad = self.abroad()?;
         let (to, gate) = self.somebody()?;
-        let options = ConnectOptions::default().pool(64 << 10).queue(7);
+        let options = ConnectOptions::default().lane(64 << 10).queue(7);
         let options = options
             .protection(protection)
             .deadline(Deadline::after(SHORT));
