@@ -136,8 +136,8 @@ pub(crate) enum BenchKind {
     /// Calls of a service in another process, polling and blocking; the checksum in their copies;
     /// what idle and busy clients cost, and the transport's timer
     Rpc,
-    /// Exported memory: deliberate and automatic update, revocation, set-up; messages between
-    /// domains
+    /// Exported memory: deliberate and automatic update, notifications, revocation, set-up, and
+    /// instructions and system calls of each; messages between domains
     Update,
     /// A map of a million keys from one process to another, beside serialisers
     Structures,

@@ -19,9 +19,10 @@ use portolan::{Deadline, Domain, Waiting};
 use portolan_measure::child::{Child, Control};
 use portolan_measure::cpus::{self, Cpus};
 use portolan_measure::error::MeasureError;
+use portolan_measure::stepped::{Counted, ROUNDS, instructions, part, refused, seize};
 use portolan_sys::process;
 use portolan_sys::shared::Window;
-use portolan_sys::step::{Stepper, mark};
+use portolan_sys::step::Stepper;
 use serde::{Deserialize, Serialize};
 
 use crate::calls::{MEETING, SERVICE, SMALL, WorkClient, WorkService, Worker};
@@ -29,17 +30,10 @@ use crate::child;
 use crate::error::{LabError, Result};
 use crate::steps::{self, Locked, Signals, until};
 
-/// Each part so many times: what is done for the first time takes more, and so does what
-/// waits for a thread that has no processor at the moment. The fewest count.
-const ROUNDS: usize = 6;
-/// Calls whose server is stepped through, of each kind; the same.
+/// Calls whose server is stepped through, of each kind; the fewest instructions count.
 const CALLS: usize = 10;
 /// Steps after which a server that has answered waits again.
 const SETTLED: u32 = 500;
-
-/// What is counted, for people.
-pub(crate) const WHAT: &str =
-    "in user mode, by stepping through another process (a system call is one instruction)";
 
 /// What a child is to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -86,11 +80,11 @@ const SIGNAL_PARTS: usize = 7;
 const CALL_PARTS: usize = 3;
 
 /// Counts a signal's; the reason if that is not possible here.
-pub(crate) fn signal() -> Result<std::result::Result<OfSignal, String>> {
+pub(crate) fn signal() -> Result<Counted<OfSignal>> {
     let (mut child, ready) = start(Brief::Signals, None)?;
-    let counted = seize(ready.thread).and_then(|stepper| {
+    let counted = seize(ready.thread).and_then(|mut stepper| {
         go(&mut child)?;
-        parts::<SIGNAL_PARTS>(stepper)
+        instructions::<SIGNAL_PARTS>(&mut stepper)
     });
     child.dismiss()?;
     Ok(
@@ -106,14 +100,15 @@ pub(crate) fn signal() -> Result<std::result::Result<OfSignal, String>> {
 }
 
 /// Counts calls'; the reason if that is not possible here.
-pub(crate) fn calls(cpus: &Cpus) -> Result<std::result::Result<OfCalls, String>> {
+pub(crate) fn calls(cpus: &Cpus) -> Result<Counted<OfCalls>> {
     let doing = "sharing memory with a counted process";
     let window = Window::create(4096).map_err(LabError::library(doing))?;
     let brief = Brief::Calls([cpus.ours, cpus.peer(0)]);
     let (mut child, ready) = start(brief, Some(&window))?;
-    let counted = seize(ready.thread).and_then(|stepper| {
+    let counted = seize(ready.thread).and_then(|mut stepper| {
         go(&mut child)?;
-        let [_, null, small] = parts::<CALL_PARTS>(stepper)?;
+        let [_, null, small] = instructions::<CALL_PARTS>(&mut stepper)?;
+        drop(stepper);
         // We share the processor of whoever is stepped through.
         cpus::pin(cpus.peer(0)).map_err(refused)?;
         let server = seize(ready.server).and_then(|stepper| served(stepper, &window));
@@ -136,32 +131,8 @@ fn start(brief: Brief, window: Option<&Window>) -> Result<(Child, Ready)> {
     Ok((child, ready))
 }
 
-type Counted<T> = std::result::Result<T, String>;
-
-fn refused(why: impl std::fmt::Display) -> String {
-    format!("a process could not be stepped through: {why}")
-}
-
-fn seize(thread: u32) -> Counted<Stepper> {
-    Stepper::seize(thread).map_err(refused)
-}
-
 fn go(child: &mut Child) -> Counted<()> {
     child.send(&Go).map_err(refused)
-}
-
-/// The fewest of each part over all rounds, less those of nothing, which comes first.
-fn parts<const PARTS: usize>(mut stepper: Stepper) -> Counted<[f64; PARTS]> {
-    let mut counts = [u64::MAX; PARTS];
-    for _ in 0..ROUNDS {
-        for count in &mut counts {
-            stepper.run_to_mark().map_err(refused)?;
-            let counted = stepper.count_to_mark().map_err(refused)?;
-            *count = counted.min(*count);
-        }
-    }
-    let nothing = counts[0];
-    Ok(counts.map(|count| count.saturating_sub(nothing) as f64))
 }
 
 /// Words of the window: which call is to be made, and which one has been.
@@ -200,24 +171,17 @@ pub(crate) fn serve(brief: &Brief, control: &Control, descriptors: Vec<OwnedFd>)
     Ok(())
 }
 
-#[inline(always)]
-fn counted(work: impl FnOnce()) {
-    mark();
-    work();
-    mark();
-}
-
 fn be_signals(control: &Control) -> Result<()> {
     let (mut signals, queue) = (Signals::new()?, Locked::new());
     begin(control, 0)?;
     for _ in 0..ROUNDS {
-        counted(|| {});
-        counted(steps::trap);
-        counted(|| signals.to_nobody());
-        counted(|| signals.push());
-        counted(|| signals.take());
-        counted(|| queue.insert(7));
-        counted(|| {
+        part(|| {});
+        part(steps::trap);
+        part(|| signals.to_nobody());
+        part(|| signals.push());
+        part(|| signals.take());
+        part(|| queue.insert(7));
+        part(|| {
             black_box(queue.remove());
         });
     }
@@ -261,9 +225,9 @@ fn be_calls([ours, other]: [usize; 2], control: &Control, fds: Vec<OwnedFd>) -> 
     let server = client.thread().map_err(LabError::library(doing))?;
     begin(control, server)?;
     for _ in 0..ROUNDS {
-        counted(|| {});
-        counted(null);
-        counted(small);
+        part(|| {});
+        part(null);
+        part(small);
     }
     let mut last = 0;
     loop {

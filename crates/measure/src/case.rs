@@ -58,6 +58,8 @@ pub enum System {
     UnixSeqpacket,
     /// A TCP connection over the loopback.
     Tcp,
+    /// A wake-up, and one copy by the kernel out of the sender's memory.
+    OneCopy,
     /// A POSIX message queue each way.
     MessageQueue,
     /// A System V message queue each way.
@@ -87,6 +89,8 @@ pub enum System {
     Topic,
     /// A word written into memory that the other side exports, which looks for it.
     Word(Way),
+    /// Units written into memory that the receiver exports, who reads them there.
+    Units(Way),
     /// One operation on exported memory, by one side.
     Update(Update),
     /// Messages between domains, through a port that each offers to the other.
@@ -250,6 +254,9 @@ pub enum Pattern {
         /// How many.
         readers: u32,
     },
+    /// We send one message at a time, to a receiver that has had time to fall asleep; what
+    /// counts is the time of our call.
+    Paced,
     /// Many senders at once; what counts is processor time.
     FanIn {
         /// How many.
@@ -341,7 +348,7 @@ impl Case {
     /// What its figures are in.
     pub fn unit(&self) -> Unit {
         if let System::Update(update) = self.system {
-            return update.unit();
+            return update.unit(self.bytes);
         }
         match self.pattern {
             _ if matches!(self.shape, Shape::Idle | Shape::IdleClient { .. }) => Unit::Kibibytes,
@@ -350,7 +357,7 @@ impl Case {
             Pattern::RoundTrip { one_way: false } => Unit::RoundTrip,
             Pattern::Stream if self.bytes <= SMALL => Unit::Messages,
             Pattern::Stream => Unit::Gigabytes,
-            Pattern::Multicast { .. } => Unit::Written,
+            Pattern::Multicast { .. } | Pattern::Paced => Unit::Written,
             Pattern::FanIn { .. } => Unit::CpuTime,
         }
     }
@@ -368,6 +375,7 @@ impl Case {
             System::UnixStream => "unix stream",
             System::UnixSeqpacket => "unix seqpacket",
             System::Tcp => "tcp loopback",
+            System::OneCopy => "process_vm_readv",
             System::MessageQueue => "mqueue",
             System::SystemV => "system v queue",
             System::Futex => "futex",
@@ -378,6 +386,7 @@ impl Case {
             | System::SignalOnWrite
             | System::Call
             | System::Word(_)
+            | System::Units(_)
             | System::Gate => "portolan",
             System::Update(update) => update.system_name(),
             System::Marshal { .. } => "marshalling",
@@ -426,7 +435,8 @@ impl Case {
             System::Request => parts.push("request".to_owned()),
             System::Signal => parts.push(self.signal_name()),
             System::SignalOnWrite => parts.push("signal on write, by a trap".to_owned()),
-            System::Word(way) => parts.push(way.name().to_owned()),
+            System::Word(way) => parts.push(way.name()),
+            System::Units(way) => parts.push(format!("units read, {}", way.word())),
             System::Update(update) => parts.push(update.name().to_owned()),
             System::Gate => parts.push("message between domains".to_owned()),
             System::Marshal { sum: false } => parts.push("both copies".to_owned()),
@@ -502,6 +512,7 @@ impl Case {
                 .to_owned(),
             ),
             Pattern::Stream => parts.push("stream".to_owned()),
+            Pattern::Paced => parts.push("one at a time".to_owned()),
             Pattern::Multicast { readers } => {
                 let who = match self.system {
                     System::Channel => "reader",

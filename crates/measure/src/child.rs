@@ -36,6 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{End, FOLLOWED, MeasureError, Result};
 use crate::run::{self, PeerBrief};
+use crate::systems::update::counted::{self, CountedBrief};
 
 /// The longest packet on a control socket: a brief with room to spare.
 const PACKET_MAX: usize = 8 << 10;
@@ -52,6 +53,8 @@ pub const ARGUMENT: &str = "__peer";
 enum Brief<O> {
     /// Be the other side of a row; see [`run`].
     Row(PeerBrief),
+    /// Do a row's operation, and be stepped through.
+    Counted(CountedBrief),
     /// What only the program itself knows how to do.
     Own(O),
 }
@@ -68,6 +71,7 @@ where
     let (brief, control, descriptors) = brief()?;
     match brief {
         Brief::Row(brief) => Ok(run::peer_main(&brief, &control, descriptors)?),
+        Brief::Counted(brief) => Ok(counted::serve(&brief, &control)?),
         Brief::Own(brief) => own(brief, &control, descriptors),
     }
 }
@@ -197,6 +201,11 @@ impl Child {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Self> {
         Self::start_with(role, &Brief::<()>::Row(brief), descriptors)
+    }
+
+    /// The same for one that is stepped through.
+    pub(crate) fn start_counted(role: &str, brief: CountedBrief) -> Result<Self> {
+        Self::start_with(role, &Brief::<()>::Counted(brief), &[])
     }
 
     fn start_with<O: Serialize>(
@@ -331,7 +340,8 @@ impl Child {
         self.expected.store(true, Ordering::Relaxed);
         let (status, end) = match self.process.wait() {
             Ok(status) => describe(status),
-            Err(error) => (error.to_string(), End::Failed),
+            // Whoever steps through it has waited for it already.
+            Err(_) => ("see its own message, if any".into(), End::Failed),
         };
         MeasureError::PeerDied {
             role: self.role.clone(),

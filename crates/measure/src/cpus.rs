@@ -3,11 +3,12 @@
 use std::fs;
 
 use portolan_sys::machine;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{MeasureError, Result};
 
 /// The CPUs of a run. The measuring process has one to itself if there are two.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cpus {
     /// Where the measuring process runs.
     pub ours: usize,

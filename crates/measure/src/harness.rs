@@ -97,6 +97,8 @@ pub struct Measured<T> {
     pub yardstick: Option<(Case, f64)>,
     /// What was counted beside the time, by event.
     pub counted: Vec<Counted>,
+    /// Why something was not counted that is counted elsewhere.
+    pub uncounted: Option<String>,
     /// The entry's note.
     pub tag: T,
 }
@@ -157,6 +159,7 @@ pub fn measure<T: Clone + Default>(
             ratio_to_limit: 1.0,
             yardstick: None,
             counted: Vec::new(),
+            uncounted: None,
             tag: T::default(),
         })
     });
@@ -175,8 +178,12 @@ fn measure_group<T: Clone + Default>(
     let mut lanes = Vec::new();
     for entry in &group.rows {
         progress.set_message(format!("preparing {}", label(&entry.case)));
+        let mut run = run::start(&entry.case, cpus)?;
+        if entry.shown {
+            run.step()?;
+        }
         lanes.push(Lane {
-            run: run::start(&entry.case, cpus)?,
+            run,
             entry: entry.clone(),
             sampler: Sampler::new(clock),
             medians: Vec::new(),
@@ -213,6 +220,7 @@ fn measure_group<T: Clone + Default>(
                 ratio_to_limit: median(lane.ratios.clone())?,
                 yardstick: held_against(lane, &lanes),
                 counted: lane.run.counted(),
+                uncounted: lane.run.uncounted(),
                 tag: lane.entry.tag.clone(),
             })
         });

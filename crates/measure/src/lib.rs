@@ -9,6 +9,7 @@
 //! | [`harness`] | turns between rows and the limit, ratios |
 //! | [`payload`] | what is done to the bytes of a message |
 //! | [`sampler`] | percentiles |
+//! | [`stepped`] | instructions and system calls, counted by stepping through a process |
 //! | [`child`] | further processes of one run, their briefs, their ends |
 //! | [`cpus`] | which processor each process runs on |
 //! | [`machine`] | what a run was measured on |
@@ -33,6 +34,7 @@ pub mod out;
 pub mod payload;
 pub mod run;
 pub mod sampler;
+pub mod stepped;
 mod systems;
 pub mod words;
 

@@ -17,6 +17,8 @@ const LONG_ROUND: Duration = Duration::from_micros(2);
 /// Rounds in such a batch, and single rounds after it.
 const BATCH: u64 = 16;
 const SINGLES: u64 = 8;
+/// How long a receiver is given to fall asleep.
+const ASLEEP: Duration = Duration::from_micros(50);
 /// Samples in a slice of a stream.
 const STREAM_SAMPLES: u64 = 100;
 /// The first estimate of a round's pace ends when its rounds took this long.
@@ -86,9 +88,22 @@ pub trait Run {
     fn rounds(&mut self, rounds: u64) -> Result<()>;
     /// Works for about `budget` and records it.
     fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()>;
+    /// Counts what is counted by stepping through another process, where rows are about that.
+    fn step(&mut self) -> Result<()> {
+        Ok(())
+    }
     /// What was counted beside the time, by event; nothing in most rows.
     fn counted(&self) -> Vec<Counted> {
         Vec::new()
+    }
+    /// Nanoseconds of processor time that the receiver spent on each message of the last slice,
+    /// where rows are about that.
+    fn received(&self) -> Option<f64> {
+        None
+    }
+    /// Why something that is counted in other runs was not, for people.
+    fn uncounted(&self) -> Option<String> {
+        None
     }
     /// Lets the peers go.
     fn finish(self: Box<Self>) -> Result<()>;
@@ -216,7 +231,7 @@ fn serve<E: Endpoint>(mut end: E, case: &Case, control: &Control) -> Result<()> 
         for _ in 0..rounds {
             match case.pattern {
                 Pattern::RoundTrip { .. } => end.echo()?,
-                Pattern::Multicast { .. } => end.receive()?,
+                Pattern::Multicast { .. } | Pattern::Paced => end.receive()?,
                 Pattern::Stream | Pattern::FanIn { .. } => end.send()?,
             }
         }
@@ -239,6 +254,8 @@ struct Typed<E> {
     /// Messages ordered so far, and what their senders counted.
     ordered: u64,
     counts: Vec<Counted>,
+    /// See [`Run::received`].
+    received: Option<f64>,
 }
 
 impl<E: Endpoint> Typed<E> {
@@ -248,7 +265,7 @@ impl<E: Endpoint> Typed<E> {
         let seats = match case.pattern {
             Pattern::FanIn { senders } => senders,
             Pattern::Multicast { readers } => readers,
-            Pattern::RoundTrip { .. } | Pattern::Stream => 1,
+            Pattern::RoundTrip { .. } | Pattern::Stream | Pattern::Paced => 1,
         };
         let role = format!(
             "peer of the row \"{}, {}\"",
@@ -293,6 +310,7 @@ impl<E: Endpoint> Typed<E> {
             pace: Duration::ZERO,
             ordered: 0,
             counts: Vec::new(),
+            received: None,
         };
         run.calibrate()?;
         Ok(run)
@@ -324,6 +342,7 @@ impl<E: Endpoint> Typed<E> {
             }
             Pattern::Stream => self.stream(rounds, sampler, E::receive),
             Pattern::Multicast { .. } => self.stream(rounds, sampler, E::send),
+            Pattern::Paced => self.paced(rounds, sampler),
             Pattern::FanIn { senders } => self.fan_in(rounds.div_ceil(senders.into()), sampler),
         }
     }
@@ -397,6 +416,30 @@ impl<E: Endpoint> Typed<E> {
         Ok(())
     }
 
+    /// Messages to somebody who sleeps, each call timed.
+    fn paced(&mut self, messages: u64, sampler: &mut Sampler) -> Result<()> {
+        let all = 1 + messages;
+        self.order(all)?;
+        let start = Instant::now();
+        for nth in 0..all {
+            let pause = Instant::now();
+            while pause.elapsed() < ASLEEP {
+                std::hint::spin_loop();
+            }
+            let sent = Instant::now();
+            self.end.send()?;
+            let elapsed = sent.elapsed();
+            // The first one wakes the peer from its wait for orders.
+            if nth > 0 {
+                sampler.typical(elapsed, 1);
+                sampler.tail(elapsed, 1);
+            }
+        }
+        self.pace = pace(start.elapsed(), all);
+        self.received = Some(self.answers()? as f64 / all as f64);
+        Ok(())
+    }
+
     /// One sample: the processor time of all processes, by message.
     fn fan_in(&mut self, each: u64, sampler: &mut Sampler) -> Result<()> {
         let messages = each * self.peers.len() as u64;
@@ -407,6 +450,7 @@ impl<E: Endpoint> Typed<E> {
         }
         let ours = cpu_nanos() - before;
         self.pace = pace(start.elapsed(), messages);
+        self.received = Some(ours as f64 / messages as f64);
         let total = Duration::from_nanos(ours + self.answers()?);
         sampler.typical(total, messages);
         sampler.tail(total, messages);
@@ -439,7 +483,7 @@ impl<E: Endpoint> Run for Typed<E> {
             match self.case.pattern {
                 Pattern::RoundTrip { .. } => self.end.round_trip()?,
                 Pattern::Stream => self.end.receive()?,
-                Pattern::Multicast { .. } => self.end.send()?,
+                Pattern::Multicast { .. } | Pattern::Paced => self.end.send()?,
                 Pattern::FanIn { .. } => {
                     for _ in 0..self.peers.len() {
                         self.end.receive()?;
@@ -465,6 +509,10 @@ impl<E: Endpoint> Run for Typed<E> {
             value: counted.value / self.ordered.max(1) as f64,
         };
         self.counts.iter().map(each).collect()
+    }
+
+    fn received(&self) -> Option<f64> {
+        self.received
     }
 
     fn finish(self: Box<Self>) -> Result<()> {

@@ -24,7 +24,7 @@
 //! | [`fault`] | the SIGSEGV and SIGBUS handler, by address range |
 //! | [`tripwire`] | memory whose stores tell somebody |
 //! | [`fork`] | what a forked child must let go of |
-//! | [`step`] | counting another process's instructions, one by one |
+//! | [`step`] | counting another process's instructions, one by one, and its system calls |
 //! | [`ticks`] | the processor's clock |
 //! | [`machine`] | processors, memory, limits and use |
 //! | [`probe`](mod@probe) | which of these mechanisms this kernel offers |

@@ -1,13 +1,16 @@
-//! Counting a thread's instructions by stepping through them, where there are no counters.
+//! Counting a thread's instructions by stepping through them, where there are no counters; and
+//! its system calls.
 //!
 //! The thread belongs to another process, which says by [`mark`] where the count begins and
 //! where it ends. Between two marks the thread is stopped after each instruction in user
-//! mode; what the kernel does for it is one. The count is exact, and whatever is counted runs
+//! mode; what the kernel does for it is one, and so is a string instruction that repeats itself
+//! (`rep movsb`), at each turn of which the thread stops. The count is exact, and whatever is counted runs
 //! some thousand times slower, so nothing that is timed is ever stepped through.
 //!
 //! ```text
 //! run_to_mark: ......mark            the thread runs
 //! count_to_mark:     mark-i-i-i-mark one stop an instruction
+//! calls_to_mark:     mark....c...mark two stops a system call
 //! ```
 //!
 //! # Invariants
@@ -25,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// The Unix signal of a mark: one that does nothing where nobody steps.
 const MARK: i32 = libc::SIGURG;
+/// How a stop at a system call tells itself from a step.
+const CALL: i32 = libc::SIGTRAP | 0x80;
 /// How long a thread may take to its next stop.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -45,6 +50,8 @@ pub struct Stepper {
     thread: libc::pid_t,
     /// A signal that it gets when it goes on.
     pending: i32,
+    /// The address of its next instruction, where it stopped after a step.
+    next: Option<i64>,
     guard: Guard,
     _own: PhantomData<*const ()>,
 }
@@ -69,6 +76,10 @@ pub enum StepError {
 enum Stop {
     /// After one instruction.
     Step,
+    /// After one turn of an instruction that repeats itself, and will again.
+    Turn,
+    /// Where a system call begins, or where it ends.
+    Call,
     Mark,
     /// Elsewhere, with a signal that it gets when it goes on, or without.
     Other,
@@ -82,10 +93,12 @@ impl Stepper {
     /// [`StepError`].
     pub fn seize(tid: u32) -> Result<Self, StepError> {
         let thread = tid.cast_signed();
-        request(libc::PTRACE_SEIZE, thread, libc::PTRACE_O_EXITKILL)?;
+        let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
+        request(libc::PTRACE_SEIZE, thread, options)?;
         let mut stepper = Self {
             thread,
             pending: 0,
+            next: None,
             guard: Guard::of(thread)?,
             _own: PhantomData,
         };
@@ -123,7 +136,28 @@ impl Stepper {
                 match own.step()? {
                     Stop::Step => count += 1,
                     Stop::Mark => return Ok(count),
-                    Stop::Other => {}
+                    Stop::Turn | Stop::Call | Stop::Other => {}
+                }
+            }
+        })
+    }
+
+    /// The system calls from the mark where it stands to the next one, those of the marks
+    /// themselves included.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError`].
+    pub fn calls_to_mark(&mut self) -> Result<u64, StepError> {
+        self.guarded(|own| {
+            let mut stops = 0_u64;
+            loop {
+                own.go_on(libc::PTRACE_SYSCALL)?;
+                match own.wait()? {
+                    Stop::Call => stops += 1,
+                    // Where a call begins and where it ends.
+                    Stop::Mark => return Ok(stops / 2),
+                    Stop::Step | Stop::Turn | Stop::Other => {}
                 }
             }
         })
@@ -159,7 +193,15 @@ impl Stepper {
 
     fn step(&mut self) -> Result<Stop, StepError> {
         self.go_on(libc::PTRACE_SINGLESTEP)?;
-        self.wait()
+        let before = self.next.take();
+        let stop = self.wait()?;
+        if matches!(stop, Stop::Step) {
+            self.next = next(self.thread);
+            if self.next.is_some() && self.next == before {
+                return Ok(Stop::Turn);
+            }
+        }
+        Ok(stop)
     }
 
     fn go_on(&mut self, how: libc::c_uint) -> Result<(), StepError> {
@@ -200,6 +242,7 @@ impl Stepper {
             // Stopped by us, or together with its process.
             _ if event != 0 => Stop::Other,
             libc::SIGTRAP => Stop::Step,
+            CALL => Stop::Call,
             MARK => Stop::Mark,
             other => {
                 self.pending = other;
@@ -298,6 +341,32 @@ fn watch(thread: libc::pid_t, (state, changed): &(Mutex<State>, Condvar)) {
         let waited = changed.wait_timeout(state, left);
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
+}
+
+/// The address of the next instruction of a thread that has stopped.
+#[cfg(target_arch = "x86_64")]
+fn next(thread: libc::pid_t) -> Option<i64> {
+    let place =
+        std::mem::offset_of!(libc::user, regs) + std::mem::offset_of!(libc::user_regs_struct, rip);
+    let none = ptr::null_mut::<libc::c_void>();
+    // What a failure looks like is no address.
+    // SAFETY:
+    // - Reads a register of a thread that is ours to trace, and no memory of ours.
+    let found = unsafe {
+        libc::ptrace(
+            libc::PTRACE_PEEKUSER,
+            thread,
+            ptr::without_provenance_mut::<libc::c_void>(place),
+            none,
+        )
+    };
+    (found != -1).then_some(found)
+}
+
+/// Where no instruction repeats itself.
+#[cfg(not(target_arch = "x86_64"))]
+fn next(_thread: libc::pid_t) -> Option<i64> {
+    None
 }
 
 /// A request without memory of ours.

@@ -1,4 +1,4 @@
-//! Instructions of another process's thread, one by one.
+//! Instructions of another process's thread, one by one, and its system calls.
 
 #![allow(missing_docs, reason = "a test")]
 
@@ -28,18 +28,37 @@ fn child(test: &str) -> (Reaped, u32, ChildStdin) {
 }
 
 fn be_counted() {
+    go_through(&TURNS, |turns| {
+        for turn in 0..turns {
+            black_box(turn);
+        }
+    });
+}
+
+/// Does something of each size, with a mark between.
+fn go_through(parts: &[u64], work: impl Fn(u64)) {
     std::io::stderr()
         .write_all(&process::thread().to_le_bytes())
         .unwrap();
     let mut word = [0];
     std::io::stdin().read_exact(&mut word).unwrap();
     mark();
-    for turns in TURNS {
-        for turn in 0..turns {
-            black_box(turn);
-        }
+    for &size in parts {
+        work(size);
         mark();
     }
+}
+
+/// System calls that the child makes between its marks.
+const CALLS: [u64; 4] = [0, 0, 1, 7];
+
+fn be_calling() {
+    go_through(&CALLS, |calls| {
+        for _ in 0..calls {
+            // Nothing that a library could answer from memory.
+            black_box(rustix::process::getppid());
+        }
+    });
 }
 
 /// None where the system does not let us, which is its right.
@@ -74,6 +93,66 @@ fn instructions_between_marks_are_counted_and_the_child_goes_on() {
     assert!(some > none + 100, "{counts:?}");
     // A loop of ten times as many turns, give or take what begins and ends one.
     assert!(more - some > 9 * (some - none), "{counts:?}");
+    drop(stepper);
+    assert!(child.0.wait().unwrap().success());
+}
+
+#[test]
+fn system_calls_between_marks_are_counted() {
+    if support::role().is_some() {
+        return be_calling();
+    }
+    let (mut child, tid, mut stdin) = child("system_calls_between_marks_are_counted");
+    let Some(mut stepper) = seize(tid) else {
+        return;
+    };
+    stdin.write_all(b"x").unwrap();
+    stepper.run_to_mark().unwrap();
+    let [_, none, one, seven] = CALLS.map(|_| stepper.calls_to_mark().unwrap());
+    // A mark is a system call itself.
+    assert!(none >= 1);
+    assert_eq!((one - none, seven - none), (1, 7));
+    drop(stepper);
+    assert!(child.0.wait().unwrap().success());
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn an_instruction_that_repeats_itself_is_one() {
+    /// Bytes that one instruction fills.
+    const FILLED: [u64; 4] = [1, 1, 2, 4000];
+
+    fn fill(bytes: u64) {
+        let mut buffer = [0_u8; 4096];
+        // SAFETY:
+        // - Fills no more than the buffer, from its first byte on; the direction is forwards,
+        //   as it is between functions.
+        unsafe {
+            std::arch::asm!(
+                "rep stosb",
+                inout("rcx") bytes => _,
+                inout("rdi") buffer.as_mut_ptr() => _,
+                in("al") 7_u8,
+            );
+        }
+        black_box(buffer);
+    }
+
+    if support::role().is_some() {
+        return go_through(&FILLED, fill);
+    }
+    let (mut child, tid, mut stdin) = child("an_instruction_that_repeats_itself_is_one");
+    let Some(mut stepper) = seize(tid) else {
+        return;
+    };
+    stdin.write_all(b"x").unwrap();
+    stepper.run_to_mark().unwrap();
+    let counts = FILLED.map(|_| stepper.count_to_mark().unwrap());
+    // Before the first there is the way into the loop.
+    assert!(
+        counts[1..].iter().all(|count| *count == counts[1]),
+        "{counts:?}"
+    );
     drop(stepper);
     assert!(child.0.wait().unwrap().success());
 }

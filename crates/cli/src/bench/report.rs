@@ -1,5 +1,6 @@
 //! The results, as a table and as JSON.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 use portolan_measure::Result;
@@ -30,7 +31,7 @@ struct Report<'a> {
 #[derive(Debug, Serialize)]
 pub(crate) struct LeftOut {
     pub(crate) what: &'static str,
-    pub(crate) why: &'static str,
+    pub(crate) why: Cow<'static, str>,
 }
 
 #[derive(Serialize)]
@@ -303,6 +304,11 @@ fn counts(measured: &[Measured]) -> String {
             "exporter ns",
             "processor time of the process whose memory is written",
         ),
+        (
+            "instructions",
+            "of who does the operation, in user mode; a system call is one",
+        ),
+        ("system calls", "of who does the operation"),
         ("asks", "questions that the transport's timer asked"),
         (
             "P/T",
@@ -321,7 +327,7 @@ fn counts(measured: &[Measured]) -> String {
     if lines.is_empty() {
         return lines;
     }
-    format!("\ncounted, by message or call:\n{lines}")
+    format!("\ncounted, by message, call or operation:\n{lines}")
 }
 
 pub(super) fn verdicts(budgets: &[Verdict]) -> String {

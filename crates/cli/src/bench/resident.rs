@@ -44,6 +44,7 @@ fn one(entry: &Entry, empty: Option<f64>, cpus: &Cpus) -> Result<(f64, Measured)
         ratio_to_limit: empty.map_or(1.0, |empty| middle / empty),
         yardstick: None,
         counted: Vec::new(),
+        uncounted: None,
         tag: entry.tag,
     };
     Ok((middle, measured))

@@ -77,7 +77,7 @@ pub(super) fn left_out() -> Vec<LeftOut> {
     }
     vec![LeftOut {
         what: "calls by iceoryx2, Cap'n Proto RPC and gRPC",
-        why: "build with --features peers (that needs libclang)",
+        why: "build with --features peers (that needs libclang)".into(),
     }]
 }
 

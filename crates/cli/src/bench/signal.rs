@@ -35,11 +35,11 @@ const OTHERWISE: Budget = Budget::new(
 pub(super) fn left_out() -> Vec<LeftOut> {
     let monitor = LeftOut {
         what: "monitor-wait",
-        why: "the processor, or its hypervisor, offers neither umwait nor mwaitx",
+        why: "the processor, or its hypervisor, offers neither umwait nor mwaitx".into(),
     };
     let push = LeftOut {
         what: "a line with the push hint",
-        why: "the processor, or its hypervisor, does not offer cldemote",
+        why: "the processor, or its hypervisor, does not offer cldemote".into(),
     };
     let mut left_out = Vec::new();
     if Delivery::monitor_instruction().is_none() {

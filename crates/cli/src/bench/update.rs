@@ -2,11 +2,11 @@
 //! process exports, what it costs to begin and to end that, and messages between domains.
 
 use portolan_measure::case::update::{Target, Update, Way};
-use portolan_measure::case::{Case, Mode, Pattern, Protection, System};
+use portolan_measure::case::{Case, Mode, Pattern, Payload, Protection, System};
 
 use super::budget::{Budget, Measure};
 use super::report::LeftOut;
-use super::{Entry, Group};
+use super::{Entry, Group, Measured};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -74,7 +74,7 @@ mod budgets {
 }
 
 pub(super) fn plan() -> Vec<Group> {
-    let mut groups = vec![words()];
+    let mut groups = vec![words(), notifications(), small()];
     groups.extend(UPDATES.map(written));
     groups.extend([stores(), pages(), overlap(), set_up()]);
     groups.extend(MESSAGES.map(messages));
@@ -83,11 +83,13 @@ pub(super) fn plan() -> Vec<Group> {
 }
 
 /// What is not measured.
-pub(super) fn left_out() -> Vec<LeftOut> {
-    vec![LeftOut {
-        what: "notifications of updates",
-        why: "they have no rows yet",
-    }]
+pub(super) fn left_out(measured: &[Measured]) -> Vec<LeftOut> {
+    let uncounted = measured.iter().find_map(|row| row.uncounted.clone());
+    let left_out = uncounted.map(|why| LeftOut {
+        what: "instructions and system calls of operations",
+        why: why.into(),
+    });
+    left_out.into_iter().collect()
 }
 
 fn group(rows: Vec<Entry>) -> Group {
@@ -116,6 +118,36 @@ fn words() -> Group {
         word(Way::Kernel),
         Entry::new(receiver).tagged(Some(budgets::EXPORTER)),
     ])
+}
+
+/// A word of which the exporter is told: one that polls, and one that sleeps, beside a sleeper
+/// that only a word wakes; and what telling it costs the importer.
+fn notifications() -> Group {
+    let told = |mode| Case {
+        mode,
+        ..Case::new(System::Word(Way::Notified), 8)
+    };
+    let futex = Case {
+        mode: Mode::Block,
+        payload: Payload::Untouched,
+        ..Case::new(System::Futex, 8)
+    };
+    let by_call = |asleep| Entry::new(operation(Update::Notify { asleep }, 8));
+    group(vec![
+        Entry::new(told(Mode::Poll)),
+        Entry::new(futex.clone()),
+        Entry::new(told(Mode::Block)).against(&futex),
+        by_call(false),
+        by_call(true),
+    ])
+}
+
+/// Updates of a word by a call: what it takes to begin one.
+fn small() -> Group {
+    let bare = operation(Update::Bare, 8);
+    let mediated = Entry::new(operation(Update::Mediated, 8)).against(&bare);
+    let write = Entry::new(operation(Update::Write, 8));
+    group(vec![write, Entry::new(bare), mediated])
 }
 
 /// A deliberate update beside the copy that it is, and one by the kernel beside its call.
@@ -147,7 +179,7 @@ fn stores() -> Group {
 
 /// What tracking costs by page.
 fn pages() -> Group {
-    let rows = [Update::FirstStore, Update::FlushPage];
+    let rows = [Update::FirstStore, Update::FlushPage, Update::Flush];
     group(rows.map(|row| Entry::new(operation(row, 4 * KIB))).into())
 }
 
@@ -163,7 +195,12 @@ fn overlap() -> Group {
 }
 
 fn set_up() -> Group {
-    let rows = [Update::Export, Update::Import, Update::Unimport];
+    let rows = [
+        Update::Export,
+        Update::Import,
+        Update::Unimport,
+        Update::Unexport,
+    ];
     group(rows.map(|row| Entry::new(operation(row, SET_UP))).into())
 }
 

@@ -169,6 +169,7 @@ fn measure_group(
             ratio_to_limit,
             yardstick: None,
             counted: Vec::new(),
+            uncounted: None,
             tag: None,
         })
     };

@@ -9,6 +9,11 @@ pub const STORES: usize = 8192;
 /// Pages that a row about tracked update has written between two flushes.
 pub const PAGES: usize = 512;
 
+/// Bytes of the largest copy that has a time and not a rate.
+const FEW: u64 = 64;
+/// Bytes of the largest whose instructions are counted.
+const COUNTED: u64 = 64 << 10;
+
 /// How a word gets to the exporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
@@ -20,6 +25,8 @@ pub enum Way {
     Log,
     /// By a system call, into memory that the exporter alone has mapped.
     Kernel,
+    /// By a call that tells the exporter as well, which looks, or sleeps, until it is told.
+    Notified,
 }
 
 /// Where the words of a row of stores go.
@@ -57,6 +64,13 @@ pub enum Update {
     FirstStore,
     /// A flush, by page that was written.
     FlushPage,
+    /// A flush of one page.
+    Flush,
+    /// A blocking update of a word, of which the exporter is told.
+    Notify {
+        /// The exporter sleeps until it is told.
+        asleep: bool,
+    },
     /// A blocking update of a word, with the processor time that the exporter spends on it.
     Receiver,
     /// A non-blocking update, until the call returns.
@@ -78,12 +92,20 @@ pub enum Update {
 }
 
 impl Way {
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn name(self) -> String {
         match self {
-            Self::Deliberate => "word, deliberate",
-            Self::Alias => "word, alias",
-            Self::Log => "word, log",
-            Self::Kernel => "word, kernel-mediated",
+            Self::Notified => self.word().to_owned(),
+            _ => format!("word, {}", self.word()),
+        }
+    }
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Deliberate => "deliberate",
+            Self::Alias => "alias",
+            Self::Log => "log",
+            Self::Kernel => "kernel-mediated",
+            Self::Notified => "notification",
         }
     }
 }
@@ -125,6 +147,9 @@ impl Update {
             },
             Self::FirstStore => "tracked, first store to a page",
             Self::FlushPage => "tracked, flush, a page",
+            Self::Flush => "tracked, flush of one page",
+            Self::Notify { asleep: false } => "write with a notification, exporter awake",
+            Self::Notify { asleep: true } => "write with a notification, exporter asleep",
             Self::Receiver => "word, and the exporter's CPU",
             Self::Initiate => "write begun",
             Self::InTurn => "write, then compute",
@@ -137,11 +162,29 @@ impl Update {
         }
     }
 
-    /// Copies have a rate, everything else has a time.
-    pub(super) fn unit(self) -> Unit {
+    /// Copies of more than a few words have a rate, everything else has a time.
+    pub(super) fn unit(self, bytes: u64) -> Unit {
         match self {
-            Self::Write | Self::Copy | Self::Mediated | Self::Bare => Unit::Gigabytes,
+            Self::Write | Self::Copy | Self::Mediated | Self::Bare if bytes > FEW => {
+                Unit::Gigabytes
+            }
             _ => Unit::Operation,
+        }
+    }
+
+    /// Whether instructions and system calls are counted as well. Not of what goes on in several
+    /// threads, nor of what takes very many; a flush that follows stores is counted by itself.
+    pub(crate) fn is_counted(self, bytes: u64) -> bool {
+        match self {
+            Self::Stores { to, scattered } => !scattered && to != Target::Tracked,
+            Self::Receiver
+            | Self::FirstStore
+            | Self::FlushPage
+            | Self::Initiate
+            | Self::InTurn
+            | Self::Overlapped
+            | Self::FreshCopy => false,
+            _ => bytes <= COUNTED,
         }
     }
 }

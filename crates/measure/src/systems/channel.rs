@@ -119,7 +119,7 @@ impl Channel {
 /// Which of the two ways a row has.
 fn ways(case: &Case) -> (bool, bool) {
     match case.pattern {
-        Pattern::Multicast { .. } => (true, false),
+        Pattern::Multicast { .. } | Pattern::Paced => (true, false),
         Pattern::Stream | Pattern::FanIn { .. } => (false, true),
         Pattern::RoundTrip { .. } => (true, true),
     }

@@ -21,6 +21,7 @@ mod marshal;
 mod memory;
 mod mqueue;
 mod on_write;
+mod one_copy;
 #[cfg(feature = "peers")]
 mod over_socket;
 mod pipe;
@@ -50,6 +51,7 @@ pub(crate) use line::Line;
 pub(crate) use marshal::Marshal;
 pub(crate) use mqueue::MessageQueue;
 pub(crate) use on_write::OnWrite;
+pub(crate) use one_copy::OneCopy;
 #[cfg(feature = "peers")]
 pub(crate) use over_socket::OverSocket;
 pub(crate) use pipe::Pipe;
@@ -62,7 +64,7 @@ pub(crate) use sysv::SystemV;
 #[cfg(feature = "peers")]
 pub(crate) use tonic::Tonic;
 pub(crate) use topic::Topic;
-pub(crate) use update::{Exporter, Word};
+pub(crate) use update::{Exporter, Units, Word};
 
 use crate::case::Case;
 use crate::error::Result;
@@ -127,6 +129,7 @@ macro_rules! with_endpoint {
             System::Buffer | System::Memcpy { .. } => with!(s::Buffer),
             System::Pipe => with!(s::Pipe),
             System::UnixStream | System::UnixSeqpacket | System::Tcp => with!(s::Socket),
+            System::OneCopy => with!(s::OneCopy),
             System::MessageQueue => with!(s::MessageQueue),
             System::SystemV => with!(s::SystemV),
             System::Futex => with!(s::Futex),
@@ -140,6 +143,7 @@ macro_rules! with_endpoint {
             System::Channel => with!(s::Channel),
             System::Topic => with!(s::Topic),
             System::Word(_) => with!(s::Word),
+            System::Units(_) => with!(s::Units),
             System::Update(_) => with!(s::Exporter),
             System::Gate => with!(s::Gate),
             #[cfg(feature = "peers")]

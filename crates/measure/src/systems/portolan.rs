@@ -129,12 +129,10 @@ pub fn extents(case: &Case) -> u64 {
         return one * super::topic::KEPT;
     }
     let under_way = match (case.pattern, case.temper) {
-        (Pattern::Stream | Pattern::FanIn { .. } | Pattern::Multicast { .. }, _) => {
-            QUEUE_LARGE as u64 + 4
-        }
         (Pattern::RoundTrip { .. }, Temper::Cold) => (COLD as u64).div_ceil(case.bytes) + 1,
         (Pattern::RoundTrip { .. }, Temper::Hot) if case.protection == Protection::Copied => 4,
         (Pattern::RoundTrip { .. }, Temper::Hot) => 1,
+        _ => QUEUE_LARGE as u64 + 4,
     };
     one * under_way
 }

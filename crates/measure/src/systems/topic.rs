@@ -107,7 +107,7 @@ impl Topic {
     fn new(case: &Case, domain: Domain, ours: &str, theirs: &str) -> Result<Self> {
         let coordinates = ours == THERE;
         let (publishes, reads) = match case.pattern {
-            Pattern::Multicast { .. } => (coordinates, !coordinates),
+            Pattern::Multicast { .. } | Pattern::Paced => (coordinates, !coordinates),
             Pattern::Stream | Pattern::FanIn { .. } => (!coordinates, coordinates),
             Pattern::RoundTrip { .. } => (true, true),
         };

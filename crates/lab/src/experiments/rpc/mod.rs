@@ -336,7 +336,7 @@ fn instructions(counted: &OfCalls) -> Table {
     table.note(format!(
         "Counted {}. Whoever waits looks once or twice in that time, and what the server does \
          after its answer is out is not in it.",
-        stepped::WHAT
+        portolan_measure::stepped::WHAT
     ))
 }
 

@@ -150,7 +150,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
         Err(why) => {
             outcome.leave_out("line transfers counted by the processor", why);
             match stepped::signal()? {
-                Ok(counted) => Some((parts::stepped(&counted), stepped::WHAT)),
+                Ok(counted) => Some((parts::stepped(&counted), portolan_measure::stepped::WHAT)),
                 Err(why) => {
                     outcome.leave_out("instructions", why);
                     None

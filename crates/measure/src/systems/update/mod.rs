@@ -4,17 +4,26 @@
 //! | file | holds |
 //! |---|---|
 //! | `word` | a word each way, in memory that the other side exports |
+//! | `units` | a stream that is read where it lands |
 //! | `exporter` | the process that exports, and does nothing else |
 //! | `operation` | what is done on the other side, timed part by part |
 //! | `work` | the operations |
+//! | `meter` | what is put around the part that a row is about |
+//! | `counted` | instructions and system calls of an operation |
+//! | `spent` | what the exporter's threads do meanwhile |
 
+pub(crate) mod counted;
 mod exporter;
+mod meter;
 mod operation;
+mod spent;
+mod units;
 mod word;
 mod work;
 
 pub(crate) use exporter::Exporter;
 pub(crate) use operation::start;
+pub(crate) use units::Units;
 pub(crate) use word::Word;
 
 use portolan::vmmc::{Export, ExportMemory, ExportOptions, Exportable, Import, Reach};
@@ -27,6 +36,8 @@ use crate::error::{MeasureError, Result};
 const EXPORTED: &str = "exported";
 /// Counted by the exporter: where its memory begins.
 const ADDRESS: &str = "address";
+/// Where in it a thread that is notified says how often it was.
+const TAKEN: usize = 8;
 /// What is exported by the other side, to be taken back.
 const RETURNED: &str = "returned";
 
@@ -51,6 +62,10 @@ fn memory(bytes: usize) -> Result<ExportMemory> {
 
 fn updating(error: portolan::vmmc::UpdateError) -> MeasureError {
     MeasureError::library("updating a benchmark's memory")(error)
+}
+
+fn notifying(error: portolan::vmmc::NotificationError) -> MeasureError {
+    MeasureError::library("being notified in a benchmark")(error)
 }
 
 fn mapping(error: portolan::vmmc::MappingError) -> MeasureError {

@@ -1,14 +1,15 @@
-//! A word each way: stored into what the other side exports, and looked for in our own.
+//! A word each way: stored into what the other side exports, and looked for in our own; or
+//! notified of there.
 
 use std::os::fd::OwnedFd;
 
-use portolan::Domain;
-use portolan::vmmc::{Alias, Export, ExportMemory, Import, Log, OrdinaryMemory};
+use portolan::vmmc::{Alias, Export, ExportMemory, Import, Log, Notifications, OrdinaryMemory};
+use portolan::{Deadline, Domain};
 use portolan_sys::memory::PAGE;
 
-use super::{export, import, mapping, memory, updating};
+use super::{export, import, mapping, memory, notifying, updating};
 use crate::case::update::Way;
-use crate::case::{Case, System};
+use crate::case::{Case, Mode, Placement, System};
 use crate::error::{MeasureError, Result};
 use crate::systems::Endpoint;
 use crate::systems::memory::Spin;
@@ -35,6 +36,12 @@ pub(crate) struct Word {
 enum Own {
     Shared(ExportMemory),
     Ordinary(OrdinaryMemory),
+    /// Told of what comes.
+    Notified {
+        memory: ExportMemory,
+        notifications: Notifications,
+        sleeps: bool,
+    },
 }
 
 /// What the other side exports, as we write it.
@@ -43,6 +50,7 @@ enum Remote {
     Alias { local: ExportMemory, _alias: Alias },
     Log(Log),
     Ordinary(Import),
+    Notified(Import),
 }
 
 impl Word {
@@ -55,7 +63,18 @@ impl Word {
             (export(&domain, &memory, name)?, Own::Ordinary(memory))
         } else {
             let memory = memory(PAGE)?;
-            (export(&domain, &memory, name)?, Own::Shared(memory))
+            let exported = export(&domain, &memory, name)?;
+            let from = if way == Way::Notified {
+                Own::Notified {
+                    memory,
+                    notifications: exported.notifications().map_err(notifying)?,
+                    // Polling on one CPU would only keep the other side from running.
+                    sleeps: case.mode == Mode::Block || case.placement == Placement::OneCpu,
+                }
+            } else {
+                Own::Shared(memory)
+            };
+            (exported, from)
         };
         Ok(Self {
             to: None,
@@ -74,6 +93,7 @@ impl Word {
         self.to = Some(match self.way {
             Way::Deliberate => Remote::Import(import),
             Way::Kernel => Remote::Ordinary(import),
+            Way::Notified => Remote::Notified(import),
             Way::Alias => {
                 let local = memory(PAGE)?;
                 let alias = import.map_alias(&local, 0..PAGE, 0).map_err(mapping)?;
@@ -116,6 +136,7 @@ impl Endpoint for Word {
             Remote::Alias { local, .. } => local.store_release(0, self.sent),
             Remote::Log(log) => log.store_release(0, self.sent),
             Remote::Ordinary(import) => import.write(0, &self.sent.to_ne_bytes()),
+            Remote::Notified(import) => import.write_notifying(0, &self.sent.to_ne_bytes()),
         }
         .map_err(updating)
     }
@@ -124,7 +145,7 @@ impl Endpoint for Word {
     fn receive(&mut self) -> Result<()> {
         self.received += 1;
         let expected = self.received;
-        match &self.from {
+        match &mut self.from {
             Own::Shared(memory) => self.spin.until(|| memory.load_acquire(0) == Ok(expected)),
             Own::Ordinary(memory) => self.spin.until(|| {
                 let mut word = [0; 8];
@@ -132,6 +153,26 @@ impl Endpoint for Word {
                 // One that is half written is none that was sent before.
                 read.is_ok() && u64::from_ne_bytes(word) == expected
             }),
+            Own::Notified {
+                memory,
+                notifications,
+                sleeps,
+            } => {
+                if *sleeps {
+                    notifications.wait(Deadline::NEVER).map_err(notifying)?;
+                } else {
+                    let mut told = Ok(None);
+                    self.spin.until(|| {
+                        told = notifications.poll();
+                        !matches!(told, Ok(None))
+                    });
+                    told.map_err(notifying)?;
+                }
+                // Who has the note sees the data.
+                if memory.load_acquire(0) != Ok(expected) {
+                    return Err(MeasureError::Gone);
+                }
+            }
         }
         Ok(())
     }

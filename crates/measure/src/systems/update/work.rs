@@ -9,7 +9,9 @@ use portolan::{Deadline, Domain};
 use portolan_sys::memory::{PAGE, populate_write};
 use portolan_sys::process::{PidFd, ProcessMemory, user};
 
-use super::{ADDRESS, EXPORTED, RETURNED, export, import, mapping, memory, updating};
+use super::meter::Meter;
+use super::spent::asleep;
+use super::{ADDRESS, EXPORTED, RETURNED, TAKEN, export, import, mapping, memory, updating};
 use crate::case::update::{PAGES, STORES, Target, Update};
 use crate::case::{Case, System};
 use crate::child::Child;
@@ -20,7 +22,9 @@ use crate::run::{ask, one_round};
 /// Bytes that one sample of copies copies at the least: the clock is read once for them.
 const SAMPLE: usize = 1 << 20;
 /// Words written in one sample of single words.
-const WORDS: u64 = 1000;
+const WORDS: usize = 1000;
+/// Words of which the exporter is told in one: what a ring of notes has room for.
+const NOTES: usize = 100;
 /// Words from one scattered store to the next: a cache line.
 const APART: usize = 8;
 /// Lines from one scattered store to the next. Odd, so that each line has its turn.
@@ -53,7 +57,10 @@ enum Does {
     Stores(Stores, bool),
     FirstStore(ExportMemory, Tracked),
     FlushPage(ExportMemory, Tracked),
-    Receiver(Import, Spent),
+    Flush(ExportMemory, Tracked),
+    Receiver(Import),
+    Notify(Import),
+    NotifyAsleep(Import, u64),
     Initiate(Import, Option<Vec<u8>>),
     InTurn(Import, Vec<u8>, u64),
     Overlapped(Import, Option<Vec<u8>>, u64),
@@ -72,25 +79,6 @@ enum Stores {
     Tracked(ExportMemory, Tracked),
 }
 
-/// Processor time of another process, read without its doing anything.
-struct Spent {
-    pid: u32,
-    before: Option<u64>,
-    updates: u64,
-}
-
-impl Spent {
-    /// Nanoseconds that all of its threads have run.
-    fn now(&self) -> Option<u64> {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).ok()?;
-        let each = threads.map(|thread| {
-            let line = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
-            line.split_whitespace().next()?.parse::<u64>().ok()
-        });
-        each.sum()
-    }
-}
-
 fn bytes(len: usize) -> Vec<u8> {
     vec![7; len]
 }
@@ -104,14 +92,15 @@ impl Work {
         cpus: &Cpus,
     ) -> Result<Self> {
         let len = size(case);
+        let amount = usize::try_from(case.bytes).expect("64-bit only");
         let remote = || import(&domain, EXPORTED);
         let does = match operation {
-            Update::Write | Update::Mediated => Does::Write(remote()?, bytes(len)),
+            Update::Write | Update::Mediated => Does::Write(remote()?, bytes(amount)),
             Update::Bare => {
                 let (memory, address) = past_the_library(exporter)?;
-                Does::Bare(memory, address, bytes(len))
+                Does::Bare(memory, address, bytes(amount))
             }
-            Update::Copy => Does::Copy(memory(len)?, bytes(len)),
+            Update::Copy => Does::Copy(memory(len)?, bytes(amount)),
             Update::Stores { to, scattered } => {
                 Does::Stores(Stores::new(to, &remote()?, len)?, scattered)
             }
@@ -123,14 +112,13 @@ impl Work {
                 let (local, tracked) = tracked(&remote()?, len)?;
                 Does::FlushPage(local, tracked)
             }
-            Update::Receiver => {
-                let spent = Spent {
-                    pid: exporter.id(),
-                    before: None,
-                    updates: 0,
-                };
-                Does::Receiver(remote()?, spent)
+            Update::Flush => {
+                let (local, tracked) = tracked(&remote()?, len)?;
+                Does::Flush(local, tracked)
             }
+            Update::Receiver => Does::Receiver(remote()?),
+            Update::Notify { asleep: false } => Does::Notify(remote()?),
+            Update::Notify { asleep: true } => Does::NotifyAsleep(remote()?, 0),
             Update::Initiate => {
                 Does::Initiate(remote()?, Some(helper_elsewhere(&remote()?, len, cpus)?))
             }
@@ -158,142 +146,157 @@ impl Work {
         })
     }
 
-    /// From here on what the exporter spends counts.
-    pub(super) fn begin(&mut self) {
-        if let Does::Receiver(_, spent) = &mut self.does {
-            spent.before = spent.now();
-            spent.updates = 0;
-        }
-    }
-
-    /// What the exporter has spent on each update, in nanoseconds.
-    pub(super) fn exporters_time(&self) -> Option<f64> {
-        let Does::Receiver(_, spent) = &self.does else {
-            return None;
-        };
-        let all = spent.now()?.saturating_sub(spent.before?);
-        Some(all as f64 / spent.updates.max(1) as f64)
-    }
-
-    /// Does it so many times; the time of what the row is about.
-    pub(super) fn sample(&mut self, exporter: &mut Child) -> Result<(Duration, u64)> {
+    /// Does it so many times; the time of what the row is about, and how many times that was.
+    pub(super) fn sample(&mut self, exporter: &mut Child, meter: Meter) -> Result<(Duration, u64)> {
         self.count += 1;
         let count = self.count;
         match &mut self.does {
             Does::Write(import, from) => {
-                let times = (SAMPLE / from.len()).max(1);
-                let start = Instant::now();
+                let times = meter.times((SAMPLE / from.len()).max(1));
+                let part = meter.begin();
                 for _ in 0..times {
                     import.write(0, black_box(from)).map_err(updating)?;
                 }
-                Ok((start.elapsed(), times as u64))
+                Ok((part.end(), times as u64))
             }
             Does::Copy(to, from) => {
-                let times = (SAMPLE / from.len()).max(1);
+                let times = meter.times((SAMPLE / from.len()).max(1));
                 let to = to.bytes_mut().ok_or(MeasureError::Gone)?;
-                let start = Instant::now();
+                let part = meter.begin();
                 for _ in 0..times {
-                    black_box(&mut *to).copy_from_slice(black_box(from));
+                    black_box(&mut to[..from.len()]).copy_from_slice(black_box(from));
                 }
-                Ok((start.elapsed(), times as u64))
+                Ok((part.end(), times as u64))
             }
             Does::Bare(memory, address, from) => {
-                let times = (SAMPLE / from.len()).max(1);
-                let start = Instant::now();
+                let times = meter.times((SAMPLE / from.len()).max(1));
+                let part = meter.begin();
                 for _ in 0..times {
                     memory
                         .write_at(*address, black_box(from))
                         .map_err(MeasureError::library("writing another process's memory"))?;
                 }
-                Ok((start.elapsed(), times as u64))
+                Ok((part.end(), times as u64))
             }
-            Does::Stores(to, scattered) => Ok((to.store(*scattered, count)?, STORES as u64)),
+            Does::Stores(to, scattered) => {
+                let stores = meter.stores(STORES);
+                let elapsed = to.store(*scattered, stores, count, meter)?;
+                Ok((elapsed, stores as u64))
+            }
             Does::FirstStore(local, tracked) => {
                 tracked.flush().map_err(mapping)?;
-                let elapsed = a_word_a_page(local, count)?;
+                let part = meter.begin();
+                a_word_a_page(local, count)?;
+                let elapsed = part.end();
                 Ok((elapsed, PAGES as u64))
             }
             Does::FlushPage(local, tracked) => {
                 a_word_a_page(local, count)?;
-                let start = Instant::now();
+                let part = meter.begin();
                 let epoch = tracked.flush().map_err(mapping)?;
-                Ok((start.elapsed(), (epoch.bytes / PAGE).max(1) as u64))
+                Ok((part.end(), (epoch.bytes / PAGE).max(1) as u64))
             }
-            Does::Receiver(import, spent) => {
-                let start = Instant::now();
-                for word in 0..WORDS {
+            Does::Flush(local, tracked) => {
+                a_word_a_page(local, count)?;
+                let part = meter.begin();
+                tracked.flush().map_err(mapping)?;
+                Ok((part.end(), 1))
+            }
+            Does::Receiver(import) => {
+                let times = meter.times(WORDS) as u64;
+                let part = meter.begin();
+                for word in 0..times {
                     import.store_release(0, word).map_err(updating)?;
                 }
-                spent.updates += WORDS;
-                Ok((start.elapsed(), WORDS))
+                Ok((part.end(), times))
+            }
+            Does::Notify(import) => {
+                let times = meter.times(NOTES) as u64;
+                let part = meter.begin();
+                for word in 0..times {
+                    let word = black_box(word).to_ne_bytes();
+                    import.write_notifying(0, &word).map_err(updating)?;
+                }
+                let elapsed = part.end();
+                // It takes them.
+                one_round(exporter)?;
+                Ok((elapsed, times))
+            }
+            Does::NotifyAsleep(import, notes) => {
+                asleep(exporter.id(), || import.load_acquire(TAKEN) == Ok(*notes))?;
+                *notes += 1;
+                let part = meter.begin();
+                let word = black_box(count).to_ne_bytes();
+                import.write_notifying(0, &word).map_err(updating)?;
+                Ok((part.end(), 1))
             }
             Does::Initiate(import, buffer) => {
                 let full = buffer.take().ok_or(MeasureError::Gone)?;
-                let start = Instant::now();
+                let part = meter.begin();
                 let pending = import.write_later(0, full);
-                let elapsed = start.elapsed();
+                let elapsed = part.end();
                 let pending = pending.map_err(|error| updating(error.why))?;
                 let done = pending.finish();
                 *buffer = Some(done.map_err(|error| updating(error.why))?);
                 Ok((elapsed, 1))
             }
             Does::InTurn(import, from, steps) => {
-                let start = Instant::now();
+                let part = meter.begin();
                 import.write(0, from).map_err(updating)?;
                 compute(*steps);
-                Ok((start.elapsed(), 1))
+                Ok((part.end(), 1))
             }
             Does::Overlapped(import, buffer, steps) => {
                 let full = buffer.take().ok_or(MeasureError::Gone)?;
-                let start = Instant::now();
+                let part = meter.begin();
                 let pending = import.write_later(0, full);
                 let pending = pending.map_err(|error| updating(error.why))?;
                 compute(*steps);
                 let done = pending.finish();
-                let elapsed = start.elapsed();
+                let elapsed = part.end();
                 *buffer = Some(done.map_err(|error| updating(error.why))?);
                 Ok((elapsed, 1))
             }
             Does::Export(len) => {
                 let memory = memory(*len)?;
-                let start = Instant::now();
+                let part = meter.begin();
                 let exported = export(&self.domain, &memory, RETURNED)?;
-                let elapsed = start.elapsed();
+                let elapsed = part.end();
                 drop(exported);
                 Ok((elapsed, 1))
             }
             Does::Import => {
-                let start = Instant::now();
+                let part = meter.begin();
                 let import = import(&self.domain, EXPORTED)?;
-                let elapsed = start.elapsed();
+                let elapsed = part.end();
                 drop(import);
                 Ok((elapsed, 1))
             }
             Does::Unimport => {
                 let import = import(&self.domain, EXPORTED)?;
-                let start = Instant::now();
+                let part = meter.begin();
                 import.unimport();
-                Ok((start.elapsed(), 1))
+                Ok((part.end(), 1))
             }
             Does::Unexport(len) => {
                 let memory = memory(*len)?;
                 let exported = export(&self.domain, &memory, RETURNED)?;
                 one_round(exporter)?;
-                let start = Instant::now();
+                let part = meter.begin();
                 exported
                     .unexport()
                     .map_err(|error| MeasureError::library("ending an export")(error.source))?;
-                Ok((start.elapsed(), 1))
+                Ok((part.end(), 1))
             }
             Does::FreshCopy(from) => {
-                let start = Instant::now();
+                let part = meter.begin();
                 let mut to: Vec<u8> = Vec::with_capacity(from.len());
                 let first = to.as_ptr().addr() / PAGE * PAGE;
                 // The last page may be shared with what is behind it, and is touched below.
                 populate_write(first, from.len() / PAGE * PAGE)
                     .map_err(MeasureError::system("taking memory for a copy"))?;
                 to.extend_from_slice(from);
-                let elapsed = start.elapsed();
+                let elapsed = part.end();
                 black_box(to);
                 Ok((elapsed, 1))
             }
@@ -326,15 +329,14 @@ fn tracked(import: &Import, len: usize) -> Result<(ExportMemory, Tracked)> {
     Ok((local, tracked))
 }
 
-/// Stores a word to each page; how long that took.
-fn a_word_a_page(memory: &ExportMemory, value: u64) -> Result<Duration> {
+/// Stores a word to each page.
+fn a_word_a_page(memory: &ExportMemory, value: u64) -> Result<()> {
     let words = memory.words().map_err(updating)?;
-    let start = Instant::now();
     for page in words.chunks(PAGE / 8) {
         // Relaxed: nobody looks before a flush.
         page[0].store(value, Ordering::Relaxed);
     }
-    Ok(start.elapsed())
+    Ok(())
 }
 
 /// Something to do without memory.
@@ -400,26 +402,36 @@ impl Stores {
         })
     }
 
-    /// Stores [`STORES`] words, with the flush where there is one; how long that took.
-    fn store(&mut self, scattered: bool, value: u64) -> Result<Duration> {
-        let start = Instant::now();
+    /// Stores so many words, with the flush where there is one; how long that took.
+    fn store(
+        &mut self,
+        scattered: bool,
+        stores: usize,
+        value: u64,
+        meter: Meter,
+    ) -> Result<Duration> {
+        let part = meter.begin();
         match self {
-            Self::Private(words) => plain(words, scattered, value),
-            Self::Alias { local, .. } => plain(local.words().map_err(updating)?, scattered, value),
+            Self::Private(words) => plain(words, scattered, stores, value),
+            Self::Alias { local, .. } => {
+                let words = local.words().map_err(updating)?;
+                plain(words, scattered, stores, value);
+            }
             Self::Log(log) => {
                 let bytes = value.to_ne_bytes();
-                for nth in 0..STORES {
+                for nth in 0..stores {
                     log.store(8 * place(nth, scattered), &bytes)
                         .map_err(updating)?;
                 }
                 log.flush().map_err(updating)?;
             }
             Self::Tracked(local, tracked) => {
-                plain(local.words().map_err(updating)?, scattered, value);
+                let words = local.words().map_err(updating)?;
+                plain(words, scattered, stores, value);
                 tracked.flush().map_err(mapping)?;
             }
         }
-        Ok(start.elapsed())
+        Ok(part.end())
     }
 }
 
@@ -435,14 +447,14 @@ fn place(nth: usize, scattered: bool) -> usize {
 
 /// The same loop for every memory that takes plain stores.
 #[inline(never)]
-fn plain(words: &[AtomicU64], scattered: bool, value: u64) {
+fn plain(words: &[AtomicU64], scattered: bool, stores: usize, value: u64) {
     // Relaxed: what is measured is the store.
     if scattered {
-        for nth in 0..STORES {
+        for nth in 0..stores {
             words[place(nth, true)].store(value, Ordering::Relaxed);
         }
     } else {
-        for word in &words[..STORES] {
+        for word in &words[..stores] {
             word.store(value, Ordering::Relaxed);
         }
     }
