@@ -17,8 +17,9 @@ use crate::experiment::Context;
 use crate::outcome::Cell;
 use crate::unit::Unit;
 
-/// Picoseconds of a second.
+/// Picoseconds of a second, and nanoseconds.
 const PICOS: f64 = 1e12;
+const NANOS: f64 = 1e9;
 
 /// A way to run rows: for a table's id, its title, and how.
 pub(crate) type Way = (&'static str, &'static str, Mode, Placement);
@@ -65,6 +66,8 @@ pub(crate) struct Lanes {
 pub(crate) struct Track {
     pub(crate) name: String,
     pub(crate) times: Vec<f64>,
+    /// Seconds that the receiver spent on each message, by slice; of rows about that.
+    pub(crate) received: Vec<f64>,
 }
 
 impl Lanes {
@@ -81,11 +84,8 @@ impl Lanes {
 
     /// Another row, whose processes are there.
     pub(crate) fn add(&mut self, name: &str, run: Box<dyn Run>) {
-        let track = Track {
-            name: name.to_owned(),
-            times: Vec::new(),
-        };
-        self.lanes.push((track, run, Sampler::new(clock_cost())));
+        let sampler = Sampler::new(clock_cost());
+        self.lanes.push((Track::new(name), run, sampler));
     }
 
     /// Measures them in turn, and lets their processes go. One step of progress each.
@@ -97,6 +97,9 @@ impl Lanes {
                 // A slice has at least one round, thus a sample.
                 let median = sampler.close_slice().unwrap_or(f64::NAN);
                 track.times.push(median / PICOS);
+                track
+                    .received
+                    .extend(run.received().map(|nanos| nanos / NANOS));
             }
         }
         let mut tracks = Vec::new();
@@ -110,6 +113,15 @@ impl Lanes {
 }
 
 impl Track {
+    /// Without a slice so far.
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            times: Vec::new(),
+            received: Vec::new(),
+        }
+    }
+
     pub(crate) fn timed(&self) -> Timed {
         Timed::of(self.times.clone())
     }

@@ -5,6 +5,7 @@
 
 mod support;
 
+use serde_json::Value;
 use support::{
     cell, figures_are_sound, follows_from, lab, quick, rows, table, verdict, why_left_out,
 };
@@ -14,7 +15,13 @@ const UPDATES: [&str; 3] = [
     "SHRIMP-II: deliberate update, user-level",
     "SHRIMP-II: automatic update, alias",
 ];
-const TWO_COPIES: [&str; 2] = ["Kernel-2-Copies: pipe", "Kernel-2-Copies: Unix socket"];
+const KERNEL: [&str; 3] = [
+    "Kernel-1-Copy: process_vm_readv after a wake-up",
+    "Kernel-2-Copies: pipe",
+    "Kernel-2-Copies: Unix socket",
+];
+const OTHER_LIBRARIES: &str =
+    "what libraries on top of it gain: remote calls, NX/2, shared virtual memory";
 
 #[test]
 fn updates_stand_beside_the_kernels_copies() {
@@ -23,33 +30,86 @@ fn updates_stand_beside_the_kernels_copies() {
     }
     let outcome = quick("update", &[]);
     figures_are_sound(&outcome);
-    let first = table(&outcome, "table-1").unwrap();
-    let second = table(&outcome, "table-2").unwrap();
-    assert_eq!(rows(first).len(), 6);
-    for row in UPDATES.into_iter().chain(TWO_COPIES) {
-        for column in ["latency", "bandwidth"] {
-            let cell = cell(first, row, column);
-            assert!(
-                cell["here"].is_f64() && cell["paper"].is_f64(),
-                "{row}, {column}"
-            );
-        }
-        let total = cell(second, row, "total");
-        assert!(total["here"].is_f64() && total["paper"].is_f64(), "{row}");
+    latencies_and_bandwidths(table(&outcome, "table-1").unwrap());
+    overheads(table(&outcome, "table-2").unwrap());
+    ratios(table(&outcome, "ratios").unwrap());
+    let below = table(&outcome, "below").unwrap();
+    let share = cell(
+        below,
+        "peak: a unit copied within the cache (the paper: the bus's)",
+        "deliberate update, to it",
+    );
+    assert!(
+        share["here"].is_f64() && share["paper"] == 0.69697,
+        "{share}"
+    );
+    for row in ["consecutive", "scattered"] {
+        let row = format!("automatic update, {row} words");
+        assert!(cell(below, &row, "bandwidth")["here"].is_f64(), "{row}");
     }
-    for row in UPDATES {
-        assert!(cell(second, row, "send")["here"].is_f64(), "{row}");
-    }
-    let one_copy = "Kernel-1-Copy: process_vm_readv after a wake-up";
-    assert_eq!(cell(first, one_copy, "latency")["paper"], 13.7e-6);
-    assert!(!why_left_out(&outcome, one_copy).is_empty());
     for (id, factor) in [
         ("latency-third", 3.0),
         ("bandwidth-threefold", 3.0),
+        ("bandwidth-twofold", 2.0),
         ("overhead-quarter", 4.0),
     ] {
         let verdict = verdict(&outcome, id);
         follows_from(verdict, "an update, to through the kernel", 1.0 / factor);
+    }
+    let overlap = verdict(&outcome, "overlap");
+    follows_from(overlap, "both, to one after the other", 1.0);
+    let nothing = verdict(&outcome, "receive-nothing");
+    assert_eq!(nothing["figures"].as_array().unwrap().len(), 3);
+    assert!(!why_left_out(&outcome, OTHER_LIBRARIES).is_empty());
+}
+
+/// Every row has the paper's figures; and ours, whether the receiver is awake, sleeps, or reads.
+fn latencies_and_bandwidths(table: &Value) {
+    assert_eq!(rows(table).len(), 6);
+    for row in UPDATES.into_iter().chain(KERNEL) {
+        for column in ["latency", "bandwidth, delivered"] {
+            let cell = cell(table, row, column);
+            let both = cell["here"].is_f64() && cell["paper"].is_f64();
+            assert!(both, "{row}, {column}");
+        }
+        let read = cell(table, row, "bandwidth, read");
+        assert!(read["here"].is_f64(), "{row}");
+        let asleep = cell(table, row, "latency, asleep");
+        assert_eq!(asleep["here"].is_f64(), KERNEL.contains(&row), "{row}");
+    }
+    assert_eq!(cell(table, KERNEL[0], "latency")["paper"], 13.7e-6);
+}
+
+/// What sender and receiver spend is apart, and adds up.
+fn overheads(table: &Value) {
+    for row in UPDATES.into_iter().chain(KERNEL) {
+        let here = |column: &str| cell(table, row, column)["here"].as_f64();
+        for column in ["send", "receive", "total"] {
+            assert!(cell(table, row, column)["paper"].is_f64(), "{row}");
+            assert!(here(column).is_some(), "{row}, {column}");
+            let asleep = here(&format!("{column}, asleep"));
+            assert_eq!(asleep.is_some(), KERNEL.contains(&row), "{row}");
+        }
+        assert!(here("receive") <= here("total"), "{row}");
+    }
+}
+
+/// The kernel's three ways, each beside what the paper's tables make of it.
+fn ratios(table: &Value) {
+    assert_eq!(rows(table).len(), 6);
+    for (row, papers) in [
+        ("latency, to automatic update", [2.8542, 3.2708, 3.2708]),
+        (
+            "time of a unit, delivered, to deliberate update",
+            [1.9167, 2.875, 2.875],
+        ),
+        ("total overhead, to deliberate update", [4.1786, 4.25, 4.25]),
+    ] {
+        for (column, paper) in KERNEL.into_iter().zip(papers) {
+            let cell = cell(table, row, column);
+            assert!(cell["here"].is_f64(), "{row}, {column}");
+            assert_eq!(cell["paper"], paper, "{row}, {column}");
+        }
     }
 }
 
@@ -58,7 +118,7 @@ fn one_processor_has_no_updates() {
     let cpu = portolan_sys::machine::cpus_allowed()[0];
     portolan_sys::machine::pin(cpu).unwrap();
     let output = lab(&["run", "update", "--quick", "--json"]);
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let why = report["records"][0]["result"]["left_out"]["why"]
         .as_str()
         .unwrap();

@@ -136,8 +136,8 @@ fn slope(name: &str, lengths: &[Vec<Track>]) -> Track {
         line(points)
     });
     Track {
-        name: name.to_owned(),
         times: times.collect(),
+        ..Track::new(name)
     }
 }
 
@@ -343,8 +343,8 @@ mod tests {
     #[test]
     fn slopes_are_taken_slice_by_slice() {
         let track = |k: u32| Track {
-            name: "a".into(),
             times: vec![f64::from(k), 10.0 * f64::from(k)],
+            ..Track::new("a")
         };
         let lengths: Vec<Vec<Track>> = LENGTHS.iter().map(|&k| vec![track(k)]).collect();
         let slope = slope("a", &lengths);

@@ -107,10 +107,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
             run::start(&case, context.cpus)
         });
         rows.push(Row {
-            track: Track {
-                name: name.to_owned(),
-                times: Vec::new(),
-            },
+            track: Track::new(name),
             passed: Vec::new(),
             run: run.transpose()?,
         });

@@ -99,10 +99,7 @@ impl Lane {
             ..Case::new(System::Portolan, bytes)
         };
         context.progress.step(name);
-        let track = |&(_, name): &(u32, &str)| Track {
-            name: name.to_owned(),
-            times: Vec::new(),
-        };
+        let track = |&(_, name): &(u32, &str)| Track::new(name);
         Ok(Self {
             name,
             run: run::start(&case, context.cpus)?,

@@ -1,0 +1,509 @@
+//! Tables and verdicts: the paper's figures, and ours beside them.
+
+use super::{
+    AUTOMATIC, Below, DELIBERATE, Found, KERNEL, MEDIATED, ONE_COPY, Overlap, PIPE, SOCKET, Slices,
+    UNIT, UPDATES, WORD, When,
+};
+use crate::clock::Timed;
+use crate::lanes::{Beside, criterion, figure, shown};
+use crate::outcome::{Cell, Outcome, Table, Verdict};
+use crate::unit::Unit;
+
+/// What the paper says. What is added for an interrupt is not in its figures.
+struct Paper {
+    row: &'static str,
+    /// Seconds of a word one way, and bytes a second.
+    latency: f64,
+    bandwidth: f64,
+    /// Seconds that sender and receiver spend on a word, and their sum.
+    overhead: [f64; 3],
+}
+
+const fn paper(row: &'static str, latency: f64, bandwidth: f64, overhead: [f64; 3]) -> Paper {
+    Paper {
+        row,
+        latency,
+        bandwidth,
+        overhead,
+    }
+}
+
+/// Tables 1 and 2.
+const PAPER: [Paper; 6] = [
+    paper(MEDIATED, 10.7e-6, 23e6, [6.7e-6, 0.0, 6.7e-6]),
+    paper(DELIBERATE, 7.8e-6, 23e6, [2.8e-6, 0.0, 2.8e-6]),
+    paper(AUTOMATIC, 4.8e-6, 20e6, [0.01e-6, 0.0, 0.01e-6]),
+    paper(ONE_COPY, 13.7e-6, 12e6, [6.7e-6, 5e-6, 11.7e-6]),
+    paper(PIPE, 15.7e-6, 8e6, [6.9e-6, 5e-6, 11.9e-6]),
+    paper(SOCKET, 15.7e-6, 8e6, [6.9e-6, 5e-6, 11.9e-6]),
+];
+
+/// The paper's hardware: one way, the bus's peak, and a copy out of the cache.
+const HARDWARE: f64 = 4e-6;
+const PEAK: f64 = 33e6;
+const CACHE_TO_MEMORY: f64 = 22e6;
+
+/// The paper's ratios, of the kernel's copies to updates, as it puts them.
+const LATENCY: f64 = 3.0;
+const BANDWIDTH: f64 = 3.0;
+const ONE_COPYS_BANDWIDTH: f64 = 2.0;
+const OVERHEAD: f64 = 4.0;
+
+const TWO_COPIES: [&str; 2] = [PIPE, SOCKET];
+
+fn of(row: &str) -> &'static Paper {
+    let found = PAPER.iter().find(|paper| paper.row == row);
+    found.expect("a row of the paper's")
+}
+
+fn slices<'a>(all: &'a [Slices], row: &str, when: When) -> Option<&'a Slices> {
+    all.iter().find(|one| one.row == row && one.when == when)
+}
+
+fn times<'a>(all: &'a [Slices], row: &str, when: When) -> &'a [f64] {
+    slices(all, row, when).map_or(&[], |one| &one.track.times)
+}
+
+/// Seconds of sender, receiver and both, slice by slice.
+fn spent(all: &[Slices], row: &str, when: When) -> [Vec<f64>; 3] {
+    let Some(one) = slices(all, row, when) else {
+        return [const { Vec::new() }; 3];
+    };
+    let (times, received) = (&one.track.times, &one.track.received);
+    let with = |sum: fn(f64, f64) -> f64| -> Vec<f64> {
+        let both = times.iter().zip(received);
+        both.map(|(time, received)| sum(*time, *received)).collect()
+    };
+    // Messages that follow one another are timed on both sides together.
+    let together = when == When::Awake && KERNEL.iter().any(|(kernel, _)| *kernel == row);
+    if together {
+        [
+            with(|all, received| all - received),
+            received.clone(),
+            times.clone(),
+        ]
+    } else {
+        [
+            times.clone(),
+            received.clone(),
+            with(|send, received| send + received),
+        ]
+    }
+}
+
+fn cell(times: &[f64]) -> Cell {
+    if times.is_empty() {
+        return Cell::default();
+    }
+    Timed::of(times.to_vec()).cell()
+}
+
+fn rates(bytes: u64, times: &[f64]) -> Vec<f64> {
+    times.iter().map(|time| bytes as f64 / time).collect()
+}
+
+pub(super) fn outcome(found: &Found) -> Outcome {
+    let mut outcome = Outcome {
+        tables: vec![
+            table_1(found),
+            table_2(found),
+            ratios(found),
+            hardware(found),
+        ],
+        verdicts: verdicts(found),
+        ..Outcome::default()
+    };
+    outcome.leave_out(
+        "what libraries on top of it gain: remote calls, NX/2, shared virtual memory",
+        "the paper's section 5 has them between machines, and so far there are updates within one \
+         machine only",
+    );
+    outcome
+}
+
+fn table_1(found: &Found) -> Table {
+    let columns = [
+        ("latency", Unit::Seconds),
+        ("latency, asleep", Unit::Seconds),
+        ("bandwidth, delivered", Unit::BytesPerSecond),
+        ("bandwidth, read", Unit::BytesPerSecond),
+    ];
+    let mut table = Table::new("table-1", "Table 1: latency and bandwidth", "way", &columns);
+    for paper in &PAPER {
+        let latency = |when| cell(times(&found.latency, paper.row, when));
+        let rate = |when| cell(&rates(UNIT, times(&found.unit, paper.row, when)));
+        table.row(
+            paper.row,
+            [
+                latency(When::Awake).beside(paper.latency),
+                latency(When::Asleep),
+                rate(When::Delivered).beside(paper.bandwidth),
+                rate(When::Read),
+            ],
+        );
+    }
+    table.note(
+        "The paper's latencies through the kernel are without the interrupt that its receivers \
+         take, which it does not measure: they stand beside receivers that are awake. Delivered: \
+         in the receiver's memory, which nobody looks at; read: written by \
+         the sender before, and read by the receiver after, who is told by a number behind each \
+         (of kernel-mediated updates a second call).",
+    )
+}
+
+fn table_2(found: &Found) -> Table {
+    let columns = [
+        ("send", Unit::Seconds),
+        ("receive", Unit::Seconds),
+        ("total", Unit::Seconds),
+        ("send, asleep", Unit::Seconds),
+        ("receive, asleep", Unit::Seconds),
+        ("total, asleep", Unit::Seconds),
+    ];
+    let title = "Table 2: processor time of a word";
+    let mut table = Table::new("table-2", title, "way", &columns);
+    for paper in &PAPER {
+        let awake = spent(&found.overhead, paper.row, When::Awake);
+        let asleep = spent(&found.overhead, paper.row, When::Asleep);
+        let beside = awake.iter().zip(paper.overhead);
+        let awake = beside.map(|(times, paper)| cell(times).beside(paper));
+        let cells: Vec<Cell> = awake
+            .chain(asleep.iter().map(|times| cell(times)))
+            .collect();
+        table.row(paper.row, cells);
+    }
+    table.note(
+        "Asleep: the receiver is woken for each word, where the paper writes \"+ receive \
+         interrupt\"; no update needs a receiver. What is sent is what the paper calls the cost of \
+         initiating a transfer.",
+    )
+}
+
+/// How many times as much the kernel takes, slice by slice.
+fn factor(kernel: &[f64], update: &[f64]) -> Option<Beside> {
+    Beside::ratio(kernel, update)
+}
+
+/// A comparison of the paper's: of which update, in what, with its own figures.
+struct Comparison {
+    name: &'static str,
+    update: &'static str,
+    when: When,
+    /// Of a row; more is slower.
+    value: fn(&Found, &str, When) -> Vec<f64>,
+    paper: Option<fn(&Paper) -> f64>,
+}
+
+fn latency(found: &Found, row: &str, when: When) -> Vec<f64> {
+    times(&found.latency, row, when).to_vec()
+}
+
+fn unit(found: &Found, row: &str, when: When) -> Vec<f64> {
+    times(&found.unit, row, when).to_vec()
+}
+
+fn total(found: &Found, row: &str, when: When) -> Vec<f64> {
+    let [.., total] = spent(&found.overhead, row, when);
+    total
+}
+
+const COMPARISONS: [Comparison; 6] = [
+    Comparison {
+        name: "latency, to automatic update",
+        update: AUTOMATIC,
+        when: When::Awake,
+        value: latency,
+        paper: Some(|paper| paper.latency),
+    },
+    Comparison {
+        name: "latency, asleep, to automatic update",
+        update: AUTOMATIC,
+        when: When::Asleep,
+        value: latency,
+        paper: None,
+    },
+    Comparison {
+        name: "time of a unit, delivered, to deliberate update",
+        update: DELIBERATE,
+        when: When::Delivered,
+        value: unit,
+        paper: Some(|paper| 1.0 / paper.bandwidth),
+    },
+    Comparison {
+        name: "time of a unit, read, to deliberate update",
+        update: DELIBERATE,
+        when: When::Read,
+        value: unit,
+        paper: None,
+    },
+    Comparison {
+        name: "total overhead, to deliberate update",
+        update: DELIBERATE,
+        when: When::Awake,
+        value: total,
+        paper: Some(|paper| paper.overhead[2]),
+    },
+    Comparison {
+        name: "total overhead, asleep, to deliberate update",
+        update: DELIBERATE,
+        when: When::Asleep,
+        value: total,
+        paper: None,
+    },
+];
+
+impl Comparison {
+    /// What the update takes: nobody sleeps there.
+    fn update(&self, found: &Found) -> Vec<f64> {
+        let when = match self.when {
+            When::Asleep => When::Awake,
+            when => when,
+        };
+        (self.value)(found, self.update, when)
+    }
+
+    fn kernel(&self, found: &Found, row: &str) -> Vec<f64> {
+        (self.value)(found, row, self.when)
+    }
+
+    /// How many times what the update takes a row does.
+    fn cell(&self, found: &Found, row: &str) -> Cell {
+        let paper = self
+            .paper
+            .map(|value| value(of(row)) / value(of(self.update)));
+        figure(factor(&self.kernel(found, row), &self.update(found))).beside(paper)
+    }
+
+    /// What the update takes, to the fastest of some rows.
+    fn to_fastest(&self, found: &Found, rows: &[&'static str]) -> (Option<Beside>, &'static str) {
+        let median = |row: &&str| Timed::of(self.kernel(found, row)).median();
+        let fastest = rows
+            .iter()
+            .min_by(|one, other| median(one).total_cmp(&median(other)));
+        let Some(row) = fastest else {
+            return (None, "nothing");
+        };
+        let ratio = Beside::ratio(&self.update(found), &self.kernel(found, row));
+        (ratio, row)
+    }
+}
+
+fn ratios(found: &Found) -> Table {
+    let columns = KERNEL.map(|(row, _)| (row, Unit::Times));
+    let title = "How many times as much it is through the kernel";
+    let mut table = Table::new("ratios", title, "what", &columns);
+    for comparison in &COMPARISONS {
+        table.row(
+            comparison.name,
+            KERNEL.map(|(row, _)| comparison.cell(found, row)),
+        );
+    }
+    table.note(
+        "The paper's are made from its Tables 1 and 2. It puts them as about 3 times in latency, 3 \
+         times (two copies) and twice (one copy) in bandwidth, and 4 times in total overhead.",
+    )
+}
+
+fn hardware(found: &Found) -> Table {
+    let Found { below, overlap, .. } = found;
+    let columns = [
+        ("time", Unit::Seconds),
+        ("bandwidth", Unit::BytesPerSecond),
+        ("deliberate update, to it", Unit::Times),
+    ];
+    let mut table = Table::new("below", "What lies below", "what", &columns);
+    let Below {
+        line,
+        copy,
+        cold,
+        scattered,
+    } = below;
+    let word = times(&found.latency, DELIBERATE, When::Awake);
+    let unit = times(&found.unit, DELIBERATE, When::Delivered);
+    let paper = of(DELIBERATE);
+    table.row(
+        "hardware: a cache line, one way (the paper: memory to memory)",
+        [
+            cell(&line.times).beside(HARDWARE),
+            Cell::default(),
+            apart(word, &line.times).beside(paper.latency / HARDWARE),
+        ],
+    );
+    let rate = |time: f64| Cell::here(UNIT as f64 / time);
+    table.row(
+        "peak: a unit copied within the cache (the paper: the bus's)",
+        [
+            cell(&copy.times),
+            cell(&rates(UNIT, &copy.times)).beside(PEAK),
+            apart(&rates(UNIT, unit), &rates(UNIT, &copy.times)).beside(paper.bandwidth / PEAK),
+        ],
+    );
+    table.row(
+        "a unit copied from cache to memory",
+        [
+            cold.cell(),
+            rate(cold.median()).beside(CACHE_TO_MEMORY),
+            Cell::here(cold.median() / Timed::of(unit.to_vec()).median())
+                .beside(paper.bandwidth / CACHE_TO_MEMORY),
+        ],
+    );
+    let automatic = times(&found.unit, AUTOMATIC, When::Delivered);
+    table.row(
+        "automatic update, consecutive words",
+        [
+            Cell::default(),
+            cell(&rates(UNIT, automatic)).beside(of(AUTOMATIC).bandwidth),
+        ],
+    );
+    table.row(
+        "automatic update, scattered words",
+        [Cell::default(), cell(&rates(WORD, &scattered.times))],
+    );
+    let Overlap {
+        begun,
+        in_turn,
+        overlapped,
+    } = overlap;
+    for (row, track) in [
+        ("a deliberate update of 1 MiB, begun", begun),
+        ("the same, then a computation as long", in_turn),
+        ("the same beside the computation", overlapped),
+    ] {
+        table.row(row, [cell(&track.times)]);
+    }
+    table.note(
+        "To it: of latencies, and of bandwidths. The paper has no figures of scattered words, nor of updates beside a computation: only \
+         that consecutive ones are combined, and that it is cheap to begin an update.",
+    )
+}
+
+/// The ratio of two medians, which were not measured in turn.
+fn apart(one: &[f64], other: &[f64]) -> Cell {
+    let median = |times: &[f64]| Timed::of(times.to_vec()).median();
+    Cell::here(median(one) / median(other))
+}
+
+/// A claim that an update takes at most one of so many parts of what the kernel's copies take.
+struct Claim {
+    id: &'static str,
+    claim: &'static str,
+    factor: f64,
+    rows: &'static [&'static str],
+    /// What decides, and what stands beside it.
+    by: &'static Comparison,
+    beside: (&'static str, &'static Comparison),
+}
+
+const CLAIMS: [Claim; 4] = [
+    Claim {
+        id: "latency-third",
+        claim: "Latency is about a third of that of messages that the kernel copies",
+        factor: LATENCY,
+        rows: &TWO_COPIES,
+        by: &COMPARISONS[0],
+        beside: ("where the receiver sleeps", &COMPARISONS[1]),
+    },
+    Claim {
+        id: "bandwidth-threefold",
+        claim: "Bandwidth is about three times that of messages that the kernel copies twice",
+        factor: BANDWIDTH,
+        rows: &TWO_COPIES,
+        by: &COMPARISONS[2],
+        beside: ("where the receiver reads it", &COMPARISONS[3]),
+    },
+    Claim {
+        id: "bandwidth-twofold",
+        claim: "Bandwidth is about twice that of messages that the kernel copies once",
+        factor: ONE_COPYS_BANDWIDTH,
+        rows: &[ONE_COPY],
+        by: &COMPARISONS[2],
+        beside: ("where the receiver reads it", &COMPARISONS[3]),
+    },
+    Claim {
+        id: "overhead-quarter",
+        claim: "Sender and receiver together spend about a quarter of the processor time",
+        factor: OVERHEAD,
+        rows: &TWO_COPIES,
+        by: &COMPARISONS[4],
+        beside: ("where the receiver sleeps", &COMPARISONS[5]),
+    },
+];
+
+impl Claim {
+    fn verdict(&self, found: &Found) -> Verdict {
+        let (ratio, row) = self.by.to_fastest(found, self.rows);
+        let (words, beside) = self.beside;
+        let (other, _) = beside.to_fastest(found, self.rows);
+        let bound = 1.0 / self.factor;
+        let papers = |value: fn(&Paper) -> f64| value(of(row)) / value(of(self.by.update));
+        let paragraph = format!(
+            "An update ({}) takes {} of what {row} takes, {words} {}. The paper puts the factor at \
+             {}; its tables make it {}. {}",
+            self.by.update,
+            shown(ratio),
+            shown(other),
+            Unit::Times.show(self.factor),
+            self.by
+                .paper
+                .map_or_else(String::new, |value| Unit::Times.show(papers(value))),
+            // Three digits of a third.
+            criterion((bound * 1e3).round() / 1e3),
+        );
+        let answer = ratio.and_then(|ratio| ratio.below(bound));
+        Verdict::new(self.id, self.claim, answer)
+            .because(paragraph)
+            .figure(
+                "an update, to through the kernel",
+                Unit::Times,
+                figure(ratio).beside(bound),
+            )
+            .figure(words, Unit::Times, figure(other))
+    }
+}
+
+fn verdicts(found: &Found) -> Vec<Verdict> {
+    let mut verdicts: Vec<Verdict> = CLAIMS.iter().map(|claim| claim.verdict(found)).collect();
+    verdicts.push(nothing_received(found));
+    verdicts.push(overlaps(found));
+    verdicts
+}
+
+/// The receiver of an update does nothing.
+fn nothing_received(found: &Found) -> Verdict {
+    let all = UPDATES.map(|(row, ..)| {
+        let [_, received, _] = spent(&found.overhead, row, When::Awake);
+        (row, received)
+    });
+    let measured = all.iter().all(|(_, received)| !received.is_empty());
+    let nothing = all
+        .iter()
+        .all(|(_, received)| received.iter().all(|time| *time == 0.0));
+    let claim = "The receiver of an update spends nothing on it";
+    let paragraph = "The exporter's processor time, as the kernel accounts for it, over the slices \
+        in which it was updated. It holds if that is nothing in each of them.";
+    let mut verdict = Verdict::new("receive-nothing", claim, measured.then_some(nothing));
+    for (row, received) in &all {
+        verdict = verdict.figure(*row, Unit::Seconds, cell(received).beside(0.0));
+    }
+    verdict.because(paragraph)
+}
+
+fn overlaps(found: &Found) -> Verdict {
+    let Overlap {
+        in_turn,
+        overlapped,
+        ..
+    } = &found.overlap;
+    let ratio = Beside::ratio(&overlapped.times, &in_turn.times);
+    let paragraph = format!(
+        "An update of 1 MiB beside a computation as long takes {} of one after the other. It is \
+         made by a thread of the library's on another processor; the paper's by the network \
+         interface. {}",
+        shown(ratio),
+        criterion(1.0)
+    );
+    let claim = "Communication overlaps with computation";
+    Verdict::new("overlap", claim, ratio.and_then(Beside::less))
+        .because(paragraph)
+        .figure("both, to one after the other", Unit::Times, figure(ratio))
+}
