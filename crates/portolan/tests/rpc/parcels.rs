@@ -48,11 +48,12 @@ fn an_answer_after_the_deadline_is_dropped_with_its_extents() -> Outcome {
     let (domain, _server, client) = served(&options);
     drop(client.late(0, MIB)?);
     let before = used(&domain);
-    for _ in 0..10 {
+    // One that comes to its server after its deadline does not run at all.
+    until("some have run", || {
         let ended = client.within(Duration::from_millis(5)).late(200, MIB);
         assert!(matches!(ended, Err(RpcError::Deadline)), "{ended:?}");
-    }
-    until("all have run", || client.counted() == Ok(11));
+        client.counted().is_ok_and(|run| run > 10)
+    });
     until_it_is_back(&domain, &client, before);
     Ok(())
 }
