@@ -6,6 +6,7 @@
 
 use super::schema::Schema;
 use postcard::Error;
+use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 
 /// A value as bytes, all but a few of which are there as they are.
@@ -104,9 +105,35 @@ pub trait Unpack<'a>: Sized {
 fn put<T: Schema + Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), Error> {
     match value.bulk() {
         Some(bulk) => bulk.write(out),
-        None => *out = postcard::to_extend(value, std::mem::take(out))?,
+        None => postcard::serialize_with_flavor(value, Added(out))?,
     }
     Ok(())
+}
+
+/// What `serde` writes is added to this. It is not moved there and back, as
+/// [`postcard::to_extend`] wants it: a vector that comes back inside a `Result` is copied in
+/// overlapping parts just after it was stored, for which the processor waits each time.
+struct Added<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Added<'_> {
+    type Output = ();
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> Result<(), Error> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    #[inline]
+    fn finalize(self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 #[inline]
