@@ -386,3 +386,72 @@ fn system_calls_reach_the_memory_after_either_change() {
     assert_eq!(byte, [1]);
     assert_eq!(load(word(ours.start, 0, 0)), 2);
 }
+
+/// Forks, and has the child look at every page of the range once `ready` can be read; whether it
+/// found nothing there, or each page with `wanted`.
+fn child_finds(start: usize, len: usize, wanted: u8, ready: &OwnedFd) -> bool {
+    // SAFETY:
+    // - The child calls nothing that is not async-signal-safe, and exits.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        let _ = rustix::io::read(ready, &mut [0; 1]);
+        let pages = (start..start + len).step_by(PAGE);
+        let right = pages.map(ptr::with_exposed_provenance::<u8>).all(|page| {
+            // SAFETY:
+            // - Mapped, or this ends in a signal, which is an answer.
+            unsafe { page.read_volatile() == wanted }
+        });
+        // SAFETY:
+        // - Ends the child without running anything of the parent's.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = 0;
+    // SAFETY:
+    // - `status` has room for the answer.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    status == 0 || (libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV)
+}
+
+#[test]
+fn a_child_that_is_made_meanwhile_has_what_was_there_or_nothing() {
+    // Too little to be carried over, which children never see by half.
+    const SOME: usize = memory::HUGE_PAGE - PAGE;
+    let flags = MapFlags::PRIVATE;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY:
+    // - No address is asked for.
+    let range = unsafe { mmap_anonymous(ptr::null_mut(), SOME, access, flags) }.unwrap();
+    let start = range.expose_provenance();
+    // SAFETY:
+    // - In bounds, and nobody else's.
+    unsafe { range.cast::<u8>().write_bytes(0x55, SOME) };
+    for round in 0..40 {
+        let (ready, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        let begun = AtomicBool::new(false);
+        let right = std::thread::scope(|scope| {
+            let (begun, ready) = (&begun, &ready);
+            let child = scope.spawn(move || {
+                while !begun.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                // Later and later in what goes on.
+                (0..round * 500).for_each(|_| std::hint::spin_loop());
+                child_finds(start, SOME, 0x55, ready)
+            });
+            begun.store(true, Ordering::Relaxed);
+            let file = share(start, SOME).unwrap();
+            // SAFETY:
+            // - Nobody relies on its being shared, and nobody else maps there.
+            unsafe { memory::privatise(&file, 0, start, SOME) }.unwrap();
+            // What importers write is theirs.
+            assert_eq!(rustix::io::pwrite(&file, &[0xee; SOME], 0), Ok(SOME));
+            assert_eq!(rustix::io::write(&tell, &[1]), Ok(1));
+            child.join().unwrap()
+        });
+        assert!(right, "round {round}");
+    }
+    // SAFETY:
+    // - Ours, and nobody uses it any more.
+    unsafe { munmap(range, SOME) }.unwrap();
+}

@@ -262,13 +262,9 @@ impl Memory {
 
     /// Moves private memory into a file, where children do not inherit it.
     fn move_to_file(&self) -> Result<OwnedFd, ExportError> {
-        let (start, len) = (self.place.start(), self.place.len());
-        let file = memory::create_unsealed(NAME, len as u64)
+        let file = memory::create_unsealed(NAME, self.place.len() as u64)
             .map_err(|e| ExportError::system("make memory", &e))?;
         self.place.share_into(&file)?;
-        // Cannot fail on what was mapped just now.
-        memory::keep_from_children(start, len)
-            .map_err(|e| ExportError::system("keep memory from children", &e))?;
         Ok(file)
     }
 
@@ -280,7 +276,7 @@ impl Memory {
             State::Exported => self.place.privatise(file),
             State::Returning { done } => {
                 let len = self.len();
-                memory::populate_write(self.place.start() + done, len.saturating_sub(done))
+                memory::populate_rest(self.place.start() + done, len.saturating_sub(done))
                     .map_err(|source| PrivatiseError::Incomplete { done, len, source })
             }
         };
@@ -362,7 +358,7 @@ impl Memory {
     /// Makes pages its own that are private and still to be copied.
     pub(super) fn populate(&self, part: &Range<usize>) -> Result<(), PrivatiseError> {
         let len = part.len();
-        memory::populate_write(self.place.start() + part.start, len).map_err(|source| {
+        memory::populate_rest(self.place.start() + part.start, len).map_err(|source| {
             PrivatiseError::Incomplete {
                 done: 0,
                 len,

@@ -15,6 +15,7 @@ mod carry;
 mod file;
 mod frozen;
 mod mapping;
+mod over;
 mod privatise;
 mod range;
 mod replace;
@@ -30,7 +31,7 @@ pub use frozen::{Blank, FreezeError, Frozen, FrozenError};
 pub use mapping::{MapError, Mapping};
 pub use privatise::{PrivatiseError, privatise};
 pub use range::{
-    Access, Lock, advise_huge, collapse, keep_from_children, lock, populate_read, populate_write,
+    Access, Lock, advise_huge, collapse, lock, populate_read, populate_rest, populate_write,
     protect, zap,
 };
 pub use replace::replace;

@@ -7,7 +7,7 @@
 //! ```text
 //!   shared mapping of the file                 every thread, and every importer,
 //!         |                                    sees the file's pages
-//!         | mmap, private, over it: at once
+//!         | mapped, private, over it: at once
 //!         v
 //!   private mapping of the file                a page is the file's until its first
 //!         |                                    store by us, or until its turn comes
@@ -49,10 +49,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, major, minor};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::MapFlags;
 
 use super::carry::carry_over;
-use super::range::{at, populate_write};
+use super::over::map_over;
+use super::range::{give_to_children, populate_write};
 use super::{HUGE_PAGE, PAGE};
 use crate::process::{Area, Maps, MapsError};
 
@@ -67,7 +68,8 @@ const STEP: usize = 4 * HUGE_PAGE;
 /// input, registered buffers of `io_uring`, `process_vm_writev` from another process) and
 /// that is under way may end in the old ones. When the call returns, nobody else can change
 /// a byte of the range. Advice and locks given to the range before are gone, and forked
-/// children inherit a copy.
+/// children inherit a copy: those that are made after the call, and of those made meanwhile some
+/// find nothing there.
 ///
 /// The file keeps its pages: give them back with [`punch`](super::punch).
 ///
@@ -127,26 +129,27 @@ pub unsafe fn privatise(
     if done == len {
         return Ok(());
     }
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    let (rest, from) = (at(start + done), offset + done as u64);
+    let (rest, from) = (start + done, offset + done as u64);
     // SAFETY:
-    // - The range shows just these bytes of the file with this access, as was checked, and
+    // - The range shows just these bytes of the file, to be read and written, as was checked, and
     //   does so afterwards: no load sees anything else.
     // - No other thread changes the mapping meanwhile, as the caller promises.
-    let mapped = unsafe { mmap(rest, len - done, access, flags, fd, from) };
+    let mapped = unsafe { map_over(fd, from, rest, len - done, MapFlags::PRIVATE) };
     mapped.map_err(|errno| PrivatiseError::Refused {
         source: errno.into(),
     })?;
     while done < len {
         let step = STEP.min(len - done);
-        populate_write(start + done, step).map_err(|source| PrivatiseError::Incomplete {
-            done,
-            len,
-            source,
-        })?;
+        if let Err(source) = populate_write(start + done, step) {
+            // What is private by now is whole; see below.
+            let _ = give_to_children(start, done);
+            return Err(PrivatiseError::Incomplete { done, len, source });
+        }
         done += step;
     }
+    // Not before: in a child a page that had not had its turn would show the file, which importers
+    // write, and which is emptied. It cannot fail on what was mapped just now.
+    let _ = give_to_children(start, len);
     Ok(())
 }
 
@@ -218,7 +221,7 @@ pub enum PrivatiseError {
     },
     /// The machine's: it has no memory left for copies. Our stores are ours alone already,
     /// but others can change the pages after the first `done` bytes that nobody stored to.
-    /// Go on with [`populate_write`](super::populate_write) from there.
+    /// Go on with [`populate_rest`](super::populate_rest) from there.
     #[error(
         "only {done} of {len} bytes are private; free memory, then populate the rest: {source}"
     )]

@@ -151,15 +151,33 @@ pub fn lock(start: usize, len: usize, when: Lock) -> io::Result<()> {
     Ok(locked?)
 }
 
+/// Takes what [`privatise`](super::privatise) had to leave off at, for want of memory.
+///
+/// # Errors
+///
+/// As [`populate_write`]; try again when there is memory.
+pub fn populate_rest(start: usize, len: usize) -> io::Result<()> {
+    populate_write(start, len)?;
+    give_to_children(start, len)
+}
+
 /// Leaves the range out of forked children: there is nothing there in them, and a touch
-/// ends in a signal. What replaces the mapping, as [`privatise`](super::privatise) does, is
-/// inherited again.
+/// ends in a signal.
 ///
 /// # Errors
 ///
 /// `ENOMEM` if a part is not mapped, `EINVAL` if not whole pages.
-pub fn keep_from_children(start: usize, len: usize) -> io::Result<()> {
+pub(super) fn keep_from_children(start: usize, len: usize) -> io::Result<()> {
     harmless(start, len, Advice::LinuxDontFork)
+}
+
+/// Ends [`keep_from_children`].
+///
+/// # Errors
+///
+/// As there.
+pub(super) fn give_to_children(start: usize, len: usize) -> io::Result<()> {
+    harmless(start, len, Advice::LinuxDoFork)
 }
 
 /// Gives advice that changes neither what the memory holds nor who may access it.

@@ -3,10 +3,10 @@
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{SealFlags, fcntl_get_seals};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::MapFlags;
 
 use super::PAGE;
-use super::range::{at, keep_from_children};
+use super::over::map_over;
 use super::share::{ShareError, private};
 
 /// Maps `file`, from `offset` of it on, over private memory: what lay there is gone, and every
@@ -59,16 +59,12 @@ pub unsafe fn replace(
         });
     }
     private(start, len)?;
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY:
     // - The range is this process's private memory, as was checked, and nobody relies on what
     //   it holds, as the caller promises.
     // - No other thread changes the mapping meanwhile, as the caller promises.
-    let mapped = unsafe { mmap(at(start), len, access, flags, file, offset) };
-    mapped.map_err(|errno| ShareError::Io(errno.into()))?;
-    // Cannot fail on what was mapped just now.
-    keep_from_children(start, len).map_err(ShareError::Io)
+    let mapped = unsafe { map_over(file, offset, start, len, MapFlags::SHARED) };
+    mapped.map_err(|errno| ShareError::Io(errno.into()))
 }
 
 #[cfg(test)]

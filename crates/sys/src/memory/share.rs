@@ -22,10 +22,11 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::MapFlags;
 
 use super::PAGE;
 use super::file::create;
+use super::over::map_over;
 use super::range::at;
 use super::room::may_be_had;
 use crate::process::{Area, Maps, MapsError};
@@ -40,7 +41,7 @@ use crate::userfault::{Userfault, Whose, feature, mode};
 /// `vm.unprivileged_userfaultfd`); input that the kernel was told to write to *pages*
 /// (direct input, registered buffers) and that is under way is lost. Every page takes
 /// memory, also one that was never touched. Advice and locks given to the range before are
-/// gone, and forked children share it from then on.
+/// gone, and forked children do not have the range from then on.
 ///
 /// # Examples
 ///
@@ -111,12 +112,10 @@ pub unsafe fn share_into(file: &OwnedFd, start: usize, len: usize) -> Result<(),
         other => ShareError::Io(other.into()),
     })?;
     copy(file, start, len)?;
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY:
     // - The file holds what the range holds: nobody has stored to it since it was copied.
     // - No other thread changes the mapping meanwhile, as the caller promises.
-    let mapped = unsafe { mmap(at(start), len, access, flags, file, 0) };
+    let mapped = unsafe { map_over(file, 0, start, len, MapFlags::SHARED) };
     drop(stopped);
     mapped.map_err(|errno| ShareError::Io(errno.into()))?;
     Ok(())
@@ -247,6 +246,8 @@ pub enum ShareError {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use std::time::{Duration, Instant};
+
+    use rustix::mm::{ProtFlags, mmap};
 
     use super::*;
     use crate::memory::Mapping;
