@@ -14,11 +14,28 @@
 //! | `channel` | a channel's memory, rewritten between any two steps | typed errors; nothing is touched beside it |
 //! | `arena` | the head of a structure | no root, or one within the message; nothing is handed out beside it |
 //! | `lane` | a lane's counts and bytes, rewritten between any two steps; what the sides of a pair say | typed errors; nothing is read or written beside it |
+//! | `follow` | all of a visitor that follows an offered channel, and of a process that offers one | as `gate`: others are told all, writers wait for nobody who has gone, nothing is left |
 //! | `gate` | all of a visitor at an offered port, and of a process that offers one | its own connection ends; others are served; what comes is within the limits |
 //! | `rendezvous` | a newcomer's words at a host's socket | the host goes on |
 //! | `topic` | what publishers write, and where they announce themselves | samples that can be read, or typed errors; other publishers are heard; nothing is left |
+//!
+//! What comes from the other side of a connection between domains, and which target says it:
+//!
+//! | read by | what | target |
+//! |---|---|---|
+//! | a host | a visit | `rendezvous`, `words` |
+//! | a visitor | a host's answers | `words` |
+//! | who offers a port | what a visitor asks, its lane, its packets with descriptors | `gate`, `lane` |
+//! | who connects to one | the answer with its descriptors, the lane back, packets | `gate`, `lane` |
+//! | who offers a channel | what a follower asks, how far it says it has read, packets | `follow`, `lane` |
+//! | who follows one | the answer, what the channel is like, messages and what was missed before them | `follow` |
+//! | an exporter, an importer | the records that they say to one another; not yet their pages | `words` |
+//!
+//! Not here: memory that is exported and what stands in messages, which nobody but the caller
+//! looks at; ordinary memory, where importer and exporter are of one user.
 
 mod memory;
+mod stranger;
 mod targets;
 
 pub use targets::TARGETS;

@@ -3,6 +3,7 @@
 mod arena;
 mod calls;
 mod channel;
+mod follow;
 mod frozen;
 mod gate;
 mod lane;
@@ -17,6 +18,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("arena", arena::run),
     ("calls", calls::run),
     ("channel", channel::run),
+    ("follow", follow::run),
     ("frozen", frozen::run),
     ("gate", gate::run),
     ("lane", lane::run),

@@ -495,10 +495,14 @@ impl Audit<'_> {
                     "port {index} moves to {:?}, where its right is not",
                     port.transit
                 )),
-                phase => self.found.unreleased.push(format!(
-                    "port {index} is {phase:?}, of space {}",
-                    status.owner
-                )),
+                phase => {
+                    let owner = status.owner;
+                    let space = self.spaces.iter().find(|s| s.id == owner);
+                    let who = space.map(|s| (s.status.phase, s.pid, lives(s.pid)));
+                    self.found.unreleased.push(format!(
+                        "port {index} is {phase:?}, of space {owner}, which is {who:?}"
+                    ));
+                }
             }
         }
         for (space, journal) in &self.journals {

@@ -2,33 +2,23 @@
 //! offered port, or a process that offers one. Real domains of this process, a real socket,
 //! and memory that the stranger writes as a file.
 
+use crate::stranger::{
+    MOST, Stranger, address, by, descriptor, introduced, lane, long, process, until, welcome,
+};
 use arbitrary::{Result, Unstructured};
 use portolan::{
     Access, ConnectOptions, Deadline, Domain, Message, OfferOptions, OfferedPort, Permissions,
     PortOptions, Protection, ReceiveRight, SendRight, WhenFull,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{
-    Answer, Ask, DESCRIPTORS, Denied, Granted, LANE_BYTES, Manifest, RING, SEALED, control, pair_bytes,
-};
-use portolan_abi::hello::socket_name;
-use portolan_abi::limits::{LINE, MAX_EXTENTS, MAX_HEADER, PAGE};
-use portolan_abi::slot::Kind;
-use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
-use portolan_sys::memory;
-use portolan_sys::process::PidFd;
-use portolan_sys::socket::{self, Address, SocketError};
-use std::fs::File;
+use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Denied, Granted, pair_bytes};
+use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, PAGE};
+use portolan_abi::visit::OfferKind;
+use portolan_sys::socket::{self, Address};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
 
-/// How long anybody may take before that is a finding.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes of a message that is let in, and of an answer.
-const MOST: u64 = 1 << 20;
 /// What the honest visitor says.
 const HELLO: &[u8] = b"hello";
 /// The port that takes messages, and the one that takes requests.
@@ -45,19 +35,6 @@ struct Place {
     host: OwnedFd,
     hosted: String,
     _offering: Domain,
-}
-
-fn by() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
-}
-
-fn long() -> Deadline {
-    Deadline::after(PATIENCE)
-}
-
-fn address(domain: &str) -> Address {
-    let user = rustix::process::getuid().as_raw();
-    Address::Abstract(socket_name(user, domain).unwrap_or_default().into_bytes())
 }
 
 impl Place {
@@ -109,16 +86,6 @@ fn examine(message: &Message) -> u64 {
     bytes.fold(0, |sum, byte| sum.wrapping_add(u64::from(*byte)))
 }
 
-/// Waits until it is so.
-#[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
-        thread::sleep(Duration::from_micros(50));
-    }
-}
-
 pub(super) fn run(data: &[u8]) {
     static PLACE: OnceLock<Mutex<Place>> = OnceLock::new();
     let place = PLACE.get_or_init(|| match Place::make() {
@@ -137,35 +104,13 @@ pub(super) fn run(data: &[u8]) {
 impl Place {
     fn visit(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let port = usize::from(u.arbitrary::<bool>()?);
-        let Some(socket) = self.introduced(PORTS[port]) else {
+        let Some(socket) = introduced(&self.address, OfferKind::Port, PORTS[port]) else {
             return Ok(());
         };
         let visited = visitor(u, socket, port == 1);
         self.messages_until_gone(port);
         self.serves_others();
         visited
-    }
-
-    /// A connection that leads to the offering side.
-    fn introduced(&self, port: &str) -> Option<OwnedFd> {
-        let socket = socket::connect_by(&self.address, by()).ok()?;
-        let visit = Visit {
-            version: FORMAT_VERSION,
-            kind: OfferKind::Port,
-            name: OfferName::new(port)?,
-            token: None,
-        };
-        socket::send_by(&socket, &visit.encode(), &[], by()).ok()?;
-        loop {
-            let mut answer = [0; VisitAnswer::BYTES];
-            // Its host is busy, or out of descriptors.
-            let came = socket::receive_by(&socket, &mut answer, 0, by()).ok()?;
-            match VisitAnswer::decode(&answer[..came.len]) {
-                Some(VisitAnswer::Introduced) => return Some(socket),
-                Some(VisitAnswer::Wait | VisitAnswer::Queue) => {}
-                other => panic!("not introduced to {port}: {other:?}"),
-            }
-        }
     }
 
     /// Takes what has come, until the stranger's visit is over.
@@ -247,14 +192,8 @@ impl Place {
                 let right = right.clone();
                 move || send(ours, &right, synchronous)
             });
-            let mut stranger = Stranger {
-                socket: introduced,
-                pair: File::from(pair),
-                lanes: [there, back],
-                out: 1,
-                at: 0,
-            };
-            let done = stranger.go_on(u);
+            let mut stranger = Stranger::new(introduced, pair, [there, back], 1);
+            let done = stranger.go_on(u, Stranger::write_message);
             drop(stranger);
             assert!(asking.join().is_ok());
             until("a right on a port that is gone lives", || !right.is_live());
@@ -278,25 +217,6 @@ fn send(ours: &Domain, right: &SendRight, synchronous: bool) {
         } else {
             let _ = right.send(message, WhenFull::Fail);
         }
-    }
-}
-
-/// Lets the connecting side in, and hears what it asks for.
-fn welcome(listener: &OwnedFd) -> OwnedFd {
-    let heard = || -> std::result::Result<OwnedFd, SocketError> {
-        let socket = socket::accept_by(listener, by())?;
-        let mut packet = [0; Visit::BYTES];
-        let came = socket::receive_by(&socket, &mut packet, 0, by())?;
-        assert!(Visit::decode(&packet[..came.len]).is_some());
-        socket::send_by(&socket, &VisitAnswer::Introduced.encode(), &[], by())?;
-        let mut packet = [0; Ask::BYTES];
-        let came = socket::receive_by(&socket, &mut packet, 0, by())?;
-        assert!(Ask::decode(&packet[..came.len]).is_some());
-        Ok(socket)
-    };
-    match heard() {
-        Ok(socket) => socket,
-        Err(error) => panic!("nobody connects: {error}"),
     }
 }
 
@@ -336,217 +256,6 @@ fn visitor(u: &mut Unstructured<'_>, socket: OwnedFd, synchronous: bool) -> Resu
     let Ok([pair, _]) = <[_; DESCRIPTORS]>::try_from(received.fds) else {
         panic!("let in without memory, or without a process");
     };
-    let mut stranger = Stranger {
-        socket,
-        pair: File::from(pair),
-        lanes: [granted.there, granted.back],
-        out: 0,
-        at: 0,
-    };
-    stranger.go_on(u)
-}
-
-fn lane(u: &mut Unstructured<'_>) -> Result<u64> {
-    Ok(LANE_BYTES.start() << u.int_in_range(0..=3)?)
-}
-
-/// Memory of `bytes` as it should be, or almost, or nothing.
-fn descriptor(u: &mut Unstructured<'_>, bytes: u64) -> Result<Option<OwnedFd>> {
-    let made = match u.int_in_range(0..=9)? {
-        0 => return Ok(None),
-        1 => memory::create("fuzz", bytes / 2),
-        2 => memory::create_unsealed("fuzz", bytes),
-        3 => File::open("/dev/null").map(OwnedFd::from),
-        4 => sealed(bytes),
-        _ => memory::create("fuzz", bytes),
-    };
-    Ok(made.ok())
-}
-
-/// What says when a process is dead, most often.
-fn process(u: &mut Unstructured<'_>) -> Result<Option<OwnedFd>> {
-    Ok(match u.int_in_range(0..=9)? {
-        0 => None,
-        1 => File::open("/dev/null").map(OwnedFd::from).ok(),
-        _ => PidFd::open(std::process::id()).map(OwnedFd::from).ok(),
-    })
-}
-
-/// Memory that nobody can change.
-fn sealed(bytes: u64) -> std::io::Result<OwnedFd> {
-    let fd = memory::create_unsealed("fuzz", bytes)?;
-    memory::seal(&fd).map_err(std::io::Error::other)?;
-    Ok(fd)
-}
-
-/// One end of a pair.
-struct Stranger {
-    socket: OwnedFd,
-    pair: File,
-    /// Bytes of the lanes there and back.
-    lanes: [u64; 2],
-    /// The lane that it writes.
-    out: usize,
-    at: u64,
-}
-
-impl Stranger {
-    fn go_on(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        while !u.is_empty() {
-            match u.int_in_range(0..=9)? {
-                0..=4 => self.write_message(u)?,
-                5 => self.rewrite_count(u)?,
-                6 => self.rewrite_bytes(u)?,
-                7 => self.say(u)?,
-                8 => self.take(),
-                _ => self.announce(u, 1)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn ring(&self) {
-        // Where there is no room for it, enough wait there.
-        let _ = socket::send_by(&self.socket, &[RING], &[], Some(Instant::now()));
-    }
-
-    fn set(&self, lane: usize, word: usize, value: u64) {
-        let at = (lane * control::LANE + word) * 8;
-        let written = self.pair.write_all_at(&value.to_le_bytes(), at as u64);
-        assert!(written.is_ok());
-    }
-
-    fn get(&self, lane: usize, word: usize) -> u64 {
-        let at = (lane * control::LANE + word) * 8;
-        let mut value = [0; 8];
-        assert!(self.pair.read_exact_at(&mut value, at as u64).is_ok());
-        u64::from_le_bytes(value)
-    }
-
-    /// Writes bytes into the lane, a line's beginning each, as if there were room.
-    fn write(&mut self, bytes: &[u8]) {
-        let start = control::BYTES as u64 + if self.out == 0 { 0 } else { self.lanes[0] };
-        for line in bytes.chunks(LINE) {
-            let at = start + self.at % self.lanes[self.out];
-            assert!(self.pair.write_all_at(line, at).is_ok());
-            self.at = self.at.wrapping_add(LINE as u64);
-        }
-        self.set(self.out, control::HEAD, self.at);
-    }
-
-    /// A message that is one, or almost.
-    fn write_message(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let lengths: Vec<u64> = (0..u.int_in_range(0..=3)?)
-            .map(|_| match u.int_in_range(0..=9)? {
-                0 => u.arbitrary(),
-                1 => Ok(MOST),
-                _ => u.int_in_range(0..=5000),
-            })
-            .collect::<Result<_>>()?;
-        let shown = u.int_in_range(0..=lengths.len())?;
-        let right = if self.out == 1 {
-            Kind::Reply
-        } else {
-            *u.choose(&[Kind::Message, Kind::Request])?
-        };
-        let kinds = [right, right, right, Kind::Dropped, Kind::ServerDead];
-        let header = u.int_in_range(0..=200)?;
-        let manifest = Manifest {
-            header,
-            extents: lengths.len() - shown,
-            sealed: shown,
-            urgency: u.arbitrary()?,
-            tag: u.int_in_range(0..=3)?,
-            ..Manifest::new(*u.choose(&kinds)?)
-        };
-        let mut bytes = manifest.encode().to_vec();
-        if u.ratio(1, 16)? {
-            bytes[u.choose_index(LINE)?] = u.arbitrary()?;
-        }
-        bytes.extend(lengths.iter().flat_map(|len| len.to_le_bytes()));
-        bytes.resize(bytes.len() + header, 7);
-        if shown > 0 {
-            let (_, shown) = lengths.split_at(lengths.len() - shown);
-            self.show(u, shown)?;
-        }
-        self.write(&bytes);
-        for len in &lengths[..manifest.extents] {
-            // What is announced longer than this does not come.
-            let len = usize::try_from(*len).unwrap_or(0).min(5000);
-            self.write(&vec![9; len]);
-        }
-        self.ring();
-        Ok(())
-    }
-
-    /// Says about either lane what may be true, almost true, or anything.
-    fn rewrite_count(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let words = [
-            control::HEAD,
-            control::TAIL,
-            control::DELIVERED,
-            control::WRITER_SLEEPS,
-            control::READER_SLEEPS,
-        ];
-        let (lane, word) = (u.int_in_range(0..=1)?, *u.choose(&words)?);
-        let away = u64::from(u.arbitrary::<u16>()?) * LINE as u64;
-        let says = match u.int_in_range(0..=3)? {
-            0 => self.get(lane, word).wrapping_add(away),
-            1 => self.get(lane, word).wrapping_sub(away),
-            2 => u64::from(u.arbitrary::<u8>()?),
-            _ => u.arbitrary()?,
-        };
-        self.set(lane, word, says);
-        self.ring();
-        Ok(())
-    }
-
-    fn rewrite_bytes(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let all = control::BYTES as u64 + self.lanes[0] + self.lanes[1];
-        let len = u.int_in_range(0..=64)?.min(u.len());
-        let bytes = u.bytes(len)?;
-        let at = u.int_in_range(0..=all - 64)?;
-        assert!(self.pair.write_all_at(bytes, at).is_ok());
-        Ok(())
-    }
-
-    /// Any packet.
-    fn say(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let packets: [&[u8]; 5] = [&[RING], &[SEALED], b"RR", b"X", &[0; 100]];
-        let packet = *u.choose(&packets)?;
-        let _ = socket::send_by(&self.socket, packet, &[], Some(Instant::now()));
-        Ok(())
-    }
-
-    /// Reads all that was written for it, without a look.
-    fn take(&mut self) {
-        let other = 1 - self.out;
-        self.set(other, control::TAIL, self.get(other, control::HEAD));
-        self.ring();
-        let mut packet = [0; 2];
-        while let Ok(Some(_)) = socket::try_receive(&self.socket, &mut packet, 16) {}
-    }
-
-    /// Hands descriptors over that no manifest speaks of.
-    fn announce(&mut self, u: &mut Unstructured<'_>, most: usize) -> Result<()> {
-        let count = u.int_in_range(0..=most)?;
-        self.show(u, &vec![PAGE as u64; count])
-    }
-
-    /// Hands over what should be sealed memory of these lengths.
-    fn show(&mut self, u: &mut Unstructured<'_>, lengths: &[u64]) -> Result<()> {
-        let mut fds = Vec::new();
-        for len in lengths {
-            let whole = (*len).min(MOST).next_multiple_of(PAGE as u64);
-            fds.extend(if u.ratio(1, 8)? {
-                descriptor(u, whole)?
-            } else {
-                sealed(whole).ok()
-            });
-        }
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let packet = if u.ratio(1, 16)? { RING } else { SEALED };
-        let _ = socket::send_by(&self.socket, &[packet], &fds, Some(Instant::now()));
-        Ok(())
-    }
+    let mut stranger = Stranger::new(socket, pair, [granted.there, granted.back], 0);
+    stranger.go_on(u, Stranger::write_message)
 }

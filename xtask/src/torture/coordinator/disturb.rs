@@ -247,6 +247,8 @@ impl Coordinator {
         let mut joined = false;
         while !joined && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(2));
+            // Others may wait for who is dead or stopped by now.
+            self.look_around()?;
             joined = self.board.get(second, Entry::Space) != 0;
             if children[1].try_wait()?.is_some() {
                 break;

@@ -298,8 +298,11 @@ impl Worker {
             self.holds.extents.clear();
             if Instant::now() > end {
                 if self.can_allocate() {
+                    let doing = Doing::of(self.board.get(visitor, Entry::Doing));
+                    let gate = self.holds.gate.as_ref();
+                    let inside = gate.map_or(0, |g| g.offered[0].visitors());
                     self.corrupt(&format!(
-                        "a gate: of {number} messages of a visit {heard} came before it left"
+                        "a gate: of {number} messages of a visit {heard} came before it left; worker {visitor} is {doing:?}, {inside} are inside"
                     ));
                 }
                 return;
