@@ -6,7 +6,9 @@
 //! host   -> member Back                     answers a Return: "I am your host now"
 //!
 //! member -> host   Offer n                  "I offer this", answered by Done n or Declined n
-//! member -> host   Withdraw n               "no longer", answered by Done n
+//! member -> host   Entrust n + mem, maps    "copy to and from this", before its Offer n
+//! member -> host   Withdraw n               "no longer", answered by Done n: of what was
+//!                                           entrusted, once nothing is copied there any more
 //! host   -> member Introduce n + connection "somebody for your offer n", answered by Received
 //! ```
 //!
@@ -15,6 +17,7 @@
 
 use crate::hello::{word32, word64};
 use crate::limits::{MAX_GRANTS, MAX_NAME};
+use crate::mediate::Terms;
 use crate::visit::{Grants, OfferKind, OfferName};
 
 /// Records that may be unanswered in each direction.
@@ -36,6 +39,8 @@ pub enum FromMember {
     Leaving,
     /// It offers something.
     Offer(Announcement),
+    /// With descriptors of its memory: what the offer is about that follows, with this number.
+    Entrust(u32, Terms),
     /// It no longer offers what it gave this number.
     Withdraw(u32),
     /// It has received an introduction.
@@ -80,12 +85,15 @@ pub enum Decline {
     NameTaken = 1,
     /// The domain has as many offers as a host keeps.
     Full = 2,
+    /// What was to come with it has not come, or is not the member's own memory.
+    Unfit = 3,
 }
 
 const ARRIVED: u8 = b'A';
 const LEAVING: u8 = b'L';
 const OFFER: u8 = b'O';
 const WITHDRAW: u8 = b'W';
+const ENTRUST: u8 = b'E';
 const RECEIVED: u8 = b'R';
 const GONE: u8 = b'G';
 const BACK: u8 = b'B';
@@ -108,6 +116,11 @@ impl FromMember {
             Self::Arrived => head(ARRIVED, 0, 0).to_vec(),
             Self::Leaving => head(LEAVING, 0, 0).to_vec(),
             Self::Offer(announcement) => announcement.encode(),
+            Self::Entrust(number, terms) => {
+                let mut out = head(ENTRUST, 0, *number).to_vec();
+                out.extend(terms.encode());
+                out
+            }
             Self::Withdraw(number) => head(WITHDRAW, 0, *number).to_vec(),
             Self::Received => head(RECEIVED, 0, 0).to_vec(),
         }
@@ -118,6 +131,10 @@ impl FromMember {
         let number = word32(bytes, 4)?;
         match *bytes.first()? {
             OFFER => Announcement::decode(number, bytes).map(Self::Offer),
+            ENTRUST => {
+                let terms = bytes.get(HEAD..).and_then(Terms::decode)?;
+                Some(Self::Entrust(number, terms))
+            }
             _ if bytes.len() != HEAD => None,
             ARRIVED => Some(Self::Arrived),
             LEAVING => Some(Self::Leaving),
@@ -227,6 +244,7 @@ impl FromHost {
             (DONE, _) => Some(Self::Done(number)),
             (DECLINED, 1) => Some(Self::Declined(number, Decline::NameTaken)),
             (DECLINED, 2) => Some(Self::Declined(number, Decline::Full)),
+            (DECLINED, 3) => Some(Self::Declined(number, Decline::Unfit)),
             (INTRODUCE, _) => Some(Self::Introduce(number)),
             _ => None,
         }
@@ -236,6 +254,7 @@ impl FromHost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vmmc::{Ranges, Reach};
 
     fn announcement(count: u32) -> Announcement {
         Announcement {
@@ -265,6 +284,7 @@ mod tests {
             FromMember::Offer(plain),
             FromMember::Offer(announcement(3)),
             FromMember::Offer(announcement(64)),
+            FromMember::Entrust(8, terms()),
             FromMember::Withdraw(7),
             FromMember::Received,
         ];
@@ -279,6 +299,7 @@ mod tests {
             FromHost::Done(1),
             FromHost::Declined(2, Decline::NameTaken),
             FromHost::Declined(3, Decline::Full),
+            FromHost::Declined(4, Decline::Unfit),
             FromHost::Introduce(u32::MAX),
         ];
         for record in heard {
@@ -286,8 +307,21 @@ mod tests {
         }
     }
 
+    fn terms() -> Terms {
+        Terms {
+            address: 1,
+            len: 100,
+            reach: Reach::Write,
+            ranges: Ranges::default(),
+        }
+    }
+
     #[test]
     fn what_is_no_record() {
+        let entrusted = FromMember::Entrust(8, terms()).encode();
+        for len in 0..entrusted.len() {
+            assert_eq!(FromMember::decode(&entrusted[..len]), None, "{len} bytes");
+        }
         let good = FromMember::Offer(announcement(3)).encode();
         for len in 0..good.len() {
             assert_eq!(FromMember::decode(&good[..len]), None, "{len} bytes");

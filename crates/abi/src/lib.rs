@@ -22,6 +22,7 @@
 //! | [`control`] | what a member and its host say to one another |
 //! | [`visit`] | what a visitor from outside and the host say to one another |
 //! | [`vmmc`] | what importers and exporters say to one another, and the pages they share |
+//! | [`mediate`] | what they and the host say to one another where the host copies |
 //!
 //! ```
 //! use portolan_abi::slot::{SlotState, Phase};
@@ -35,6 +36,7 @@ pub mod control;
 pub mod gate;
 pub mod hello;
 pub mod limits;
+pub mod mediate;
 pub mod owner;
 pub mod port;
 pub mod region;

@@ -26,6 +26,8 @@ pub enum OfferKind {
     Channel = 2,
     /// An export.
     Export = 3,
+    /// Ordinary memory that a member has entrusted to the host, which copies for visitors.
+    Memory = 4,
 }
 
 impl OfferKind {
@@ -35,6 +37,7 @@ impl OfferKind {
             1 => Some(Self::Port),
             2 => Some(Self::Channel),
             3 => Some(Self::Export),
+            4 => Some(Self::Memory),
             _ => None,
         }
     }
@@ -45,6 +48,7 @@ impl OfferKind {
             Self::Port => "port",
             Self::Channel => "channel",
             Self::Export => "export",
+            Self::Memory => "memory",
         }
     }
 }

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The descriptors: the export's memory, its board, the pair's post page, and the exporter's
-//! pidfd; without the first where the kernel copies ([`Way::Kernel`]). Each side takes what it
-//! reads for a stranger's: everything has one size, is decoded whole or not at all, and is
-//! copied before it is looked at.
+//! pidfd; without the first where the kernel copies ([`Way::Kernel`], [`Way::Mediated`]). Each
+//! side takes what it reads for a stranger's: everything has one size, is decoded whole or not
+//! at all, and is copied before it is looked at.
 //!
 //! The **board** is written by the exporter alone (the kernel sees to it) and read by all
 //! importers of an export. The **post page** belongs to one importer and the exporter, and
@@ -17,6 +17,7 @@
 
 use crate::hello::{flag, word32, word64};
 use crate::limits::PAGE;
+use crate::mediate::Ticket;
 
 /// First bytes of an [`Ask`].
 pub const ASK_MAGIC: u32 = 0x4149_5450;
@@ -52,7 +53,7 @@ impl Reach {
         self as u32 & 2 != 0
     }
 
-    fn from_code(code: u32) -> Option<Self> {
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
         [Self::Read, Self::Write, Self::ReadWrite]
             .into_iter()
             .find(|reach| *reach as u32 == code)
@@ -72,16 +73,19 @@ pub enum Way {
         /// by that that it is the exporter's.
         board: u64,
     },
+    /// The host of the exporter's domain copies for whoever shows this.
+    Mediated(Ticket),
 }
 
 impl Way {
     const KERNEL: u8 = 1;
+    const MEDIATED: u8 = 2;
 
     /// Descriptors that come with it.
     pub const fn descriptors(self) -> usize {
         match self {
             Self::Shared => DESCRIPTORS,
-            Self::Kernel { .. } => DESCRIPTORS - 1,
+            Self::Kernel { .. } | Self::Mediated(_) => DESCRIPTORS - 1,
         }
     }
 
@@ -95,6 +99,7 @@ impl Way {
                 let fits = end.is_some_and(|end| end <= i64::MAX.cast_unsigned());
                 len > 0 && address > 0 && fits && board.is_multiple_of(PAGE as u64)
             }
+            Self::Mediated(_) => len > 0 && len <= i64::MAX.cast_unsigned(),
         }
     }
 }
@@ -106,6 +111,8 @@ pub struct Ask {
     pub version: u32,
     /// Whether the importer's threads make barriers when the exporter asks for them.
     pub barriers: bool,
+    /// Of ordinary memory: the kernel does not let the importer reach it itself.
+    pub mediated: bool,
 }
 
 impl Ask {
@@ -118,6 +125,7 @@ impl Ask {
         out[..4].copy_from_slice(&ASK_MAGIC.to_le_bytes());
         out[4..8].copy_from_slice(&self.version.to_le_bytes());
         out[8] = self.barriers.into();
+        out[9] = self.mediated.into();
         out
     }
 
@@ -129,6 +137,7 @@ impl Ask {
         Some(Self {
             version: word32(bytes, 4)?,
             barriers: flag(bytes, 8)?,
+            mediated: flag(bytes, 9)?,
         })
     }
 }
@@ -179,6 +188,38 @@ impl Ranges {
     pub fn as_slice(&self) -> &[(u64, u64)] {
         self.all.get(..self.count).unwrap_or_default()
     }
+
+    /// Whether the bytes from `start` to `end` lie in one of them.
+    #[inline]
+    pub fn hold(&self, start: u64, end: u64) -> bool {
+        let ranges = self.as_slice();
+        let holds = |&(first, bytes): &(u64, u64)| start >= first && end <= first + bytes;
+        ranges.is_empty() || ranges.iter().any(holds)
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.count).unwrap_or(0)
+    }
+
+    /// The ranges' bytes, without their number.
+    pub(crate) fn encode(&self) -> [u8; MAX_RANGES * 16] {
+        let mut out = [0; MAX_RANGES * 16];
+        for (place, (start, bytes)) in out.chunks_exact_mut(16).zip(self.as_slice()) {
+            place[..8].copy_from_slice(&start.to_le_bytes());
+            place[8..].copy_from_slice(&bytes.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads so many ranges, of an export of `len` bytes.
+    pub(crate) fn decode(bytes: &[u8], count: u32, len: u64) -> Option<Self> {
+        let mut ranges = [(0, 0); MAX_RANGES];
+        let ranges = ranges.get_mut(..usize::try_from(count).ok()?)?;
+        for (i, range) in ranges.iter_mut().enumerate() {
+            *range = (word64(bytes, i * 16)?, word64(bytes, i * 16 + 8)?);
+        }
+        Self::new(ranges, len)
+    }
 }
 
 /// Why an export was not shown.
@@ -195,8 +236,9 @@ pub enum Denied {
     Over = 4,
     /// The exporter has no descriptors or no memory left.
     Resources = 5,
-    /// It is ordinary memory, which only processes of the exporter's user reach.
-    OtherUser = 6,
+    /// It is ordinary memory that the importer does not reach itself, and there is no host to
+    /// copy for it, or the exporter cannot entrust it to one.
+    Unmediated = 6,
 }
 
 /// What an exporter answers.
@@ -210,8 +252,8 @@ pub enum Answer {
 
 impl Answer {
     /// Bytes on the wire.
-    pub const BYTES: usize = Self::WAY + 16;
-    /// Behind the ranges.
+    pub const BYTES: usize = Self::WAY + Ticket::BYTES;
+    /// Behind the ranges: two addresses, or a ticket.
     const WAY: usize = 32 + MAX_RANGES * 16;
 
     /// The record's bytes.
@@ -224,22 +266,21 @@ impl Answer {
                 put(4, &granted.version.to_le_bytes());
                 put(12, &(granted.reach as u32).to_le_bytes());
                 put(16, &[granted.fences.into()]);
-                put(
-                    20,
-                    &u32::try_from(granted.ranges.count)
-                        .unwrap_or(0)
-                        .to_le_bytes(),
-                );
+                put(20, &granted.ranges.count().to_le_bytes());
                 put(24, &granted.len.to_le_bytes());
-                if let Way::Kernel { address, board } = granted.way {
-                    put(17, &[Way::KERNEL]);
-                    put(Self::WAY, &address.to_le_bytes());
-                    put(Self::WAY + 8, &board.to_le_bytes());
+                match granted.way {
+                    Way::Shared => {}
+                    Way::Kernel { address, board } => {
+                        put(17, &[Way::KERNEL]);
+                        put(Self::WAY, &address.to_le_bytes());
+                        put(Self::WAY + 8, &board.to_le_bytes());
+                    }
+                    Way::Mediated(ticket) => {
+                        put(17, &[Way::MEDIATED]);
+                        put(Self::WAY, &ticket.encode());
+                    }
                 }
-                for (i, (start, bytes)) in granted.ranges.as_slice().iter().enumerate() {
-                    put(32 + i * 16, &start.to_le_bytes());
-                    put(40 + i * 16, &bytes.to_le_bytes());
-                }
+                put(32, &granted.ranges.encode());
             }
             Self::Denied(why, version) => {
                 put(4, &version.to_le_bytes());
@@ -261,33 +302,31 @@ impl Answer {
             3 => Denied::Full,
             4 => Denied::Over,
             5 => Denied::Resources,
-            6 => Denied::OtherUser,
+            6 => Denied::Unmediated,
             _ => Denied::Garbled,
         };
         Some(Self::Denied(denied, version))
     }
 
     fn granted(bytes: &[u8], version: u32) -> Option<Granted> {
-        let (address, board) = (word64(bytes, Self::WAY)?, word64(bytes, Self::WAY + 8)?);
+        let how = bytes.get(Self::WAY..)?;
+        let (address, board) = (word64(how, 0)?, word64(how, 8)?);
+        let rest = how.get(16..)?.iter().all(|byte| *byte == 0);
         let way = match *bytes.get(17)? {
-            0 if (address, board) == (0, 0) => Way::Shared,
-            Way::KERNEL => Way::Kernel { address, board },
+            0 if rest && (address, board) == (0, 0) => Way::Shared,
+            Way::KERNEL if rest => Way::Kernel { address, board },
+            Way::MEDIATED => Way::Mediated(Ticket::decode(how)?),
             _ => return None,
         };
         let len = word64(bytes, 24).filter(|len| way.takes(*len))?;
-        let count = usize::try_from(word32(bytes, 20)?).ok()?;
-        let mut ranges = [(0, 0); MAX_RANGES];
-        let ranges = ranges.get_mut(..count)?;
-        for (i, range) in ranges.iter_mut().enumerate() {
-            *range = (word64(bytes, 32 + i * 16)?, word64(bytes, 40 + i * 16)?);
-        }
+        let ranges = Ranges::decode(bytes.get(32..)?, word32(bytes, 20)?, len)?;
         Some(Granted {
             version,
             reach: Reach::from_code(word32(bytes, 12)?)?,
             fences: flag(bytes, 16)?,
             way,
             len,
-            ranges: Ranges::new(ranges, len)?,
+            ranges,
         })
     }
 }
@@ -369,10 +408,11 @@ mod tests {
 
     #[test]
     fn records_survive_the_wire() {
-        for barriers in [false, true] {
+        for (barriers, mediated) in [(false, false), (true, false), (false, true)] {
             let ask = Ask {
                 version: 3,
                 barriers,
+                mediated,
             };
             assert_eq!(Ask::decode(&ask.encode()), Some(ask));
         }
@@ -390,11 +430,20 @@ mod tests {
             ranges: Ranges::default(),
             ..granted()
         };
+        let ticket = Ticket {
+            number: [1; 16],
+            token: [2; 16],
+        };
+        let mediated = Granted {
+            way: Way::Mediated(ticket),
+            ..ordinary
+        };
         for answer in [
             Answer::Granted(granted()),
             Answer::Granted(none),
             Answer::Granted(ordinary),
-            Answer::Denied(Denied::OtherUser, 9),
+            Answer::Granted(mediated),
+            Answer::Denied(Denied::Unmediated, 9),
             Answer::Denied(Denied::Version, 9),
             Answer::Denied(Denied::Garbled, 9),
             Answer::Denied(Denied::Full, 9),
@@ -415,11 +464,12 @@ mod tests {
             (12, 4),
             (12, 0),
             (16, 2),
-            (17, 2),
+            (17, 3),
             // Of ordinary memory that lies nowhere.
             (17, 1),
             (160, 1),
             (168, 1),
+            (176, 1),
             (20, 9),
             (24, 1),
             (40, 0),
@@ -436,10 +486,13 @@ mod tests {
         let ask = Ask {
             version: 1,
             barriers: true,
+            mediated: false,
         };
-        let mut bad = ask.encode();
-        bad[8] = 2;
-        assert_eq!(Ask::decode(&bad), None);
+        for at in [8, 9] {
+            let mut bad = ask.encode();
+            bad[at] = 2;
+            assert_eq!(Ask::decode(&bad), None);
+        }
         assert_eq!(Ask::decode(&ask.encode()[..15]), None);
     }
 

@@ -64,6 +64,11 @@ impl Lookout {
     pub(crate) fn post(&self) -> &Post {
         &self.post
     }
+
+    /// Has it end, and does not wait until it has.
+    pub(crate) fn dismiss(mut self) -> Option<JoinHandle<()>> {
+        self.thread.take()
+    }
 }
 
 impl Drop for Lookout {

@@ -16,6 +16,7 @@ use portolan_abi::space::{HostWord, SpaceStatus};
 use portolan_abi::sum;
 use portolan_abi::thread::Wait;
 use portolan_abi::trace::{EventState, EventWords, TraceSwitch};
+use portolan_abi::mediate;
 use portolan_abi::visit::VisitAnswer;
 use portolan_abi::vmmc;
 use portolan_shm::bulk::summed;
@@ -69,6 +70,26 @@ fn records(data: &[u8]) {
             .is_none_or(|bytes| bytes.len() <= FromMember::MAX_BYTES)
     );
     assert_eq!(again.and_then(|bytes| FromMember::decode(&bytes)), said);
+    let request = mediate::Request::decode(data);
+    assert_eq!(
+        request.and_then(|r| mediate::Request::decode(&r.encode())),
+        request
+    );
+    if let Some(request) = request {
+        assert!(request.part as usize * mediate::PART + request.len as usize <= mediate::STAGING);
+    }
+    let reply = mediate::Reply::decode(data);
+    assert_eq!(reply.and_then(|r| mediate::Reply::decode(&r.encode())), reply);
+    let tail = data.get(mediate::Terms::BYTES..).unwrap_or_default();
+    let head = data.get(..mediate::Terms::BYTES).unwrap_or_default();
+    let both = mediate::Terms::decode(head).zip(mediate::Request::decode(tail));
+    if let Some((terms, request)) = both {
+        assert_eq!(mediate::Terms::decode(&terms.encode()), Some(terms));
+        let place = terms.place(request.act, request.offset, request.len.into());
+        assert!(place.is_none_or(|at| {
+            at >= terms.address && at + u64::from(request.len) <= terms.address + terms.len
+        }));
+    }
     let said = FromHost::decode(data);
     assert_eq!(said.and_then(|s| FromHost::decode(&s.encode())), said);
 }

@@ -217,6 +217,8 @@ impl Host {
             len: tables.geometry.len,
         });
         let fds = [member.region.fd().as_fd(), rope.listener.as_fd()];
+        // Refused until now. Once it is a member it may entrust us with memory.
+        let _ = socket::accept_descriptors(&connection);
         let sent = socket::send_by(&connection, &welcome.encode(), &fds, Some(Instant::now()));
         portolan_shm::mark!("join.welcomed");
         if let Err(error) = sent {
@@ -285,14 +287,17 @@ impl Host {
             return refuse(member, &connection, Reason::Stranger, back.space.into());
         }
         portolan_shm::mark!("host.return");
+        // Refused until now. Before it hears of us, because it may send some at once.
+        let _ = socket::accept_descriptors(&connection);
         let said = FromHost::Back.encode();
         if socket::send_by(&connection, &said, &[], Some(Instant::now())).is_err() {
             return;
         }
+        // It tells us of its offers over this connection, and may entrust us with memory.
+        self.reception.forget(back.space);
+        self.mediators.forget(back.space, back.incarnation);
         self.watched[index].connection = Some(connection);
         self.watched[index].handed = 0;
-        // It tells us of its offers over this connection.
-        self.reception.forget(back.space);
         let (domain, space) = (member.domain.as_str(), back.space);
         tracing::debug!(
             domain,

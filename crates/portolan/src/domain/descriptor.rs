@@ -5,6 +5,7 @@
 //! descriptor is neither used nor closed.
 
 use portolan_sys::fork::{CloseOnFork, close_in_child};
+use portolan_sys::process::ProcessMemory;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -66,6 +67,47 @@ impl<T: AsFd + Into<OwnedFd>> Drop for Descriptor<T> {
         {
             // Closed behind our back; the number may be another file's by now.
             let _ = inner.into().into_raw_fd();
+        }
+    }
+}
+
+/// A process's memory by descriptors, which forked children let go of.
+pub(crate) struct HeldMemory {
+    /// There until dropped.
+    inner: Option<ProcessMemory>,
+    identity: [Option<Identity>; 2],
+    _guards: [CloseOnFork; 2],
+}
+
+impl HeldMemory {
+    /// Holds it. The descriptors are of `/proc`, which answers.
+    pub(crate) fn new(memory: ProcessMemory) -> Self {
+        Self {
+            identity: memory.descriptors().map(identity),
+            _guards: memory
+                .descriptors()
+                .map(|fd| close_in_child(fd.as_raw_fd())),
+            inner: Some(memory),
+        }
+    }
+
+    /// It, unless the program has closed our descriptors behind our back: the numbers may be
+    /// other files' by now.
+    pub(crate) fn get(&self) -> Option<&ProcessMemory> {
+        let ours = |memory: &&ProcessMemory| memory.descriptors().map(identity) == self.identity;
+        self.inner.as_ref().filter(ours)
+    }
+}
+
+impl Drop for HeldMemory {
+    fn drop(&mut self) {
+        let ours = self.get().is_some();
+        if let Some(memory) = self.inner.take()
+            && !ours
+        {
+            for fd in memory.into_descriptors() {
+                let _ = fd.into_raw_fd();
+            }
         }
     }
 }

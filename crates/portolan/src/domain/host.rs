@@ -6,20 +6,22 @@
 use super::descriptor::Descriptor;
 use super::introduce::Reception;
 use super::link::{Keeper, Rope, Stop};
+use super::mediate::{self, Mediators};
 use super::reclaim::End;
 use super::space::{self, Owner};
 use super::watch::Control;
 use super::{Role, hosting, me, reclaim};
 use crate::member::Member;
 use portolan_abi::control::{FromHost, FromMember};
+use portolan_abi::mediate::{ENTRUSTED, Terms};
 use portolan_abi::space::{HostWord, SpacePhase, SpaceStatus};
 use portolan_shm::atomic::Ordering;
 use portolan_sys::memory;
 use portolan_sys::process::{EventFd, PidFd, poll};
-use portolan_sys::socket::{self, Address, Peer};
+use portolan_sys::socket::{self, Address, Peer, SocketError};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -34,6 +36,8 @@ pub(super) struct Host {
     pub(super) newcomers: Vec<Option<Newcomer>>,
     /// What is offered to visitors, and who waits for it.
     pub(super) reception: Reception,
+    /// Who copies to and from what members have entrusted to us.
+    pub(super) mediators: Mediators,
     /// Given up for a moment to refuse a newcomer when there is no other descriptor left.
     pub(super) spare: Option<Descriptor<EventFd>>,
     /// Newcomers wait: there is no descriptor to accept them with, not even to refuse them.
@@ -70,6 +74,7 @@ enum Source {
     Connection(usize),
     Death(usize),
     Waiting(usize),
+    Mediators,
 }
 
 /// Lays the host's role down: **the commit point of a resignation**.
@@ -98,6 +103,7 @@ impl Host {
             watched: Vec::new(),
             newcomers: Vec::new(),
             reception: Reception::default(),
+            mediators: Mediators::new()?,
             spare: Some(Descriptor::new(EventFd::new()?)),
             deaf: false,
         })
@@ -162,7 +168,10 @@ impl Host {
     }
 
     fn sources<'h>(&'h self, rope: &'h Rope) -> Vec<(Source, BorrowedFd<'h>)> {
-        let mut all = vec![(Source::Prompt, rope.prompt.as_fd())];
+        let mut all = vec![
+            (Source::Prompt, rope.prompt.as_fd()),
+            (Source::Mediators, self.mediators.bell()),
+        ];
         if !self.deaf {
             all.push((Source::Listener, rope.listener.as_fd()));
         }
@@ -202,6 +211,7 @@ impl Host {
                 Source::Greeting(i) => self.greet(member, rope, i),
                 Source::Waiting(i) => self.interrupted(member, i),
                 Source::Prompt => self.post_own(member, rope),
+                Source::Mediators => self.hear_mediators(member, rope),
                 _ => {}
             }
         }
@@ -234,21 +244,30 @@ impl Host {
         let watched = &mut self.watched[index];
         watched.done = true;
         self.reception.forget(watched.space);
+        self.mediators.bury(watched.space, watched.incarnation);
         bury(member, watched.space, watched.incarnation, end);
     }
 
     /// Reads what a member says.
     fn listen(&mut self, member: &Member, rope: &Rope, index: usize) {
-        let mut buffer = [0; FromMember::MAX_BYTES + 1];
         for _ in 0..RECORDS_AT_ONCE {
             let watched = &self.watched[index];
             let Some(connection) = watched.connection.as_ref().filter(|_| !watched.done) else {
                 return;
             };
-            let said = match socket::try_receive(connection, &mut buffer, 0) {
-                Ok(None) => return,
-                Ok(Some(received)) => buffer.get(..received.len).and_then(FromMember::decode),
-                Err(_) => None,
+            let by = HostWord {
+                space: watched.space,
+                incarnation: watched.incarnation,
+            };
+            let said = match hear(connection) {
+                Heard::Nothing => return,
+                Heard::Said(said) => Some(said),
+                Heard::Entrusted(number, terms, fds) => {
+                    self.entrusted(member, by, number, terms, fds);
+                    continue;
+                }
+                Heard::Lost => continue,
+                Heard::Over => None,
             };
             match said {
                 // It says so by its status.
@@ -261,7 +280,7 @@ impl Host {
                 Some(FromMember::Withdraw(number)) => self.withdrawn(member, index, number),
                 Some(FromMember::Received) => self.received(member, index),
                 // Closed, or not what a member says: the connection is of no use any more.
-                None => self.hung_up(member, index),
+                Some(FromMember::Entrust(..)) | None => self.hung_up(member, index),
             }
         }
     }
@@ -281,6 +300,7 @@ impl Host {
         let watched = &mut self.watched[index];
         watched.done = true;
         self.reception.forget(watched.space);
+        self.mediators.bury(watched.space, watched.incarnation);
         bury(member, watched.space, watched.incarnation, End::Leave);
         portolan_shm::mark!("leave.returned");
         if let Some(connection) = &watched.connection {
@@ -296,6 +316,7 @@ impl Host {
         watched.connection = None;
         watched.handed = 0;
         self.reception.forget(watched.space);
+        self.mediators.forget(watched.space, watched.incarnation);
         let Some(entry) = member.tables().spaces.get(usize::from(watched.space)) else {
             return;
         };
@@ -323,8 +344,9 @@ impl Host {
     }
 
     /// Leaves in good order: the host returns what it held itself, and lays the role down.
-    fn leave(self, member: &Member, rope: &Rope) {
+    fn leave(mut self, member: &Member, rope: &Rope) {
         portolan_shm::mark!("leave.host");
+        self.mediators.stop();
         let us = me(member);
         let others = (1..=u8::MAX).filter(|s| *s != us.space).any(|s| {
             let entry = member.tables().spaces.get(usize::from(s));
@@ -348,6 +370,40 @@ impl Host {
         for watched in self.watched {
             drop(watched);
             portolan_shm::mark!("leave.told");
+        }
+    }
+}
+
+/// What came of listening to a member.
+enum Heard {
+    Nothing,
+    Said(FromMember),
+    /// With descriptors of its memory.
+    Entrusted(u32, Terms, [OwnedFd; ENTRUSTED]),
+    /// There was no descriptor left to receive some with. What was to come is missed when its
+    /// offer comes.
+    Lost,
+    /// Closed, or not what a member says.
+    Over,
+}
+
+/// Takes the next record. Descriptors come with one kind only; others are put away.
+fn hear(connection: &Descriptor) -> Heard {
+    let mut buffer = [0; FromMember::MAX_BYTES + 1];
+    let received = match socket::try_receive(connection, &mut buffer, ENTRUSTED) {
+        Ok(None) => return Heard::Nothing,
+        Ok(Some(received)) => received,
+        Err(SocketError::DescriptorsExhausted { .. }) => return Heard::Lost,
+        Err(_) => return Heard::Over,
+    };
+    let bytes = buffer.get(..received.len).unwrap_or_default();
+    let said = FromMember::decode(bytes).filter(|_| !received.truncated);
+    match (said, <[OwnedFd; ENTRUSTED]>::try_from(received.fds)) {
+        (Some(FromMember::Entrust(number, terms)), Ok(fds)) => Heard::Entrusted(number, terms, fds),
+        (Some(said), Err(fds)) if fds.is_empty() => Heard::Said(said),
+        (_, fds) => {
+            mediate::put_away(fds.map_or_else(|fds| fds, Vec::from));
+            Heard::Over
         }
     }
 }
@@ -412,9 +468,20 @@ impl Keeper {
         }
     }
 
+    /// Ends all copies for importers: before anybody else can host.
+    pub(super) fn stop_mediating(&mut self) {
+        if let Role::Host(host) = &mut self.role {
+            host.mediators.stop();
+        }
+    }
+
     /// Our descriptors are gone: lets the others see that nobody hosts.
     fn give_up(&mut self) -> Result<(), Stop> {
-        self.attend(|_, member| resign(member)).ok_or(Stop::Told)?;
+        let resigned = self.attend(|keeper, member| {
+            keeper.stop_mediating();
+            resign(member);
+        });
+        resigned.ok_or(Stop::Told)?;
         // Closes the connections, after the role is vacant.
         self.role = Role::Member(Control::default());
         Err(Stop::Disconnected)

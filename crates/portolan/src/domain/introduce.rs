@@ -44,12 +44,16 @@ pub(super) struct Limits {
     waiting_of_one: usize,
     /// Connections that have not greeted yet; each has a second descriptor if it may join.
     pub(super) newcomers: usize,
+    /// Importers for whom we copy.
+    pub(super) mediated: usize,
+    /// Of one user.
+    pub(super) mediated_of_one: usize,
 }
 
 impl Limits {
     pub(super) fn now() -> Self {
-        // A full domain needs 510 for its members. Of the usual 1,024 that leaves 256 for
-        // strangers: 128 that wait, and twice 64 that have not greeted.
+        // A full domain needs 510 for its members. Of the usual 1,024 that leaves 384 for
+        // strangers: 128 that wait, twice 64 that have not greeted, and 128 for whom we copy.
         let soft = portolan_sys::machine::rlimit_nofile().soft;
         let may = usize::try_from(soft.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         let waiting = (may / 8).clamp(8, 256);
@@ -57,6 +61,8 @@ impl Limits {
             waiting,
             waiting_of_one: waiting / 2,
             newcomers: (may / 16).clamp(8, 64),
+            mediated: waiting,
+            mediated_of_one: waiting / 2,
         }
     }
 }
@@ -155,6 +161,11 @@ impl Reception {
         }
     }
 
+    /// What kind of offer that is, if it is one.
+    fn kind(&self, space: u8, number: u32) -> Option<OfferKind> {
+        self.keys.get(&(space, number)).map(|(kind, _)| *kind)
+    }
+
     fn find(&self, key: &Key) -> Option<&Posted> {
         self.offers.get(key)?.first()
     }
@@ -211,6 +222,10 @@ impl Host {
         let (domain, name, process) = (member.domain.as_str(), visit.name.as_str(), peer.pid);
         let kind = visit.kind;
         tracing::debug!(domain, %kind, name, process, user, to = by.space, "a visitor is introduced");
+        if kind == OfferKind::Memory {
+            self.seat(member, by, number, visitor.connection, &visitor.peer);
+            return None;
+        }
         if by == me(member) {
             member.link.offers().introduce(number, visitor.connection);
             return None;
@@ -284,18 +299,31 @@ impl Host {
             space: watched.space,
             incarnation: watched.incarnation,
         };
+        self.post(member, rope, by, announcement);
+    }
+
+    /// Enters what a member, which may be ourselves, offers; what it entrusts us with, later.
+    fn post(&mut self, member: &Member, rope: &Rope, by: HostWord, announcement: Announcement) {
+        if announcement.kind == OfferKind::Memory {
+            self.examine(member, by, announcement);
+        } else {
+            self.enter(member, rope, by, announcement);
+        }
+    }
+
+    /// Enters an offer, and introduces those who have waited for it.
+    pub(super) fn enter(
+        &mut self,
+        member: &Member,
+        rope: &Rope,
+        by: HostWord,
+        announcement: Announcement,
+    ) {
         let (number, key) = (announcement.number, (announcement.kind, announcement.name));
         widen(rope, &announcement.grants);
         let entered = self.reception.post(by, announcement);
         portolan_shm::mark!("offer.entered");
-        self.answer(
-            member,
-            index,
-            match entered {
-                Ok(()) => FromHost::Done(number),
-                Err(why) => FromHost::Declined(number, why),
-            },
-        );
+        self.answer_to(member, by, number, entered);
         self.serve(member, |wanted, _| *wanted == key);
     }
 
@@ -304,9 +332,22 @@ impl Host {
         let Some(watched) = self.watched.get(index) else {
             return;
         };
-        self.reception.withdraw(watched.space, number);
+        let by = HostWord {
+            space: watched.space,
+            incarnation: watched.incarnation,
+        };
+        self.take_out(member, by, number);
+    }
+
+    fn take_out(&mut self, member: &Member, by: HostWord, number: u32) {
+        let kind = self.reception.kind(by.space, number);
+        self.reception.withdraw(by.space, number);
         portolan_shm::mark!("offer.withdrawn");
-        self.answer(member, index, FromHost::Done(number));
+        // What we know nothing of, or no more, may have been entrusted to us.
+        let entrusted = kind.is_none_or(|kind| kind == OfferKind::Memory);
+        if !(entrusted && self.disentrusted(by, number)) {
+            self.answer_to(member, by, number, Ok(()));
+        }
     }
 
     /// A member has received an introduction, and may get another.
@@ -329,23 +370,23 @@ impl Host {
         }
         let offers = member.link.offers();
         while let Some(record) = offers.next_record() {
-            match record {
-                FromMember::Offer(announcement) => {
-                    let (number, key) =
-                        (announcement.number, (announcement.kind, announcement.name));
-                    widen(rope, &announcement.grants);
-                    offers.answered(number, self.reception.post(us, announcement));
-                    self.serve(member, |wanted, _| *wanted == key);
+            if let Some((number, terms, memory)) = record.entrusted() {
+                let copies = memory.descriptors().map(|fd| fd.try_clone_to_owned());
+                if let [Ok(memory), Ok(maps)] = copies {
+                    self.entrusted(member, us, number, terms, [memory, maps]);
                 }
-                FromMember::Withdraw(number) => self.reception.withdraw(us.space, number),
+            }
+            match record.said {
+                FromMember::Offer(announcement) => self.post(member, rope, us, announcement),
+                FromMember::Withdraw(number) => self.take_out(member, us, number),
                 _ => {}
             }
         }
     }
 }
 
-/// Tells a visitor what it has to wait for; whether it is still there.
-fn tell(connection: &Descriptor, answer: VisitAnswer) -> bool {
+/// Tells a visitor something; whether it is still there.
+pub(super) fn tell(connection: &Descriptor, answer: VisitAnswer) -> bool {
     socket::send_by(connection, &answer.encode(), &[], Some(Instant::now())).is_ok()
 }
 

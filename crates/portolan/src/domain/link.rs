@@ -302,8 +302,9 @@ impl Keeper {
                 Ok(Err(Stop::Told)) => return self,
                 Ok(Err(Stop::Disconnected)) | Err(_) => {
                     self.ties.offers.end();
-                    self.attend(|_, member| {
+                    self.attend(|keeper, member| {
                         disconnect(member);
+                        keeper.stop_mediating();
                         host::resign(member);
                     });
                     // Closes what connections there are, after the role is vacant.

@@ -19,6 +19,7 @@
 //! | `host` | the host's thread: newcomers, deaths |
 //! | `admit` | one newcomer's admission |
 //! | `introduce` | the host's side of visits |
+//! | `mediate` | the host's threads that copy to and from what members entrust to it |
 //! | `permissions` | who may visit what a member offers |
 //! | `offer` | what this process offers to visitors |
 //! | `visit` | asking for what is offered, from outside or inside |
@@ -43,6 +44,7 @@ mod error;
 mod host;
 mod introduce;
 mod link;
+mod mediate;
 mod observe;
 mod offer;
 mod permissions;
@@ -60,7 +62,7 @@ pub use error::{JoinError, LeaveError};
 pub(crate) use link::{Link, depart};
 pub use observe::{Observer, Over};
 pub use offer::OfferError;
-pub(crate) use offer::{Desk, Offer, OfferKind, Visitor, offer};
+pub(crate) use offer::{Desk, Offer, OfferKind, Visitor, entrust, offer};
 pub use permissions::{AccessToken, GrantError, Permissions};
 #[cfg(feature = "marks")]
 pub use reclaim::sabotage;
@@ -69,7 +71,7 @@ pub(crate) use space::has_died;
 pub use visit::VisitError;
 #[cfg(test)]
 pub(crate) use visit::visit_own;
-pub(crate) use visit::{Introduction, PendingVisit, visit};
+pub(crate) use visit::{Entrance, Introduction, PendingVisit, visit};
 
 use crate::member::Member;
 use crate::{Disowned, Protection};
@@ -199,6 +201,16 @@ enum Role {
 fn hosting(member: &Member) -> HostWord {
     // Acquire: what the host did before it took the role is seen.
     HostWord::unpack(member.tables().header.host.word.load(Ordering::Acquire))
+}
+
+/// Whether whoever hosts, or `host`, may have a descriptor of all of this process's memory: it
+/// is of the same user, or root, who could have it anyway.
+pub(crate) fn trusts_host(member: &Member, host: Option<HostWord>) -> bool {
+    let host = host.unwrap_or_else(|| hosting(member));
+    let entry = member.tables().spaces.get(usize::from(host.space));
+    // Relaxed: written before the space was live, so before it could host.
+    let its_user = entry.map(|entry| entry.user.load(Ordering::Relaxed));
+    its_user.is_some_and(|its| its == 0 || its == u64::from(portolan_sys::process::user()))
 }
 
 /// Our own host word.

@@ -13,16 +13,19 @@
 //!   knows of it for as long as our connection to it lasts.
 //! - **O2** When the drop of an [`Offer`] has returned, its desk meets nobody any more.
 //! - **O3** Who a visitor is, the kernel says to us; the host only says which offer it wants.
+//! - **O4** What the host was entrusted with is withdrawn once a host has said so. That may be
+//!   another one than was told first: who hosted before it has ended all copies, or is dead.
 
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, HeldMemory};
 use super::permissions::{GrantError, Permissions, Verdict, judge, started};
 use crate::member::Member;
 use crate::{Deadline, Disowned, NoDescriptor};
 use portolan_abi::control::{Announcement, Decline, FromMember};
 use portolan_abi::limits::{MAX_NAME, MAX_OFFERS};
+use portolan_abi::mediate::{Terms, Ticket};
 pub(crate) use portolan_abi::visit::OfferKind;
 use portolan_abi::visit::{Grants, OfferName, Visit, VisitAnswer};
-use portolan_sys::process::{EventFd, PidFd};
+use portolan_sys::process::{EventFd, PidFd, ProcessMemory};
 use portolan_sys::socket::{self, Peer, SocketError};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -122,6 +125,7 @@ pub(crate) fn offer(
         name,
         grants: permissions.grants()?,
         desk,
+        entrusted: None,
         // In a private domain there is nobody to be told.
         state: match member.link.rope() {
             Some(_) => State::New,
@@ -145,6 +149,74 @@ pub(crate) fn offer(
         offers.wait_open(number, deadline)?;
     }
     Ok(offer)
+}
+
+/// Memory of this process's own, for the host to copy to and from.
+struct Entrusted {
+    terms: Terms,
+    memory: HeldMemory,
+}
+
+/// Entrusts the host with memory of ours, for whoever shows `ticket` and is permitted. It is
+/// told soon, and visitors wait until then; nothing here does.
+///
+/// # Errors
+///
+/// [`OfferError`].
+pub(crate) fn entrust(
+    member: &Arc<Member>,
+    ticket: &Ticket,
+    permissions: &Permissions,
+    terms: Terms,
+    memory: ProcessMemory,
+) -> Result<Offer, OfferError> {
+    member.present()?;
+    member.link.connected()?;
+    let mut grants = permissions.grants()?;
+    grants.token = Some(ticket.token);
+    let made = Made {
+        kind: OfferKind::Memory,
+        name: ticket.name().ok_or(OfferError::BadName)?,
+        grants,
+        desk: Arc::new(Nowhere),
+        entrusted: Some(Arc::new(Entrusted {
+            terms,
+            memory: HeldMemory::new(memory),
+        })),
+        state: State::New,
+        agreed: false,
+    };
+    let number = member.link.offers().enter(made)?;
+    member.link.prompt();
+    Ok(Offer {
+        member: Arc::clone(member),
+        number,
+    })
+}
+
+/// The desk of what the host serves itself.
+struct Nowhere;
+
+impl Desk for Nowhere {
+    fn meet(&self, visitor: Visitor) {
+        drop(visitor);
+    }
+}
+
+impl Offer {
+    /// Whether the host would not have it.
+    pub(crate) fn is_declined(&self) -> bool {
+        self.member.link.offers().is_declined(self.number)
+    }
+
+    /// Withdraws what the host was entrusted with, and waits until it says that it copies
+    /// nothing there any more; `false` if it has not by the deadline. May be called again.
+    pub(crate) fn retire(&self, deadline: Deadline) -> bool {
+        let link = &self.member.link;
+        link.offers().begin_to_retire(self.number);
+        link.prompt();
+        link.offers().wait_retired(self.number, deadline)
+    }
 }
 
 impl Drop for Offer {
@@ -182,6 +254,9 @@ struct Table {
     fresh: VecDeque<u32>,
     /// To be rung when something is offered.
     bells: Vec<Weak<EventFd>>,
+    /// What the host was entrusted with and is not any more, until it has said so; and how many
+    /// answers about it are to come.
+    retiring: BTreeMap<u32, u32>,
     /// Nobody tells the host anything any more.
     over: bool,
 }
@@ -192,6 +267,8 @@ struct Made {
     name: OfferName,
     grants: Grants,
     desk: Arc<dyn Desk>,
+    /// What the host is to copy to and from.
+    entrusted: Option<Arc<Entrusted>>,
     state: State,
     /// Some host has agreed to it.
     agreed: bool,
@@ -281,7 +358,8 @@ impl Offers {
             match table.made.get(&number).map(|m| m.state) {
                 Some(State::Open) => return Ok(()),
                 Some(State::Declined(Decline::NameTaken)) => return Err(OfferError::NameTaken),
-                Some(State::Declined(Decline::Full)) => {
+                // Unfit is what the host is entrusted with, for which nobody waits here.
+                Some(State::Declined(Decline::Full | Decline::Unfit)) => {
                     return Err(OfferError::TooMany { most: MAX_OFFERS });
                 }
                 _ if table.over => return Err(Disowned::Disconnected.into()),
@@ -303,11 +381,44 @@ impl Offers {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
+    fn is_declined(&self, number: u32) -> bool {
+        let table = self.lock();
+        let made = table.made.get(&number);
+        made.is_none_or(|m| matches!(m.state, State::Declined(_)))
+    }
+
+    fn begin_to_retire(&self, number: u32) {
+        let mut table = self.lock();
+        let Some(made) = table.made.remove(&number) else {
+            return;
+        };
+        // Whatever this host knows of it: one that has lost our connection may be copying.
+        let offered = u32::from(made.state == State::Announced);
+        table.retiring.insert(number, offered + 1);
+        table.withdrawn.push_back(number);
+        drop(table);
+        drop(made);
+    }
+
+    fn wait_retired(&self, number: u32, deadline: Deadline) -> bool {
+        let mut table = self.lock();
+        while table.retiring.contains_key(&number) {
+            if table.over || deadline.has_passed() {
+                return false;
+            }
+            table = self.sleep(table, deadline);
+        }
+        true
+    }
+
     /// What the host is to be told next; it is considered told then.
-    pub(super) fn next_record(&self) -> Option<FromMember> {
+    pub(super) fn next_record(&self) -> Option<Record> {
         let mut table = self.lock();
         if let Some(number) = table.withdrawn.pop_front() {
-            return Some(FromMember::Withdraw(number));
+            return Some(Record {
+                entrusted: None,
+                said: FromMember::Withdraw(number),
+            });
         }
         loop {
             let number = table.fresh.pop_front()?;
@@ -316,20 +427,26 @@ impl Offers {
                 continue;
             };
             made.state = State::Announced;
-            return Some(FromMember::Offer(Announcement {
+            let announcement = Announcement {
                 number,
                 kind: made.kind,
                 name: made.name,
                 grants: made.grants.clone(),
                 renewed: made.agreed,
-            }));
+            };
+            return Some(Record {
+                entrusted: made.entrusted.clone().map(|what| (number, what)),
+                said: FromMember::Offer(announcement),
+            });
         }
     }
 
     /// There is a host that knows nothing of us yet.
     pub(super) fn renew(&self) {
         let mut table = self.lock();
-        table.withdrawn.clear();
+        // Nobody says any more what the host before owed, and it may be the same one.
+        table.withdrawn = table.retiring.keys().copied().collect();
+        table.retiring.values_mut().for_each(|answers| *answers = 1);
         table.fresh = table.made.keys().copied().collect();
         for made in table.made.values_mut() {
             made.state = State::New;
@@ -338,7 +455,14 @@ impl Offers {
 
     /// The host has answered to an offer, or to its withdrawal.
     pub(super) fn answered(&self, number: u32, answer: Result<(), Decline>) {
-        if let Some(made) = self.lock().made.get_mut(&number) {
+        let mut table = self.lock();
+        if let Some(answers) = table.retiring.get_mut(&number) {
+            *answers -= 1;
+            if *answers == 0 {
+                table.retiring.remove(&number);
+            }
+        }
+        if let Some(made) = table.made.get_mut(&number) {
             match answer {
                 Ok(()) => {
                     made.state = State::Open;
@@ -353,6 +477,7 @@ impl Offers {
                 }
             }
         }
+        drop(table);
         self.changed.notify_all();
     }
 
@@ -398,6 +523,22 @@ impl Offers {
         while table.find(visit.kind, &visit.name).is_none() && !deadline.has_passed() {
             table = self.sleep(table, deadline);
         }
+    }
+}
+
+/// Something for the host to hear.
+pub(super) struct Record {
+    /// What it is to be entrusted with beforehand, by the number of its offer.
+    entrusted: Option<(u32, Arc<Entrusted>)>,
+    pub(super) said: FromMember,
+}
+
+impl Record {
+    /// What the host is to be entrusted with beforehand, with which memory; nothing, if the
+    /// program has closed our descriptors.
+    pub(super) fn entrusted(&self) -> Option<(u32, Terms, &ProcessMemory)> {
+        let (number, entrusted) = self.entrusted.as_ref()?;
+        Some((*number, entrusted.terms, entrusted.memory.get()?))
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{Deadline, Disowned};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::{Reason, socket_name};
 use portolan_abi::limits::MAX_NAME;
+use portolan_abi::mediate::Ticket;
 use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::process::{EventFd, poll};
 use portolan_sys::socket::{self, Address, SocketError};
@@ -188,11 +189,43 @@ enum Door {
     /// In our own private domain.
     Private(Arc<Member>),
     /// At a domain's socket.
-    Socket {
-        address: Address,
-        owner: u32,
-        domain: String,
-    },
+    Socket(Entrance),
+}
+
+/// The socket of a domain, where visitors come in.
+#[derive(Clone)]
+pub(crate) struct Entrance {
+    address: Address,
+    owner: u32,
+    domain: String,
+}
+
+impl Entrance {
+    /// That of the domain which `settings` name.
+    pub(crate) fn from_outside(settings: &Builder) -> Self {
+        Self {
+            address: settings.address(),
+            owner: settings.owner,
+            domain: settings.name.clone(),
+        }
+    }
+
+    /// That of our own domain; a private one has none.
+    pub(crate) fn from_inside(member: &Member) -> Option<Self> {
+        let rope = member.link.rope()?;
+        Some(Self {
+            address: rope.address.clone(),
+            owner: rope.owner,
+            domain: member.domain.clone(),
+        })
+    }
+
+    /// Begins a visit to memory that the host was entrusted with.
+    pub(crate) fn to_memory(&self, ticket: &Ticket) -> Option<PendingVisit> {
+        let (kind, name) = (OfferKind::Memory, ticket.name()?);
+        let visit = PendingVisit::of(Door::Socket(self.clone()), kind, name, Some(ticket.token));
+        Some(visit)
+    }
 }
 
 enum Stage {
@@ -223,11 +256,7 @@ impl PendingVisit {
         if socket_name(settings.owner, &domain).is_none() {
             return Err(JoinError::BadName { name: domain }.into());
         }
-        let door = Door::Socket {
-            address: settings.address(),
-            owner: settings.owner,
-            domain,
-        };
+        let door = Door::Socket(Entrance::from_outside(settings));
         Self::new(door, kind, name, token)
     }
 
@@ -243,14 +272,8 @@ impl PendingVisit {
         token: Option<&AccessToken>,
     ) -> Result<Self, VisitError> {
         member.present()?;
-        let door = match member.link.rope() {
-            None => Door::Private(Arc::clone(member)),
-            Some(rope) => Door::Socket {
-                address: rope.address.clone(),
-                owner: rope.owner,
-                domain: member.domain.clone(),
-            },
-        };
+        let door = Entrance::from_inside(member)
+            .map_or_else(|| Door::Private(Arc::clone(member)), Door::Socket);
         Self::new(door, kind, name, token)
     }
 
@@ -263,20 +286,25 @@ impl PendingVisit {
         let bad = || VisitError::BadName {
             name: name.to_owned(),
         };
-        Ok(Self {
+        let name = OfferName::new(name).ok_or_else(bad)?;
+        Ok(Self::of(door, kind, name, token.map(|t| t.to_bytes())))
+    }
+
+    fn of(door: Door, kind: OfferKind, name: OfferName, token: Option<[u8; 16]>) -> Self {
+        Self {
             door,
             visit: Visit {
                 version: FORMAT_VERSION,
                 kind,
-                name: OfferName::new(name).ok_or_else(bad)?,
-                token: token.map(|t| t.to_bytes()),
+                name,
+                token,
             },
             stage: Stage::Away(None),
             obstacle: None,
             pause: PAUSES.0,
             patience: PATIENCE.0,
             bell: None,
-        })
+        }
     }
 
     /// Goes on without waiting; `None`: not introduced yet.
@@ -387,11 +415,11 @@ impl PendingVisit {
     /// What stands in the way now.
     fn overdue(&self) -> VisitError {
         let (kind, name) = self.what();
-        let Door::Socket {
+        let Door::Socket(Entrance {
             address,
             owner,
             domain,
-        } = &self.door
+        }) = &self.door
         else {
             return VisitError::NotOffered { kind, name };
         };
@@ -438,7 +466,7 @@ impl PendingVisit {
 
     /// Connects, and greets.
     fn ask(&mut self) -> Result<(), VisitError> {
-        let Door::Socket { address, owner, .. } = &self.door else {
+        let Door::Socket(Entrance { address, owner, .. }) = &self.door else {
             return Ok(());
         };
         let now = Instant::now();
@@ -507,7 +535,7 @@ impl PendingVisit {
                 return Err(garbled("answer", found, wanted).into());
             }
         };
-        let Door::Socket { address, owner, .. } = &self.door else {
+        let Door::Socket(Entrance { address, owner, .. }) = &self.door else {
             return Ok(None);
         };
         self.obstacle = Some(match refusal.reason {

@@ -19,7 +19,7 @@ use super::host::{self, Host, region_is_ours};
 use super::link::{Keeper, Rope, Stop, Ties};
 use super::offer::Offers;
 use super::space::{self, Owner};
-use super::{Role, hosting, me};
+use super::{Role, hosting, me, trusts_host};
 use crate::member::Member;
 use portolan_abi::control::{Decline, FromHost, FromMember, WINDOW};
 use portolan_abi::hello::Return;
@@ -27,7 +27,7 @@ use portolan_abi::space::{HostWord, SpacePhase};
 use portolan_shm::atomic::Ordering;
 use portolan_sys::process::{PidFd, poll};
 use portolan_sys::socket::{self, SocketError};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,8 @@ pub(super) struct Control {
     known: Option<HostWord>,
     /// Who hosts, when we last looked.
     host: HostWord,
+    /// Whether it may have a descriptor of our memory.
+    trusted: bool,
     pause: Option<Duration>,
     /// Offers and withdrawals that it has not answered.
     unanswered: u32,
@@ -55,6 +57,7 @@ impl Default for Control {
             connection: None,
             known: None,
             host: HostWord::VACANT,
+            trusted: false,
             pause: None,
             unanswered: 0,
         }
@@ -128,6 +131,7 @@ impl Control {
             connection: Some(connection),
             known: Some(by),
             host: by,
+            trusted: false,
             pause: None,
             unanswered: 0,
         }
@@ -147,6 +151,7 @@ impl Control {
     /// Makes us known to whoever hosts now, or will. It answers when it gets to it.
     fn connect(&mut self, member: &Member, rope: &Rope, host: HostWord) {
         self.host = host;
+        self.trusted = trusts_host(member, Some(host));
         if self.known.is_some_and(|known| known != host) {
             // It leads to the host before; somebody else may hold it open.
             self.lose();
@@ -188,7 +193,13 @@ impl Control {
             let Some(record) = offers.next_record() else {
                 return;
             };
-            self.say(&record);
+            let entrusted = record.entrusted().filter(|_| self.trusted);
+            if let Some((number, terms, memory)) = entrusted {
+                let said = FromMember::Entrust(number, terms);
+                self.say_with(&said, &memory.descriptors());
+                portolan_shm::mark!("offer.entrusted");
+            }
+            self.say(&record.said);
             self.unanswered += 1;
             portolan_shm::mark!("offer.announced");
         }
@@ -197,10 +208,14 @@ impl Control {
     /// Says something to the host. There is room for it, unless it does not read what it
     /// owes an answer to.
     fn say(&mut self, record: &FromMember) {
+        self.say_with(record, &[]);
+    }
+
+    fn say_with(&mut self, record: &FromMember, fds: &[BorrowedFd<'_>]) {
         let Some(connection) = &self.connection else {
             return;
         };
-        if socket::send_by(connection, &record.encode(), &[], Some(Instant::now())).is_err() {
+        if socket::send_by(connection, &record.encode(), fds, Some(Instant::now())).is_err() {
             self.lose();
         }
     }

@@ -10,7 +10,7 @@
 
 use super::import::Miss;
 use super::{Export, ExportError, ExportOptions, Exportable, Import, ImportError, ImportOptions};
-use crate::domain::{Builder, Descriptor, Introduction, OfferKind, PendingVisit};
+use crate::domain::{Builder, Descriptor, Entrance, Introduction, OfferKind, PendingVisit};
 use crate::member::Member;
 use crate::{Deadline, Domain, NoDescriptor, VisitError};
 use portolan_abi::FORMAT_VERSION;
@@ -159,6 +159,8 @@ pub struct PendingImport {
     pause: Duration,
     /// Goes off when it may go on; made when somebody asks for it.
     alarm: Option<Alarm>,
+    /// The kernel does not let us reach the exporter's memory: the host is to copy.
+    mediated: bool,
 }
 
 /// Where it looks for the exporter.
@@ -176,6 +178,14 @@ enum Stage {
 }
 
 impl Whence {
+    /// Where the host is found, if there can be one.
+    fn entrance(&self) -> Option<Entrance> {
+        match self {
+            Self::Within(member) => Entrance::from_inside(member),
+            Self::Outside(domain) => Some(Entrance::from_outside(domain)),
+        }
+    }
+
     fn visit(&self, name: &str, options: &ImportOptions) -> Result<PendingVisit, VisitError> {
         let (kind, token) = (OfferKind::Export, options.token.as_ref());
         match self {
@@ -196,6 +206,7 @@ impl PendingImport {
             stage,
             pause: PAUSES.0,
             alarm: None,
+            mediated: false,
         })
     }
 
@@ -337,6 +348,7 @@ impl PendingImport {
         let ask = Ask {
             version: FORMAT_VERSION,
             barriers: barrier::allow_now(),
+            mediated: self.mediated,
         };
         match socket::send_by(&connection, &ask.encode(), &[], Some(Instant::now())) {
             Ok(()) => {
@@ -377,8 +389,13 @@ impl PendingImport {
         };
         let bytes = bytes.get(..received.len).unwrap_or_default();
         let (name, most) = (&self.name, self.options.most);
-        match Import::answered(connection, name, most, bytes, received.fds) {
+        let entrance = self.from.entrance();
+        match Import::answered(connection, name, most, bytes, received.fds, entrance) {
             Ok(import) => Ok(Some(import)),
+            Err(Miss::Mediate) => {
+                self.mediated = true;
+                Ok(None)
+            }
             Err(Miss::Again) => {
                 self.go_away();
                 Ok(None)
@@ -408,6 +425,7 @@ pub(super) fn answer_to(
         stage: Stage::Asked(Descriptor::new(connection), far),
         pause: PAUSES.0,
         alarm: None,
+        mediated: false,
     };
     pending.hear()
 }

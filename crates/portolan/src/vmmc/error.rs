@@ -126,18 +126,19 @@ pub enum ImportError {
         /// Ours.
         ours: u32,
     },
-    /// The caller's or the exporter's: the kernel-mediated export of another user, or of another
-    /// process namespace. Only who may write an exporter's memory anyway reaches ordinary memory;
-    /// let the exporter export [`ExportMemory`](super::ExportMemory).
+    /// The exporter's: the export is kernel-mediated, the kernel does not let this process reach
+    /// it (it is another user's, say), and the exporter cannot entrust the domain's host with it:
+    /// the domain is private, or the host is neither of the exporter's user nor root, or the
+    /// exporter cannot open its own memory file. Its log says which.
     #[error(
-        "export {name:?} is ordinary memory, which only processes of the exporter's user reach: have it export memory that is made for it"
+        "export {name:?} is ordinary memory that this process may not reach, and its exporter cannot have the domain's host copy (see its log): have it export memory that is made for it"
     )]
-    OtherUser {
+    Unmediated {
         /// The export.
         name: String,
     },
-    /// The machine's or the exporter's: as [`OtherUser`](Self::OtherUser), or the kernel's
-    /// settings forbid it.
+    /// The machine's: the export is kernel-mediated, in a private domain, and the kernel's
+    /// settings do not let this process reach its own memory.
     #[error(
         "the export is ordinary memory, and the kernel does not let this process reach it: {0}"
     )]
@@ -245,6 +246,19 @@ pub enum UpdateError {
         /// Bytes.
         len: usize,
     },
+    /// The host's: nobody hosts the domain, or the host is stopped, or copies for as many as it
+    /// can. What this call has written so far has landed, and no more.
+    #[error(
+        "the domain's host, which copies for this import, was not found in time, or has no room: try again later"
+    )]
+    NoHost,
+    /// The host's: it was killed, or is stopped, in the midst of copying. What was to be written
+    /// may have landed, in part or whole, and may land later if the host was only stopped. Read it
+    /// back, or write it again if nobody else writes there.
+    #[error(
+        "the domain's host ended, or is stopped, in the midst of copying: the update may have landed or not"
+    )]
+    Unanswered,
     /// The system's: it did not copy.
     #[error("the kernel did not copy to or from the exporter ({})", io::Error::from_raw_os_error(*.errno))]
     System {
@@ -306,6 +320,12 @@ pub enum WhyExported {
         /// The importer, by its id when it connected.
         process: u32,
     },
+    /// The host's: it copies for importers of other users, and has not said that it does so no
+    /// more. Try again when it goes on, or another one hosts.
+    #[error(
+        "the domain's host has not answered that it copies nothing to this memory any more; it may be stopped"
+    )]
+    Unanswered,
     /// The caller's: see [`UpdateError::Forked`].
     #[error(transparent)]
     Forked(UpdateError),

@@ -23,9 +23,9 @@ use super::place::Place;
 use super::reception::Reception;
 use super::{ExportError, ExportOptions, Exportable, ImporterId};
 use super::{Pending, Reach, UnexportError, WhyExported};
-use crate::Deadline;
 use crate::domain::{Descriptor, Desk, Offer, OfferKind, Visitor, offer};
 use crate::member::Member;
+use crate::{Deadline, Permissions};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Ask, Denied, Granted, Ranges, Way, board, post};
 use portolan_sys::barrier;
@@ -64,6 +64,8 @@ pub(crate) struct Exported {
     pidfd: Descriptor<PidFd>,
     reach: Reach,
     ranges: Ranges,
+    permissions: Permissions,
+    member: Weak<Member>,
     /// Importers make barriers of their own, since we cannot have them made.
     fences: bool,
     most: usize,
@@ -96,6 +98,8 @@ struct Importers {
 struct Importer {
     /// What it says it has written, and has under way.
     post: Arc<Place>,
+    /// It writes and reads by itself, and counts what is under way.
+    direct: bool,
     /// Its process, by its id when it connected.
     process: u32,
 }
@@ -126,6 +130,8 @@ impl Export {
             pidfd: Descriptor::new(pidfd),
             reach: options.reach,
             ranges,
+            permissions: options.permissions.clone(),
+            member: Arc::downgrade(member),
             fences: !barrier::everywhere(),
             most: options.importers,
             importers: Mutex::default(),
@@ -252,13 +258,16 @@ const STACK: usize = 256 << 10;
 impl Drop for Export {
     fn drop(&mut self) {
         let ended = self.end();
-        if let Err(error @ (WhyExported::Memory(_) | WhyExported::UnderWay { .. })) = ended {
-            let export = self.name();
-            tracing::error!(export, %error, "an export that was dropped has not ended");
-            if let WhyExported::UnderWay { .. } = error {
-                // The memory must not become anything else.
-                std::mem::forget(Arc::clone(&self.exported));
-            }
+        let Err(error) = ended else { return };
+        if matches!(error, WhyExported::Forked(_)) {
+            return;
+        }
+        let export = self.name();
+        tracing::error!(export, %error, "an export that was dropped has not ended");
+        if !matches!(error, WhyExported::Memory(_)) {
+            // The memory must not become anything else.
+            self.exported.give_up();
+            std::mem::forget(Arc::clone(&self.exported));
         }
     }
 }
@@ -284,16 +293,14 @@ impl Exported {
         ask: Ask,
         send: impl FnOnce(Answer, &[BorrowedFd<'_>]) -> Result<(), SocketError>,
     ) -> Result<(), Denied> {
-        let way = self.source.way(&self.board);
-        if matches!(way, Way::Kernel { .. }) && peer.uid != user() {
-            return Err(Denied::OtherUser);
-        }
         let (post, post_file) = make_page("portolan-post", post::BYTES, |fd| memory::seal_size(fd))
             .map_err(|_| Denied::Resources)?;
         let mut importers = self.importers();
         if importers.over {
             return Err(Denied::Over);
         }
+        let way = self.way(peer, ask)?;
+        let direct = matches!(way, Way::Kernel { .. });
         let granted = Answer::Granted(Granted {
             version: FORMAT_VERSION,
             reach: self.reach,
@@ -323,8 +330,31 @@ impl Exported {
             return Err(Denied::Resources);
         }
         portolan_shm::mark!("export.granted");
-        importers.granted.insert(number, Importer { post, process });
+        let importer = Importer {
+            post,
+            direct,
+            process,
+        };
+        importers.granted.insert(number, importer);
         Ok(())
+    }
+
+    /// How an importer is to reach it: for whom the kernel does not let in itself, the host copies.
+    fn way(&self, peer: &Peer, ask: Ask) -> Result<Way, Denied> {
+        let lent = match &self.source {
+            Source::Shared { .. } => return Ok(Way::Shared),
+            Source::Ordinary(lent) => lent,
+        };
+        if peer.uid == user() && !ask.mediated {
+            return Ok(lent.way(self.board.start()));
+        }
+        let member = self.member.upgrade().ok_or(Denied::Over)?;
+        let ticket = lent.entrust(&member, &self.permissions, self.reach, self.ranges);
+        ticket.map(Way::Mediated).map_err(|error| {
+            let (export, uid) = (self.name(), peer.uid);
+            tracing::warn!(export, uid, %error, "an importer cannot be copied for");
+            Denied::Unmediated
+        })
     }
 
     /// A guest rings.
@@ -366,9 +396,18 @@ impl Exported {
         };
         lent.settle(|| {
             let importers = self.importers();
-            let busy = importers.granted.values().find(|i| busy(&i.post));
+            let mut direct = importers.granted.values().filter(|i| i.direct);
+            let busy = direct.find(|i| busy(&i.post));
             busy.map(|importer| importer.process)
-        })
+        })?;
+        lent.retire()
+    }
+
+    /// Does not wait for what is still under way.
+    fn give_up(&self) {
+        if let Source::Ordinary(lent) = &self.source {
+            lent.give_up();
+        }
     }
 
     /// Makes the memory ours alone (X3).
@@ -419,13 +458,6 @@ impl Source {
         match self {
             Self::Shared { memory, .. } => memory.len(),
             Self::Ordinary(lent) => lent.len(),
-        }
-    }
-
-    fn way(&self, board: &Place) -> Way {
-        match self {
-            Self::Shared { .. } => Way::Shared,
-            Self::Ordinary(lent) => lent.way(board.start()),
         }
     }
 }

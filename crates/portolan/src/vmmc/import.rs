@@ -10,7 +10,7 @@ use super::reached::{Reached, place};
 use super::watch::Watched;
 use super::{ImportError, Pending, Reach, Unwritten, UpdateError};
 use crate::Deadline;
-use crate::domain::Descriptor;
+use crate::domain::{Descriptor, Entrance};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Denied, Granted, Ranges, Way, board, post};
 use portolan_shm::atomic::in_program_order;
@@ -85,6 +85,8 @@ pub(crate) struct Imported {
 pub(super) enum Miss {
     /// The exporter went away in the middle: look for it anew.
     Again,
+    /// The kernel does not let us in: ask anew, for the host to copy.
+    Mediate,
     Final(ImportError),
 }
 
@@ -102,6 +104,7 @@ impl Import {
         max: u64,
         bytes: &[u8],
         fds: Vec<OwnedFd>,
+        entrance: Option<Entrance>,
     ) -> Result<Self, Miss> {
         // From here on the exporter has nothing to send but the end.
         let _ = socket::refuse_descriptors(&connection);
@@ -113,7 +116,7 @@ impl Import {
         if fds.len() != granted.way.descriptors() {
             return Err(garbled("another number of descriptors").into());
         }
-        Self::of(connection, name, max, granted, fds)
+        Self::of(connection, name, max, granted, fds, entrance)
     }
 
     /// Maps what was granted, once it has been found to be what it was said to be.
@@ -123,6 +126,7 @@ impl Import {
         max: u64,
         granted: Granted,
         fds: Vec<OwnedFd>,
+        entrance: Option<Entrance>,
     ) -> Result<Self, Miss> {
         let Granted {
             version,
@@ -151,7 +155,7 @@ impl Import {
         };
         let file = match way {
             Way::Shared => Some(next()?),
-            Way::Kernel { .. } => None,
+            Way::Kernel { .. } | Way::Mediated(_) => None,
         };
         let (board, post, exporter) = (next()?, next()?, next()?);
         if let Some(file) = &file {
@@ -160,7 +164,7 @@ impl Import {
         memory::verify(&board, board::BYTES as u64).map_err(ImportError::from)?;
         memory::verify(&post, post::BYTES as u64).map_err(ImportError::from)?;
         let exporter = PidFd::from_descriptor(exporter).map_err(ImportError::from)?;
-        let reached = Reached::open(&granted, bytes, file, &board, &exporter)?;
+        let reached = Reached::open(&granted, bytes, file, &board, &exporter, entrance)?;
         let inner = Imported {
             name: name.to_owned(),
             reach,
@@ -199,7 +203,7 @@ impl Import {
     /// Whether each write and read is a system call: the export is ordinary memory
     /// ([`OrdinaryMemory`](super::OrdinaryMemory)), to the byte and without words.
     pub fn is_kernel_mediated(&self) -> bool {
-        matches!(self.inner.reached, Reached::Kernel(_))
+        matches!(self.inner.reached, Reached::Kernel(_) | Reached::Host(_))
     }
 
     /// What may be done with it.
@@ -479,6 +483,7 @@ impl Imported {
                 Ok(())
             }
             Reached::Kernel(direct) => self.by_kernel(direct, |direct| direct.write(offset, bytes)),
+            Reached::Host(host) => self.by_host(|there| host.write(offset, bytes, there)),
         }
     }
 
@@ -491,6 +496,7 @@ impl Imported {
                 Ok(())
             }
             Reached::Kernel(direct) => self.by_kernel(direct, |direct| direct.read(offset, bytes)),
+            Reached::Host(host) => self.by_host(|there| host.read(offset, bytes, there)),
         }
     }
 
@@ -506,6 +512,24 @@ impl Imported {
             Failed::Closed => UpdateError::Disconnected,
             Failed::Transfer(TransferError::Gone { .. }) => self.how_it_went(),
             Failed::Transfer(other) => direct.explain(other),
+        })
+    }
+
+    /// Has the domain's host copy, which knows itself whether the export is still there.
+    fn by_host(
+        &self,
+        copy: impl FnOnce(&dyn Fn() -> Result<(), UpdateError>) -> Result<(), UpdateError>,
+    ) -> Result<(), UpdateError> {
+        let there = || {
+            self.there()?;
+            if self.exporter.is_dead() {
+                return Err(UpdateError::ExporterDied);
+            }
+            Ok(())
+        };
+        copy(&there).map_err(|error| match error {
+            UpdateError::Disconnected => self.how_it_went(),
+            other => other,
         })
     }
 
@@ -565,13 +589,7 @@ impl Imported {
     #[inline]
     fn inside(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
         within(offset, len, self.len())?;
-        let ranges = self.ranges.as_slice();
-        if ranges.is_empty() {
-            return Ok(());
-        }
-        let (start, end) = (offset as u64, (offset + len) as u64);
-        let holds = |&(first, bytes): &(u64, u64)| start >= first && end <= first + bytes;
-        if ranges.iter().any(holds) {
+        if self.ranges.hold(offset as u64, (offset + len) as u64) {
             Ok(())
         } else {
             Err(UpdateError::OutOfRanges { offset, len })
@@ -644,7 +662,7 @@ fn denied(why: Denied, theirs: u32, name: &str) -> Miss {
         },
         Denied::Full => ImportError::Full { name },
         Denied::Resources => ImportError::ExporterResources { name },
-        Denied::OtherUser => ImportError::OtherUser { name },
+        Denied::Unmediated => ImportError::Unmediated { name },
     }
     .into()
 }

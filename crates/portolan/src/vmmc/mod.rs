@@ -53,15 +53,16 @@
 //! | | user level: [`ExportMemory`] | kernel-mediated: [`OrdinaryMemory`] |
 //! |---|---|---|
 //! | what is exported | whole pages, which the export makes shared | any bytes, as they are: a vector, a range of the program's own |
-//! | who may import | whom the [permissions](ExportOptions::permit) admit | of those, processes of the exporter's user, if the kernel lets them [trace](crate::vmmc::ImportError::Unreachable) it |
-//! | a write or a read | a copy in user mode | two system calls: may the exporter do that itself there? then the copy |
+//! | who may import | whom the [permissions](ExportOptions::permit) admit | the same. Who may not trace the exporter, as another user, has the domain's host copy, if that is of the exporter's user or root |
+//! | a write or a read | a copy in user mode | two system calls: may the exporter do that itself there? then the copy. Where the host copies, one more copy and a wake-up there and back |
 //! | scattered, strided, non-blocking, [`flush`](Import::flush) | yes | yes |
 //! | eight bytes in one go, [`store_release`](Import::store_release), [`fetch_add`](Import::fetch_add), ... | yes | no: [`UpdateError::NoWords`]. One byte is whole: let it be the flag, in a write of its own |
 //! | automatic update | [`Alias`], [`Log`], [`Tracked`] | [`Tracked`] without a completion word |
 //! | [`Notifications`] | yes | yes |
 //! | page protection of the exporter's | fixed while exported | is asked at each call: [`UpdateError::Protected`], [`UpdateError::Unmapped`] |
-//! | whose bounds | the kernel's: whole exports | the library's: who could import may write all of the exporter's memory anyway |
-//! | the end | a copy of the memory; no importer is waited for | nothing is copied; calls under way are waited for ([`WhyExported::UnderWay`]) |
+//! | whose bounds | the kernel's: whole exports | to the byte: the host's, where it copies; else the library's: who may trace the exporter may write all of its memory anyway |
+//! | the end | a copy of the memory; no importer is waited for | nothing is copied; calls under way are waited for ([`WhyExported::UnderWay`]), of the host too ([`WhyExported::Unanswered`]) |
+//! | the host dies | nothing notices | who needs it to copy goes on with the next one; a write in whose midst it was is [`UpdateError::Unanswered`] |
 //!
 //! # What holds
 //!

@@ -1,9 +1,10 @@
 //! How the bytes of an import are reached: they are mapped here, or the kernel copies them.
 
 use super::import::Miss;
-use super::kernel::{Direct, Ordinary, Unopened};
+use super::kernel::{Direct, Mediated, Ordinary, Unopened};
 use super::place::Place;
 use super::{ImportError, UpdateError};
+use crate::domain::Entrance;
 use portolan_abi::vmmc::{Granted, Way};
 use portolan_sys::memory::{MapError, Mapping};
 use portolan_sys::process::PidFd;
@@ -20,6 +21,8 @@ pub(super) enum Reached {
     },
     /// Kernel-mediated.
     Kernel(Direct),
+    /// As that, and the domain's host asks the kernel.
+    Host(Mediated),
 }
 
 impl Reached {
@@ -31,6 +34,7 @@ impl Reached {
         file: Option<OwnedFd>,
         board: &OwnedFd,
         exporter: &PidFd,
+        entrance: Option<Entrance>,
     ) -> Result<Self, Miss> {
         match (granted.way, file) {
             (Way::Shared, Some(file)) => {
@@ -51,8 +55,17 @@ impl Reached {
                 match Direct::open(exporter, board, &ordinary) {
                     Ok(direct) => Ok(Self::Kernel(direct)),
                     Err(Unopened::Gone) => Err(Miss::Again),
+                    // The host may, if there is one.
+                    Err(Unopened::Refused(ImportError::Unreachable(_))) if entrance.is_some() => {
+                        Err(Miss::Mediate)
+                    }
                     Err(Unopened::Refused(error)) => Err(Miss::Final(error)),
                 }
+            }
+            (Way::Mediated(ticket), None) => {
+                let what = "a ticket to the host of a domain that has none";
+                let entrance = entrance.ok_or(ImportError::Garbled { what })?;
+                Ok(Self::Host(Mediated::new(entrance, ticket, len)))
             }
             _ => {
                 let what = "a file for memory that is not mapped, or none";
@@ -66,6 +79,7 @@ impl Reached {
         match self {
             Self::Mapped { place, .. } => place.len(),
             Self::Kernel(direct) => direct.len(),
+            Self::Host(mediated) => mediated.len(),
         }
     }
 
@@ -73,7 +87,7 @@ impl Reached {
     pub(super) fn file(&self) -> Result<&OwnedFd, UpdateError> {
         match self {
             Self::Mapped { file, .. } => Ok(file),
-            Self::Kernel(_) => Err(UpdateError::NoWords),
+            Self::Kernel(_) | Self::Host(_) => Err(UpdateError::NoWords),
         }
     }
 
@@ -82,7 +96,7 @@ impl Reached {
     pub(super) fn words(&self) -> Result<&[AtomicU64], UpdateError> {
         match self {
             Self::Mapped { place, .. } => Ok(place.words()),
-            Self::Kernel(_) => Err(UpdateError::NoWords),
+            Self::Kernel(_) | Self::Host(_) => Err(UpdateError::NoWords),
         }
     }
 }

@@ -75,6 +75,11 @@ impl Watched {
         self.0.seen() == THERE
     }
 
+    /// Whether the exporter is dead, as the kernel says now.
+    pub(super) fn is_dead(&self) -> bool {
+        self.0.process.is_dead()
+    }
+
     /// Whether the exporter is dead, now that it is found to have let go of the connection, or
     /// of its memory. If it is about to end, that is waited for, up to [`DYING`] in all.
     #[cold]

@@ -1,6 +1,7 @@
 //! Another process of a test, and what it can be told to do.
 
 use crate::automatic::Updater;
+use crate::mediated_ends::Weather;
 use crate::orders::{self, Answer, PATIENCE, obey, until};
 use crate::{forks, notify_ends, raw};
 use portolan::vmmc::{
@@ -89,6 +90,7 @@ struct State {
     updater: Updater,
     rounds: Arc<AtomicU64>,
     storm: Option<std::thread::JoinHandle<UpdateError>>,
+    weather: Option<Weather>,
 }
 
 /// Not a test: what the other processes run.
@@ -113,6 +115,12 @@ impl State {
     fn obey(&mut self, line: &str) -> Answer {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
+            ["join", name, owner] => {
+                let owner = owner.strip_prefix("of=").ok_or("whose")?.parse()?;
+                let builder = Domain::builder(name).of_user(owner).deadline(PATIENCE);
+                self.domain = Some(builder.join()?);
+                done()
+            }
             ["join", name] => {
                 let builder = Domain::builder(name).size(64 << 20).deadline(PATIENCE);
                 self.domain = Some(builder.join()?);
@@ -136,6 +144,17 @@ impl State {
             }
             ["limit-descriptors", most] => {
                 crate::many::limit_descriptors(most.parse()?);
+                done()
+            }
+            ["host"] => Ok(self.domain.as_ref().unwrap().is_host().to_string()),
+            ["leave"] => {
+                self.domain.take().unwrap().leave()?;
+                done()
+            }
+            // As a daemon that keeps secrets does.
+            ["undumpable"] => {
+                use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+                set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
                 done()
             }
             ["unexport"] => {
@@ -199,6 +218,18 @@ impl State {
                 let hostile = raw::Hostile::new(&raw::connect(domain), name)?;
                 let rounds = Arc::clone(&self.rounds);
                 std::thread::spawn(move || hostile.write_for_ever(&rounds));
+                done()
+            }
+            ["weather"] => {
+                self.weather = Some(Weather::begin(self.import()));
+                done()
+            }
+            ["calm"] => Ok(self.weather.take().unwrap().calm()),
+            ["weather-rounds"] => Ok(self.weather.as_ref().unwrap().rounds().to_string()),
+            ["besiege", user, domain, name] => {
+                let siege = crate::raw_mediated::Siege::new(user.parse()?, domain, name)?;
+                let rounds = Arc::clone(&self.rounds);
+                std::thread::spawn(move || siege.write_for_ever(&rounds));
                 done()
             }
             ["notify", ref words @ ..] => crate::notify::obey(self.import(), words),
@@ -266,6 +297,7 @@ impl State {
                 let note = self.notifications.as_mut().unwrap().wait(PATIENCE)?;
                 Ok(crate::notify::offset(note).to_string())
             }
+            ["fork-without-memory"] => Ok(crate::mediated_ends::fork_without_memory().to_string()),
             #[cfg(feature = "marks")]
             ["stop-at", mark] => {
                 orders::fate::stop_at(mark);

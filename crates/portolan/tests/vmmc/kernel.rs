@@ -5,8 +5,8 @@ use crate::orders::{PATIENCE, unique, until};
 use crate::raw;
 use crate::{domain, export};
 use portolan::vmmc::{
-    Export, ExportMemory, ExportOptions, Import, ImportError, MappingError, Notification,
-    OrdinaryMemory, Reach, UpdateError, WhyExported,
+    Export, ExportMemory, ExportOptions, Import, MappingError, Notification, OrdinaryMemory, Reach,
+    UpdateError, WhyExported,
 };
 use portolan::{Domain, Permissions};
 use portolan_abi::vmmc::{Answer, Way, post};
@@ -18,20 +18,20 @@ use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::atomic::Ordering;
 
 /// Exports it as `x`, to anyone.
-fn lend(domain: &Domain, memory: &OrdinaryMemory) -> Export {
+pub(crate) fn lend(domain: &Domain, memory: &OrdinaryMemory) -> Export {
     let options = ExportOptions::new(Reach::ReadWrite).permit(Permissions::anyone());
     domain.export(memory, "x", &options, PATIENCE).unwrap()
 }
 
 /// As `lend`, of a vector of so many zeros.
-fn lend_zeros(domain: &Domain, len: usize) -> (OrdinaryMemory, Export) {
+pub(crate) fn lend_zeros(domain: &Domain, len: usize) -> (OrdinaryMemory, Export) {
     let memory = OrdinaryMemory::from(vec![0; len]);
     let export = lend(domain, &memory);
     (memory, export)
 }
 
 /// Private pages of this process, that stay.
-fn pages(count: usize) -> *mut u8 {
+pub(crate) fn pages(count: usize) -> *mut u8 {
     map(null_mut(), count, MapFlags::empty())
 }
 
@@ -51,7 +51,7 @@ fn map(start: *mut c_void, count: usize, flags: MapFlags) -> *mut u8 {
     start.unwrap().cast()
 }
 
-fn content(memory: &OrdinaryMemory) -> Vec<u8> {
+pub(crate) fn content(memory: &OrdinaryMemory) -> Vec<u8> {
     let mut bytes = vec![0; memory.len()];
     memory.read(0, &mut bytes).unwrap();
     bytes
@@ -392,44 +392,6 @@ fn an_importer_that_dies_or_stops_in_the_middle_of_a_write() {
     let answer = child.answer();
     assert!(answer == "done" || answer.contains("Revoked"), "{answer}");
     assert_eq!(memory.into_vec().unwrap()[0], 1);
-}
-
-#[test]
-fn other_users_do_not_reach_it_nor_does_root_another_users() {
-    const OTHER: u32 = 12_345;
-    if portolan_sys::process::user() != 0 {
-        eprintln!("skipped: only root can be several users");
-        return;
-    }
-    let (domain, name) = domain("users");
-    let (memory, _export) = lend_zeros(&domain, 10);
-    let mut theirs = Child::of_user(OTHER);
-    let answer = theirs.ask(&format!("import {name} x of=0"));
-    assert!(answer.contains("OtherUser"), "{answer}");
-    assert_eq!(content(&memory), [0; 10]);
-    // What is shared, they reach.
-    let (_shared, _export) = {
-        let memory = ExportMemory::new(4096).unwrap();
-        let options = ExportOptions::new(Reach::Read).permit(Permissions::anyone());
-        let export = domain.export(&memory, "s", &options, PATIENCE).unwrap();
-        (memory, export)
-    };
-    assert_eq!(
-        theirs.ask(&format!("import {name} s of=0")),
-        "imported 4096 Read"
-    );
-
-    let mut exporter = Child::of_user(OTHER);
-    let name = unique("theirs");
-    assert_eq!(exporter.ask(&format!("join {name}")), "done");
-    assert_eq!(exporter.ask("export-ordinary x 10"), "done");
-    let mut builder = Domain::builder(&name);
-    builder = builder.of_user(OTHER);
-    let refused = builder.import("x", PATIENCE);
-    assert!(
-        matches!(refused, Err(ImportError::OtherUser { .. })),
-        "{refused:?}"
-    );
 }
 
 #[test]

@@ -6,11 +6,14 @@
 mod automatic;
 mod child;
 mod deaths;
+mod entrusted;
 mod forks;
 mod kernel;
 mod many;
 #[cfg(feature = "marks")]
 mod marks;
+mod mediated;
+mod mediated_ends;
 mod notify;
 mod notify_ends;
 mod notify_wait;
@@ -19,6 +22,7 @@ mod orders;
 mod pending;
 mod permissions;
 mod raw;
+mod raw_mediated;
 mod revoke;
 mod update;
 

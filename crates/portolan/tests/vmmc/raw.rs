@@ -11,32 +11,52 @@ use portolan_sys::socket::{self, Address};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-type Failed = Box<dyn std::error::Error>;
+pub(crate) type Failed = Box<dyn std::error::Error>;
 
 /// Connects to the socket of a domain of this user.
 pub(crate) fn connect(domain: &str) -> OwnedFd {
-    let name = socket_name(portolan_sys::process::user(), domain).unwrap();
+    connect_to(portolan_sys::process::user(), domain)
+}
+
+/// Connects to the socket of a user's domain.
+pub(crate) fn connect_to(user: u32, domain: &str) -> OwnedFd {
+    let name = socket_name(user, domain).unwrap();
     let address = Address::Abstract(name.into_bytes());
     socket::connect_by(&address, Some(Instant::now() + PATIENCE)).unwrap()
 }
 
 /// Asks to be introduced to an export.
 pub(crate) fn visit(connection: &OwnedFd, name: &str) -> Result<(), Failed> {
+    let name = OfferName::new(name).ok_or("a name")?;
+    visit_as(connection, OfferKind::Export, name, None, PATIENCE)
+}
+
+/// Asks to be introduced to anything.
+pub(crate) fn visit_as(
+    connection: &OwnedFd,
+    kind: OfferKind,
+    name: OfferName,
+    token: Option<[u8; 16]>,
+    patience: Duration,
+) -> Result<(), Failed> {
     let visit = Visit {
         version: FORMAT_VERSION,
-        kind: OfferKind::Export,
-        name: OfferName::new(name).ok_or("a name")?,
-        token: None,
+        kind,
+        name,
+        token,
     };
     socket::send(connection, &visit.encode(), &[])?;
     let mut bytes = [0; VisitAnswer::BYTES];
-    let end = Some(Instant::now() + PATIENCE);
-    let received = socket::receive_by(connection, &mut bytes, 0, end)?;
-    match VisitAnswer::decode(&bytes[..received.len]) {
-        Some(VisitAnswer::Introduced) => Ok(()),
-        other => Err(format!("{other:?}").into()),
+    let end = Some(Instant::now() + patience);
+    loop {
+        let received = socket::receive_by(connection, &mut bytes, 0, end)?;
+        match VisitAnswer::decode(&bytes[..received.len]) {
+            Some(VisitAnswer::Introduced) => return Ok(()),
+            Some(VisitAnswer::Wait | VisitAnswer::Queue) if kind == OfferKind::Memory => {}
+            other => return Err(format!("{other:?}").into()),
+        }
     }
 }
 
@@ -60,6 +80,7 @@ pub(crate) fn question() -> Ask {
         version: FORMAT_VERSION,
         // So that nobody waits for it, should the claim be believed.
         barriers: true,
+        mediated: false,
     }
 }
 

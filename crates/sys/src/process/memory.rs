@@ -19,8 +19,9 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, fstatfs, open};
 use rustix::io::{Errno, pread, preadv, pwrite, pwritev};
 
-use super::transfer::Target;
+use super::transfer::{Target, moved};
 use super::{Area, Maps, PidFd, TransferError};
+use crate::memory::Mapping;
 
 /// `f_type` of `/proc`.
 const PROC_MAGIC: i64 = 0x9fa0;
@@ -209,6 +210,13 @@ impl ProcessMemory {
         [self.memory, self.maps.into()]
     }
 
+    /// The process's id, as the descriptors show it; nothing if they show none.
+    pub fn process(&self) -> Option<u32> {
+        let path = shown(&self.memory).ok()?;
+        let name = Path::new(&path).parent()?.file_name()?;
+        name.to_str()?.parse().ok()
+    }
+
     /// What the process has mapped where.
     pub fn maps(&self) -> &Maps {
         &self.maps
@@ -266,6 +274,87 @@ impl ProcessMemory {
             .carry(|done| pread(&self.memory, &mut bytes[done..], (address + done) as u64))
     }
 
+    /// Writes `len` bytes of a mapping, from `from` on, at `address` of the process, as
+    /// [`write_at`](Self::write_at). Others may write to the mapping meanwhile: what is
+    /// written then is what stood there at some moment.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan_sys::memory::{self, Mapping, PAGE};
+    /// use portolan_sys::process::ProcessMemory;
+    /// use std::sync::atomic::Ordering;
+    /// let fd = memory::create("example", PAGE as u64)?;
+    /// let ours = Mapping::shared_anywhere(&fd, PAGE)?;
+    /// let (theirs, memory) = (vec![7_u8; 8], ProcessMemory::own()?);
+    /// memory.read_into(theirs.as_ptr().addr(), &ours, 8, 8)?;
+    /// memory.write_from(ours.base().addr(), &ours, 8, 8)?;
+    /// assert_eq!(ours.words()[0].load(Ordering::Relaxed), 0x0707_0707_0707_0707);
+    /// assert!(memory.write_from(ours.base().addr(), &ours, PAGE - 1, 2).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write_at`]; `OutOfRange` if the mapping has fewer bytes.
+    pub fn write_from(
+        &self,
+        address: usize,
+        mapping: &Mapping,
+        from: usize,
+        len: usize,
+    ) -> Result<(), TransferError> {
+        let first = part(mapping, from, len, address)?;
+        Target::new(address, len)?.carry(|done| {
+            let (place, left) = (first.wrapping_add(done).cast(), len - done);
+            // SAFETY:
+            // - In bounds and live: `part` has checked it, and `mapping` is borrowed; the kernel
+            //   reads, whoever writes there meanwhile.
+            // - The kernel checks the address in the other process.
+            let wrote = unsafe {
+                libc::pwrite64(
+                    self.memory.as_raw_fd(),
+                    place,
+                    left,
+                    position(address + done),
+                )
+            };
+            moved(wrote)
+        })
+    }
+
+    /// Reads `len` bytes at `address` of the process into a mapping, from `to` on, as
+    /// [`read_at`](Self::read_at).
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read_at`]; `OutOfRange` if the mapping has fewer bytes.
+    pub fn read_into(
+        &self,
+        address: usize,
+        mapping: &Mapping,
+        to: usize,
+        len: usize,
+    ) -> Result<(), TransferError> {
+        let first = part(mapping, to, len, address)?;
+        Target::new(address, len)?.carry(|done| {
+            let (place, left) = (first.wrapping_add(done).cast(), len - done);
+            // SAFETY:
+            // - In bounds and live: as in `write_from`. Nobody has references into it that are
+            //   not of atomics; see `Mapping::words`.
+            // - The kernel checks the address in the other process.
+            let read = unsafe {
+                libc::pread64(
+                    self.memory.as_raw_fd(),
+                    place,
+                    left,
+                    position(address + done),
+                )
+            };
+            moved(read)
+        })
+    }
+
     /// Writes the parts, in their order, one behind the other from `address` on.
     ///
     /// # Errors
@@ -307,6 +396,24 @@ impl ProcessMemory {
             preadv(&self.memory, &mut parts[..now], (address + done) as u64)
         })
     }
+}
+
+/// The first of `len` bytes from `from` on, if the mapping has them.
+fn part(
+    mapping: &Mapping,
+    from: usize,
+    len: usize,
+    address: usize,
+) -> Result<*mut u8, TransferError> {
+    match from.checked_add(len) {
+        Some(end) if end <= mapping.len() => Ok(mapping.base().wrapping_add(from)),
+        _ => Err(TransferError::OutOfRange { address, len }),
+    }
+}
+
+/// An address that [`Target::new`] has found to be one, as a file's position.
+fn position(address: usize) -> i64 {
+    (address as u64).cast_signed()
 }
 
 /// The path that a descriptor was opened by, as this process would write it.

@@ -84,6 +84,12 @@ impl From<MapsError> for TransferError {
     }
 }
 
+/// What a system call has moved, by what it returned.
+pub(super) fn moved(returned: isize) -> rustix::io::Result<usize> {
+    usize::try_from(returned)
+        .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
 /// Which bytes are carried: `len` at `address`.
 #[derive(Clone, Copy)]
 pub(super) struct Target {

@@ -6,11 +6,9 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use rustix::io::Errno;
-
 use super::TransferError;
 use super::memory::MAX_PARTS;
-use super::transfer::Target;
+use super::transfer::{Target, moved};
 
 /// Some bytes of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,11 +142,9 @@ fn carry(
             part.iov_len -= more;
         }
         let now = &left[skip..left.len().min(skip + MAX_PARTS)];
-        let moved = call(done - passed, now);
+        let returned = call(done - passed, now);
         passed = done;
-        usize::try_from(moved).map_err(|_| {
-            Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-        })
+        moved(returned)
     });
     carried.map_err(|error| match error {
         // Where it stopped, in the process.

@@ -9,8 +9,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
-    sendmsg, socketpair,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
+    recvmsg, sendmsg, shutdown, socketpair,
 };
 
 use super::SocketError;
@@ -91,6 +91,30 @@ fn send_now(
     // A packet goes whole or not at all, so the count says nothing new.
     rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags))
         .map(|_| ())
+}
+
+/// Lets nothing more come: what the peer sends from now on fails there with
+/// [`SocketError::Closed`], so it knows that it was not received. What has come can be received.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::socket::{self, SocketError};
+/// let (ours, theirs) = socket::pair()?;
+/// socket::send(&theirs, b"early", &[])?;
+/// socket::close_entrance(&ours)?;
+/// assert!(matches!(socket::send(&theirs, b"late", &[]), Err(SocketError::Closed)));
+/// let mut bytes = [0; 5];
+/// assert_eq!(socket::receive(&ours, &mut bytes, 0)?.len, 5);
+/// # Ok::<(), SocketError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`SocketError`]: the socket is connected no more.
+pub fn close_entrance(socket: impl AsFd) -> Result<(), SocketError> {
+    shutdown(socket, Shutdown::Read)
+        .map_err(|errno| SocketError::new("cannot close a socket's entrance", errno))
 }
 
 /// What came in one message.

@@ -14,7 +14,8 @@ pub use address::Address;
 pub use connect::{accept, accept_by, connect, connect_by, listen, try_accept};
 pub use error::SocketError;
 pub use message::{
-    MAX_DESCRIPTORS, Received, pair, receive, receive_by, send, send_by, try_receive,
+    MAX_DESCRIPTORS, Received, close_entrance, pair, receive, receive_by, send, send_by,
+    try_receive,
 };
 pub use peer::{Holder, Peer, accept_descriptors, holder, peer, refuse_descriptors};
 pub(crate) use peer::{credentials, option};

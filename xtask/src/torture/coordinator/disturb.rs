@@ -131,6 +131,7 @@ impl Coordinator {
             Passer::Host | Passer::LeavingHost => host_is_free,
             Passer::Any | Passer::Leaver | Passer::Creator if host_first => false,
             Passer::Newcomer => newcomer_is_free,
+            Passer::Tests => false,
             _ => true,
         };
         let Some(mark) = self.marked.next(&mut self.random, wanted) else {
@@ -188,6 +189,7 @@ impl Coordinator {
                 }
             }
             Passer::Creator => self.create(mark)?,
+            Passer::Tests => {}
         }
         Ok(())
     }

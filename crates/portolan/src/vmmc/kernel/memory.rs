@@ -7,7 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Memory of the program's own, of any length at any address, whose export the kernel mediates:
-/// importers have nothing of it mapped, and each of their writes and reads is a system call.
+/// importers have nothing of it mapped, and each of their writes and reads is a system call; for
+/// those of other users the domain's host makes it.
 ///
 /// Cheap to clone; all clones are the same memory. While it is exported importers may change
 /// it at any moment, so it is read and written by copies and never lent as a slice;

@@ -8,6 +8,18 @@
 //!                                                         closing; nothing under way? closed
 //! ```
 //!
+//! Importers of other users, and where the kernel does not let one in, have the domain's host
+//! copy (`domain/mediate`):
+//!
+//! ```text
+//! importer                       host                                 exporter
+//!   Granted: a ticket  <------------------------------------------------ |
+//!                                 | <-- its memory's descriptors, terms -- on the first such
+//!   shows the ticket ------------>|
+//!   puts bytes, requests -------->| within terms? maps permit it? write or read
+//!                                 | <-- withdrawn; nothing is copied ----- closing, closed
+//! ```
+//!
 //! # Invariants
 //!
 //! - **K1** The memory that is written is that of the process that granted it, and of the program
@@ -16,14 +28,18 @@
 //! - **K2** When an export has ended no call of an importer that keeps to the library is under
 //!   way, and none begins. The importer counts, then loads the state; the exporter stores
 //!   *closing*, then reads the counts; there is a full barrier in between on both sides.
-//! - **K3** Nobody is given leave to write another process's memory that the kernel does not
-//!   give it by itself.
+//! - **K3** No importer is given leave to write another process's memory that the kernel does not
+//!   give it by itself. The host is given it, by the exporter, if it is of the same user or root.
+//! - **K4** When an export has ended the host copies nothing of it, and has forgotten its
+//!   descriptors: it, or the one after it, has answered the withdrawal.
 
 mod direct;
 mod lent;
+mod mediated;
 mod memory;
 mod range;
 
 pub(super) use direct::{Direct, Failed, Ordinary, UnderWay, Unopened};
 pub(super) use lent::{Lent, busy};
+pub(super) use mediated::Mediated;
 pub use memory::{Exportable, OrdinaryMemory};

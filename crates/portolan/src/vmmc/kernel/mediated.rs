@@ -1,0 +1,320 @@
+//! The importer's side where the domain's host copies into and out of the exporter's memory.
+//!
+//! ```text
+//! away --visit with the ticket--> at a host: staging memory
+//!  ^                                | put a part, request it; replies come in order
+//!  +--- the host has gone, or lays its role down: what it has not begun the next one does
+//! ```
+//!
+//! A write that a host may have done in part, and has not said so, is not done again: who wrote
+//! there meanwhile would lose it. Its caller is told.
+
+use crate::domain::{Descriptor, Entrance, Introduction, PendingVisit};
+use crate::vmmc::UpdateError;
+use crate::vmmc::access::{put, take};
+use crate::vmmc::place::Place;
+use crate::{Deadline, VisitError};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::mediate::{Act, Outcome, PART, PARTS, Ready, Reply, Request, STAGING, Ticket};
+use portolan_sys::memory::{self, Mapping};
+use portolan_sys::socket::{self, SocketError};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a host is looked for, and how long one may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks whether the export is still there.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Memory of another process, to and from which the host of its domain copies.
+pub(crate) struct Mediated {
+    entrance: Entrance,
+    ticket: Ticket,
+    len: usize,
+    line: Mutex<Option<Line>>,
+}
+
+/// A connection to the host that copies.
+struct Line {
+    connection: Descriptor,
+    staging: Place,
+    /// Requests so far.
+    asked: u32,
+}
+
+/// What is to be copied, here.
+enum Bytes<'a> {
+    Write(&'a [u8]),
+    Read(&'a mut [u8]),
+}
+
+/// A request that has not been answered: its number, the bytes of the whole.
+type Asked = (u32, Range<usize>);
+
+impl Bytes<'_> {
+    fn act(&self) -> Act {
+        match self {
+            Self::Write(_) => Act::Write,
+            Self::Read(_) => Act::Read,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Write(bytes) => bytes.len(),
+            Self::Read(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl Mediated {
+    pub(crate) fn new(entrance: Entrance, ticket: Ticket, len: usize) -> Self {
+        Self {
+            entrance,
+            ticket,
+            len,
+            line: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Has `bytes` written to `offset` and the following. Within bounds. `there` says whether
+    /// the export is.
+    pub(crate) fn write(
+        &self,
+        offset: usize,
+        bytes: &[u8],
+        there: &dyn Fn() -> Result<(), UpdateError>,
+    ) -> Result<(), UpdateError> {
+        self.copy(offset, Bytes::Write(bytes), there)
+    }
+
+    /// Has `bytes` read from `offset` on. Within bounds.
+    pub(crate) fn read(
+        &self,
+        offset: usize,
+        bytes: &mut [u8],
+        there: &dyn Fn() -> Result<(), UpdateError>,
+    ) -> Result<(), UpdateError> {
+        self.copy(offset, Bytes::Read(bytes), there)
+    }
+
+    fn copy(
+        &self,
+        offset: usize,
+        mut bytes: Bytes<'_>,
+        there: &dyn Fn() -> Result<(), UpdateError>,
+    ) -> Result<(), UpdateError> {
+        let mut kept = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let len = bytes.len();
+        let starts = (0..len).step_by(PART);
+        let mut todo: VecDeque<Range<usize>> =
+            starts.map(|start| start..len.min(start + PART)).collect();
+        while !todo.is_empty() {
+            there()?;
+            let line = match kept.take() {
+                Some(line) => line,
+                None => self.connect(there)?,
+            };
+            *kept = line.work(offset, &mut bytes, &mut todo, there)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the host, and gets the memory through which the bytes go.
+    fn connect(&self, there: &dyn Fn() -> Result<(), UpdateError>) -> Result<Line, UpdateError> {
+        let end = Instant::now() + PATIENCE;
+        let visit = || self.entrance.to_memory(&self.ticket);
+        let mut pending = visit().ok_or(UpdateError::NoHost)?;
+        loop {
+            let introduced = introduced(&mut pending)?;
+            if let Some(Introduction { connection }) = introduced {
+                if let Some(line) = Line::new(connection, end) {
+                    portolan_shm::mark!("mediated.connected");
+                    return Ok(line);
+                }
+                // It has gone, or has just been told that the export ends.
+                std::thread::sleep(LOOK);
+                pending = visit().ok_or(UpdateError::NoHost)?;
+            }
+            there()?;
+            if Instant::now() >= end {
+                return Err(UpdateError::NoHost);
+            }
+        }
+    }
+}
+
+/// Waits a moment for the host.
+fn introduced(visit: &mut PendingVisit) -> Result<Option<Introduction>, UpdateError> {
+    match visit.wait(Deadline::after(LOOK)) {
+        Ok(introduction) => Ok(Some(introduction)),
+        // There is none yet, or the exporter has not told it yet.
+        Err(
+            VisitError::NotOffered { .. }
+            | VisitError::NotMet { .. }
+            | VisitError::NotRunning { .. }
+            | VisitError::Busy
+            | VisitError::Unanswered,
+        ) => Ok(None),
+        Err(_) => Err(UpdateError::NoHost),
+    }
+}
+
+impl Line {
+    /// What the host sends to whom it copies for, if it is that.
+    fn new(connection: Descriptor, end: Instant) -> Option<Self> {
+        let mut bytes = [0; Ready::BYTES + 1];
+        let received = socket::receive_by(&connection, &mut bytes, 1, Some(end)).ok()?;
+        let ready = bytes.get(..received.len).and_then(Ready::decode)?;
+        let fd = received.fds.into_iter().next()?;
+        if ready.version != FORMAT_VERSION || memory::verify(&fd, STAGING as u64).is_err() {
+            return None;
+        }
+        let _ = socket::refuse_descriptors(&connection);
+        let mapping = Mapping::shared_anywhere(&fd, STAGING).and_then(Mapping::not_in_children);
+        Some(Self {
+            connection,
+            staging: Place::new(mapping.ok()?),
+            asked: 0,
+        })
+    }
+
+    /// Has as much of `todo` copied as this host does; the line, if it can go on.
+    fn work(
+        mut self,
+        offset: usize,
+        bytes: &mut Bytes<'_>,
+        todo: &mut VecDeque<Range<usize>>,
+        there: &dyn Fn() -> Result<(), UpdateError>,
+    ) -> Result<Option<Self>, UpdateError> {
+        let mut asked: VecDeque<Asked> = VecDeque::with_capacity(PARTS);
+        // What the host has given back, and whether it takes no more.
+        let mut back: Vec<Range<usize>> = Vec::new();
+        let mut over = false;
+        let mut failed = None;
+        loop {
+            while !over && failed.is_none() && asked.len() < PARTS {
+                let Some(piece) = todo.pop_front() else { break };
+                if let Some(number) = self.ask(offset, bytes, &piece) {
+                    asked.push_back((number, piece));
+                } else {
+                    // It was not sent, so it was not done.
+                    back.push(piece);
+                    over = true;
+                }
+            }
+            let Some((number, piece)) = asked.pop_front() else {
+                break;
+            };
+            match self.hear(number, there) {
+                Some(Outcome::Done) => self.fetch(number, bytes, piece),
+                Some(Outcome::Away) => {
+                    back.push(piece);
+                    over = true;
+                }
+                Some(outcome) => {
+                    failed = failed.or(Some(explain(outcome, offset, &piece)));
+                }
+                None => {
+                    // A read that nobody answers does no harm done twice.
+                    there()?;
+                    if bytes.act() == Act::Write {
+                        return Err(UpdateError::Unanswered);
+                    }
+                    back.push(piece);
+                    back.extend(asked.drain(..).map(|(_, piece)| piece));
+                    over = true;
+                }
+            }
+        }
+        if let Some(failed) = failed {
+            there()?;
+            return Err(failed);
+        }
+        // In order, before what has not been asked for at all.
+        for piece in back.into_iter().rev() {
+            todo.push_front(piece);
+        }
+        Ok((!over).then_some(self))
+    }
+
+    /// Asks for a piece; its number, if the host is to get it.
+    fn ask(&mut self, offset: usize, bytes: &Bytes<'_>, piece: &Range<usize>) -> Option<u32> {
+        let number = self.asked;
+        self.asked = number.wrapping_add(1);
+        if let Bytes::Write(bytes) = bytes {
+            let piece = bytes.get(piece.clone()).unwrap_or_default();
+            put(self.staging.words(), place(number), piece);
+        }
+        let request = Request {
+            number,
+            act: bytes.act(),
+            offset: (offset + piece.start) as u64,
+            len: u32::try_from(piece.len()).ok()?,
+            part: u32::try_from(place(number) / PART).ok()?,
+        };
+        let end = Some(Instant::now() + PATIENCE);
+        let sent = socket::send_by(&self.connection, &request.encode(), &[], end);
+        portolan_shm::mark!("mediated.asked");
+        sent.ok().map(|()| number)
+    }
+
+    /// The answer to a request; nothing if there is none, nor will be.
+    fn hear(&self, number: u32, there: &dyn Fn() -> Result<(), UpdateError>) -> Option<Outcome> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let mut bytes = [0; Reply::BYTES + 1];
+            let soon = Some(end.min(Instant::now() + LOOK * 10));
+            let received = match socket::receive_by(&self.connection, &mut bytes, 0, soon) {
+                Ok(received) if !received.truncated => received,
+                Err(SocketError::TimedOut) if Instant::now() < end && there().is_ok() => continue,
+                Ok(_) | Err(_) => return None,
+            };
+            let reply = bytes.get(..received.len).and_then(Reply::decode);
+            return reply
+                .filter(|reply| reply.number == number)
+                .map(|reply| reply.outcome);
+        }
+    }
+
+    /// Copies what was read to where it was wanted.
+    fn fetch(&self, number: u32, bytes: &mut Bytes<'_>, piece: Range<usize>) {
+        if let Bytes::Read(bytes) = bytes
+            && let Some(piece) = bytes.get_mut(piece)
+        {
+            take(self.staging.words(), place(number), piece);
+        }
+    }
+}
+
+/// Where in the staging memory a request's bytes lie.
+fn place(number: u32) -> usize {
+    number as usize % PARTS * PART
+}
+
+fn explain(outcome: Outcome, offset: usize, piece: &Range<usize>) -> UpdateError {
+    let first = offset + piece.start;
+    match outcome {
+        Outcome::Protected => UpdateError::Protected {
+            offset: first,
+            len: piece.len(),
+        },
+        Outcome::Unmapped(at) => UpdateError::Unmapped {
+            offset: usize::try_from(at).unwrap_or(first),
+        },
+        // It lives, as far as is known, and has another memory.
+        Outcome::Gone => UpdateError::Disconnected,
+        Outcome::Failed(errno) => UpdateError::System { errno },
+        // The exporter has told the host other terms than us.
+        _ => UpdateError::OutOfRanges {
+            offset: first,
+            len: piece.len(),
+        },
+    }
+}

@@ -1,0 +1,159 @@
+//! An importer for which the host copies and that does not keep to the library.
+
+use crate::orders::PATIENCE;
+use crate::raw::{self, Failed};
+use portolan_abi::mediate::{Act, Outcome, PART, PARTS, Ready, Reply, Request, STAGING, Ticket};
+use portolan_abi::visit::OfferKind;
+use portolan_abi::vmmc::{Answer, Ask, Granted, Way};
+use portolan_sys::memory::Mapping;
+use portolan_sys::socket;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Asks an exporter for a ticket to the host.
+pub(crate) fn ticket(user: u32, domain: &str, name: &str) -> Result<(Granted, Ticket), Failed> {
+    let connection = raw::connect_to(user, domain);
+    raw::visit(&connection, name)?;
+    let ask = Ask {
+        mediated: true,
+        ..raw::question()
+    };
+    match raw::ask(&connection, &ask.encode())?.0 {
+        Answer::Granted(granted) => match granted.way {
+            Way::Mediated(ticket) => Ok((granted, ticket)),
+            other => Err(format!("{other:?}").into()),
+        },
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+/// A seat at the host.
+pub(crate) struct Seat {
+    pub(crate) connection: OwnedFd,
+    pub(crate) staging: Mapping,
+}
+
+impl Seat {
+    pub(crate) fn take(user: u32, domain: &str, ticket: &Ticket) -> Result<Self, Failed> {
+        Self::take_within(PATIENCE, user, domain, ticket)
+    }
+
+    fn take_within(
+        patience: Duration,
+        user: u32,
+        domain: &str,
+        ticket: &Ticket,
+    ) -> Result<Self, Failed> {
+        let connection = raw::connect_to(user, domain);
+        let name = ticket.name().ok_or("a name")?;
+        raw::visit_as(
+            &connection,
+            OfferKind::Memory,
+            name,
+            Some(ticket.token),
+            patience,
+        )?;
+        let mut bytes = [0; Ready::BYTES];
+        let end = Some(Instant::now() + PATIENCE);
+        let received = socket::receive_by(&connection, &mut bytes, 1, end)?;
+        Ready::decode(&bytes[..received.len]).ok_or("not ready")?;
+        let fd = received.fds.into_iter().next().ok_or("no memory")?;
+        Ok(Self {
+            connection,
+            staging: Mapping::shared_anywhere(&fd, STAGING)?,
+        })
+    }
+
+    pub(crate) fn send(&self, request: &Request) -> Result<(), Failed> {
+        Ok(socket::send(&self.connection, &request.encode(), &[])?)
+    }
+
+    pub(crate) fn reply(&self) -> Result<Reply, Failed> {
+        let mut bytes = [0; Reply::BYTES + 1];
+        let end = Some(Instant::now() + PATIENCE);
+        let received = socket::receive_by(&self.connection, &mut bytes, 0, end)?;
+        Ok(Reply::decode(&bytes[..received.len]).ok_or("no reply")?)
+    }
+
+    /// What the host answers.
+    pub(crate) fn ask(&self, act: Act, offset: u64, len: u32) -> Result<Outcome, Failed> {
+        let request = request(act, offset, len);
+        self.send(&request)?;
+        let reply = self.reply()?;
+        assert_eq!(reply.number, request.number);
+        Ok(reply.outcome)
+    }
+}
+
+pub(crate) fn request(act: Act, offset: u64, len: u32) -> Request {
+    Request {
+        number: 77,
+        act,
+        offset,
+        len,
+        part: 1,
+    }
+}
+
+/// Writes all of an export for ever, and comes back whenever it is thrown out.
+pub(crate) struct Siege {
+    user: u32,
+    domain: String,
+    granted: Granted,
+    ticket: Ticket,
+}
+
+impl Siege {
+    pub(crate) fn new(user: u32, domain: &str, name: &str) -> Result<Self, Failed> {
+        let (granted, ticket) = ticket(user, domain, name)?;
+        Ok(Self {
+            user,
+            domain: domain.to_owned(),
+            granted,
+            ticket,
+        })
+    }
+
+    pub(crate) fn write_for_ever(&self, rounds: &AtomicU64) {
+        loop {
+            let soon = Duration::from_millis(20);
+            if let Ok(seat) = Seat::take_within(soon, self.user, &self.domain, &self.ticket) {
+                let _ = self.storm(&seat, rounds);
+            }
+            rounds.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// As many requests at a time as go in, from memory that changes meanwhile.
+    fn storm(&self, seat: &Seat, rounds: &AtomicU64) -> Result<(), Failed> {
+        const CROWD: u32 = 16;
+        for round in 1_u64.. {
+            let byte = round.to_le_bytes()[0].max(1);
+            seat.staging.words()[..PART / 4]
+                .iter()
+                .for_each(|word| word.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed));
+            let mut offset = 0;
+            while offset < self.granted.len {
+                let mut sent = 0;
+                while sent < CROWD && offset < self.granted.len {
+                    let len = (self.granted.len - offset).min(PART as u64);
+                    seat.send(&Request {
+                        number: sent,
+                        act: Act::Write,
+                        offset,
+                        len: u32::try_from(len)?,
+                        part: sent % u32::try_from(PARTS)?,
+                    })?;
+                    offset += len;
+                    sent += 1;
+                }
+                for _ in 0..sent {
+                    seat.reply()?;
+                }
+            }
+            rounds.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
