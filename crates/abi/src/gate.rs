@@ -21,6 +21,7 @@
 //! Where in the ring something lies is never said: both sides count. Whoever reads takes
 //! everything here for a stranger's: it is copied, then decoded whole or not at all.
 
+pub use crate::denied::Denied;
 use crate::hello::{flag, word32, word64};
 use crate::limits::{LINE, MAX_EXTENTS, MAX_HEADER, PAGE};
 use crate::slot::Kind;
@@ -133,24 +134,6 @@ pub struct Granted {
     pub back: u64,
 }
 
-/// Why a visitor may not send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Denied {
-    /// Another format version.
-    Version = 1,
-    /// What came was no request, or its memory not as it said.
-    Garbled = 2,
-    /// There are as many visitors as are let in.
-    Full = 3,
-    /// The port is not there any more.
-    Over = 4,
-    /// The offering process has no descriptors or no memory left.
-    Resources = 5,
-    /// Sealed memory is not taken.
-    Sealed = 6,
-}
-
 /// What the offering process answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -184,33 +167,24 @@ impl Answer {
         out
     }
 
-    /// Reads a record; `None` also for lanes that are none. A reason that this version does not
-    /// know reads as garbled.
+    /// Reads a record; `None` also for lanes that are none.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() != Self::BYTES || word32(bytes, 0)? != ANSWER_MAGIC {
             return None;
         }
         let version = word32(bytes, 4)?;
-        let denied = match word32(bytes, 8)? {
-            0 => {
-                let (there, back) = (word64(bytes, 24)?, word64(bytes, 32)?);
-                pair_bytes(there, back)?;
-                return Some(Self::Granted(Granted {
-                    version,
-                    synchronous: flag(bytes, 12)?,
-                    most: word64(bytes, 16)?,
-                    there,
-                    back,
-                }));
-            }
-            1 => Denied::Version,
-            3 => Denied::Full,
-            4 => Denied::Over,
-            5 => Denied::Resources,
-            6 => Denied::Sealed,
-            _ => Denied::Garbled,
-        };
-        Some(Self::Denied(denied, version))
+        if let Some(why) = Denied::from_code(word32(bytes, 8)?) {
+            return Some(Self::Denied(why, version));
+        }
+        let (there, back) = (word64(bytes, 24)?, word64(bytes, 32)?);
+        pair_bytes(there, back)?;
+        Some(Self::Granted(Granted {
+            version,
+            synchronous: flag(bytes, 12)?,
+            most: word64(bytes, 16)?,
+            there,
+            back,
+        }))
     }
 }
 

@@ -21,6 +21,7 @@
 //! | [`hello`] | what a newcomer and the host say to one another |
 //! | [`control`] | what a member and its host say to one another |
 //! | [`visit`] | what a visitor from outside and the host say to one another |
+//! | [`denied`] | why a visitor is not let in |
 //! | [`vmmc`] | what importers and exporters say to one another, and the pages they share |
 //! | [`mediate`] | what they and the host say to one another where the host copies |
 //!
@@ -33,6 +34,7 @@
 
 pub mod channel;
 pub mod control;
+pub mod denied;
 pub mod gate;
 pub mod hello;
 pub mod limits;

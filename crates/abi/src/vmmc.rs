@@ -15,6 +15,7 @@
 //! importers of an export. The **post page** belongs to one importer and the exporter, and
 //! both can write all of it: what stands there is what the other one says, and no more.
 
+pub use crate::denied::Denied;
 use crate::hello::{flag, word32, word64};
 use crate::limits::PAGE;
 use crate::mediate::Ticket;
@@ -222,25 +223,6 @@ impl Ranges {
     }
 }
 
-/// Why an export was not shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Denied {
-    /// Another format version.
-    Version = 1,
-    /// What came was no request.
-    Garbled = 2,
-    /// It has too many importers.
-    Full = 3,
-    /// It is not exported any more.
-    Over = 4,
-    /// The exporter has no descriptors or no memory left.
-    Resources = 5,
-    /// It is ordinary memory that the importer does not reach itself, and there is no host to
-    /// copy for it, or the exporter cannot entrust it to one.
-    Unmediated = 6,
-}
-
 /// What an exporter answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -296,16 +278,10 @@ impl Answer {
             return None;
         }
         let version = word32(bytes, 4)?;
-        let denied = match word32(bytes, 8)? {
-            0 => return Self::granted(bytes, version).map(Self::Granted),
-            1 => Denied::Version,
-            3 => Denied::Full,
-            4 => Denied::Over,
-            5 => Denied::Resources,
-            6 => Denied::Unmediated,
-            _ => Denied::Garbled,
-        };
-        Some(Self::Denied(denied, version))
+        match Denied::from_code(word32(bytes, 8)?) {
+            None => Self::granted(bytes, version).map(Self::Granted),
+            Some(why) => Some(Self::Denied(why, version)),
+        }
     }
 
     fn granted(bytes: &[u8], version: u32) -> Option<Granted> {

@@ -86,7 +86,8 @@ impl ConnectToError {
             Denied::Resources => Self::Resources,
             Denied::Version => Self::Version { theirs },
             Denied::Sealed => Self::Sealed,
-            Denied::Garbled => Self::Garbled,
+            // The second is none of a port's.
+            Denied::Garbled | Denied::Unmediated => Self::Garbled,
         }
     }
 }

@@ -657,7 +657,8 @@ fn denied(why: Denied, theirs: u32, name: &str) -> Miss {
             theirs,
             ours: FORMAT_VERSION,
         },
-        Denied::Garbled => ImportError::Garbled {
+        // The second is none of an export's.
+        Denied::Garbled | Denied::Sealed => ImportError::Garbled {
             what: "it does not understand what it was asked",
         },
         Denied::Full => ImportError::Full { name },
