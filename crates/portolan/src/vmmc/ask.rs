@@ -8,7 +8,7 @@
 //!
 //! So an import that waits outlives the host, and the exporter; one whose process dies is gone.
 
-use super::import::Miss;
+use super::granted::Miss;
 use super::{Export, ExportError, ExportOptions, Exportable, Import, ImportError, ImportOptions};
 use crate::domain::{Builder, Descriptor, Entrance, Introduction, OfferKind, PendingVisit};
 use crate::member::Member;

@@ -90,7 +90,9 @@
 // | `export` | showing memory and taking it back |
 // | `reception` | the exporter's thread: who comes, who goes |
 // | `ask` | finding an exporter, and asking it |
+// | `granted` | what the exporter answers: verified, then mapped |
 // | `import` | deliberate update, remote read, atomics |
+// | `imported` | what an import is: where its bytes are, what may be done, whether it is there |
 // | `reached` | where the bytes of an import are: mapped, or the kernel copies them |
 // | `notify` | notifications: what importers post, and who is told |
 // | `later` | the thread that does non-blocking writes |
@@ -101,7 +103,9 @@ mod access;
 mod ask;
 mod error;
 mod export;
+mod granted;
 mod import;
+mod imported;
 mod kernel;
 mod later;
 mod memory;

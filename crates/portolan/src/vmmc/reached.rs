@@ -1,6 +1,6 @@
 //! How the bytes of an import are reached: they are mapped here, or the kernel copies them.
 
-use super::import::Miss;
+use super::granted::Miss;
 use super::kernel::{Direct, Mediated, Ordinary, Unopened};
 use super::place::Place;
 use super::{ImportError, UpdateError};

@@ -39,7 +39,7 @@ pub use log::Log;
 pub use tracked::{Epoch, Tracked};
 
 use super::access::within;
-use super::import::Imported;
+use super::imported::Imported;
 use super::{ExportMemory, UpdateError};
 use portolan_sys::memory::PAGE;
 use std::ops::Range;

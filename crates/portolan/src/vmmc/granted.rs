@@ -1,0 +1,139 @@
+//! The exporter's answer: what was granted is found to be what it was said to be, then mapped.
+
+use super::imported::Imported;
+use super::later::Order;
+use super::notify::Poster;
+use super::reached::{Reached, place};
+use super::watch::Watched;
+use super::{Import, ImportError};
+use crate::domain::{Descriptor, Entrance};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::vmmc::{Answer, Denied, Granted, Way, board, post};
+use portolan_sys::memory::{self, Mapping};
+use portolan_sys::process::PidFd;
+use portolan_sys::socket;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Why there is no import yet.
+pub(super) enum Miss {
+    /// The exporter went away in the middle: look for it anew.
+    Again,
+    /// The kernel does not let us in: ask anew, for the host to copy.
+    Mediate,
+    Final(ImportError),
+}
+
+impl<E: Into<ImportError>> From<E> for Miss {
+    fn from(error: E) -> Self {
+        Self::Final(error.into())
+    }
+}
+
+impl Import {
+    /// What came in answer to an [`Ask`], of export `name`, and at most `max` bytes.
+    pub(super) fn answered(
+        connection: Descriptor,
+        name: &str,
+        max: u64,
+        bytes: &[u8],
+        fds: Vec<OwnedFd>,
+        entrance: Option<Entrance>,
+    ) -> Result<Self, Miss> {
+        // From here on the exporter has nothing to send but the end.
+        let _ = socket::refuse_descriptors(&connection);
+        let garbled = |what| ImportError::Garbled { what };
+        let granted = match Answer::decode(bytes).ok_or(garbled("no record"))? {
+            Answer::Granted(granted) => granted,
+            Answer::Denied(why, theirs) => return Err(denied(why, theirs, name)),
+        };
+        if fds.len() != granted.way.descriptors() {
+            return Err(garbled("another number of descriptors").into());
+        }
+        Self::of(connection, name, max, granted, fds, entrance)
+    }
+
+    /// Maps what was granted, once it has been found to be what it was said to be.
+    fn of(
+        connection: Descriptor,
+        name: &str,
+        max: u64,
+        granted: Granted,
+        fds: Vec<OwnedFd>,
+        entrance: Option<Entrance>,
+    ) -> Result<Self, Miss> {
+        let Granted {
+            version,
+            reach,
+            fences,
+            way,
+            len,
+            ranges,
+        } = granted;
+        if version != FORMAT_VERSION {
+            return Err(denied(Denied::Version, version, name));
+        }
+        let too_large = || ImportError::TooLarge {
+            name: name.to_owned(),
+            len,
+            max,
+        };
+        let bytes = usize::try_from(len).map_err(|_| too_large())?;
+        if len > max {
+            return Err(too_large().into());
+        }
+        let mut fds = fds.into_iter();
+        let mut next = || {
+            let what = "too few descriptors";
+            fds.next().ok_or(ImportError::Garbled { what })
+        };
+        let file = match way {
+            Way::Shared => Some(next()?),
+            Way::Kernel { .. } | Way::Mediated(_) => None,
+        };
+        let (board, post, exporter) = (next()?, next()?, next()?);
+        if let Some(file) = &file {
+            memory::verify(file, len).map_err(ImportError::from)?;
+        }
+        memory::verify(&board, board::BYTES as u64).map_err(ImportError::from)?;
+        memory::verify(&post, post::BYTES as u64).map_err(ImportError::from)?;
+        let exporter = PidFd::from_descriptor(exporter).map_err(ImportError::from)?;
+        let reached = Reached::open(&granted, bytes, file, &board, &exporter, entrance)?;
+        let inner = Imported {
+            name: name.to_owned(),
+            reach,
+            ranges,
+            fences,
+            reached,
+            board: place(Mapping::read_only(&board, board::BYTES))?,
+            post: place(Mapping::shared_anywhere(&post, post::BYTES))?,
+            poster: Poster::default(),
+            exporter: Watched::new(connection, exporter)
+                .map_err(|e| ImportError::system("watch the exporter", &e))?,
+            order: Order::default(),
+        };
+        portolan_shm::mark!("import.mapped");
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+}
+
+fn denied(why: Denied, theirs: u32, name: &str) -> Miss {
+    let name = name.to_owned();
+    match why {
+        Denied::Over => return Miss::Again,
+        Denied::Version => ImportError::OtherVersion {
+            theirs,
+            ours: FORMAT_VERSION,
+        },
+        // The second is none of an export's.
+        Denied::Garbled | Denied::Sealed => ImportError::Garbled {
+            what: "it does not understand what it was asked",
+        },
+        Denied::Full => ImportError::Full { name },
+        Denied::Resources => ImportError::ExporterResources { name },
+        Denied::Unmediated => ImportError::Unmediated { name },
+    }
+    .into()
+}
