@@ -28,7 +28,7 @@ fn ordinary_memory_has_notifications_too() {
     let mut importer = Child::importer(&name);
     std::thread::scope(|scope| {
         let told = scope.spawn(|| {
-            for number in 1..=200 {
+            for number in 1..=post::NOTES {
                 let at = offset(notifications.wait(PATIENCE).unwrap());
                 assert_eq!(at, number * 8);
                 // The data came before it.
@@ -37,7 +37,7 @@ fn ordinary_memory_has_notifications_too() {
                 assert_eq!(usize::from_ne_bytes(bytes), number);
             }
         });
-        for number in 1..=200 {
+        for number in 1..=post::NOTES {
             assert_eq!(importer.ask(&format!("notify each {number} 1")), "done");
         }
         told.join().unwrap();
