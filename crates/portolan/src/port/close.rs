@@ -11,13 +11,19 @@ use portolan_shm::mark;
 use portolan_shm::queue::{CloseStep, Closing, Queue};
 use std::sync::atomic::Ordering;
 
-/// Closes port `index`, whoever owned it. Only for its owner, or the host after its death.
+/// Closes port `index`, which we own, or a dead space whose host we are.
 ///
 /// 1. The generation goes up: every right on it is a dead name.
 /// 2. Every slot is closed; what waited in it is given back, its requests are answered.
 /// 3. Whoever waits for it is woken, whoever watches it is told.
 /// 4. The entry is free again, or lingers until live senders have let go of their slots.
 pub(crate) fn close(member: &Member, index: u16) {
+    close_as(member, index, None);
+}
+
+/// As [`close`]; from its first step on the port is `closer`'s, if there is one, so that the host
+/// goes on with it after that one's death, and after nobody else's.
+fn close_as(member: &Member, index: u16, closer: Option<u8>) {
     let tables = member.tables();
     let Some(entry) = tables.ports.get(usize::from(index)) else {
         return;
@@ -31,6 +37,7 @@ pub(crate) fn close(member: &Member, index: u16) {
             let generation = was.generation.wrapping_add(1) & GENERATION_MASK;
             PortStatus {
                 phase: PortPhase::Closing,
+                owner: closer.unwrap_or(was.owner),
                 generation,
                 ..was
             }
@@ -115,7 +122,7 @@ pub(crate) fn dispose(member: &Member, contents: &Contents) {
             // Counted only by its slot, which is about to be closed; see `drain`.
             RightKind::Send => {}
             RightKind::SendOnce => answer_for_dead(member, right.port, right.tag),
-            RightKind::Receive => close_if(member, right.port),
+            RightKind::Receive => close_carried(member, right.port),
         }
     }
     if let (Kind::Request, Some(reply)) = (contents.kind, contents.reply) {
@@ -126,14 +133,19 @@ pub(crate) fn dispose(member: &Member, contents: &Contents) {
     }
 }
 
-fn close_if(member: &Member, port: PortName) {
+/// Closes a port whose receive right nobody will take.
+///
+/// Its status still names its sender, which may live, or die meanwhile; but it is we who give
+/// back the message that the right is in. Should we die of it, that message leads nobody here:
+/// the generation has gone up. So the port becomes ours as its generation goes up.
+fn close_carried(member: &Member, port: PortName) {
     let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
         return;
     };
     if PortStatus::unpack(entry.control.status.load(Ordering::Acquire)).generation
         == port.generation
     {
-        close(member, port.index);
+        close_as(member, port.index, Some(member.space));
     }
 }
 

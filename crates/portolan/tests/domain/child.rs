@@ -102,6 +102,18 @@ impl State {
                     .push(self.domain().bind(PortOptions::named(name))?);
                 Ok("done".to_owned())
             }
+            ["close"] => {
+                self.ports.pop();
+                Ok("done".to_owned())
+            }
+            // The port bound last, to the one connected to last.
+            ["give"] => {
+                let mut message = Message::new(b"a port")?;
+                message.attach(self.ports.pop().ok_or("no port")?)?;
+                let right = self.rights.last().ok_or("no right")?;
+                right.send(message, Deadline::after(PATIENCE))?;
+                Ok("done".to_owned())
+            }
             ["connect", name] => {
                 let deadline = Deadline::after(PATIENCE);
                 self.rights.push(self.domain().connect(name, deadline)?);

@@ -14,6 +14,8 @@ mod logged;
 #[cfg(feature = "marks")]
 mod marks;
 mod observe;
+#[cfg(feature = "marks")]
+mod on_the_way;
 #[path = "../orders/mod.rs"]
 mod orders;
 mod reclaim;
