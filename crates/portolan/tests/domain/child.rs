@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::orders::Answer;
+use crate::orders::{Answer, close_all};
 pub(crate) use crate::orders::{Child, PATIENCE, unique, until};
 
 /// Where a process that takes orders says why it could not join, if anywhere.
@@ -141,7 +141,7 @@ impl State {
             // Never answers.
             ["exec"] => Err(Command::new("sleep").arg("1000").exec().into()),
             ["fork"] => self.fork(),
-            ["close all"] | ["close", "all"] => Ok(close_all()),
+            ["close", "all"] => Ok(close_all()),
             ["limit", descriptors] => limit(descriptors.parse()?),
             ["map", address, len] => map(address.parse()?, len.parse()?),
             ["try-connect", name] => {
@@ -277,14 +277,6 @@ impl State {
         std::io::Read::read_to_string(&mut read, &mut said)?;
         Ok(format!("{pid} {}", said.trim()))
     }
-}
-
-/// Closes every descriptor but the standard ones.
-fn close_all() -> String {
-    // SAFETY:
-    // - It takes the library's descriptors away behind its back, which is what is tested.
-    let closed = unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
-    format!("{closed}")
 }
 
 /// Leaves room for so many more descriptors, and as many as are closed later.
