@@ -413,10 +413,11 @@ impl Exported {
     /// Makes the memory ours alone (X3).
     fn take_back(&self) -> Result<(), PrivatiseError> {
         match &self.source {
-            Source::Shared { memory, .. } if memory.goes_with() => {}
             Source::Shared { memory, file } => {
-                memory.take_back(file)?;
-                portolan_shm::mark!("unexport.private");
+                if !memory.goes_with() {
+                    memory.take_back(file)?;
+                    portolan_shm::mark!("unexport.private");
+                }
                 if self.reach.writes() {
                     // Nobody reads these pages any more. Of what importers may only read the
                     // kernel lets nobody take them; they go with the last mapping.

@@ -243,6 +243,22 @@ fn an_alias_says_when_stores_reach_nobody() {
 }
 
 #[test]
+fn an_alias_reads_as_zeros_after_the_end_whether_the_exporter_keeps_the_memory_or_not() {
+    for keeps in [true, false] {
+        let (_domain, memory, export, mut child) = pair("alias-zeros");
+        memory.store_release(8, 1).unwrap();
+        assert_eq!(child.ask("auto alias 0 2 0"), "done");
+        assert_eq!(child.ask("auto get 8"), "1");
+        let kept = keeps.then_some(memory);
+        export.unexport().unwrap();
+        assert_eq!(child.ask("auto get 8"), "0", "kept: {keeps}");
+        if let Some(memory) = kept {
+            assert_eq!(memory.load_acquire(8), Ok(1));
+        }
+    }
+}
+
+#[test]
 fn a_log_keeps_both_memories_and_the_order_of_the_program() {
     let (_domain, memory, _export, mut child) = pair("log");
     memory.store_release(4160, 5).unwrap();
