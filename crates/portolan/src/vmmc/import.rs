@@ -22,6 +22,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// An import [of ordinary memory](Self::is_kernel_mediated) has no words: what stores, loads or
 /// changes one is [`UpdateError::NoWords`]. Its flags are bytes, each in a write of its own.
 ///
+/// # In handlers of Unix signals
+///
+/// A handler that interrupts a thread ([an upcall's](crate::Delivery::upcall), too) may call
+/// [`write`](Self::write), [`write_scattered`](Self::write_scattered),
+/// [`write_strided`](Self::write_strided), [`read`](Self::read), [`check`](Self::check) and what
+/// stores, loads or changes words: they take no lock and no memory. That is so as long as
+///
+/// - the import is not [kernel-mediated](Self::is_kernel_mediated);
+/// - no [`write_later`](Self::write_later) of this import is under way: these calls wait for it,
+///   and if the thread that was interrupted has just begun it they wait for ever;
+/// - the exporter is not just dying: who finds that asks the system, which takes memory, and
+///   waits, up to five seconds. An end of the export is found without either.
+///
+/// No other call may be made there: not [`notify`](Self::notify), no import, no drop of one.
+///
 /// # Examples
 ///
 /// ```

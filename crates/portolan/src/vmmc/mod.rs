@@ -38,7 +38,7 @@
 //! | `Export(mapId, recvBuf, nbytes, permissions)` | [`Domain::export`](crate::Domain::export), of [`ExportMemory`] made for it or there before, or of [`OrdinaryMemory`] |
 //! | `Import(mapId, exporter, &impAddr, &nbytes)` | [`Domain::import`](crate::Domain::import), [`Builder::import`](crate::Builder::import); not blocking: [`PendingImport`] |
 //! | an address of the destination proxy space | an [`Import`] and an offset, checked at each call |
-//! | `SendMsg`, blocking | [`Import::write`]: returns when the source may be used again, and (on one machine) everything has landed |
+//! | `SendMsg`, blocking | [`Import::write`]: returns when the source may be used again, and (on one machine) everything has landed; [`Import::write_from`], of memory that is exported or aliased itself |
 //! | `SendMsg`, not blocking | [`Import::write_later`], with a handle ([`Pending`]); [`Import::flush`] |
 //! | notifications: handlers, block and unblock, accept and discard | [`Export::notifications`], [`Import::notify`], `flush_notifying` of [`Alias`], [`Log`] and [`Tracked`] |
 //! | `Unimport`, `Unexport`, the latter also not blocking | [`Import::unimport`], [`Export::unexport`], [`Export::begin_unexport`] |
@@ -93,6 +93,7 @@
 // | `granted` | what the exporter answers: verified, then mapped |
 // | `import` | deliberate update, remote read, atomics |
 // | `imported` | what an import is: where its bytes are, what may be done, whether it is there |
+// | `onward` | deliberate update and remote read of memory that others write |
 // | `reached` | where the bytes of an import are: mapped, or the kernel copies them |
 // | `notify` | notifications: what importers post, and who is told |
 // | `later` | the thread that does non-blocking writes |
@@ -110,6 +111,7 @@ mod kernel;
 mod later;
 mod memory;
 mod notify;
+mod onward;
 mod options;
 mod pending;
 mod place;

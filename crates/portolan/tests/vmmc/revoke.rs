@@ -35,7 +35,7 @@ fn count_up(memory: &ExportMemory, stop: &AtomicBool) -> u64 {
 }
 
 /// Stops whoever looks at it.
-struct SetOnDrop<'a>(&'a AtomicBool);
+pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {

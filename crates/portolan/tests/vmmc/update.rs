@@ -1,10 +1,13 @@
 //! Deliberate update, remote read, and words, by other processes.
 
 use crate::child::Child;
-use crate::orders::{PATIENCE, unique};
+use crate::orders::{PATIENCE, unique, until};
+use crate::revoke::SetOnDrop;
 use crate::{content, domain, export};
-use portolan::vmmc::{ExportMemory, ExportOptions, Reach, UpdateError};
-use portolan::{Deadline, Permissions};
+use portolan::vmmc::{ExportMemory, ExportOptions, OrdinaryMemory, Reach, UpdateError};
+use portolan::{Deadline, Delivery, ListenerOptions, Permissions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[test]
 fn what_another_process_writes_is_here_when_its_call_returns() {
@@ -113,6 +116,93 @@ fn pieces_go_where_they_are_to_go() {
         expected[at..at + bytes.len()].copy_from_slice(bytes);
     }
     assert_eq!(content(&memory), expected);
+}
+
+#[test]
+fn what_came_into_an_export_goes_on_and_back() {
+    const LEN: usize = 100_000;
+    let (domain, name) = domain("onward");
+    let (_memory, _export) = export(&domain, 32, Reach::ReadWrite);
+    let ordinary = OrdinaryMemory::from(vec![0; 32 * 4096]);
+    let options = ExportOptions::new(Reach::ReadWrite);
+    let _ordinary = domain.export(&ordinary, "o", &options, PATIENCE).unwrap();
+    let import = |name| domain.import(name, PATIENCE).unwrap();
+    let (shared, kernel) = (import("x"), import("o"));
+    assert!(kernel.is_kernel_mediated());
+    // Exported, and written by somebody else.
+    let source = ExportMemory::new(32 * 4096).unwrap();
+    let _source = domain.export(&source, "s", &options, PATIENCE).unwrap();
+    let pattern: Vec<u8> = (0..=250).cycle().take(LEN).collect();
+    import("s").write(3, &pattern).unwrap();
+    for there in [&shared, &kernel] {
+        there.write_from(5, &source, 3..3 + LEN).unwrap();
+        let mut all = vec![9; there.len()];
+        there.read(0, &mut all).unwrap();
+        assert!(all[5..5 + LEN] == pattern[..]);
+        assert!(
+            all[..5]
+                .iter()
+                .chain(&all[5 + LEN..])
+                .all(|byte| *byte == 0)
+        );
+        // Into memory that is exported, and none beside it.
+        source.write(0, &vec![1; source.len()]).unwrap();
+        there.read_into(5, &source, 11..11 + LEN).unwrap();
+        let back = content(&source);
+        assert!(back[11..11 + LEN] == pattern[..]);
+        assert!(
+            back[..11]
+                .iter()
+                .chain(&back[11 + LEN..])
+                .all(|byte| *byte == 1)
+        );
+        source.write(3, &pattern).unwrap();
+    }
+    shared.write(0, &[7]).unwrap();
+    shared.read_into(0, &ordinary, 1..2).unwrap();
+    kernel.write_from(0, &ordinary, 1..2).unwrap();
+    let mut byte = [0];
+    kernel.read(0, &mut byte).unwrap();
+    assert_eq!(byte, [7]);
+    // What an alias shows.
+    let mut child = Child::importer(&name);
+    let local = ExportMemory::new(4096).unwrap();
+    let alias = shared.map_alias(&local, 0..4096, 4096).unwrap();
+    assert_eq!(child.ask("write 4096 4 8"), "done");
+    kernel.write_from(100, &local, 0..4).unwrap();
+    let mut bytes = [0; 4];
+    kernel.read(100, &mut bytes).unwrap();
+    assert_eq!(bytes, [8; 4]);
+    alias.unmap().unwrap();
+}
+
+#[test]
+fn what_goes_on_or_back_is_checked_at_both_ends_first() {
+    let (domain, _) = domain("onward-bounds");
+    let (memory, _export) = export(&domain, 32, Reach::ReadWrite);
+    let import = domain.import("x", PATIENCE).unwrap();
+    let local = ExportMemory::new(4096).unwrap();
+    local.write(0, &[1; 4096]).unwrap();
+    let short = |offset, len, size| Err(UpdateError::OutOfBounds { offset, len, size });
+    for (offset, part, refused) in [
+        (0, 4095..4097, short(4095, 2, 4096)),
+        (0, 1..usize::MAX, short(1, usize::MAX - 1, 4096)),
+        (131_071, 0..2, short(131_071, 2, 131_072)),
+        (usize::MAX, 0..1, short(usize::MAX, 1, 131_072)),
+    ] {
+        assert_eq!(import.write_from(offset, &local, part.clone()), refused);
+        assert_eq!(import.read_into(offset, &local, part), refused);
+    }
+    assert_eq!(import.write_from(131_072, &local, 4096..4096), Ok(()));
+    let read = ExportOptions::new(Reach::Read);
+    let _read = domain.export(&local, "r", &read, PATIENCE).unwrap();
+    let reader = domain.import("r", PATIENCE).unwrap();
+    let refused = reader.write_from(0, &memory, 0..1);
+    assert_eq!(refused, Err(UpdateError::NotWritable));
+    assert_eq!(content(&memory), vec![0; 131_072]);
+    assert_eq!(content(&local), vec![1; 4096]);
+    reader.read_into(0, &memory, 4..5).unwrap();
+    assert_eq!(content(&memory)[3..6], [0, 1, 0]);
 }
 
 #[test]
@@ -230,6 +320,56 @@ fn an_importer_does_what_it_may_and_no_more() {
         // The same memory again, which is private by then.
         export.unexport().unwrap();
     }
+}
+
+#[test]
+fn a_handler_may_write_and_read_an_import() {
+    let (domain, _) = domain("handler");
+    let (memory, _export) = export(&domain, 1, Reach::ReadWrite);
+    let import = Arc::new(domain.import("x", PATIENCE).unwrap());
+    let segment = domain.make_segment(None, 4096).unwrap();
+    let at = segment.address();
+    let (fine, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (its_own, is_fine, has_failed) = (import.clone(), fine.clone(), failed.clone());
+    let act = move || -> Result<(), UpdateError> {
+        its_own.write(64, &[9; 100])?;
+        its_own.read(64, &mut [0; 100])?;
+        its_own.fetch_add(8, 1)?;
+        its_own.check()
+    };
+    // SAFETY:
+    // - Atomics, and what `Import` says that handlers may do.
+    let upcall = unsafe { Delivery::upcall() };
+    let mut listener = domain.listen(ListenerOptions::default()).unwrap();
+    let handler = move |_| {
+        let count = if act().is_ok() { &is_fine } else { &has_failed };
+        count.fetch_add(1, Ordering::Relaxed);
+    };
+    listener.on_by(upcall, at..at + 1, handler).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                // There may be no room for one more.
+                let _ = domain.signal(at);
+            }
+        });
+        let _over = SetOnDrop(&over);
+        until("a thousand handlers have interrupted writes", || {
+            for _ in 0..1000 {
+                import.write(1024, &[7; 1000]).unwrap();
+            }
+            fine.load(Ordering::Relaxed) >= 1000
+        });
+    });
+    drop(listener);
+    assert_eq!(failed.load(Ordering::Relaxed), 0);
+    assert_eq!(memory.load_acquire(8), Ok(fine.load(Ordering::Relaxed)));
+    let bytes = content(&memory);
+    assert_eq!(
+        (&bytes[64..164], &bytes[1024..2024]),
+        (&[9; 100][..], &[7; 1000][..])
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::range::Range;
 use crate::vmmc::access::within;
 use crate::vmmc::{ExportMemory, UpdateError};
 use std::fmt;
+use std::ops;
 use std::sync::Arc;
 
 /// Memory of the program's own, of any length at any address, whose export the kernel mediates:
@@ -110,7 +111,9 @@ impl fmt::Debug for OrdinaryMemory {
     }
 }
 
-/// What can be exported; which of the two chooses who copies.
+/// What can be exported; which of the two chooses who copies. Also what
+/// [`Import::write_from`](crate::vmmc::Import::write_from) reads and
+/// [`Import::read_into`](crate::vmmc::Import::read_into) writes.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Exportable<'a> {
@@ -125,6 +128,27 @@ impl Exportable<'_> {
         match self {
             Self::Shared(memory) => memory.len(),
             Self::Ordinary(memory) => memory.len(),
+        }
+    }
+
+    /// How many bytes a part of it has, which is to lie in it.
+    pub(crate) fn holds(self, part: &ops::Range<usize>) -> Result<usize, UpdateError> {
+        let len = part.end.saturating_sub(part.start);
+        within(part.start, len, self.len())?;
+        Ok(len)
+    }
+
+    pub(crate) fn read(self, offset: usize, bytes: &mut [u8]) -> Result<(), UpdateError> {
+        match self {
+            Self::Shared(memory) => memory.read(offset, bytes),
+            Self::Ordinary(memory) => memory.read(offset, bytes),
+        }
+    }
+
+    pub(crate) fn write(self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
+        match self {
+            Self::Shared(memory) => memory.write(offset, bytes),
+            Self::Ordinary(memory) => memory.write(offset, bytes),
         }
     }
 }
