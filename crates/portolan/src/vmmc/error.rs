@@ -127,7 +127,7 @@ pub enum ImportError {
         ours: u32,
     },
     /// The exporter's: the export is kernel-mediated, the kernel does not let this process reach
-    /// it (it is another user's, say), and the exporter cannot entrust the domain's host with it:
+    /// it (it is another user's, say, or of another process namespace), and the exporter cannot entrust the domain's host with it:
     /// the domain is private, or the host is neither of the exporter's user nor root, or the
     /// exporter cannot open its own memory file. Its log says which.
     #[error(

@@ -53,7 +53,7 @@
 //! | | user level: [`ExportMemory`] | kernel-mediated: [`OrdinaryMemory`] |
 //! |---|---|---|
 //! | what is exported | whole pages, which the export makes shared | any bytes, as they are: a vector, a range of the program's own |
-//! | who may import | whom the [permissions](ExportOptions::permit) admit | the same. Who may not trace the exporter, as another user, has the domain's host copy, if that is of the exporter's user or root |
+//! | who may import | whom the [permissions](ExportOptions::permit) admit | the same. Who may not trace the exporter, as another user or in another process namespace, has the domain's host copy, if that is of the exporter's user or root |
 //! | a write or a read | a copy in user mode | two system calls: may the exporter do that itself there? then the copy. Where the host copies, one more copy and a wake-up there and back |
 //! | scattered, strided, non-blocking, [`flush`](Import::flush) | yes | yes |
 //! | eight bytes in one go, [`store_release`](Import::store_release), [`fetch_add`](Import::fetch_add), ... | yes | no: [`UpdateError::NoWords`]. One byte is whole: let it be the flag, in a write of its own |

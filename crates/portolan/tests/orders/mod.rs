@@ -215,6 +215,21 @@ impl Drop for Child {
     }
 }
 
+/// What starts a program in a process namespace of its own; nothing where none can be made.
+pub(crate) fn apart() -> Option<Command> {
+    let apart = || {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+        unshare
+    };
+    let made = apart().arg("true").status();
+    let made = made.is_ok_and(|status| status.success());
+    if !made {
+        eprintln!("skipped: no process namespace can be made here");
+    }
+    made.then(apart)
+}
+
 /// What an order came to.
 pub(crate) type Answer = Result<String, Box<dyn std::error::Error>>;
 

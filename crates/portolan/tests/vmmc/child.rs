@@ -31,6 +31,11 @@ impl Child {
         })
     }
 
+    /// By a command that runs another.
+    pub(crate) fn through(starter: Command) -> Self {
+        Self(orders::Child::through(starter, "child::takes_orders"))
+    }
+
     fn with(prepare: impl FnOnce(&mut Command)) -> Self {
         Self(orders::Child::running("child::takes_orders", prepare))
     }

@@ -3,7 +3,7 @@
 use crate::child::Child;
 use crate::domain;
 use crate::kernel::{content, lend, lend_zeros, pages};
-use crate::orders::{PATIENCE, unique, until};
+use crate::orders::{PATIENCE, apart, unique, until};
 use crate::raw;
 use crate::raw_mediated::{Seat, request, ticket};
 use portolan::vmmc::{ExportOptions, Notification, OrdinaryMemory, Reach, UpdateError};
@@ -91,6 +91,23 @@ fn bounds_are_kept_to_the_byte_for_other_users() {
             assert_eq!(unsafe { start.wrapping_add(at).read_volatile() }, 7, "{at}");
         }
     }
+}
+
+#[test]
+fn an_importer_of_another_process_namespace_has_the_host_copy() {
+    let Some(apart) = apart() else { return };
+    let (domain, name) = domain("namespace");
+    let (memory, export) = lend_zeros(&domain, 10_001);
+    let mut importer = Child::through(apart);
+    let answer = importer.ask(&format!("import {name} x"));
+    assert_eq!(answer, "imported 10001 ReadWrite");
+    assert_eq!(importer.ask("write 9999 2 7"), "done");
+    assert_eq!(content(&memory)[9998..], [0, 7, 7]);
+    memory.write(0, &[5]).unwrap();
+    assert_eq!(importer.ask("read 0 2"), "[5, 0]");
+    assert!(importer.ask("write 10000 2 1").contains("OutOfBounds"));
+    export.unexport().unwrap();
+    assert!(importer.ask("write 0 1 1").contains("Revoked"));
 }
 
 #[test]

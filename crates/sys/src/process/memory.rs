@@ -72,9 +72,13 @@ pub enum Need {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Nobody's: it is dead, or lives in a process namespace that cannot be seen from here.
-    #[error("the process is dead, or in another process namespace")]
+    /// Nobody's: it is dead.
+    #[error("the process is dead")]
     Gone,
+    /// The machine's: it lives, in a process namespace that cannot be seen from here, or `/proc`
+    /// does not show it.
+    #[error("the process is in another process namespace, or /proc does not show it")]
+    OtherNamespace,
     /// The caller's: it is another user's, or has made itself undumpable.
     #[error("the process is user {found}'s, or does not let anybody trace it")]
     OtherUser {
@@ -149,14 +153,19 @@ impl ProcessMemory {
     ///
     /// [`OpenError`].
     pub fn of(process: &PidFd, user: u32) -> Result<Self, OpenError> {
-        let id = process.id().ok_or(OpenError::Gone)?;
+        // Asked again, it may have died meanwhile; it does not come back.
+        let unseen = || match process.is_dead() {
+            true => OpenError::Gone,
+            false => OpenError::OtherNamespace,
+        };
+        let id = process.id().ok_or_else(unseen)?;
         let place = |file| format!("/proc/{id}/{file}");
         // The user of an undumpable process is root, for this purpose.
-        let found = std::fs::metadata(place("")).map_err(|_| OpenError::Gone)?;
+        let found = std::fs::metadata(place("")).map_err(|_| unseen())?;
         let found = found.uid();
         let refused = |errno: Errno| match errno {
             Errno::ACCESS | Errno::PERM => OpenError::Denied,
-            Errno::NOENT | Errno::SRCH => OpenError::Gone,
+            Errno::NOENT | Errno::SRCH => unseen(),
             other => OpenError::Io(other.into()),
         };
         let open = |file, access| open(place(file), access | OFlags::CLOEXEC, Mode::empty());

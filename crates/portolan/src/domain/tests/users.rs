@@ -2,9 +2,8 @@
 //! and the tests say so.
 
 use super::{child, child_of, from_outside, joined, long, said};
-use crate::orders::{Child, unique};
+use crate::orders::{Child, apart, unique};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
 /// Users that no other test is.
 const STRANGER: u32 = 54_331;
@@ -131,21 +130,9 @@ fn a_socket_in_a_directory_opens_for_an_offer() {
 
 #[test]
 fn a_visitor_from_another_process_namespace() {
-    let apart = || {
-        let mut unshare = Command::new("unshare");
-        unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
-        unshare
-    };
-    if !apart()
-        .arg("true")
-        .status()
-        .is_ok_and(|status| status.success())
-    {
-        eprintln!("a_visitor_from_another_process_namespace is skipped: none can be made here");
-        return;
-    }
+    let Some(apart) = apart() else { return };
     let name = unique("namespace");
-    let mut host = Child::through(apart(), "domain::tests::takes_orders");
+    let mut host = Child::through(apart, "domain::tests::takes_orders");
     assert_eq!(host.ask(&format!("join {name}")), "space 1");
     assert_eq!(host.ask("offer x anyone=1"), "offered");
     let us = std::process::id();

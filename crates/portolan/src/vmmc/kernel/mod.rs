@@ -8,8 +8,8 @@
 //!                                                         closing; nothing under way? closed
 //! ```
 //!
-//! Importers of other users, and where the kernel does not let one in, have the domain's host
-//! copy (`domain/mediate`):
+//! Importers of other users, those that the kernel does not let in, and those that cannot see
+//! the exporter, in another process namespace, have the domain's host copy (`domain/mediate`):
 //!
 //! ```text
 //! importer                       host                                 exporter
