@@ -13,6 +13,8 @@
 //! | `frozen` | the state of a server that moved | it is refused, or works |
 //! | `channel` | a channel's memory, rewritten between any two steps | typed errors; nothing is touched beside it |
 //! | `arena` | the head of a structure | no root, or one within the message; nothing is handed out beside it |
+//! | `export` | all of an importer, and of one for which the host copies | as `gate`; an export ends when its exporter wants, and is then nobody else's; the host copies within the exporter's terms |
+//! | `import` | all of an exporter, and of the host that leads to it | typed errors, at once; what is mapped is within the limits |
 //! | `lane` | a lane's counts and bytes, rewritten between any two steps; what the sides of a pair say | typed errors; nothing is read or written beside it |
 //! | `follow` | all of a visitor that follows an offered channel, and of a process that offers one | as `gate`: others are told all, writers wait for nobody who has gone, nothing is left |
 //! | `gate` | all of a visitor at an offered port, and of a process that offers one | its own connection ends; others are served; what comes is within the limits |
@@ -29,7 +31,10 @@
 //! | who connects to one | the answer with its descriptors, the lane back, packets | `gate`, `lane` |
 //! | who offers a channel | what a follower asks, how far it says it has read, packets | `follow`, `lane` |
 //! | who follows one | the answer, what the channel is like, messages and what was missed before them | `follow` |
-//! | an exporter, an importer | the records that they say to one another; not yet their pages | `words` |
+//! | an exporter | what an importer asks, what it posts and how far it says it has come, packets | `export`, `words` |
+//! | an importer | the answer with its descriptors, the board, how far its notes were taken, packets | `import`, `words` |
+//! | a host that copies for importers | requests, and what they put into its memory | `export`, `words` |
+//! | an importer for which a host copies | the host's memory and replies | `import`, `words` |
 //!
 //! Not here: memory that is exported and what stands in messages, which nobody but the caller
 //! looks at; ordinary memory, where importer and exporter are of one user.

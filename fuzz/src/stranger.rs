@@ -47,12 +47,25 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// A connection that leads to the offering side.
 pub(crate) fn introduced(address: &Address, kind: OfferKind, name: &str) -> Option<OwnedFd> {
+    match visit(address, kind, OfferName::new(name)?, None)? {
+        (socket, VisitAnswer::Introduced) => Some(socket),
+        (_, other) => panic!("not introduced to {name}: {other:?}"),
+    }
+}
+
+/// A connection to a host, and what it says in the end; nothing, if it has no room or hangs up.
+pub(crate) fn visit(
+    address: &Address,
+    kind: OfferKind,
+    name: OfferName,
+    token: Option<[u8; 16]>,
+) -> Option<(OwnedFd, VisitAnswer)> {
     let socket = socket::connect_by(address, by()).ok()?;
     let visit = Visit {
         version: FORMAT_VERSION,
         kind,
-        name: OfferName::new(name)?,
-        token: None,
+        name,
+        token,
     };
     socket::send_by(&socket, &visit.encode(), &[], by()).ok()?;
     loop {
@@ -60,9 +73,9 @@ pub(crate) fn introduced(address: &Address, kind: OfferKind, name: &str) -> Opti
         // Its host is busy, or out of descriptors.
         let came = socket::receive_by(&socket, &mut answer, 0, by()).ok()?;
         match VisitAnswer::decode(&answer[..came.len]) {
-            Some(VisitAnswer::Introduced) => return Some(socket),
             Some(VisitAnswer::Wait | VisitAnswer::Queue) => {}
-            other => panic!("not introduced to {name}: {other:?}"),
+            Some(answer) => return Some((socket, answer)),
+            None => panic!("a host says what none says"),
         }
     }
 }

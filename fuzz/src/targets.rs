@@ -3,9 +3,11 @@
 mod arena;
 mod calls;
 mod channel;
+mod export;
 mod follow;
 mod frozen;
 mod gate;
+mod import;
 mod lane;
 mod rendezvous;
 mod topic;
@@ -18,9 +20,11 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("arena", arena::run),
     ("calls", calls::run),
     ("channel", channel::run),
+    ("export", export::run),
     ("follow", follow::run),
     ("frozen", frozen::run),
     ("gate", gate::run),
+    ("import", import::run),
     ("lane", lane::run),
     ("rendezvous", rendezvous::run),
     ("topic", topic::run),

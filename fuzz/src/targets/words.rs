@@ -6,6 +6,7 @@ use portolan_abi::channel::{self, ReaderState, Shape, Stamp, WriterWord};
 use portolan_abi::control::{FromHost, FromMember};
 use portolan_abi::hello::{Answer, Greeting, socket_name};
 use portolan_abi::limits::LINE;
+use portolan_abi::mediate;
 use portolan_abi::owner::{AllocWord, ChunkWord, Descriptor, Destination, OwnerWord, Size};
 use portolan_abi::port::{PortStatus, RightCount, RightWord};
 use portolan_abi::region::{BASE_HIGHEST, BASE_LOWEST, Geometry};
@@ -16,7 +17,6 @@ use portolan_abi::space::{HostWord, SpaceStatus};
 use portolan_abi::sum;
 use portolan_abi::thread::Wait;
 use portolan_abi::trace::{EventState, EventWords, TraceSwitch};
-use portolan_abi::mediate;
 use portolan_abi::visit::VisitAnswer;
 use portolan_abi::vmmc;
 use portolan_shm::bulk::summed;
@@ -79,7 +79,10 @@ fn records(data: &[u8]) {
         assert!(request.part as usize * mediate::PART + request.len as usize <= mediate::STAGING);
     }
     let reply = mediate::Reply::decode(data);
-    assert_eq!(reply.and_then(|r| mediate::Reply::decode(&r.encode())), reply);
+    assert_eq!(
+        reply.and_then(|r| mediate::Reply::decode(&r.encode())),
+        reply
+    );
     let tail = data.get(mediate::Terms::BYTES..).unwrap_or_default();
     let head = data.get(..mediate::Terms::BYTES).unwrap_or_default();
     let both = mediate::Terms::decode(head).zip(mediate::Request::decode(tail));

@@ -8,6 +8,9 @@
 //!
 //! A write that a host may have done in part, and has not said so, is not done again: who wrote
 //! there meanwhile would lose it. Its caller is told.
+//!
+//! The host is no more believed than the exporter: one after another that does nothing of what it
+//! is asked is the same as none.
 
 use crate::domain::{Descriptor, Entrance, Introduction, PendingVisit};
 use crate::vmmc::UpdateError;
@@ -23,7 +26,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a host is looked for, and how long one may take for an answer.
+/// How long a host is looked for that copies anything, and how long one may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks whether the export is still there.
 const LOOK: Duration = Duration::from_millis(50);
@@ -33,6 +36,7 @@ pub(crate) struct Mediated {
     entrance: Entrance,
     ticket: Ticket,
     len: usize,
+    patience: Duration,
     line: Mutex<Option<Line>>,
 }
 
@@ -75,6 +79,7 @@ impl Mediated {
             entrance,
             ticket,
             len,
+            patience: PATIENCE,
             line: Mutex::default(),
         }
     }
@@ -115,20 +120,30 @@ impl Mediated {
         let starts = (0..len).step_by(PART);
         let mut todo: VecDeque<Range<usize>> =
             starts.map(|start| start..len.min(start + PART)).collect();
+        let mut end = Instant::now() + self.patience;
         while !todo.is_empty() {
             there()?;
             let line = match kept.take() {
                 Some(line) => line,
-                None => self.connect(there)?,
+                None => self.connect(end, there)?,
             };
+            let left = todo.len();
             *kept = line.work(offset, &mut bytes, &mut todo, there)?;
+            if todo.len() < left {
+                end = Instant::now() + self.patience;
+            } else if Instant::now() >= end {
+                return Err(UpdateError::NoHost);
+            }
         }
         Ok(())
     }
 
-    /// Finds the host, and gets the memory through which the bytes go.
-    fn connect(&self, there: &dyn Fn() -> Result<(), UpdateError>) -> Result<Line, UpdateError> {
-        let end = Instant::now() + PATIENCE;
+    /// Finds the host until `end`, and gets the memory through which the bytes go.
+    fn connect(
+        &self,
+        end: Instant,
+        there: &dyn Fn() -> Result<(), UpdateError>,
+    ) -> Result<Line, UpdateError> {
         let visit = || self.entrance.to_memory(&self.ticket);
         let mut pending = visit().ok_or(UpdateError::NoHost)?;
         loop {
@@ -316,5 +331,95 @@ fn explain(outcome: Outcome, offset: usize, piece: &Range<usize>) -> UpdateError
             offset: first,
             len: piece.len(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Domain;
+    use crate::orders::unique;
+    use portolan_abi::visit::{Visit, VisitAnswer};
+    use portolan_sys::process::user;
+    use portolan_sys::socket::Address;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    /// Takes whoever comes for one that it copies for; answers all requests with `outcome`, and
+    /// counts those. Errors are the other side's going.
+    fn host(socket: &OwnedFd, outcome: Outcome, asked: &AtomicUsize) -> Result<(), SocketError> {
+        let soon = || Some(Instant::now() + Duration::from_millis(100));
+        let late = || Some(Instant::now() + crate::orders::PATIENCE);
+        let connection = socket::accept_by(socket, soon())?;
+        let _ = socket::receive_by(&connection, &mut [0; Visit::BYTES], 0, late())?;
+        socket::send_by(&connection, &VisitAnswer::Introduced.encode(), &[], late())?;
+        let version = FORMAT_VERSION;
+        let ready = Ready { version }.encode();
+        let staging = memory::create("staging", STAGING as u64).unwrap();
+        socket::send_by(&connection, &ready, &[staging.as_fd()], late())?;
+        loop {
+            let mut bytes = [0; Request::BYTES];
+            let _ = socket::receive_by(&connection, &mut bytes, 0, late())?;
+            let number = Request::decode(&bytes).unwrap().number;
+            asked.fetch_add(1, Ordering::Relaxed);
+            let reply = Reply { number, outcome }.encode();
+            socket::send_by(&connection, &reply, &[], late())?;
+        }
+    }
+
+    /// Writes and reads where hosts answer so; how often they were asked.
+    fn copied(outcome: Outcome, patience: Duration) -> ([Result<(), UpdateError>; 2], usize) {
+        let domain = unique("hosts");
+        let name = portolan_abi::hello::socket_name(user(), &domain).unwrap();
+        let socket = socket::listen(&Address::Abstract(name.into_bytes()), 16).unwrap();
+        let ticket = Ticket {
+            number: [1; 16],
+            token: [2; 16],
+        };
+        let entrance = Entrance::from_outside(&Domain::builder(&domain));
+        let (over, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let results = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let _ = host(&socket, outcome, &asked);
+                }
+            });
+            // Gone when this is over, so that the host does not wait for more.
+            let mediated = Mediated {
+                patience,
+                ..Mediated::new(entrance, ticket, 3 * PART)
+            };
+            let mut bytes = vec![7; 3 * PART];
+            let there = || Ok(());
+            let results = [
+                mediated.write(0, &bytes, &there),
+                mediated.read(0, &mut bytes, &there),
+            ];
+            over.store(true, Ordering::Relaxed);
+            results
+        });
+        (results, asked.into_inner())
+    }
+
+    #[test]
+    fn hosts_that_copy_nothing_one_after_another_are_none() {
+        let mut patience = Duration::from_millis(200);
+        loop {
+            let (results, asked) = copied(Outcome::Away, patience);
+            assert_eq!(results, [Err(UpdateError::NoHost); 2]);
+            if asked > 0 {
+                break;
+            }
+            // None has come to it, on a busy machine.
+            patience *= 2;
+            assert!(patience < crate::orders::PATIENCE, "nobody was asked");
+        }
+    }
+
+    #[test]
+    fn a_host_that_copies_is_asked_for_every_part() {
+        let (results, asked) = copied(Outcome::Done, PATIENCE);
+        assert_eq!(results, [Ok(()); 2]);
+        assert_eq!(asked, 6);
     }
 }
