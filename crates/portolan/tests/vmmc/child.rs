@@ -230,6 +230,7 @@ impl State {
                 done()
             }
             ["calm"] => Ok(self.weather.take().unwrap().calm()),
+            ["weather-end"] => Ok(self.weather.take().unwrap().end()),
             ["weather-rounds"] => Ok(self.weather.as_ref().unwrap().rounds().to_string()),
             ["besiege", user, domain, name] => {
                 let siege = crate::raw_mediated::Siege::new(user.parse()?, domain, name)?;
