@@ -114,6 +114,7 @@ impl Line {
 
     fn take(&mut self, packets: usize) -> Result<(), Over> {
         let most = if self.takes { MAX_SEALED } else { 0 };
+        let mut ended = false;
         for _ in 0..packets {
             if self.is_full() {
                 break;
@@ -130,14 +131,36 @@ impl Line {
                         _ => return Err(BreachKind::Packet.into()),
                     }
                 }
-                Err(SocketError::Closed) => {
-                    self.gone = true;
-                    break;
-                }
+                // If not all of ours was read over there, the end is told once before what had
+                // been sent until then, and again behind it.
+                Err(SocketError::Closed) if !ended => (ended, self.gone) = (true, true),
+                Err(SocketError::Closed) => break,
                 // Ours: no descriptor is free, say. The other side may be there all the same.
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portolan_sys::memory;
+
+    /// Who closes a socket in which something waits unread resets the connection, and the next
+    /// look at its other end finds that, before what had been sent.
+    #[test]
+    fn what_was_shown_before_the_end_comes_whatever_that_side_had_not_heard() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let [ours, theirs] = [ours, theirs].map(Descriptor::new);
+        let mut line = Line::new(ours, None, true);
+        let mut other = Line::new(theirs, None, false);
+        line.ring();
+        let fd = memory::create("shown", 4096).unwrap();
+        other.show(&[fd.as_fd()]).unwrap();
+        drop(other);
+        assert_eq!(line.shown(1).unwrap().len(), 1);
+        assert!(line.is_gone());
     }
 }

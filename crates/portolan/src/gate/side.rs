@@ -237,7 +237,8 @@ impl Side {
         self.line.hear_ready(&ready[stops..ours])
     }
 
-    /// Lets `time` pass, for want of something that comes unasked.
+    /// Lets `time` pass, for want of something that comes unasked. The other side's end is none
+    /// of this: what it wrote before is still to be read.
     pub(super) fn pause(&mut self, time: Duration) -> Result<(), Over> {
         let stop = self.stop.as_ref().map(|stop| stop.as_fd());
         let fds: Vec<_> = stop.into_iter().collect();
@@ -245,7 +246,7 @@ impl Side {
         if ready.iter().any(|stop| stop.any()) {
             return Err(Over::Stopped);
         }
-        self.hear()
+        self.line.hear()
     }
 
     /// Takes the rings that have come; an error if the other side has gone.

@@ -95,6 +95,12 @@ impl State {
                 self.right = None;
                 Ok("dropped".to_owned())
             }
+            // All that was sent has gone over when this returns.
+            ["leave"] => {
+                self.right = None;
+                self.domain.take().unwrap().leave()?;
+                Ok("left".to_owned())
+            }
             ["offer", name] => self.offer(name, PortOptions::named("inbox").queue(3)),
             ["offer-requests", name] => self.offer(name, PortOptions::unnamed().synchronous()),
             ["withdraw"] => {

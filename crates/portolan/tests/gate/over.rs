@@ -172,3 +172,31 @@ fn what_is_over_the_limit_is_refused_when_it_is_sent() {
     assert_eq!(child.ask("send 2 500,500"), "sent");
     assert_eq!(next(&mut port), (2, 1000));
 }
+
+/// Who sends and leaves has sent, also if there is no memory for it yet.
+#[test]
+fn what_was_sent_before_a_visitor_left_waits_for_memory() {
+    let name = unique("short");
+    let limit = 16 << 20;
+    let domain = Domain::builder(&name).limit(limit).join().unwrap();
+    let mut port = domain.bind(PortOptions::unnamed()).unwrap();
+    let offered = port
+        .offer("frames", &Permissions::own_user(), OfferOptions::default())
+        .unwrap();
+    let mut child = Child::connected(&name);
+    let mut all = Vec::new();
+    for bytes in [2 << 20, 4096] {
+        while let Ok(extent) = domain.allocate(bytes) {
+            all.push(extent);
+        }
+    }
+    assert_eq!(child.ask("send 1 100,5000"), "sent");
+    assert_eq!(child.ask("send 2 300"), "sent");
+    assert_eq!(child.ask("leave"), "left");
+    // As often as whoever waits for memory looks, and hears meanwhile that the visitor is gone.
+    std::thread::sleep(Duration::from_millis(200));
+    drop(all);
+    is_message(&port.receive(Access::Now, long()).unwrap(), 1, &[100, 5000]);
+    is_message(&port.receive(Access::Now, long()).unwrap(), 2, &[300]);
+    until("the visitor has left", || offered.visitors() == 0);
+}
