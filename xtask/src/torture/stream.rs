@@ -76,6 +76,8 @@ pub(crate) struct Followed {
     missed_before: u64,
     /// A message before the next one was begun and not ended: its writer is another.
     given_up: bool,
+    /// Nothing was handed out since it was last told that it missed something.
+    after_missed: bool,
 }
 
 impl Followed {
@@ -91,6 +93,7 @@ impl Followed {
             numbers: BTreeMap::new(),
             missed_before: 0,
             given_up: false,
+            after_missed: false,
         }
     }
 
@@ -151,6 +154,7 @@ impl Followed {
         self.expected = Some(position + units);
         self.last = Some((who, number));
         self.given_up = false;
+        self.after_missed = false;
         Ok(())
     }
 
@@ -168,9 +172,10 @@ impl Followed {
                 ));
             }
             self.given_up |= from > expected;
-            // It may have come in the middle of a message; and the rest of one whose writer
-            // has died is missed by everybody.
-            if from >= self.misses_until && self.last.is_some() && !begun {
+            // It may have come in the middle of a message, at first or behind what it missed; and
+            // the rest of one whose writer has died is missed by everybody.
+            let within = begun || self.after_missed;
+            if from >= self.misses_until && self.last.is_some() && !within {
                 return Err(format!(
                     "it missed {from} to {to}, and was waited for from {} on",
                     self.misses_until
@@ -179,6 +184,7 @@ impl Followed {
         }
         self.expected = Some(to);
         self.missed += 1;
+        self.after_missed = true;
         Ok(())
     }
 }
@@ -219,6 +225,13 @@ mod tests {
         assert_eq!(waited_for.message(0, &message(7, 1, 0, 24)), Ok(()));
         assert!(waited_for.missed(from_to(1, 2), false).is_err());
         assert_eq!(waited_for.missed(from_to(1, 2), true), Ok(()));
+        // It missed the beginning of a message before that, and now the rest.
+        let mut behind = Followed::new(false, 48, 59);
+        assert_eq!(behind.message(53, &message(7, 1, 53, 24)), Ok(()));
+        assert_eq!(behind.missed(from_to(54, 59), false), Ok(()));
+        assert_eq!(behind.missed(from_to(59, 60), false), Ok(()));
+        assert_eq!(behind.message(60, &message(7, 3, 60, 24)), Ok(()));
+        assert!(behind.missed(from_to(61, 62), false).is_err());
     }
 
     #[test]
