@@ -96,6 +96,19 @@ impl Listener {
     }
 
     fn hand_over(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
+        // Else an upcall would find a signal without the handler, which leaves first.
+        if let Some(upcalls) = &mut self.upcalls {
+            upcalls.pause();
+        }
+        let given = self.hand_over_at_rest(handler, to);
+        if let Some(upcalls) = &mut self.upcalls {
+            upcalls.go_on();
+        }
+        given
+    }
+
+    /// While no upcall of ours handles anything.
+    fn hand_over_at_rest(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
         let handling = self.let_go(handler.0).ok_or(Given::Unknown(handler))?;
         let (range, how) = (handling.range.clone(), handling.how);
         let here = match how {
@@ -180,5 +193,42 @@ impl Listener {
 impl fmt::Debug for Outbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Outbox").field(&self.fifo).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Domain, ListenerOptions};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn upcalls_wait_while_their_handler_is_given_away() -> Result<(), Box<dyn std::error::Error>> {
+        let domain = Domain::private()?;
+        let segment = domain.make_segment(None, 4096)?;
+        let at = segment.address();
+        let mut to = domain.listen(ListenerOptions::default())?;
+        let mut from = domain.listen(ListenerOptions::default())?;
+        let (handler, note) = from.note(at..at + 64)?;
+        let outbox = to.outbox();
+        let (begin, begun) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The giver waits for it, and has let the handler go by then.
+                let inbox = outbox.inbox.lock();
+                begin.send(()).unwrap();
+                for _ in 0..50 {
+                    assert_eq!(domain.signal(at).unwrap(), 1);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                drop(inbox);
+            });
+            begun.recv().unwrap();
+            from.give(handler, &outbox).unwrap();
+        });
+        to.poll();
+        assert_eq!((from.strays(), to.strays()), (0, 0));
+        assert!(note.count() >= 50, "{} of 50", note.count());
+        Ok(())
     }
 }

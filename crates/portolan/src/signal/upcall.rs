@@ -64,6 +64,8 @@ struct Interrupted {
     /// The FIFO that the listener itself waits for.
     listener: u32,
     ran: Arc<Ran>,
+    /// Signals stay in the FIFO: one of the handlers is being given away.
+    paused: bool,
 }
 
 /// What the handlers tell the listener that they belong to.
@@ -117,6 +119,10 @@ impl Callee for Interrupted {
     }
 
     fn run(&mut self) {
+        if self.paused {
+            // Whoever paused us calls again.
+            return;
+        }
         loop {
             while let Some(signal) = self.intake.next() {
                 mark!("signal.interrupted");
@@ -159,6 +165,7 @@ impl Upcalls {
             intake,
             listener,
             ran: Arc::clone(&ran),
+            paused: false,
         };
         // SAFETY:
         // - `Interrupted` uses atomics, a queue that it takes from, a futex that it wakes, and
@@ -236,16 +243,26 @@ impl Upcalls {
 
     /// What reached us for a handler that has left.
     pub(super) fn part_with(&mut self, id: u16, range: &std::ops::Range<u64>) -> Vec<u64> {
-        let (had, left) = self.upcall.with(|it| {
-            let had = it.intake.part_with(id, range);
-            // Marked, if nothing is left.
-            (had, it.intake.arm().is_none())
+        self.upcall.with(|it| it.intake.part_with(id, range))
+    }
+
+    /// From now on signals wait in the FIFO: those for a handler that is being given away
+    /// would find none here.
+    pub(super) fn pause(&mut self) {
+        self.upcall.with(|it| it.paused = true);
+    }
+
+    /// Goes on with what has come.
+    pub(super) fn go_on(&mut self) {
+        let left = self.upcall.with(|it| {
+            it.paused = false;
+            // Marked, if nothing is there.
+            it.intake.arm().is_none()
         });
         if left {
-            // For others, and only the thread itself may handle it.
+            // Only the thread itself may handle it.
             let _ = self.upcall.caller().call();
         }
-        had
     }
 
     /// The numbers of the handlers.
