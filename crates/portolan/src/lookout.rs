@@ -109,10 +109,11 @@ impl Post {
                     continue;
                 }
                 let _ = self.bell.drain();
-                // What was ordered before the end is done.
+                // Acquire: pairs with the drop. Loaded before it looks, so that what was ordered
+                // before the end is done.
+                let over = self.over.load(Ordering::Acquire);
                 look(self, Seen::Bell);
-                // Acquire: pairs with the drop.
-                if self.over.load(Ordering::Acquire) {
+                if over {
                     return;
                 }
             }

@@ -16,7 +16,8 @@ pub(crate) struct Descriptor<T: AsFd + Into<OwnedFd> = OwnedFd> {
     /// There until the drop decides what becomes of it.
     inner: Option<T>,
     identity: Option<Identity>,
-    _guard: CloseOnFork,
+    /// There until dropped: a number that is not ours any more is not to be let go of.
+    guard: Option<CloseOnFork>,
 }
 
 /// Device and inode.
@@ -35,7 +36,7 @@ impl<T: AsFd + Into<OwnedFd>> Descriptor<T> {
         Self {
             inner: Some(inner),
             identity,
-            _guard: guard,
+            guard: Some(guard),
         }
     }
 
@@ -62,6 +63,8 @@ impl<T: AsFd + Into<OwnedFd>> AsFd for Descriptor<T> {
 impl<T: AsFd + Into<OwnedFd>> Drop for Descriptor<T> {
     fn drop(&mut self) {
         let ours = self.is_ours();
+        // First: once it is closed the number may be another file's, also in a child.
+        self.guard = None;
         if let Some(inner) = self.inner.take()
             && !ours
         {
@@ -76,7 +79,8 @@ pub(crate) struct HeldMemory {
     /// There until dropped.
     inner: Option<ProcessMemory>,
     identity: [Option<Identity>; 2],
-    _guards: [CloseOnFork; 2],
+    /// There until dropped.
+    guards: Option<[CloseOnFork; 2]>,
 }
 
 impl HeldMemory {
@@ -84,9 +88,11 @@ impl HeldMemory {
     pub(crate) fn new(memory: ProcessMemory) -> Self {
         Self {
             identity: memory.descriptors().map(identity),
-            _guards: memory
-                .descriptors()
-                .map(|fd| close_in_child(fd.as_raw_fd())),
+            guards: Some(
+                memory
+                    .descriptors()
+                    .map(|fd| close_in_child(fd.as_raw_fd())),
+            ),
             inner: Some(memory),
         }
     }
@@ -102,6 +108,8 @@ impl HeldMemory {
 impl Drop for HeldMemory {
     fn drop(&mut self) {
         let ours = self.get().is_some();
+        // First, as above.
+        self.guards = None;
         if let Some(memory) = self.inner.take()
             && !ours
         {

@@ -135,8 +135,8 @@ impl Copier {
         let handed = self.handed.take();
         let matching = handed.filter(|(number, ..)| *number == announcement.number);
         let (number, terms, fds) = matching.ok_or(Unfit::Nothing)?;
-        let [memory, maps] = *fds;
-        let memory = ProcessMemory::from_descriptors(memory.fd, maps.fd)?;
+        let [memory, maps] = fds.map(Handed::into_fd);
+        let memory = ProcessMemory::from_descriptors(memory, maps)?;
         let (found, wanted) = (memory.process(), self.whose.process);
         if found != Some(wanted) {
             return Err(Unfit::OtherProcess { found, wanted });
@@ -207,6 +207,9 @@ impl Copier {
         let of_it = |(guest, g): (&u64, &Guest)| which(g.number).then_some(*guest);
         let all: Vec<u64> = self.guests.iter().filter_map(of_it).collect();
         for guest in all {
+            if let Some(guest) = self.guests.get(&guest) {
+                guest.take_leave();
+            }
             self.dismiss(post, guest);
         }
     }
@@ -216,12 +219,7 @@ impl Copier {
         self.handed = None;
         self.entrusted.clear();
         for (_, guest) in self.guests.drain() {
-            let _ = socket::close_entrance(&guest.connection);
-            while let Heard::Request(request) = guest.hear() {
-                if !guest.reply(&request, Outcome::Away) {
-                    break;
-                }
-            }
+            guest.take_leave();
         }
     }
 }
@@ -268,6 +266,16 @@ impl Guest {
         };
         let request = bytes.get(..received.len).and_then(Request::decode);
         request.map_or(Heard::Over, Heard::Request)
+    }
+
+    /// Takes no more requests, and tells of those that have come that they were not begun.
+    fn take_leave(&self) {
+        let _ = socket::close_entrance(&self.connection);
+        while let Heard::Request(request) = self.hear() {
+            if !self.reply(&request, Outcome::Away) {
+                break;
+            }
+        }
     }
 
     /// Whether it was told.

@@ -115,6 +115,11 @@ impl Handed {
             fd,
         }
     }
+
+    /// The descriptor, which may be closed from here on.
+    fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
 }
 
 /// What mediators tell the keeper.
@@ -298,7 +303,7 @@ impl Host {
             // What is offered is declined then.
             Err(error) => {
                 tracing::warn!(space = by.space, %error, "there is no thread to copy for importers");
-                put_away(handed.into_iter().map(|handed| handed.fd).collect());
+                put_away(handed.into_iter().map(Handed::into_fd).collect());
             }
         }
     }

@@ -253,6 +253,7 @@ impl Line {
             return Err(failed);
         }
         // In order, before what has not been asked for at all.
+        back.sort_unstable_by_key(|piece| piece.start);
         for piece in back.into_iter().rev() {
             todo.push_front(piece);
         }
