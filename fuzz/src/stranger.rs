@@ -12,11 +12,25 @@ use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::memory;
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Address, SocketError};
+use std::fmt::Display;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// What a target plays in: made for its first input, and kept.
+pub(crate) fn taken<P, E: Display>(
+    place: &'static OnceLock<Mutex<P>>,
+    make: impl FnOnce() -> std::result::Result<P, E>,
+) -> MutexGuard<'static, P> {
+    let place = place.get_or_init(|| match make() {
+        Ok(place) => Mutex::new(place),
+        Err(error) => panic!("there is nothing to fuzz: {error}"),
+    });
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// How long anybody may take before that is a finding.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! Exported memory, with an importer that follows no rule: it writes its post page as a file, and
 //! asks the host to copy whatever it likes. A real domain of this process, and a real socket.
 
-use crate::stranger::{address, by, descriptor, introduced, long, until, visit};
+use crate::stranger::{address, by, descriptor, introduced, long, taken, until, visit};
 use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{
     Export, ExportMemory, ExportOptions, Import, Notification, Notifications, OrdinaryMemory,
@@ -17,7 +17,7 @@ use portolan_sys::socket::{self, Address};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 /// Memory that importers map, and memory that the kernel writes for them.
@@ -79,11 +79,7 @@ impl Place {
 
 pub(super) fn run(data: &[u8]) {
     static PLACE: OnceLock<Mutex<Place>> = OnceLock::new();
-    let place = PLACE.get_or_init(|| match Place::make() {
-        Ok(place) => Mutex::new(place),
-        Err(error) => panic!("there is nothing to fuzz: {error}"),
-    });
-    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut place = taken(&PLACE, Place::make);
     let mut u = Unstructured::new(data);
     // It ends where the bytes do.
     let _ = place.visit(&mut u);

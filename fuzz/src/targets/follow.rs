@@ -2,7 +2,7 @@
 //! offered channel, or a process that offers one. As in `gate`.
 
 use crate::stranger::{
-    MOST, Stranger, address, by, descriptor, introduced, lane, long, process, until, welcome,
+    MOST, Stranger, address, by, descriptor, introduced, lane, long, process, taken, until, welcome,
 };
 use arbitrary::{Result, Unstructured};
 use portolan::channel::{
@@ -16,7 +16,7 @@ use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Form, Granted, pair_bytes};
 use portolan_abi::visit::OfferKind;
 use portolan_sys::socket::{self, Address};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 
 /// The channel that loses what nobody reads in time, and the one whose visitors are waited for.
@@ -82,11 +82,7 @@ impl Place {
 
 pub(super) fn run(data: &[u8]) {
     static PLACE: OnceLock<Mutex<Place>> = OnceLock::new();
-    let place = PLACE.get_or_init(|| match Place::make() {
-        Ok(place) => Mutex::new(place),
-        Err(error) => panic!("there is nothing to fuzz: {error}"),
-    });
-    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut place = taken(&PLACE, Place::make);
     let mut u = Unstructured::new(data);
     // They end where the bytes do.
     let _ = match u.arbitrary() {

@@ -3,7 +3,7 @@
 //! and memory that the stranger writes as a file.
 
 use crate::stranger::{
-    MOST, Stranger, address, by, descriptor, introduced, lane, long, process, until, welcome,
+    MOST, Stranger, address, by, descriptor, introduced, lane, long, process, taken, until, welcome,
 };
 use arbitrary::{Result, Unstructured};
 use portolan::{
@@ -16,7 +16,7 @@ use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, PAGE};
 use portolan_abi::visit::OfferKind;
 use portolan_sys::socket::{self, Address};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 
 /// What the honest visitor says.
@@ -88,11 +88,7 @@ fn examine(message: &Message) -> u64 {
 
 pub(super) fn run(data: &[u8]) {
     static PLACE: OnceLock<Mutex<Place>> = OnceLock::new();
-    let place = PLACE.get_or_init(|| match Place::make() {
-        Ok(place) => Mutex::new(place),
-        Err(error) => panic!("there is nothing to fuzz: {error}"),
-    });
-    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut place = taken(&PLACE, Place::make);
     let mut u = Unstructured::new(data);
     // They end where the bytes do.
     let _ = match u.arbitrary() {

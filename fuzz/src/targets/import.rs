@@ -1,7 +1,7 @@
 //! An import from an exporter that follows no rule, and that is the host too: it leads astray,
 //! grants what it has or not, and rewrites its pages, as files, between any two calls.
 
-use crate::stranger::{address, by, descriptor, process, until};
+use crate::stranger::{address, by, descriptor, process, taken, until};
 use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{Import, ImportOptions};
 use portolan::{Deadline, Domain};
@@ -15,7 +15,7 @@ use portolan_sys::socket::{self, SocketError};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -49,11 +49,7 @@ impl Place {
 
 pub(super) fn run(data: &[u8]) {
     static PLACE: OnceLock<Mutex<Place>> = OnceLock::new();
-    let place = PLACE.get_or_init(|| match Place::make() {
-        Ok(place) => Mutex::new(place),
-        Err(error) => panic!("there is nothing to fuzz: {error}"),
-    });
-    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut place = taken(&PLACE, Place::make);
     // It ends where the bytes do.
     let _ = place.host(&mut Unstructured::new(data));
 }
