@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 224] = [
+pub(crate) static MARKS: [&str; 237] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -47,6 +47,7 @@ pub(crate) static MARKS: [&str; 224] = [
     "close.disposed",
     "close.drained",
     "close.slot",
+    "close.slot_drained",
     "close.told",
     "export.granted",
     "export.granting",
@@ -90,6 +91,7 @@ pub(crate) static MARKS: [&str; 224] = [
     "host.reclaim.counted",
     "host.reclaim.dead",
     "host.reclaim.done",
+    "host.reclaim.doubted",
     "host.reclaim.extent",
     "host.reclaim.extents",
     "host.reclaim.fifo",
@@ -166,10 +168,20 @@ pub(crate) static MARKS: [&str; 224] = [
     "receive.taken",
     "reclaim.row",
     "request.before_post",
+    "right.arrived",
+    "right.arrives",
     "right.counted",
+    "right.departs",
+    "right.last_gone",
+    "right.moves",
     "right.receive_leaves",
+    "right.settles",
+    "rights.corrected",
+    "rights.rows_read",
     "segment.closing",
+    "segment.in_use",
     "segment.joining",
+    "segment.marked",
     "segment.posted",
     "segment.renewing",
     "segment.shared",
@@ -225,6 +237,7 @@ pub(crate) static MARKS: [&str; 224] = [
     "visit.received",
     "visit.waits",
     "watch.fired",
+    "watch.firing",
     "watch.taken",
 ];
 

@@ -26,7 +26,8 @@ pub enum PortPhase {
 pub struct PortStatus {
     /// What it is doing.
     pub phase: PortPhase,
-    /// The space that it is bound to; while it moves, the space that sent it.
+    /// The space that it is bound to; while it moves, the space that sent it. Of a segment, the
+    /// space that is about to close or rename it, and 0 most of the time.
     pub owner: u8,
     /// Serves requests (a synchronous port) instead of messages.
     pub synchronous: bool,
@@ -39,15 +40,13 @@ pub struct PortStatus {
     /// Is a segment: nobody's, and lives as long as anybody holds a right on it. Its one
     /// message, which nobody takes, holds the memory.
     pub shared: bool,
-    /// Goes up whenever a right on a segment is made from its name, modulo [`JOINS`]: who
-    /// is about to close it sees that somebody came.
-    pub joins: u16,
+    /// Of a segment: its publisher is about to give it another name, as `owner` says. Whoever
+    /// makes a right from the name takes this back.
+    pub renewing: bool,
     /// Which port of this entry it is.
     pub generation: u32,
 }
 
-/// [`PortStatus::joins`] is counted modulo this.
-pub const JOINS: u16 = 1 << 11;
 /// Bits of a port's generation.
 pub const GENERATION_BITS: u32 = 24;
 /// The largest generation; after it comes 0.
@@ -63,7 +62,7 @@ impl PortStatus {
         copied: false,
         replies: false,
         shared: false,
-        joins: 0,
+        renewing: false,
         generation: 0,
     };
 
@@ -76,7 +75,7 @@ impl PortStatus {
             | (self.copied as u64) << 18
             | (self.replies as u64) << 19
             | (self.shared as u64) << 20
-            | ((self.joins % JOINS) as u64) << 21
+            | (self.renewing as u64) << 21
             | ((self.generation & GENERATION_MASK) as u64) << 32
     }
 
@@ -118,7 +117,7 @@ impl PortStatus {
             copied: b[2] & 4 != 0,
             replies: b[2] & 8 != 0,
             shared: b[2] & 16 != 0,
-            joins: (b[2] as u16 >> 5) | (b[3] as u16) << 3,
+            renewing: b[2] & 32 != 0,
             generation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
         }
     }
@@ -193,10 +192,81 @@ impl RightWord {
     }
 }
 
-/// A space's count of one kind of right on one port.
+/// A space's send rights on one port.
 ///
-/// Each space writes only its own row of these, and drops the count of an older
-/// generation when it meets one.
+/// Each space writes only its own row of these, and replaces the count of a dead port when it
+/// meets a right on the one that the entry holds now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SendCount {
+    /// How many. A count that has reached [`MOST_SENDS`] stays there.
+    pub count: u32,
+    /// Of messages with such a right that the space is sending, taking or disposing of: how many
+    /// such rights. A number that has reached [`u16::MAX`] stays there.
+    pub moving: u16,
+    /// Of which port of the entry.
+    pub generation: u32,
+}
+
+/// The largest count of send rights.
+pub const MOST_SENDS: u32 = (1 << 24) - 1;
+
+impl SendCount {
+    /// Packs it: count 24 bits, moving 16, generation 24.
+    pub const fn pack(self) -> u64 {
+        (self.count & MOST_SENDS) as u64
+            | (self.moving as u64) << 24
+            | ((self.generation & GENERATION_MASK) as u64) << 40
+    }
+
+    /// Reads it.
+    pub const fn unpack(word: u64) -> Self {
+        let b = word.to_le_bytes();
+        Self {
+            count: u32::from_le_bytes([b[0], b[1], b[2], 0]),
+            moving: u16::from_le_bytes([b[3], b[4]]),
+            generation: u32::from_le_bytes([b[5], b[6], b[7], 0]),
+        }
+    }
+}
+
+/// The send rights on one port that travel: those in messages that nobody has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Travelling {
+    /// How many. A count that has reached [`MOST_SENDS`] stays there.
+    pub count: u32,
+    /// A space has died while it moved such a right, so the count may be too large.
+    pub doubtful: bool,
+    /// How often a space has died so, modulo 2^15.
+    pub doubts: u16,
+    /// Of which port of the entry.
+    pub generation: u32,
+}
+
+/// The largest number of [`Travelling::doubts`]; after it comes 0.
+pub const DOUBTS_MASK: u16 = (1 << 15) - 1;
+
+impl Travelling {
+    /// Packs it: count 24 bits, doubtful 1, doubts 15, generation 24.
+    pub const fn pack(self) -> u64 {
+        (self.count & MOST_SENDS) as u64
+            | (self.doubtful as u64) << 24
+            | ((self.doubts & DOUBTS_MASK) as u64) << 25
+            | ((self.generation & GENERATION_MASK) as u64) << 40
+    }
+
+    /// Reads it.
+    pub const fn unpack(word: u64) -> Self {
+        let b = word.to_le_bytes();
+        Self {
+            count: u32::from_le_bytes([b[0], b[1], b[2], 0]),
+            doubtful: b[3] & 1 != 0,
+            doubts: u16::from_le_bytes([b[3], b[4]]) >> 1,
+            generation: u32::from_le_bytes([b[5], b[6], b[7], 0]),
+        }
+    }
+}
+
+/// A space's count of send-once rights on one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RightCount {
     /// How many.
@@ -222,7 +292,25 @@ impl RightCount {
 }
 
 /// Events of a port that its receiver is told beside messages.
+///
+/// A word of events is of one port of the entry: its generation stands above the events, so a
+/// process that tells a dead port of something never tells the port that has taken its entry.
 pub mod event {
+    use super::GENERATION_MASK;
+
+    /// The events in a word.
+    pub const ALL: u32 = 0xff;
+
+    /// A word without events, of the port of this generation.
+    pub const fn none(generation: u32) -> u32 {
+        (generation & GENERATION_MASK) << 8
+    }
+
+    /// Whether the word is of the port of this generation.
+    pub const fn is_of(word: u32, generation: u32) -> bool {
+        word & !ALL == none(generation)
+    }
+
     /// The last send right is gone.
     pub const NO_MORE_SENDERS: u32 = 1;
     /// A watched port has died; the watch table says which.
@@ -246,7 +334,7 @@ mod tests {
             copied: true,
             replies: true,
             shared: true,
-            joins: JOINS - 1,
+            renewing: true,
             generation: GENERATION_MASK,
         };
         assert_eq!(PortStatus::unpack(status.pack()), status);
@@ -317,5 +405,20 @@ mod tests {
         };
         assert_eq!(RightWord::unpack(right.pack()), Some(right));
         assert_eq!(RightWord::unpack(0), None);
+        let sends = SendCount {
+            count: MOST_SENDS,
+            moving: u16::MAX,
+            generation: GENERATION_MASK - 1,
+        };
+        assert_eq!(SendCount::unpack(sends.pack()), sends);
+        let travelling = Travelling {
+            count: 3,
+            doubtful: true,
+            doubts: DOUBTS_MASK - 1,
+            generation: GENERATION_MASK - 2,
+        };
+        assert_eq!(Travelling::unpack(travelling.pack()), travelling);
+        let word = event::none(GENERATION_MASK) | event::DEAD_NAME;
+        assert!(event::is_of(word, GENERATION_MASK) && !event::is_of(word, 0));
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Member {
     pub(crate) ferries: Ferries,
     /// Clients and servers of ours that were dropped, and whose threads are not through yet.
     pub(crate) endings: Endings,
+    /// Held by the one thread of ours that is about to close a segment (G2 of segments).
+    pub(crate) closing: Mutex<()>,
     /// Sealed memory on its way from one thread of ours to another.
     pub(crate) depot: Depot,
     /// The thread that watches the host, or hosts; its drop leaves the domain.

@@ -136,12 +136,13 @@ impl Region {
         self.ground.address(page)
     }
 
-    /// Reads the extent at `page` through the file, whoever has it open; how many bytes
-    /// came.
-    pub(crate) fn peek(&self, page: u32, out: &mut [u8]) -> usize {
+    /// Reads the extent at `page`, from byte `at` on, through the file, whoever has it open; how
+    /// many bytes came. A hole reads as zeros, and stays one.
+    pub(crate) fn peek(&self, page: u32, at: usize, out: &mut [u8]) -> usize {
+        let start = self.offset(page) + at as u64;
         let mut done = 0;
         while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match rustix::io::pread(&*self.fd, rest, self.offset(page) + done as u64) {
+            match rustix::io::pread(&*self.fd, rest, start + done as u64) {
                 Ok(0) => break,
                 Ok(read) => done += read,
                 Err(rustix::io::Errno::INTR) => {}
@@ -188,13 +189,15 @@ impl Region {
     /// The words of the extent at `page`, which others may write meanwhile.
     ///
     /// The caller is a [`crate::Segment`], whose right keeps the memory, and lends its own
-    /// borrow out. `len` was checked against the extent's size.
+    /// borrow out; or it is about to take a message of its own queue, reads what that says, and
+    /// believes nothing of it. `len` was checked against the extent's size.
     pub(crate) fn words(&self, page: u32, len: usize) -> &[AtomicU64] {
         self.check(page, len);
         // SAFETY:
         // - in bounds, live, initialised: as in `bytes`; a page is aligned for words;
-        // - written meanwhile: by atomics only, as every member reaches it through this
-        //   function (or through copies that the compiler cannot look into).
+        // - written meanwhile: by atomics only, as every member reaches a segment through this
+        //   function (or through copies that the compiler cannot look into). What a message
+        //   says was written before it was published, and nobody else takes it.
         unsafe { core::slice::from_raw_parts(self.address(page) as *const AtomicU64, len / 8) }
     }
 
@@ -208,7 +211,7 @@ impl Region {
         act: impl FnOnce(&Channel<'_>),
     ) {
         let mut magic = [0; 8];
-        if self.peek(page, &mut magic) < 8 || u64::from_le_bytes(magic) != CHANNEL_MAGIC {
+        if self.peek(page, 0, &mut magic) < 8 || u64::from_le_bytes(magic) != CHANNEL_MAGIC {
             return;
         }
         if !closed {

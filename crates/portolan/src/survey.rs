@@ -13,7 +13,7 @@ pub use extents::{AGES, Holder, HoldingSurvey};
 
 use crate::{Disowned, Domain, Protection};
 use portolan_abi::limits::MAX_SPACES;
-use portolan_abi::port::{PortPhase, PortStatus};
+use portolan_abi::port::{PortName, PortPhase, PortStatus};
 use portolan_abi::region::{Geometry, PORT_BYTES, RIGHT_BYTES, THREAD_BYTES};
 use portolan_abi::space::{HostWord, SpacePhase, SpaceStatus};
 use portolan_abi::thread::{At, Wait};
@@ -409,10 +409,11 @@ fn port(
         voids: entry.receiver.voids.load(Ordering::Relaxed),
         dropped: entry.counters.dropped.load(Ordering::Relaxed),
         full: entry.counters.full.load(Ordering::Relaxed),
-        senders: senders
-            .get(&(index, status.generation))
-            .copied()
-            .unwrap_or(0),
+        senders: {
+            let generation = status.generation;
+            let held = senders.get(&(index, generation)).copied().unwrap_or(0);
+            held.saturating_add(entry.rights.count(PortName { index, generation }))
+        },
         spinning: waiters.spinning,
         sleeping: waiters.sleeping,
         awaiting_room: waiters.for_room,

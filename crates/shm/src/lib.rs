@@ -10,6 +10,7 @@
 //! | [`chunk`] | the chunks that extents are cut from |
 //! | [`rights`] | each space's counts of rights |
 //! | [`signal`] | address-valued signals: ranges, handlers, FIFOs |
+//! | [`watch`] | who wants to be told when a port has died |
 //! | [`wait_set`] | ready bits of many ports, summarised upwards |
 //! | [`trace`] | each space's ring of events |
 //! | [`channel`] | streams: one writer, many readers, with or without flow control |
@@ -34,3 +35,4 @@ pub mod rights;
 pub mod signal;
 pub mod trace;
 pub mod wait_set;
+pub mod watch;

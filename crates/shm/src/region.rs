@@ -11,6 +11,7 @@ use crate::rights::{RightEntry, RightRow};
 use crate::signal::{Fifo, FifoEntry, HandlerEntry, Ranges, RangesLine};
 use crate::trace::{Ring, TraceLine};
 use crate::wait_set::WaitSetEntry;
+use crate::watch::WatchEntry;
 use core::marker::PhantomData;
 use portolan_abi::limits::{
     LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, QUEUE_HEAP, THREAD_LINES,
@@ -47,8 +48,6 @@ pub struct Header {
     pub host: HostLine,
     /// Names: their lock and the futex of those who wait for one.
     pub names: NamesLine,
-    /// Rights: see [`crate::rights`] R2.
-    pub rights: CounterLine,
     /// Queue heap: next free byte.
     pub queue_heap: CounterLine,
     /// Spaces that were ever used: those before it.
@@ -170,23 +169,6 @@ impl ThreadLine {
         }
     }
 }
-
-/// A request to be told of a port's death.
-#[repr(C, align(64))]
-pub struct WatchEntry {
-    /// 0 free, 1 being written, 2 armed, 3 fired; space in the second byte.
-    pub state: AtomicU64,
-    /// The watched port: index and generation as in a right word.
-    pub target: AtomicU64,
-    /// The port that is told.
-    pub notify: AtomicU64,
-    /// What the asker wants to read then.
-    pub token: AtomicU64,
-    spare: [AtomicU64; 4],
-}
-
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<WatchEntry>() as u64 == portolan_abi::region::WATCH_BYTES);
 
 /// Records that are made of atomics only, so that any bytes are valid ones and
 /// several processes may write them.
@@ -350,7 +332,7 @@ impl<'r> Tables<'r> {
     #[inline]
     pub fn right_row(&self, space: u8) -> RightRow<'r> {
         let first = usize::from(space) * MAX_PORTS;
-        RightRow::new(&self.rights[first..first + MAX_PORTS])
+        RightRow::new(&self.rights[first..first + MAX_PORTS], self.ports)
     }
 
     /// The trace ring of `space`, of `1 << size` events. Whoever reads or writes it has made

@@ -3,32 +3,49 @@
 //! A row has one entry a port: how many send rights, and which send-once right, its
 //! space holds. Only that space writes it (the host after its death), so using a
 //! right costs nothing and copying one touches no shared line. The number of
-//! senders of a port is the sum over all rows plus the rights in published slots.
+//! senders of a port is the sum over all rows plus the rights that travel in messages,
+//! which the port's entry counts.
+//!
+//! # Cost (locked instructions, on lines of the space's own unless said otherwise)
+//!
+//! | step | locked instructions |
+//! |---|---|
+//! | clone or drop a right | 1 |
+//! | send one in a message | 2, and 2 on the line of the port that it is on |
+//! | take one | 2, and 1 on that line |
+//! | see whether a port has any left | 0; a load for each space |
 //!
 //! # Invariants
 //!
-//! - **R1** A right in a message is counted by its slot while that is published and
-//!   not taken. The taker adds it to its row before it takes; the sender takes it
-//!   from its row after it published. So a right is counted twice for a moment,
-//!   never not at all.
-//! - **R2** `epoch` of the region goes up before a right enters a row or slot, but for one
-//!   that is made of a segment's name, whose status word tells of it. A sum that began and
-//!   ended in one epoch and is zero is exact: nothing has entered a part after that was
-//!   found empty, and what leaves makes no part less empty.
-//! - **R3** A row counts the rights of one generation of a port's entry, the newest it
-//!   has met. Rights of an older one are dead names: neither adding nor dropping one
-//!   touches the count.
+//! - **R1** A right in a message is counted by its port's entry from before the message is
+//!   published until after it is taken. The taker adds it to its row before it takes; the
+//!   sender takes it from its row after it published. So a right is counted twice for a
+//!   moment, never not at all.
+//! - **R2** A port has no send right left if its entry counts none that travel, no row has one,
+//!   and none has begun to travel meanwhile ([`is_unused`]). A space that moves a right says so
+//!   in its row for as long as the entry's count may be wrong should it die.
+//! - **R3** A row and an entry's count are of one port of the entry. A right on another one is
+//!   counted, and takes the place of what was there, only if the entry is that port's *now*;
+//!   else it is a dead name, and neither adding nor dropping it touches the count.
+
+mod segment;
+mod travelling;
+
+pub use segment::{Mark, Purpose, forget_mark, is_segment, joins_in_time};
+pub use travelling::is_unused;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::bulk;
+use crate::queue::PortEntry;
 use core::slice;
-use portolan_abi::port::{GENERATION_MASK, PortName, RightCount, TAG_MASK};
+use portolan_abi::port::{MOST_SENDS, PortName, RightCount, SendCount, TAG_MASK};
+use travelling::is_present;
 
 /// A space's rights on one port.
 #[repr(C)]
 #[derive(Default)]
 pub struct RightEntry {
-    /// Send rights ([`RightCount`]).
+    /// Send rights ([`SendCount`]).
     pub send: AtomicU64,
     /// Send-once rights ([`RightCount`], the count's upper bits being the tag of the last).
     pub once: AtomicU64,
@@ -41,6 +58,7 @@ const _: () = assert!(size_of::<RightEntry>() as u64 == portolan_abi::region::RI
 #[derive(Clone, Copy)]
 pub struct RightRow<'r> {
     entries: &'r [RightEntry],
+    ports: &'r [PortEntry],
 }
 
 /// Send-once rights that a space holds on a port: how many, and the request's tag.
@@ -58,12 +76,6 @@ const ONCE_COUNT_BITS: u32 = 12;
 /// A count that has reached this stays there: better one answer too many after the
 /// space's death than a client who waits for ever.
 const ONCE_MOST: u32 = (1 << ONCE_COUNT_BITS) - 1;
-
-/// Whether `generation` is older than `than`, on the circle of generations.
-fn is_older(generation: u32, than: u32) -> bool {
-    let ahead = than.wrapping_sub(generation) & GENERATION_MASK;
-    ahead != 0 && ahead <= GENERATION_MASK / 2
-}
 
 impl Once {
     fn unpack(word: u64) -> Self {
@@ -86,9 +98,9 @@ impl Once {
 }
 
 impl<'r> RightRow<'r> {
-    /// The row over `entries`, one a port.
-    pub fn new(entries: &'r [RightEntry]) -> Self {
-        Self { entries }
+    /// The row over `entries`, one for each of `ports`.
+    pub fn new(entries: &'r [RightEntry], ports: &'r [PortEntry]) -> Self {
+        Self { entries, ports }
     }
 
     /// Asks for the line that a change of the count of `port` would write to.
@@ -99,55 +111,85 @@ impl<'r> RightRow<'r> {
         }
     }
 
-    /// Adds `by` send rights; the new count.
-    pub fn add_send(&self, port: PortName, by: u32) -> u32 {
-        self.change_send(port, |count| count.saturating_add(by))
+    /// Adds a send right; the new count.
+    pub fn add_send(&self, port: PortName) -> u32 {
+        self.change_send(port, more).count
     }
 
     /// Takes one send right away; the new count.
     pub fn drop_send(&self, port: PortName) -> u32 {
-        self.change_send(port, |count| count.saturating_sub(1))
+        self.change_send(port, fewer).count
     }
 
-    fn change_send(&self, port: PortName, change: impl Fn(u32) -> u32) -> u32 {
-        let Some(entry) = self.entries.get(usize::from(port.index)) else {
-            return 0;
+    /// A message with a right on `port` is about to be sent, or to be disposed of unread: from
+    /// here on, until [`Self::departed`] or [`Self::settled`], its count may be
+    /// left wrong by our death.
+    pub fn moves(&self, port: PortName) {
+        self.change_send(port, begin);
+    }
+
+    /// The message was published: the right is not ours any more. The new count.
+    pub fn departed(&self, port: PortName) -> u32 {
+        self.change_send(port, |was| end(fewer(was))).count
+    }
+
+    /// A message with a right on `port` is about to be taken: the right is ours, too.
+    pub fn arrives(&self, port: PortName) {
+        self.change_send(port, |was| begin(more(was)));
+    }
+
+    /// The message was taken, disposed of, or not published after all, and the entry's count
+    /// says so. The count of ours.
+    pub fn settled(&self, port: PortName) -> u32 {
+        self.change_send(port, end).count
+    }
+
+    fn change_send(&self, port: PortName, change: impl Fn(SendCount) -> SendCount) -> SendCount {
+        let index = usize::from(port.index);
+        let (Some(entry), Some(of)) = (self.entries.get(index), self.ports.get(index)) else {
+            return SendCount::default();
         };
         let mut was = entry.send.load(Ordering::Acquire);
         loop {
-            let held = RightCount::unpack(was);
-            // R3: a dead name; the row counts a later port of this entry.
-            if held.count > 0 && is_older(port.generation, held.generation) {
-                return 0;
+            if SendCount::unpack(was).generation != port.generation && !is_present(of, port) {
+                // R3: a dead name; the row counts another port of this entry.
+                return SendCount::default();
             }
-            let now = RightCount {
-                count: change(Self::of(was, port)),
-                generation: port.generation,
-            };
+            let now = change(Self::of(was, port));
+            // SeqCst: the first half of the pair with the rows of others (`is_unused`).
             match entry
                 .send
-                .compare_exchange(was, now.pack(), Ordering::AcqRel, Ordering::Acquire)
+                .compare_exchange(was, now.pack(), Ordering::SeqCst, Ordering::Acquire)
             {
-                Ok(_) => return now.count,
+                Ok(_) => return now,
                 Err(other) => was = other,
             }
         }
     }
 
-    fn of(word: u64, port: PortName) -> u32 {
-        let RightCount { count, generation } = RightCount::unpack(word);
-        if generation == port.generation {
-            count
-        } else {
-            0
+    fn of(word: u64, port: PortName) -> SendCount {
+        let counted = SendCount::unpack(word);
+        if counted.generation == port.generation {
+            return counted;
         }
+        SendCount {
+            generation: port.generation,
+            ..SendCount::default()
+        }
+    }
+
+    /// The send rights on `port` that the space holds, and is moving.
+    pub fn counts(&self, port: PortName) -> SendCount {
+        self.entries
+            .get(usize::from(port.index))
+            .map_or(SendCount::default(), |e| {
+                Self::of(e.send.load(Ordering::SeqCst), port)
+            })
     }
 
     /// How many send rights on `port` the space holds.
     pub fn sends(&self, port: PortName) -> u32 {
-        self.entries
-            .get(usize::from(port.index))
-            .map_or(0, |e| Self::of(e.send.load(Ordering::Acquire), port))
+        self.counts(port).count
     }
 
     /// Adds a send-once right that answers the request `tag`.
@@ -221,16 +263,18 @@ impl<'r> RightRow<'r> {
 
     #[inline]
     fn change_once(&self, port: PortName, change: impl Fn(Once) -> Once) {
-        let Some(entry) = self.entries.get(usize::from(port.index)) else {
+        let index = usize::from(port.index);
+        let (Some(entry), Some(of)) = (self.entries.get(index), self.ports.get(index)) else {
             return;
         };
         let mut was = entry.once.load(Ordering::Relaxed);
         loop {
             let mut once = Once::unpack(was);
-            if once.count > 0 && is_older(port.generation, once.generation) {
-                return;
-            }
             if once.generation != port.generation {
+                if once.count > 0 && !is_present(of, port) {
+                    // R3: a dead name; the row notes a right on another port of this entry.
+                    return;
+                }
                 once = Once {
                     count: 0,
                     tag: 0,
@@ -255,10 +299,12 @@ impl<'r> RightRow<'r> {
         Some(Once::unpack(entry.once.load(Ordering::Acquire))).filter(|o| o.count > 0)
     }
 
-    /// The send rights on the port with this index, of whatever generation, if there are any.
-    pub fn any_sends(&self, index: u16) -> Option<RightCount> {
+    /// The send rights on the port with this index, of whatever generation, if the space holds
+    /// or moves any.
+    pub fn any_sends(&self, index: u16) -> Option<SendCount> {
         let entry = self.entries.get(usize::from(index))?;
-        Some(RightCount::unpack(entry.send.load(Ordering::Acquire))).filter(|c| c.count > 0)
+        Some(SendCount::unpack(entry.send.load(Ordering::Acquire)))
+            .filter(|c| c.count > 0 || c.moving > 0)
     }
 
     /// Host: forgets what a dead space held on the port with this index.
@@ -271,14 +317,100 @@ impl<'r> RightRow<'r> {
     }
 }
 
+fn more(was: SendCount) -> SendCount {
+    SendCount {
+        count: (was.count + 1).min(MOST_SENDS),
+        ..was
+    }
+}
+
+fn fewer(was: SendCount) -> SendCount {
+    SendCount {
+        count: match was.count {
+            MOST_SENDS => MOST_SENDS,
+            count => count.saturating_sub(1),
+        },
+        ..was
+    }
+}
+
+fn begin(was: SendCount) -> SendCount {
+    SendCount {
+        moving: was.moving.saturating_add(1),
+        ..was
+    }
+}
+
+fn end(was: SendCount) -> SendCount {
+    SendCount {
+        moving: match was.moving {
+            u16::MAX => u16::MAX,
+            moving => moving.saturating_sub(1),
+        },
+        ..was
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use portolan_abi::port::{GENERATION_MASK, PortPhase, PortStatus};
+
+    /// Makes the entry the port of this generation.
+    fn bind(entry: &PortEntry, generation: u32) -> PortName {
+        let status = PortStatus {
+            phase: PortPhase::Open,
+            generation,
+            ..PortStatus::FRESH
+        };
+        entry.control.status.store(status.pack(), Ordering::Release);
+        PortName {
+            index: 0,
+            generation,
+        }
+    }
+
+    #[test]
+    fn a_dead_name_that_is_kept_hides_no_live_right() {
+        let (entries, ports) = ([RightEntry::default()], [PortEntry::default()]);
+        let row = RightRow::new(&entries, &ports);
+        for ahead in [1, (1 << 23) - 1, 1 << 23, (1 << 23) + 1, GENERATION_MASK] {
+            let dead = bind(&ports[0], 5);
+            row.add_send(dead);
+            let live = bind(&ports[0], (5 + ahead) & GENERATION_MASK);
+            assert_eq!(row.add_send(live), 1, "{ahead} later: it is counted");
+            assert_eq!(row.sends(live), 1);
+            assert_eq!(row.drop_send(dead), 0, "{ahead} later: a dead name is not");
+            assert_eq!(row.sends(live), 1);
+            row.add_once(live, 3);
+            row.add_once(dead, 4);
+            assert_eq!(row.once(0).map(|o| o.tag), Some(3));
+            assert_eq!(row.drop_send(live), 0);
+            row.drop_once(live);
+        }
+    }
+
+    #[test]
+    fn counts_that_are_full_stay_full() {
+        let (entries, ports) = ([RightEntry::default()], [PortEntry::default()]);
+        let row = RightRow::new(&entries, &ports);
+        let port = bind(&ports[0], 1);
+        let full = SendCount {
+            count: MOST_SENDS,
+            moving: u16::MAX,
+            generation: 1,
+        };
+        entries[0].send.store(full.pack(), Ordering::Relaxed);
+        row.arrives(port);
+        row.departed(port);
+        row.drop_send(port);
+        assert_eq!(row.counts(port), full);
+    }
 
     #[test]
     fn a_right_of_an_older_port_leaves_the_count_of_a_later_one() {
-        let entries = [RightEntry::default()];
-        let row = RightRow::new(&entries);
+        let (entries, ports) = ([RightEntry::default()], [PortEntry::default()]);
+        let row = RightRow::new(&entries, &ports);
         let older = PortName {
             index: 0,
             generation: 4,
@@ -289,6 +421,7 @@ mod tests {
         };
         row.hold_answer(older, 1);
         // The client gave up; its entry is another client's port now.
+        bind(&ports[0], later.generation);
         row.hold_answer(later, 1);
         row.drop_answer(older, 1);
         row.hold_answer(older, 2);
@@ -306,8 +439,8 @@ mod tests {
 
     #[test]
     fn a_late_drop_leaves_the_next_request_of_the_same_client() {
-        let entries = [RightEntry::default()];
-        let row = RightRow::new(&entries);
+        let (entries, ports) = ([RightEntry::default()], [PortEntry::default()]);
+        let row = RightRow::new(&entries, &ports);
         let port = PortName {
             index: 0,
             generation: 4,
@@ -328,8 +461,8 @@ mod tests {
 
     #[test]
     fn a_late_right_leaves_the_next_request_of_the_same_client() {
-        let entries = [RightEntry::default()];
-        let row = RightRow::new(&entries);
+        let (entries, ports) = ([RightEntry::default()], [PortEntry::default()]);
+        let row = RightRow::new(&entries, &ports);
         let port = PortName {
             index: 0,
             generation: 4,

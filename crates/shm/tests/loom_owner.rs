@@ -12,9 +12,7 @@ mod support;
 
 use loom::thread;
 use portolan_abi::owner::{Alloc, Born, ChunkUse, Destination, Size};
-use portolan_abi::port::PortName;
 use portolan_shm::queue::{Claim, Cursor};
-use portolan_shm::rights::{RightEntry, RightRow};
 use portolan_shm::wait_set::WaitSetEntry;
 use support::pool::{Pool, RUN};
 use support::{Futex, explore, with};
@@ -185,35 +183,5 @@ fn no_ready_member_is_slept_over() {
                 raisers.into_iter().for_each(|r| r.join().unwrap());
             },
         );
-    });
-}
-
-/// R1, R3: counts of one row by several threads.
-#[test]
-fn counts_of_a_row_add_up() {
-    explore("rights", 3, || {
-        with([RightEntry::default()], |entries| {
-            let row = RightRow::new(entries);
-            let (old, new) = (
-                PortName {
-                    index: 0,
-                    generation: 1,
-                },
-                PortName {
-                    index: 0,
-                    generation: 2,
-                },
-            );
-            row.add_send(old, 2);
-            let dropper = thread::spawn(move || {
-                row.drop_send(old);
-                row.drop_send(old);
-            });
-            let adder = thread::spawn(move || row.add_send(new, 1));
-            row.add_send(new, 1);
-            dropper.join().unwrap();
-            adder.join().unwrap();
-            assert_eq!(row.sends(new), 2);
-        });
     });
 }

@@ -103,7 +103,7 @@ fn two_passed_slots_come_back() {
             first.write(0, &[11]);
             second.write(0, &[21]);
             let mut cursor = Cursor::resume(&port.queue());
-            port.queue().pass_published(&mut cursor, |_| {});
+            port.queue().pass_published(&mut cursor, |_| 0);
             let first = thread::spawn(move || {
                 let _ = first.publish();
                 let sent: Vec<u64> = [12, 13]
@@ -170,7 +170,7 @@ fn no_publication_beyond_a_lap_is_slept_over() {
             let first = port.queue().claim(one, 1).unwrap();
             let second = port.queue().claim(two, 2).unwrap();
             let mut cursor = Cursor::resume(&port.queue());
-            port.queue().pass_published(&mut cursor, |_| {});
+            port.queue().pass_published(&mut cursor, |_| 0);
             first.write(0, &[11]);
             let _ = first.publish();
             assert_eq!(port.receive(&mut cursor), Some(11));

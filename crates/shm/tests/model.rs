@@ -5,14 +5,15 @@
 use portolan_abi::owner::{
     AllocWord, Born, ChunkUse, ChunkWord, Descriptor, Destination, Hold, OwnerWord, Size,
 };
-use portolan_abi::port::{PortStatus, RightCount, RightWord};
+use portolan_abi::port::{PortStatus, RightCount, RightWord, SendCount, Travelling};
 use portolan_abi::slot::{Meta, Phase, SlotState};
 use portolan_abi::space::{HostWord, SpaceStatus};
 use portolan_shm::atomic::{AtomicU64, Ordering};
 use portolan_shm::chunk::{Chunks, GiveBack};
 use portolan_shm::owner::{AllocWords, OwnerEntry, OwnerRow};
 use portolan_shm::queue::{
-    Claim, ClaimError, CloseStep, Closing, Cursor, Line, Next, PortEntry, Published, Queue, Spot,
+    Claim, ClaimError, CloseStep, Closing, Cursor, Line, Next, PortEntry, Published, Queue, Slot,
+    Spot,
 };
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -159,17 +160,14 @@ impl History<'_> {
         if !self.by_urgency {
             return self.queue.next(&mut self.cursor);
         }
-        self.queue.pass_published(&mut self.cursor, |_| {});
-        let there: Vec<u64> = self
-            .queue
-            .passed(&self.cursor)
-            .iter()
-            .filter(|(_, s)| s.phase() == Phase::Published)
-            .map(|(p, _)| *p)
-            .collect();
         // The most urgent is anywhere among them.
-        let most = there.iter().max_by_key(|p| *p * 7 % 5).copied();
-        match most.and_then(|p| self.queue.found_passed(&self.cursor, p)) {
+        let urgency = |slot: &Slot<'_>| {
+            let mut word = [0];
+            slot.read(0, &mut word);
+            word[0] * 7 % 5
+        };
+        self.queue.pass_published(&mut self.cursor, urgency);
+        match self.queue.most_urgent(&self.cursor) {
             Some(found) => Next::Found(found),
             None => self.queue.next(&mut self.cursor),
         }
@@ -508,6 +506,8 @@ proptest! {
         prop_assert_eq!(PortStatus::unpack(status.pack()).phase, status.phase);
         let count = RightCount::unpack(a);
         prop_assert_eq!(count.pack(), a);
+        prop_assert_eq!(SendCount::unpack(a).pack(), a);
+        prop_assert_eq!(Travelling::unpack(a).pack(), a);
         let space = SpaceStatus::unpack(a);
         prop_assert_eq!(SpaceStatus::unpack(space.pack()), space);
         let host = HostWord::unpack(a);

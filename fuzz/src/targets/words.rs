@@ -8,7 +8,7 @@ use portolan_abi::hello::{Answer, Greeting, socket_name};
 use portolan_abi::limits::LINE;
 use portolan_abi::mediate;
 use portolan_abi::owner::{AllocWord, ChunkWord, Descriptor, Destination, OwnerWord, Size};
-use portolan_abi::port::{PortStatus, RightCount, RightWord};
+use portolan_abi::port::{PortStatus, RightCount, RightWord, SendCount, Travelling};
 use portolan_abi::region::{BASE_HIGHEST, BASE_LOWEST, Geometry};
 use portolan_abi::rpc::{self, Header};
 use portolan_abi::signal::{self, Block};
@@ -157,10 +157,12 @@ fn message([word, other]: [u64; 2]) {
     let status = PortStatus::unpack(word);
     // A generation has 24 bits, of which a member writes no more.
     let again = PortStatus::unpack(status.pack());
-    assert_eq!((again.phase, again.joins), (status.phase, status.joins));
+    assert_eq!((again.phase, again.renewing), (status.phase, status.renewing));
     assert_eq!(PortStatus::unpack(again.pack()), again);
     let count = RightCount::unpack(other);
     assert_eq!(RightCount::unpack(count.pack()), count);
+    assert_eq!(SendCount::unpack(other).pack(), other);
+    assert_eq!(Travelling::unpack(other).pack(), other);
     let status = SpaceStatus::unpack(word);
     assert_eq!(SpaceStatus::unpack(status.pack()), status);
     let host = HostWord::unpack(word);

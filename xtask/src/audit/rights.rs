@@ -2,7 +2,7 @@
 
 use super::image::Port;
 use super::{Audit, is_open};
-use portolan_abi::port::{PortName, PortPhase, RightCount, RightKind, event};
+use portolan_abi::port::{PortName, PortPhase, RightCount, RightKind, SendCount, event};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -19,7 +19,7 @@ impl Audit<'_> {
             let mut sends = 0;
             for (index, counts) in self.image.rights(space.id)? {
                 let (send, once) = (
-                    RightCount::unpack(counts.send),
+                    SendCount::unpack(counts.send),
                     RightCount::unpack(counts.once),
                 );
                 // The upper bits of a send-once count are a tag.

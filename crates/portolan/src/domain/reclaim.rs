@@ -21,7 +21,7 @@ use crate::trace::{self, About, Begun};
 use crate::{EventKind, port};
 use portolan_abi::limits::{CHUNK, MAX_PORTS, MAX_WAIT_SETS, MAX_WATCHES, PAGE};
 use portolan_abi::owner::{Destination, Hold, OwnerWord, Size};
-use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus, RightWord, event};
+use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus};
 use portolan_abi::region::{
     Geometry, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, WAIT_SET_BYTES, WATCH_BYTES,
 };
@@ -31,6 +31,7 @@ use portolan_shm::chunk::Chunks;
 use portolan_shm::mark;
 use portolan_shm::queue::Queue;
 use portolan_shm::region::read_text;
+use portolan_shm::rights::forget_mark;
 use portolan_sys::{futex, memory};
 use std::cell::Cell;
 
@@ -323,6 +324,10 @@ impl<'m> Estate<'m> {
             let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
             match status.phase {
                 PortPhase::Lingering => port::close::sweep(self.member, index),
+                // It died while it looked whether a segment is still in use.
+                PortPhase::Open if status.shared && status.owner == self.space => {
+                    forget_mark(entry, status);
+                }
                 PortPhase::Binding | PortPhase::Open | PortPhase::Closing
                     if status.owner == self.space =>
                 {
@@ -361,9 +366,16 @@ impl<'m> Estate<'m> {
                 count(&self.returned.requests);
                 mark!("host.reclaim.answered");
             }
-            if row.once(index).is_some() || row.any_sends(index).is_some() {
-                // R2 of rights: the sum over all rows is about to change.
-                tables.header.rights.value.fetch_add(1, Ordering::SeqCst);
+            let sends = row.any_sends(index);
+            if row.once(index).is_some() || sends.is_some() {
+                if let Some(sends) = sends.filter(|s| s.moving > 0)
+                    && let Some(entry) = tables.ports.get(usize::from(index))
+                {
+                    // R2 of rights: it died while it moved some. Before its row is emptied.
+                    let generation = sends.generation;
+                    entry.rights.doubt(entry, PortName { index, generation });
+                    mark!("host.reclaim.doubted");
+                }
                 row.forget(index);
                 count(&self.returned.rights);
                 mark!("host.reclaim.right");
@@ -404,10 +416,7 @@ impl<'m> Estate<'m> {
             }
         }
         for index in self.used(tables.geometry.watches, WATCH_BYTES, MAX_WATCHES) {
-            let state = &tables.watches[index].state;
-            let word = state.load(Ordering::Acquire);
-            if word != 0 && word.to_le_bytes()[1] == self.space {
-                state.store(0, Ordering::Release);
+            if tables.watches[index].free_if(|watch, _| watch.space == self.space) {
                 mark!("host.reclaim.watch");
             }
         }
@@ -458,19 +467,7 @@ impl<'m> Estate<'m> {
     fn repeat_notices(&self) {
         let tables = self.member.tables();
         for index in self.used(tables.geometry.watches, WATCH_BYTES, MAX_WATCHES) {
-            let watch = &tables.watches[index];
-            let fired = watch.state.load(Ordering::Acquire).to_le_bytes()[0] == 3;
-            let notify = RightWord::unpack(watch.notify.load(Ordering::Acquire));
-            if let (true, Some(notify)) = (fired, notify)
-                && let Some(entry) = tables.ports.get(usize::from(notify.port.index))
-            {
-                entry
-                    .sleep
-                    .events
-                    .fetch_or(event::DEAD_NAME, Ordering::SeqCst);
-                entry.sleep.doorbell.fetch_add(1, Ordering::SeqCst);
-                futex::wake(&entry.sleep.doorbell, u32::MAX);
-            }
+            port::watches::tell_again(self.member, &tables.watches[index]);
         }
     }
 

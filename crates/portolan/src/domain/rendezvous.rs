@@ -135,6 +135,7 @@ fn member(
         reception: Mutex::default(),
         threads: Threads::default(),
         endings: Endings::default(),
+        closing: Mutex::default(),
         ferries: Ferries::default(),
         depot: Depot::default(),
         link,

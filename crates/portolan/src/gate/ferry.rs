@@ -17,7 +17,7 @@ use super::error::{BreachKind, ConnectToError, Over};
 use super::side::{BUSY, Side};
 use crate::ending::Ending;
 use crate::member::Member;
-use crate::port::senders;
+use crate::port::is_unused;
 use crate::wait::{Patience, waiting_beside};
 use crate::{Access, Deadline, NoDescriptor, Notice, ReceiveError, ReceiveRight, Request};
 use portolan_abi::port::PortName;
@@ -68,7 +68,7 @@ impl Ferries {
     pub(crate) fn end_unused(member: &Member) {
         for (port, ferry) in &*member.ferries.lock() {
             if let Some(ferry) = ferry.upgrade()
-                && senders(member, *port) == 0
+                && is_unused(member, *port)
             {
                 ferry.begin(&member.endings);
             }

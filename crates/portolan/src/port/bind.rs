@@ -218,7 +218,7 @@ pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
     write_text(&entry.name.words, name);
     entry.control.transit.store(0, Ordering::Relaxed);
     entry.control.most.store(options.most, Ordering::Relaxed);
-    entry.sleep.events.store(0, Ordering::Relaxed);
+    entry.sleep.clear_events(generation);
     entry.sleep.wanted.store(0, Ordering::Relaxed);
     entry.sleep.wait_set.store(0, Ordering::Relaxed);
     entry.room.waiting.store(0, Ordering::Relaxed);
@@ -234,7 +234,7 @@ pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
         copied: options.copied,
         replies: options.replies,
         shared: false,
-        joins: 0,
+        renewing: false,
         generation,
     };
     // Release: everything above comes before the port is open.

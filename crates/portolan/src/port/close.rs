@@ -1,6 +1,6 @@
 //! Closing a port: by its owner, or on behalf of a dead one. Each step may be repeated.
 
-use super::rights::{check_senders, touch_epoch};
+use super::rights::Right;
 use super::watches::{drop_watches, fire_watches};
 use super::wire::Contents;
 use super::{answer_for_dead, send};
@@ -96,13 +96,12 @@ fn drain(member: &Member, queue: &Queue<'_>) {
             let contents = Contents::read(member, &queue.slot(position));
             dispose(member, &contents);
             mark!("close.disposed");
-            touch_epoch(member);
+            // Its send rights were counted as travelling; now they are gone. If we die
+            // meanwhile the host corrects the counts, and asks for all ports.
+            Right::end(member, &contents.rights);
             queue.close_drained(position);
-            // Its send rights were counted by the slot; now they are gone. If we die here,
-            // the host asks for all ports.
-            for right in contents.rights.iter().filter(|r| r.kind == RightKind::Send) {
-                check_senders(member, right.port);
-            }
+            mark!("close.slot_drained");
+            Right::arrived(member, &contents.rights);
         }
     }
 }

@@ -10,35 +10,26 @@
 //!      (dies with its maker)             (commit point)     last right go
 //! ```
 //!
-//! A right that comes in a message is counted throughout (R1 of rights), so whoever has
-//! one keeps the segment. A right made from the name comes out of nothing: its maker
-//! counts it, then changes the status word, and who is about to close it, and counted
-//! before, fails to.
+//! Which of two comes first, who closes a segment and who makes a right on it from its name, is
+//! decided in [`portolan_shm::rights`] (G1, G2).
 
 use super::bind::bind;
-use super::rights::{SendRight, drop_counted, held, is_live, senders};
+use super::rights::{SendRight, drop_counted, held, is_unused};
 use super::wire::Contents;
 use super::{BindError, ConnectError, PortOptions, Unsent, close, names, send};
 use crate::member::Member;
 use crate::region::Attached;
 use crate::{Deadline, Extent, Message};
 use portolan_abi::owner::Descriptor;
-use portolan_abi::port::{GENERATION_MASK, JOINS, PortName, PortPhase, PortStatus};
+use portolan_abi::port::{PortName, PortStatus};
 use portolan_abi::slot::Kind;
-use portolan_shm::bulk;
 use portolan_shm::channel::Channel;
 use portolan_shm::mark;
-use portolan_shm::queue::{PortEntry, Queue, Spot};
+use portolan_shm::queue::{Queue, Spot};
 use portolan_shm::region::write_text;
-use std::slice;
-use std::sync::Arc;
+use portolan_shm::rights::{Mark, Purpose, is_segment, joins_in_time};
 use std::sync::atomic::Ordering;
-
-/// Whether an entry is the segment `port`, open.
-pub(super) fn is_segment(entry: &PortEntry, port: PortName) -> bool {
-    let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
-    status.shared && is_live(status, port)
-}
+use std::sync::{Arc, PoisonError};
 
 /// The header of the message that holds a segment which nobody writes any more.
 const FROZEN: &[u8] = b"frozen";
@@ -126,12 +117,8 @@ pub(crate) fn connect(
 
 /// A right on a segment whose name somebody told us; nothing, if it is gone, or was renewed.
 pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<SendRight> {
-    // Both come from whoever told us; they are looked at, and then changed.
-    let entry = member.tables().ports.get(usize::from(port.index))?;
-    bulk::will_write(slice::from_ref(&entry.control.status));
     member.rights().will_change(port);
     let to = Attached::new(member, port)?;
-    // Before it is counted: our row would take a name that nothing has yet for the newest.
     if !is_segment(to.queue().port, port) {
         return None;
     }
@@ -141,38 +128,32 @@ pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<SendRigh
 /// Gives a segment on which nobody else has a right another name, so that whoever was told
 /// of it comes too late; `false` if somebody has a right, or the segment is gone.
 ///
-/// For segments on which no right travels in messages: those are not counted here.
+/// For the one thread that made the segment, of which no right travels in messages: those are
+/// not counted here.
 pub(crate) fn renew(right: &mut SendRight) -> bool {
     let (member, port) = (&right.to.member, right.to.port);
+    // A hint: most of those that are still in use are found without a mark.
+    if held(member, port) != 1 {
+        return false;
+    }
     let entry = right.to.queue().port;
-    let status = &entry.control.status;
-    bulk::will_write(slice::from_ref(status));
-    // SeqCst: before the count. Who joins counts its right before it changes this word: it
-    // is counted here, or the exchange below fails, or its own does.
-    let word = status.load(Ordering::SeqCst);
-    let was = PortStatus::unpack(word);
-    if !(was.shared && is_live(was, port)) || held(member, port) != 1 {
+    let Some(mark) = Mark::set(entry, port, member.space, Purpose::Rename) else {
+        return false;
+    };
+    if held(member, port) != 1 {
+        mark.take_back();
         return false;
     }
-    let renewed = PortName {
-        generation: port.generation.wrapping_add(1) & GENERATION_MASK,
-        ..port
-    };
-    let now = PortStatus {
-        generation: renewed.generation,
-        joins: 0,
-        ..was
-    };
-    let exchanged = status.compare_exchange(word, now.pack(), Ordering::SeqCst, Ordering::Relaxed);
-    if exchanged.is_err() {
+    let Some(generation) = mark.rename() else {
         return false;
-    }
+    };
+    let renewed = PortName { generation, ..port };
     mark!("segment.renewing");
     // Under its new name it is nobody's until we have come, as others come to a segment that
-    // they find. Before the exchange our row would have forgotten the rights of our other
-    // threads.
-    member.rights().add_send(renewed, 1);
-    if is_joined(entry, renewed) {
+    // they find. Before the exchange our row would not have counted a name that nothing has.
+    member.rights().add_send(renewed);
+    mark!("segment.joining");
+    if joins_in_time(entry, renewed) {
         right.to.port = renewed;
         return true;
     }
@@ -182,31 +163,9 @@ pub(crate) fn renew(right: &mut SendRight) -> bool {
 
 /// A right out of nothing, unless the segment is being closed.
 fn join(to: Attached) -> Option<SendRight> {
-    let right = SendRight::make_untold(to);
-    is_joined(right.to.queue().port, right.to.port).then_some(right)
-}
-
-/// Tells who is about to close a segment that somebody came, who has counted a right
-/// before; `false` if it is too late.
-fn is_joined(entry: &PortEntry, port: PortName) -> bool {
+    let right = SendRight::make_counted(to);
     mark!("segment.joining");
-    let status = &entry.control.status;
-    let mut word = status.load(Ordering::Acquire);
-    loop {
-        let was = PortStatus::unpack(word);
-        if !(was.shared && is_live(was, port)) {
-            return false;
-        }
-        let joined = PortStatus {
-            joins: (was.joins + 1) % JOINS,
-            ..was
-        };
-        // SeqCst: counted before, and whoever closes it reads this word before it counts.
-        match status.compare_exchange(word, joined.pack(), Ordering::SeqCst, Ordering::Acquire) {
-            Ok(_) => return true,
-            Err(now) => word = now,
-        }
-    }
+    joins_in_time(right.to.queue().port, right.to.port).then_some(right)
 }
 
 /// Does something with every channel that there is. For the host, which keeps each by a
@@ -220,8 +179,8 @@ pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, &Channe
         if !is_segment(entry, port) {
             continue;
         }
-        member.rights().add_send(port, 1);
-        if is_joined(entry, port)
+        member.rights().add_send(port);
+        if joins_in_time(entry, port)
             && let Some(memory) = tables.queue(index).and_then(|q| memory_of(member, &q))
             && !memory.frozen
             && let Ok(len) = usize::try_from(memory.extent.len)
@@ -240,30 +199,28 @@ pub(super) fn close_unused(member: &Member, port: PortName) {
     let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
         return;
     };
-    let status = &entry.control.status;
-    loop {
-        let word = status.load(Ordering::SeqCst);
-        let was = PortStatus::unpack(word);
-        if !(was.shared && is_live(was, port)) || senders(member, port) != 0 {
-            return;
-        }
-        // As `close` does; ours, so that the host goes on with it if we die.
-        let closing = PortStatus {
-            phase: PortPhase::Closing,
-            owner: member.space,
-            generation: was.generation.wrapping_add(1) & GENERATION_MASK,
-            shared: false,
-            joins: 0,
-            ..was
-        };
-        if status
-            .compare_exchange(word, closing.pack(), Ordering::SeqCst, Ordering::Relaxed)
-            .is_ok()
-        {
-            mark!("segment.closing");
-            close::close(member, port.index);
-            return;
-        }
+    // Most often it is in use, and nothing is marked.
+    if !is_unused(member, port) {
+        return;
+    }
+    // G2: one thread of this space. Nobody waits, or is told of anything, under this lock.
+    let alone = member
+        .closing
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let Some(mark) = Mark::set(entry, port, member.space, Purpose::Close) else {
+        return;
+    };
+    mark!("segment.marked");
+    if !is_unused(member, port) {
+        mark!("segment.in_use");
+        return mark.take_back();
+    }
+    // Ours from here on, so that the host goes on with it if we die.
+    if mark.close() {
+        drop(alone);
+        mark!("segment.closing");
+        close::close(member, port.index);
     }
 }
 

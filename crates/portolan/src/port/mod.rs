@@ -15,7 +15,7 @@ mod request;
 mod rights;
 mod send;
 mod shared;
-mod watches;
+pub(crate) mod watches;
 pub(crate) mod wire;
 
 pub use bind::{BindError, PortOptions};
@@ -32,5 +32,5 @@ pub(crate) use names::connect as connect_port;
 pub(crate) use names::wake_waiters;
 pub(crate) use prepare::may_leave;
 pub(crate) use request::answer_for_dead;
-pub(crate) use rights::{check_senders, senders};
+pub(crate) use rights::{check_senders, is_unused};
 pub(crate) use send::{raise_link, wake, wake_senders};

@@ -470,8 +470,8 @@ pub(crate) fn answer_for_dead(member: &Member, port: PortName, tag: u32) {
         && let Some(entry) = member.tables().ports.get(usize::from(port.index))
     {
         // Every slot is void: so many have died while they answered. Told beside the queue.
-        // Release: the tag before the event, by `raise`.
-        entry.sleep.unanswered.store(tag, Ordering::Release);
-        rights::raise(member, port.index, event::UNANSWERED);
+        if entry.note_unanswered(port, tag) {
+            rights::raise(member, port, event::UNANSWERED);
+        }
     }
 }

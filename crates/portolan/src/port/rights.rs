@@ -10,9 +10,9 @@ use crate::shared_extent::SharedExtent;
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
 use portolan_abi::slot::Kind;
-use portolan_shm::atomic::store_load_barrier;
 use portolan_shm::mark;
-use portolan_shm::queue::Spot;
+use portolan_shm::queue::{PortEntry, Spot};
+use portolan_shm::rights;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -70,18 +70,9 @@ impl SendRight {
 
     /// A new, counted right, dead or alive.
     pub(super) fn make_counted(to: Attached) -> Self {
-        if to.member.present().is_ok() {
-            touch_epoch(&to.member);
-        }
-        Self::make_untold(to)
-    }
-
-    /// As [`Self::make_counted`], of a segment's name: whoever makes it changes the segment's
-    /// status word next, which tells of it (R2).
-    pub(super) fn make_untold(to: Attached) -> Self {
         // A forked child's is good for nothing, and counts for nothing.
         if to.member.present().is_ok() {
-            to.member.rights().add_send(to.port, 1);
+            to.member.rights().add_send(to.port);
         }
         Self::of(to)
     }
@@ -159,7 +150,6 @@ impl SendOnceRight {
 
     /// A new, counted right, not made from a request.
     pub(super) fn make(to: Attached) -> Self {
-        touch_epoch(&to.member);
         to.member.rights().add_once(to.port, 0);
         Self::new(to, 0)
     }
@@ -265,24 +255,43 @@ impl Right {
         Arc::ptr_eq(whose, member)
     }
 
-    /// Rights are about to be published at `destination`.
+    /// Rights are about to be published at `destination` (R1).
     pub(super) fn leave(member: &Member, rights: &[Self], destination: Destination) {
-        touch_epoch(member);
         for right in rights {
-            if let Self::Receive(r) = right {
-                r.leave(destination);
+            match right {
+                Self::Receive(r) => r.leave(destination),
+                other => {
+                    if let Some(port) = other.sends_to() {
+                        member.rights().moves(port);
+                        mark!("right.moves");
+                        if let Some(entry) = entry_of(member, port) {
+                            entry.rights.depart(entry, port);
+                        }
+                    }
+                }
             }
         }
+        mark!("right.departs");
     }
 
     /// They were not published after all.
     pub(super) fn stay(member: &Member, rights: &[Self]) {
-        touch_epoch(member);
         for right in rights {
-            if let Self::Receive(r) = right {
-                r.stay();
+            match right {
+                Self::Receive(r) => r.stay(),
+                other => {
+                    if let Some(port) = other.sends_to() {
+                        settle(member, port);
+                    }
+                }
             }
         }
+    }
+
+    /// The port that this is a send right on.
+    fn sends_to(&self) -> Option<PortName> {
+        let word = self.word();
+        (word.kind == RightKind::Send).then_some(word.port)
     }
 
     /// The right was published: forget it here (R1).
@@ -290,8 +299,11 @@ impl Right {
         match self {
             Self::Send(mut r) => {
                 r.given = true;
-                // The taker may have dropped it already, and have seen it counted here.
-                drop_counted(&r.to.member, r.to.port);
+                let (member, port) = (&r.to.member, r.to.port);
+                if member.rights().departed(port) == 0 {
+                    // The taker may have dropped it already, and have seen it counted here.
+                    check_senders(member, port);
+                }
             }
             Self::SendOnce(mut r) => {
                 r.given = true;
@@ -305,15 +317,10 @@ impl Right {
 
     /// Notes rights of a message that we are about to take as ours (R1).
     pub(super) fn arrive(member: &Member, rights: &[RightWord]) {
-        if rights.is_empty() {
-            return;
-        }
-        touch_epoch(member);
         for right in rights {
+            mark!("right.arrives");
             match right.kind {
-                RightKind::Send => {
-                    member.rights().add_send(right.port, 1);
-                }
+                RightKind::Send => member.rights().arrives(right.port),
                 RightKind::SendOnce if right.tag != 0 => {
                     member.rights().hold_answer(right.port, right.tag)
                 }
@@ -323,11 +330,26 @@ impl Right {
         }
     }
 
+    /// The message that they were in was taken, or its slot closed: they travel no more (R1).
+    pub(super) fn arrived(member: &Member, rights: &[RightWord]) {
+        for right in rights.iter().filter(|r| r.kind == RightKind::Send) {
+            mark!("right.arrived");
+            settle(member, right.port);
+        }
+    }
+
+    /// As [`Self::arrive`], for a message whose slot we are about to close: they are nobody's.
+    pub(super) fn end(member: &Member, rights: &[RightWord]) {
+        for right in rights.iter().filter(|r| r.kind == RightKind::Send) {
+            member.rights().moves(right.port);
+        }
+    }
+
     /// The handle of a right that has arrived; nothing, for one that names no port.
     pub(super) fn taken(member: &Arc<Member>, word: RightWord) -> Option<Self> {
         let to = Attached::new(member, word.port)?;
         Some(match word.kind {
-            RightKind::Send if super::commons::is_segment(to.queue().port, to.port) => {
+            RightKind::Send if rights::is_segment(to.queue().port, to.port) => {
                 let (segment, frozen) = Segment::taken(SendRight::of(to))?;
                 if frozen {
                     Self::Shared(SharedExtent::of(segment))
@@ -417,88 +439,104 @@ pub(super) fn is_live(status: PortStatus, port: PortName) -> bool {
 /// Takes a right from our row, and does what is due if that was the last one.
 pub(super) fn drop_counted(member: &Member, port: PortName) {
     if member.rights().drop_send(port) == 0 {
-        // Of two that do this at once, one sees the other's row empty.
-        store_load_barrier();
         check_senders(member, port);
     }
 }
 
-/// R2: a right is about to enter a row or slot.
-pub(super) fn touch_epoch(member: &Member) {
-    member
-        .tables()
-        .header
-        .rights
-        .value
-        .fetch_add(1, Ordering::SeqCst);
+/// A right on `port` travels no more; does what is due if it was the last one.
+fn settle(member: &Member, port: PortName) {
+    if let Some(entry) = entry_of(member, port) {
+        entry.rights.arrive(entry, port);
+        mark!("right.settles");
+        if member.rights().settled(port) == 0 {
+            check_senders(member, port);
+        }
+    }
+}
+
+fn entry_of(member: &Member, port: PortName) -> Option<&PortEntry> {
+    member.tables().ports.get(usize::from(port.index))
 }
 
 /// Tells the port's receiver that no send right is left, if it asked and there is none.
 pub(crate) fn check_senders(member: &Member, port: PortName) {
-    let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
+    let Some(entry) = entry_of(member, port) else {
         return;
     };
-    if super::commons::is_segment(entry, port) {
+    let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+    if !is_live(status, port) {
+        return;
+    }
+    if status.shared {
         super::commons::close_unused(member, port);
         return;
     }
     if entry.sleep.wanted.load(Ordering::SeqCst) & event::NO_MORE_SENDERS == 0
-        || senders(member, port) != 0
+        || !is_unused(member, port)
     {
         return;
     }
+    mark!("right.last_gone");
     // The receiver takes `wanted` back when it is told, so that a death between here and
     // there loses nothing.
-    raise(member, port.index, event::NO_MORE_SENDERS);
+    raise(member, port, event::NO_MORE_SENDERS);
 }
 
-/// Tells a port's receiver of an event.
-pub(super) fn raise(member: &Member, index: u16, event: u32) {
-    if let Some(queue) = member.tables().queue(index) {
-        queue.port.sleep.events.fetch_or(event, Ordering::SeqCst);
-        send::wake(member, &queue, index);
+/// Tells the receiver of `port` of an event. If another port has taken its entry meanwhile, that
+/// one is told nothing (E1 of queues).
+pub(super) fn raise(member: &Member, port: PortName, event: u32) {
+    let Some(queue) = member.tables().queue(port.index) else {
+        return;
+    };
+    if queue.port.sleep.raise(port.generation, event) {
+        send::wake(member, &queue, port.index);
     }
 }
 
-/// Send rights on the port: in every row, and in every published slot (R2).
-pub(crate) fn senders(member: &Member, port: PortName) -> u32 {
+/// Whether no send right on the port is left, held or travelling (R2).
+pub(crate) fn is_unused(member: &Member, port: PortName) -> bool {
     let tables = member.tables();
-    let epoch = &tables.header.rights.value;
-    loop {
-        let before = epoch.load(Ordering::SeqCst);
-        let held = held(member, port);
-        if held > 0 {
-            return held;
-        }
-        let travelling = in_slots(member, port);
-        if epoch.load(Ordering::SeqCst) == before {
-            return travelling;
-        }
+    entry_of(member, port).is_none_or(|entry| {
+        rights::is_unused(
+            entry,
+            port,
+            || tables.used_spaces().map(|s| tables.right_row(s)),
+            || in_slots(member, port),
+        )
+    })
+}
+
+/// Send rights on the port, in every row and in messages. One that moves at this moment may be
+/// counted twice; if none is counted there is none (R2).
+pub(crate) fn senders(member: &Member, port: PortName) -> u32 {
+    if is_unused(member, port) {
+        return 0;
     }
+    let travelling = entry_of(member, port).map_or(0, |e| e.rights.count(port));
+    held(member, port).saturating_add(travelling).max(1)
 }
 
 /// Send rights on the port in every row.
 pub(super) fn held(member: &Member, port: PortName) -> u32 {
     let tables = member.tables();
     let rows = tables.used_spaces().map(|s| tables.right_row(s));
-    rows.map(|row| row.sends(port)).sum()
+    rows.map(|row| row.sends(port)).fold(0, u32::saturating_add)
 }
 
+/// Send rights on the port in all messages that nobody has taken: looks at every slot of the
+/// domain. Only after the death of a space that was moving such a right.
 fn in_slots(member: &Member, port: PortName) -> u32 {
     let tables = member.tables();
     let mut found = 0;
-    for (index, entry) in tables.used_ports() {
-        let phase = PortStatus::unpack(entry.control.status.load(Ordering::Acquire)).phase;
-        if !matches!(phase, PortPhase::Open | PortPhase::Moving) {
-            continue;
-        }
+    for (index, _) in tables.used_ports() {
         let Some(queue) = tables.queue(index) else {
             continue;
         };
         for at in 0..queue.slots() as u64 {
             let slot = queue.slot(at);
+            // Also of a port that is being closed: until its slot is closed.
             if queue.is_untaken(slot.state(Ordering::Acquire)) {
-                let contents = super::wire::Contents::read(member, &slot);
+                let contents = super::wire::Contents::peek(member, &slot);
                 found += contents
                     .rights
                     .iter()

@@ -1,13 +1,12 @@
-//! Watches: who wants to be told when a port has died.
-//!
-//! An entry is free, being written, armed, or fired, in this order; whoever dies in between
-//! has its entries freed by the host.
+//! Watches: who wants to be told when a port has died. The states are in
+//! [`portolan_shm::watch`].
 
 use super::ReceiveRight;
 use super::rights::{SendRight, raise};
 use crate::member::Member;
 use portolan_abi::port::{PortName, RightKind, RightWord, event};
 use portolan_shm::mark;
+use portolan_shm::watch::{WatchEntry, WatchPhase};
 use std::sync::atomic::Ordering;
 
 /// Why no death notification could be arranged.
@@ -28,32 +27,19 @@ impl SendRight {
     pub fn watch(&self, notify: &ReceiveRight, token: u64) -> Result<(), WatchError> {
         let member = &self.to.member;
         let watches = member.tables().watches;
-        let writing = 1 | u64::from(member.space) << 8;
-        let (index, entry) = watches
+        let taken = watches
             .iter()
             .enumerate()
-            .find(|(_, w)| {
-                w.state
-                    .compare_exchange(0, writing, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
-            })
-            .ok_or(WatchError {
-                limit: watches.len(),
-            })?;
+            .find_map(|(index, entry)| Some((index, entry, entry.take(member.space)?)));
+        let (index, entry, writing) = taken.ok_or(WatchError {
+            limit: watches.len(),
+        })?;
         let used = &member.tables().header.watches.value;
         // Before it is armed, so that whoever looks for watches looks at this one too.
         used.fetch_max(index as u64 + 1, Ordering::SeqCst);
         mark!("watch.taken");
-        entry.target.store(word_of(self.to.port), Ordering::Relaxed);
-        entry
-            .notify
-            .store(word_of(notify.at().port), Ordering::Relaxed);
-        entry.token.store(token, Ordering::Relaxed);
-        // SeqCst: armed before we look whether the port is dead; the closer kills it
-        // before it looks for watches.
-        entry
-            .state
-            .store(2 | u64::from(member.space) << 8, Ordering::SeqCst);
+        let (target, notify) = (word_of(self.to.port), word_of(notify.at().port));
+        entry.arm(writing, target, notify, token);
         if !self.is_live() {
             fire_watches(member, self.to.port);
         }
@@ -75,20 +61,9 @@ fn word_of(port: PortName) -> u64 {
 pub(super) fn fire_watches(member: &Member, port: PortName) {
     let target = word_of(port);
     for entry in member.tables().used_watches() {
-        let state = entry.state.load(Ordering::SeqCst);
-        if state & 0xff != 2 || entry.target.load(Ordering::Acquire) != target {
-            continue;
-        }
-        let fired = state & !0xff | 3;
-        let notify = entry.notify.load(Ordering::Acquire);
-        if entry
-            .state
-            .compare_exchange(state, fired, Ordering::SeqCst, Ordering::Relaxed)
-            .is_ok()
-            && let Some(notify) = RightWord::unpack(notify)
-        {
+        if let Some(notify) = entry.fire(target).and_then(RightWord::unpack) {
             mark!("watch.fired");
-            raise(member, notify.port.index, event::DEAD_NAME);
+            raise(member, notify.port, event::DEAD_NAME);
         }
     }
 }
@@ -97,23 +72,31 @@ pub(super) fn fire_watches(member: &Member, port: PortName) {
 /// more are there.
 pub(super) fn take_fired(member: &Member, notify: PortName) -> Option<(u64, bool)> {
     let notify = word_of(notify);
-    let mut fired = member.tables().used_watches().iter().filter(|w| {
-        w.state.load(Ordering::Acquire) & 0xff == 3 && w.notify.load(Ordering::Acquire) == notify
-    });
-    let first = fired.next()?;
-    let token = first.token.load(Ordering::Acquire);
-    first.state.store(0, Ordering::Release);
-    Some((token, fired.next().is_some()))
+    let mut watches = member.tables().used_watches().iter();
+    let token = watches.find_map(|w| w.take_fired(notify))?;
+    Some((token, watches.any(|w| is_fired_for(w, notify))))
+}
+
+fn is_fired_for(entry: &WatchEntry, notify: u64) -> bool {
+    entry.watch().phase == WatchPhase::Fired && entry.notify.load(Ordering::Acquire) == notify
 }
 
 /// Forgets what the port `notify` waits for; it is being closed.
 pub(super) fn drop_watches(member: &Member, notify: PortName) {
     let notify = word_of(notify);
     for entry in member.tables().used_watches() {
-        if matches!(entry.state.load(Ordering::Acquire) & 0xff, 2 | 3)
-            && entry.notify.load(Ordering::Acquire) == notify
-        {
-            entry.state.store(0, Ordering::Release);
-        }
+        entry.free_if(|watch, entry| {
+            watch.phase != WatchPhase::Writing && entry.notify.load(Ordering::Acquire) == notify
+        });
+    }
+}
+
+/// Host: tells of a watch once more if it has fired: who fired it may have died before it told.
+/// Should the watch be another by now, its receiver looks for what has fired, and finds nothing.
+pub(crate) fn tell_again(member: &Member, entry: &WatchEntry) {
+    if entry.watch().phase == WatchPhase::Fired
+        && let Some(notify) = RightWord::unpack(entry.notify.load(Ordering::Acquire))
+    {
+        raise(member, notify.port, event::DEAD_NAME);
     }
 }

@@ -16,6 +16,7 @@ use portolan_abi::limits::MAX_SLOT_LINES;
 use portolan_abi::owner::{Alloc, Descriptor};
 use portolan_abi::port::RightWord;
 use portolan_abi::slot::{Kind, Meta, Plain, inline_capacity};
+use portolan_shm::bulk;
 use portolan_shm::queue::{Claim, Slot};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -283,8 +284,20 @@ enum HeaderWords {
 }
 
 impl Contents {
-    /// Reads a published slot.
+    /// Reads a published slot of a port of ours, or of a dead space whose host we are.
     pub(crate) fn read(member: &Member, slot: &Slot<'_>) -> Self {
+        Self::read_by(member, slot, member.guard.is_none())
+    }
+
+    /// Reads a published slot of anybody's, whose message may be taken, and its memory used
+    /// again, meanwhile.
+    pub(super) fn peek(member: &Member, slot: &Slot<'_>) -> Self {
+        Self::read_by(member, slot, false)
+    }
+
+    /// `mapped`: a header extent is read where it is mapped, which is faster; else by the file,
+    /// which may be done where it is closed, and leaves a hole a hole.
+    fn read_by(member: &Member, slot: &Slot<'_>, mapped: bool) -> Self {
         let meta = Meta::unpack(slot.meta());
         let mut at = 0;
         let mut next = || {
@@ -315,7 +328,7 @@ impl Contents {
                 let word = member.tables().alloc.read(d.page);
                 word.state() == Alloc::Used && word.generation() == d.generation
             });
-            contents.read_page(member, &meta);
+            contents.read_page(member, &meta, mapped);
             return contents;
         }
         // A correct member never writes more than fits; of garbage we read what is there.
@@ -334,26 +347,26 @@ impl Contents {
         contents
     }
 
-    fn read_page(&mut self, member: &Member, meta: &Meta) {
+    /// Reads what a header extent says behind the header. Whoever reads it does not own it yet,
+    /// so the bytes are copied as words that others may write, then checked.
+    fn read_page(&mut self, member: &Member, meta: &Meta, mapped: bool) {
         let Some(page) = self.page else { return };
-        // Copied once, then checked: the bytes are the sender's until we take the message.
-        let len = usize::try_from(page.len).unwrap_or(0);
-        let mut peeked = Vec::new();
-        let bytes = if member.guard.is_some() {
-            // Closed here, and perhaps never ours: the host looks too.
-            peeked.resize(len, 0);
-            let read = member.region.peek(page.page, &mut peeked);
-            &peeked[..read]
-        } else {
-            member.region.bytes(page.page, len)
-        };
-        let header = usize::from(meta.header).min(bytes.len());
+        let len = usize::try_from(page.len)
+            .unwrap_or(0)
+            .min(page.size.bytes());
+        let header = usize::from(meta.header).min(len);
         self.header = HeaderWords::InPage(header);
-        let mut words = bytes
-            .get(header.next_multiple_of(8)..)
-            .unwrap_or(&[])
-            .chunks_exact(8)
-            .map(word_of);
+        let at = header.next_multiple_of(8).min(len);
+        let descriptors = 8 * (usize::from(meta.rights) + 2 * usize::from(meta.extents));
+        let mut bytes = vec![0; descriptors.min(len - at)];
+        if mapped {
+            let words = member.region.words(page.page, page.size.bytes());
+            bulk::load_at(words, at, &mut bytes);
+        } else {
+            let read = member.region.peek(page.page, at, &mut bytes);
+            bytes.truncate(read);
+        }
+        let mut words = bytes.chunks_exact(8).map(word_of);
         for _ in 0..meta.rights {
             self.rights.extend(words.next().and_then(RightWord::unpack));
         }
@@ -362,6 +375,16 @@ impl Contents {
             self.extents
                 .extend(pair.and_then(|(a, b)| sound(member, [a, b])));
         }
+    }
+
+    /// The urgency that a published slot of a port of ours says.
+    pub(super) fn urgency(slot: &Slot<'_>) -> Option<u64> {
+        let meta = Meta::unpack(slot.meta());
+        let mut word = [0];
+        meta.urgent.then(|| {
+            slot.read(usize::from(meta.reply), &mut word);
+            word[0]
+        })
     }
 
     /// Whether it has this header, in the slot itself.

@@ -3,7 +3,7 @@
 use crate::takeover::half_join;
 use portolan_abi::limits::{MAX_PORTS, MAX_SPACES};
 use portolan_abi::owner::{Alloc, AllocWord, ChunkUse, ChunkWord, Destination, Hold, OwnerWord};
-use portolan_abi::port::{PortPhase, PortStatus, RightCount};
+use portolan_abi::port::{PortPhase, PortStatus, SendCount};
 use portolan_abi::region::{Geometry, PORT_BYTES, SPACE_BYTES};
 use portolan_abi::space::{SpacePhase, SpaceStatus};
 use std::fmt::Write;
@@ -58,11 +58,11 @@ pub(crate) fn dump(domain: &str) -> String {
             Geometry::RIGHT_ROW,
         );
         for (index, entry) in rights.chunks_exact(2).enumerate() {
-            if entry[0] & 0xffff_ffff != 0 || entry[1] & 0xfff != 0 {
+            if entry[0] & 0xff_ffff_ffff != 0 || entry[1] & 0xfff != 0 {
                 writeln!(
                     out,
                     "space {space} port {index}: {:?} once {:#x}",
-                    RightCount::unpack(entry[0]),
+                    SendCount::unpack(entry[0]),
                     entry[1]
                 )
                 .unwrap();

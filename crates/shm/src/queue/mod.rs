@@ -51,6 +51,7 @@
 //! dying senders, passing and the sleep marks are ours.
 
 mod close;
+mod events;
 mod receiver;
 mod sender;
 
@@ -107,8 +108,8 @@ pub struct PortEntry {
     pub counters: Counters,
     /// The port's name, zero-padded.
     pub name: Line,
-    /// Kept for later formats.
-    pub reserved: Line,
+    /// Written by whoever sends, takes or disposes of a message with a right on this port.
+    pub rights: RightsLine,
 }
 
 #[cfg(not(loom))]
@@ -159,12 +160,14 @@ pub struct SleepLine {
     pub doorbell: AtomicU32,
     /// Wait set index plus one, member index in the upper half; 0 for none.
     pub wait_set: AtomicU64,
-    /// Events that wait for the receiver ([`portolan_abi::port::event`]).
+    /// Events that wait for the receiver, and the port's generation
+    /// ([`portolan_abi::port::event`]).
     pub events: AtomicU32,
     /// Events that the receiver has asked for.
     pub wanted: AtomicU32,
-    /// Tag of the request that will not be answered ([`portolan_abi::port::event::UNANSWERED`]).
-    pub unanswered: AtomicU32,
+    /// The request that will not be answered ([`portolan_abi::port::event::UNANSWERED`]): a
+    /// send-once right as in a message, with the port's generation and the request's tag.
+    pub unanswered: AtomicU64,
 }
 
 /// See [`PortEntry::sender`].
@@ -196,6 +199,18 @@ pub struct Counters {
     pub dropped: AtomicU64,
     /// Senders that found the queue full.
     pub full: AtomicU64,
+}
+
+/// See [`PortEntry::rights`], and R2 of [`crate::rights`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct RightsLine {
+    /// Send rights on this port in messages that nobody has taken
+    /// ([`portolan_abi::port::Travelling`]).
+    pub travelling: AtomicU64,
+    /// How often a send right on a port of this entry has begun to travel. It never wraps:
+    /// 64 bits last for centuries.
+    pub departures: AtomicU64,
 }
 
 /// A port's queue: its entry and its slots.

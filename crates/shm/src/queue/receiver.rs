@@ -1,9 +1,11 @@
 //! The receiving side: find, take, retire; and falling asleep.
 
-use super::Queue;
+use super::{Queue, Slot};
 use crate::atomic::{Ordering, pause, store_load_barrier};
 use crate::mark;
+use core::cmp::Reverse;
 use portolan_abi::slot::{Phase, SlotState};
+use std::collections::BinaryHeap;
 
 /// How often a receiver looks at a claimed slot before it looks past it.
 const PATIENCE: u32 = if cfg!(loom) { 1 } else { 200 };
@@ -13,8 +15,11 @@ const PATIENCE: u32 = if cfg!(loom) { 1 } else { 200 };
 #[derive(Debug, Default)]
 pub struct Cursor {
     head: u64,
-    /// Positions passed while claimed (or, on a port by urgency, while published), oldest first.
+    /// Positions passed while claimed, oldest first.
     passed: Vec<u64>,
+    /// On a port by urgency: messages passed while published, the most urgent first, then the
+    /// oldest; urgency and position of each.
+    urgent: BinaryHeap<Reverse<(u64, u64)>>,
     /// Taken, but not yet retired: done when the receiver has time.
     unretired: Option<u64>,
     /// Positions that carry our ASLEEP mark.
@@ -87,6 +92,11 @@ impl Cursor {
     pub fn head(&self) -> u64 {
         self.head
     }
+
+    /// How many slots were passed over and not taken.
+    fn skipped(&self) -> usize {
+        self.passed.len() + self.urgent.len()
+    }
 }
 
 impl<'r> Queue<'r> {
@@ -130,7 +140,7 @@ impl<'r> Queue<'r> {
             if let Some(found) = self.late(cursor) {
                 return Next::Found(found);
             }
-            if cursor.passed.len() >= self.slots {
+            if cursor.skipped() >= self.slots {
                 return Next::Empty;
             }
             let slot = self.slot(cursor.head);
@@ -224,64 +234,85 @@ impl<'r> Queue<'r> {
         voids.store(voids.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// On a port by urgency: passes every message, published or being written, so that
-    /// later ones can be compared with it, and gives the position of each to `seen`.
-    pub fn pass_published(&self, cursor: &mut Cursor, mut seen: impl FnMut(u64)) {
+    /// On a port by urgency: passes every message, published or being written, so that the
+    /// most urgent one can be found; `urgency` reads it from a published slot, the least number
+    /// first. Each message is looked at once, so the cost does not grow with how many wait.
+    pub fn pass_published(&self, cursor: &mut Cursor, urgency: impl Fn(&Slot<'_>) -> u64) {
         self.retire(cursor);
-        self.free_voids(cursor);
-        while cursor.passed.len() < self.slots {
-            let slot = self.slot(cursor.head);
+        self.sort_passed(cursor, &urgency);
+        let before = cursor.head;
+        self.pass_to_end(cursor, &urgency);
+        if cursor.head != before {
+            // Q4: again, after later ones were seen.
+            self.sort_passed(cursor, &urgency);
+        }
+    }
+
+    fn pass_to_end(&self, cursor: &mut Cursor, urgency: impl Fn(&Slot<'_>) -> u64) {
+        while cursor.skipped() < self.slots {
+            let position = cursor.head;
+            let slot = self.slot(position);
             let state = slot.state(Ordering::Acquire);
             match state.phase() {
-                Phase::Void if state.position() == cursor.head => self.skip_void(cursor),
-                Phase::Published | Phase::Claimed if state.position() == cursor.head => {
-                    if state.phase() == Phase::Claimed && self.nothing_beyond(cursor.head) {
+                Phase::Void if state.position() == position => self.skip_void(cursor),
+                Phase::Published | Phase::Claimed if state.position() == position => {
+                    if state.phase() == Phase::Claimed && self.nothing_beyond(position) {
                         return;
                     }
                     if slot.exchange(state, state.with(SlotState::PASSED)).is_ok() {
-                        cursor.passed.push(cursor.head);
-                        seen(cursor.head);
+                        if state.phase() == Phase::Published {
+                            cursor.urgent.push(Reverse((urgency(&slot), position)));
+                        } else {
+                            cursor.passed.push(position);
+                        }
                         self.advance(cursor);
                     }
                 }
                 Phase::Closed => return,
-                Phase::Free if state.position() <= cursor.head => return,
+                Phase::Free if state.position() <= position => return,
                 _ => self.advance(cursor),
             }
         }
     }
 
-    /// Frees the passed slots whose senders have died.
-    fn free_voids(&self, cursor: &mut Cursor) {
+    /// Looks again at the slots that were passed while claimed: most have none of these.
+    fn sort_passed(&self, cursor: &mut Cursor, urgency: impl Fn(&Slot<'_>) -> u64) {
         let mut i = 0;
         while let Some(&position) = cursor.passed.get(i) {
-            if self.slot(position).state(Ordering::Acquire).phase() == Phase::Void {
-                cursor.passed.remove(i);
-                self.count_void();
-                self.free_passed(cursor, position);
-            } else {
-                i += 1;
+            let slot = self.slot(position);
+            match slot.state(Ordering::Acquire).phase() {
+                Phase::Void => {
+                    cursor.passed.remove(i);
+                    self.count_void();
+                    self.free_passed(cursor, position);
+                }
+                Phase::Published => {
+                    cursor.passed.remove(i);
+                    cursor.urgent.push(Reverse((urgency(&slot), position)));
+                }
+                _ => i += 1,
             }
         }
     }
 
-    /// The positions passed and still there, oldest first, with their states.
-    pub fn passed(&self, cursor: &Cursor) -> Vec<(u64, SlotState)> {
-        cursor
-            .passed
-            .iter()
-            .map(|p| (*p, self.slot(*p).state(Ordering::Acquire)))
-            .collect()
-    }
-
-    /// A passed position that holds a message, as something to take.
-    pub fn found_passed(&self, cursor: &Cursor, position: u64) -> Option<Found> {
-        let there = cursor.passed.contains(&position)
-            && self.slot(position).state(Ordering::Acquire).phase() == Phase::Published;
-        there.then_some(Found {
+    /// On a port by urgency: the message to take next of those that were passed.
+    pub fn most_urgent(&self, cursor: &Cursor) -> Option<Found> {
+        let Reverse((_, position)) = *cursor.urgent.peek()?;
+        // Closed meanwhile, by the host for one who is taken for dead, it is not there any more.
+        let state = self.slot(position).state(Ordering::Acquire);
+        (state.phase() == Phase::Published && state.position() == position).then_some(Found {
             position,
             passed: true,
         })
+    }
+
+    /// Whether a slot that was passed over has something for the receiver by now.
+    pub fn has_late(&self, cursor: &Cursor) -> bool {
+        let is_there = |position: &u64| {
+            let phase = self.slot(*position).state(Ordering::Acquire).phase();
+            matches!(phase, Phase::Published | Phase::Void)
+        };
+        !cursor.urgent.is_empty() || cursor.passed.iter().any(is_there)
     }
 
     /// Makes a found message ours: **the commit point of a receive** (Q5).
@@ -296,7 +327,12 @@ impl<'r> Queue<'r> {
         // Relaxed: a counter with one writer.
         taken.store(taken.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if found.passed {
-            cursor.passed.retain(|p| *p != found.position);
+            match cursor.urgent.peek() {
+                Some(Reverse((_, position))) if *position == found.position => {
+                    cursor.urgent.pop();
+                }
+                _ => cursor.passed.retain(|p| *p != found.position),
+            }
             self.free_passed(cursor, found.position);
             return if woken == Woken::Senders {
                 woken
@@ -411,6 +447,9 @@ impl<'r> Queue<'r> {
         // SeqCst (an exchange on x86): the first half of the pair with `publish`.
         self.port.sleep.asleep.store(1, Ordering::SeqCst);
         store_load_barrier();
+        if !cursor.urgent.is_empty() {
+            return false;
+        }
         for i in 0..cursor.passed.len() {
             if !self.mark_claimed(cursor, cursor.passed[i]) {
                 return false;

@@ -1,9 +1,8 @@
 //! One look: what is there is taken.
 
 use super::{Origin, QueueClosed, ReceiveRight};
-use crate::member::Member;
 use crate::message::{Message, Notice};
-use crate::port::rights::Right;
+use crate::port::rights::{self, Right};
 use crate::port::send;
 use crate::port::watches;
 use crate::port::wire::{self, Contents};
@@ -13,6 +12,7 @@ use portolan_abi::slot::{Kind, Phase};
 use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
 use portolan_shm::queue::{Found, Next, Slot, Woken};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl ReceiveRight {
@@ -54,13 +54,38 @@ impl ReceiveRight {
     #[inline(always)]
     fn take_untraced(&mut self, found: Found, message: &mut Message) -> Origin {
         probe!(ReceiveSeen);
+        let slot = self.at.queue().slot(found.position());
+        let Some(origin) = wire::read_plain(&self.at.member, &slot, message) else {
+            return self.take_rich(found, message);
+        };
+        self.commit(found, origin, message);
+        origin
+    }
+
+    /// Takes a message with rights, an urgency or a long header.
+    #[cold]
+    fn take_rich(&mut self, found: Found, message: &mut Message) -> Origin {
+        let member = Arc::clone(&self.at.member);
+        let contents = Contents::read(&member, &self.at.queue().slot(found.position()));
+        contents.all_extents().for_each(|d| wire::hold(&member, d));
+        if let (Some(guard), Some(page)) = (&member.guard, contents.page) {
+            // A header is read in any case, and a touch costs more than this.
+            guard.open(std::iter::once((page.page, page.size)));
+        }
+        Right::arrive(&member, &contents.rights);
+        let origin = Origin::new(contents.kind, contents.reply.map_or(0, RightWord::pack));
+        let rights = contents.rights.clone();
+        contents.into_message(&member, message);
+        self.commit(found, origin, message);
+        Right::arrived(&member, &rights);
+        origin
+    }
+
+    /// Tells the queue that the message, which was read and noted as ours, is taken.
+    #[inline(always)]
+    fn commit(&mut self, found: Found, origin: Origin, message: &Message) {
         let queue = self.at.queue();
         let member = &self.at.member;
-        let slot = queue.slot(found.position());
-        let origin = match wire::read_plain(member, &slot, message) {
-            Some(origin) => origin,
-            None => Self::read_rich(member, &slot, message),
-        };
         mark!("receive.noted");
         probe!(ReceiveRead);
         if let (Kind::Request, Some(reply)) = (origin.kind(), origin.reply()) {
@@ -77,45 +102,15 @@ impl ReceiveRight {
             bytes.store(sum.wrapping_add(message.len() as u64), Ordering::Relaxed);
         }
         probe!(ReceiveTaken);
-        origin
-    }
-
-    /// Reads a message with rights, an urgency or a long header.
-    #[cold]
-    fn read_rich(
-        member: &std::sync::Arc<Member>,
-        slot: &Slot<'_>,
-        message: &mut Message,
-    ) -> Origin {
-        let contents = Contents::read(member, slot);
-        contents.all_extents().for_each(|d| wire::hold(member, d));
-        if let (Some(guard), Some(page)) = (&member.guard, contents.page) {
-            // A header is read in any case, and a touch costs more than this.
-            guard.open(std::iter::once((page.page, page.size)));
-        }
-        Right::arrive(member, &contents.rights);
-        let origin = Origin::new(contents.kind, contents.reply.map_or(0, RightWord::pack));
-        contents.into_message(member, message);
-        origin
     }
 
     /// On a port by urgency everything published is passed over, then the most urgent taken.
     #[cold]
     fn look_by_urgency(&mut self, message: &mut Message) -> Result<Option<Origin>, QueueClosed> {
         let queue = self.at.queue();
-        queue.pass_published(&mut self.cursor, |_| {});
-        let published = queue
-            .passed(&self.cursor)
-            .into_iter()
-            .filter(|(_, state)| state.phase() == Phase::Published);
-        let by_urgency = published.map(|(position, _)| {
-            let urgency = Contents::read(&self.at.member, &queue.slot(position)).urgency;
-            (urgency.unwrap_or(u64::MAX), position)
-        });
-        match by_urgency
-            .min()
-            .and_then(|(_, position)| queue.found_passed(&self.cursor, position))
-        {
+        let urgency = |slot: &Slot<'_>| Contents::urgency(slot).unwrap_or(u64::MAX);
+        queue.pass_published(&mut self.cursor, urgency);
+        match queue.most_urgent(&self.cursor) {
             Some(found) => Ok(Some(self.take(found, message))),
             // Voids among the passed are cleared by the ordinary look.
             None => match queue.next(&mut self.cursor) {
@@ -129,48 +124,48 @@ impl ReceiveRight {
     /// Something that the port asked to be told.
     #[inline]
     fn event(&self, message: &mut Message) -> Option<Origin> {
-        let events = self.at.queue().port.sleep.events.load(Ordering::Acquire);
-        if events == 0 {
-            None
-        } else {
-            self.notice(events, message)
+        match self
+            .at
+            .queue()
+            .port
+            .sleep
+            .events_of(self.at.port.generation)
+        {
+            0 => None,
+            events => self.notice(events, message),
         }
     }
 
     #[cold]
     fn notice(&self, events: u32, message: &mut Message) -> Option<Origin> {
-        let word = &self.at.queue().port.sleep.events;
+        let (member, port) = (&self.at.member, self.at.port);
+        let entry = self.at.queue().port;
+        let sleep = &entry.sleep;
         if events & event::UNANSWERED != 0 {
-            word.fetch_and(!event::UNANSWERED, Ordering::AcqRel);
-            // Acquire: the tag came before the event. Another tag than ours is not for us.
-            let tag = self
-                .at
-                .queue()
-                .port
-                .sleep
-                .unanswered
-                .load(Ordering::Acquire);
-            let port = self.at.port;
+            sleep.take_event(event::UNANSWERED);
+            // Another tag than ours is not for us.
+            let tag = entry.unanswered(port)?;
             let kind = RightKind::SendOnce;
-            return Some(Origin::new(
-                Kind::ServerDead,
-                RightWord { kind, port, tag }.pack(),
-            ));
+            let word = RightWord { kind, port, tag };
+            return Some(Origin::new(Kind::ServerDead, word.pack()));
         }
         let notice = if events & event::NO_MORE_SENDERS != 0 {
-            self.at
-                .queue()
-                .port
-                .sleep
+            // Before the count: a right that is dropped after it raises the event again.
+            sleep.take_event(event::NO_MORE_SENDERS);
+            let asked = sleep.wanted.load(Ordering::SeqCst) & event::NO_MORE_SENDERS != 0;
+            if !asked || !rights::is_unused(member, port) {
+                // We were told already; or a new right was made since.
+                return None;
+            }
+            sleep
                 .wanted
                 .fetch_and(!event::NO_MORE_SENDERS, Ordering::SeqCst);
-            word.fetch_and(!event::NO_MORE_SENDERS, Ordering::AcqRel);
             Notice::NoMoreSenders
         } else {
-            word.fetch_and(!event::DEAD_NAME, Ordering::AcqRel);
-            let (token, more) = watches::take_fired(&self.at.member, self.at.port)?;
+            sleep.take_event(event::DEAD_NAME);
+            let (token, more) = watches::take_fired(member, port)?;
             if more {
-                word.fetch_or(event::DEAD_NAME, Ordering::AcqRel);
+                sleep.raise(port.generation, event::DEAD_NAME);
             }
             Notice::DeadName { token }
         };
@@ -182,7 +177,7 @@ impl ReceiveRight {
     pub(crate) fn may_have(&mut self) -> bool {
         self.settle();
         let queue = self.at.queue();
-        if queue.port.sleep.events.load(Ordering::Acquire) != 0 {
+        if queue.port.sleep.events_of(self.at.port.generation) != 0 {
             return true;
         }
         let head = self.cursor.head();
@@ -201,11 +196,7 @@ impl ReceiveRight {
                 beyond.phase() != Phase::Free || beyond.position() != head + 1
             }
         };
-        at_head
-            || queue
-                .passed(&self.cursor)
-                .iter()
-                .any(|(_, s)| matches!(s.phase(), Phase::Published | Phase::Void))
+        at_head || queue.has_late(&self.cursor)
     }
 
     /// Gives the slot read last back.

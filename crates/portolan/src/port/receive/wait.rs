@@ -136,7 +136,7 @@ impl ReceiveRight {
     /// Says to all senders that this port must be woken; `false` if something is there.
     pub(crate) fn arm(&mut self) -> bool {
         let queue = self.at.queue();
-        queue.arm(&mut self.cursor) && queue.port.sleep.events.load(Ordering::SeqCst) == 0
+        queue.arm(&mut self.cursor) && queue.port.sleep.events_of(self.at.port.generation) == 0
     }
 
     pub(crate) fn disarm(&mut self) {

@@ -1,0 +1,88 @@
+//! A right that arrives while its sender counts: threads held at marks.
+#![cfg(feature = "marks")]
+
+use portolan::{Deadline, Domain, Message, PortOptions, Right, WhenFull};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const SENDER: u8 = 1;
+const RECEIVER: u8 = 2;
+
+thread_local! { static ROLE: Cell<u8> = const { Cell::new(0) }; }
+static STEP: AtomicU32 = AtomicU32::new(0);
+
+fn at_least(step: u32) {
+    let began = Instant::now();
+    while STEP.load(Ordering::SeqCst) < step && began.elapsed() < Duration::from_secs(3) {
+        std::thread::yield_now();
+    }
+}
+
+fn reach(step: u32) {
+    STEP.fetch_max(step, Ordering::SeqCst);
+}
+
+fn hook(name: &'static str) {
+    match (ROLE.with(Cell::get), name) {
+        (SENDER, "send.cleared") => at_least(1),
+        (RECEIVER, "right.arrives") => {
+            reach(1);
+            at_least(2);
+        }
+        // Every row was found empty; the right arrives and its message is taken.
+        (SENDER, "rights.rows_read") => {
+            reach(2);
+            at_least(3);
+        }
+        (RECEIVER, "receive.taken") => reach(3),
+        _ => {}
+    }
+}
+
+#[test]
+fn a_right_that_arrives_during_a_count() {
+    portolan_shm::mark::install(hook);
+    let domain = Domain::private().unwrap();
+    let mut port = domain.bind(PortOptions::unnamed()).unwrap();
+    port.set_waiting(portolan::Waiting::Poll);
+    let right = port.make_send();
+    let segment = domain.make_segment(None, 4096).unwrap();
+    segment.write_at(0, &[7; 8]);
+    let at = segment.address();
+    let held = std::thread::scope(|scope| {
+        let receiver = scope.spawn(move || {
+            ROLE.with(|role| role.set(RECEIVER));
+            let mut message = port.receive(Default::default(), Deadline::NEVER).unwrap();
+            (message.take_rights().pop(), port)
+        });
+        scope.spawn(move || {
+            ROLE.with(|role| role.set(SENDER));
+            let mut message = Message::default();
+            message.attach(segment).unwrap();
+            right.send(message, WhenFull::Fail).unwrap();
+        });
+        receiver.join().unwrap()
+    });
+    let (Some(Right::Segment(held)), _port) = held else {
+        panic!("dead on arrival")
+    };
+    let mut others = vec![];
+    let mut reused = false;
+    for _ in 0..600 {
+        let mut extent = domain.allocate(4096).unwrap();
+        extent.fill(9);
+        reused |= extent.address() == at;
+        others.push(extent);
+        if reused {
+            break;
+        }
+    }
+    let mut now = [0; 8];
+    held.read_at(0, &mut now);
+    std::mem::forget(others);
+    assert!(
+        !reused && now == [7; 8],
+        "the memory of a segment in use was handed out again, and holds {now:?}"
+    );
+}

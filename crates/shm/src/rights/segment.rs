@@ -1,0 +1,149 @@
+//! Who closes a segment, beside those who make a right on it from its name.
+//!
+//! A right that comes in a message is counted throughout (R1), so whoever has one keeps the
+//! segment. A right made from the name comes out of nothing, so the status word decides which of
+//! two comes first:
+//!
+//! ```text
+//! closer:  MARK the status word with its space    count all rights    EXCHANGE the marked word
+//! joiner:  count its own right    look at the status word, and take a mark back
+//! ```
+//!
+//! - **G1** A joiner that finds no mark has counted its right before any closer counts; one that
+//!   takes a mark back makes that closer's exchange fail.
+//! - **G2** A mark names its closer: a space, of which one thread at a time closes segments, or
+//!   the one publisher that renames it. So no exchange succeeds on a later mark than its own.
+//!
+//! A joiner writes nothing that others read, unless somebody is closing.
+
+use crate::atomic::{Ordering, store_load_barrier};
+use crate::queue::PortEntry;
+use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus};
+
+/// What a mark is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To close the segment. The caller makes sure that no other thread of its space has a mark.
+    Close,
+    /// To give it another name. The caller is the only thread of its space that ever does.
+    Rename,
+}
+
+/// A segment's status as its closer has marked it.
+#[must_use = "a mark is used, or taken back"]
+pub struct Mark<'r> {
+    entry: &'r PortEntry,
+    marked: PortStatus,
+}
+
+/// Whether the entry is the segment `port`, open.
+pub fn is_segment(entry: &PortEntry, port: PortName) -> bool {
+    let status = entry.control.status.load(Ordering::Acquire);
+    names_segment(PortStatus::unpack(status), port)
+}
+
+/// Whether a right that was just counted came in time: whoever is about to close the segment, and
+/// has counted before, is told (G1).
+pub fn joins_in_time(entry: &PortEntry, port: PortName) -> bool {
+    // The other half of the pair with `Mark::set`.
+    store_load_barrier();
+    loop {
+        let was = PortStatus::unpack(entry.control.status.load(Ordering::SeqCst));
+        if !names_segment(was, port) {
+            return false;
+        }
+        if was.owner == 0 || exchange(entry, was, unmarked(was)) {
+            return true;
+        }
+    }
+}
+
+/// Host: a space has died with its mark on the segment. It is looked at again with all ports.
+pub fn forget_mark(entry: &PortEntry, marked: PortStatus) {
+    exchange(entry, marked, unmarked(marked));
+}
+
+impl<'r> Mark<'r> {
+    /// Marks the segment `port`, before the caller, of `space`, counts its rights; nothing if it
+    /// is no more. The mark takes the place of another closer's, whose exchange fails then.
+    pub fn set(
+        entry: &'r PortEntry,
+        port: PortName,
+        space: u8,
+        purpose: Purpose,
+    ) -> Option<Mark<'r>> {
+        loop {
+            let was = PortStatus::unpack(entry.control.status.load(Ordering::SeqCst));
+            if !names_segment(was, port) {
+                return None;
+            }
+            let marked = PortStatus {
+                owner: space,
+                renewing: purpose == Purpose::Rename,
+                ..was
+            };
+            if exchange(entry, was, marked) {
+                // Before rights are counted: see `joins_in_time`.
+                store_load_barrier();
+                return Some(Self { entry, marked });
+            }
+            // Again: another closer may have taken its mark back, who counted before us.
+        }
+    }
+
+    /// The segment is in use. Whoever came since has taken the mark back already.
+    pub fn take_back(self) {
+        exchange(self.entry, self.marked, unmarked(self.marked));
+    }
+
+    /// Nobody has a right: the segment is dead, and the marking space closes it; `false` if
+    /// somebody came.
+    pub fn close(self) -> bool {
+        let closing = PortStatus {
+            phase: PortPhase::Closing,
+            generation: later(self.marked),
+            shared: false,
+            ..self.marked
+        };
+        exchange(self.entry, self.marked, closing)
+    }
+
+    /// Nobody else has a right: the segment has another generation from here on, which is
+    /// returned; nothing, if somebody came.
+    pub fn rename(self) -> Option<u32> {
+        let generation = later(self.marked);
+        let renamed = PortStatus {
+            generation,
+            ..unmarked(self.marked)
+        };
+        exchange(self.entry, self.marked, renamed).then_some(generation)
+    }
+}
+
+fn names_segment(status: PortStatus, port: PortName) -> bool {
+    status.shared
+        && status.generation == port.generation
+        && matches!(status.phase, PortPhase::Open | PortPhase::Moving)
+}
+
+fn later(status: PortStatus) -> u32 {
+    status.generation.wrapping_add(1) & GENERATION_MASK
+}
+
+fn unmarked(status: PortStatus) -> PortStatus {
+    PortStatus {
+        owner: 0,
+        renewing: false,
+        ..status
+    }
+}
+
+/// Changes the status from one word to another; `false` if it is a third one.
+fn exchange(entry: &PortEntry, from: PortStatus, to: PortStatus) -> bool {
+    let (from, to) = (from.pack(), to.pack());
+    let status = &entry.control.status;
+    // SeqCst: of the pair of `joins_in_time` and `Mark::set`.
+    status
+        .compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed)
+        .is_ok()
+}

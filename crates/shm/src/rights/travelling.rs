@@ -1,0 +1,185 @@
+//! Send rights that travel, and whether a port has any send right left (R2).
+//!
+//! A right that moves from one space to another is counted by three words in turn: the
+//! sender's row, the port's count of *travelling* rights, the taker's row. Each counts it
+//! before the one before it forgets it:
+//!
+//! ```text
+//! sender:  row.moving + 1    travelling + 1    departures + 1    PUBLISH    row.count - 1, moving - 1
+//! taker:   row.count + 1, moving + 1    TAKE    travelling - 1    row.moving - 1
+//! closer:  row.moving + 1    CLOSE THE SLOT    travelling - 1    row.moving - 1
+//! ```
+//!
+//! # Why a count of zero is exact
+//!
+//! Whoever counts reads `departures` and `travelling`, then all rows, then both words again. A
+//! right that moves meanwhile leaves the row of its sender after `departures` has gone up; so
+//! a row that is read as empty because its right had left makes the second reading differ. A
+//! right that was travelling at the first reading is in that count. Nobody makes a right out
+//! of nothing meanwhile but the receiver, who judges the notice when it takes it, and whoever
+//! joins a segment by name, who takes the closer's mark back.
+//!
+//! Whoever finds a right, or a change, stops: it need not look again, because the other
+//! process will. Each process that gives up a right, or makes `travelling` smaller, counts
+//! *afterwards*; of several that do so, the last finds every word zero. So a count costs one
+//! look at each row, whatever goes on beside it.
+//!
+//! # Deaths
+//!
+//! A space that dies with `moving` above zero leaves `travelling` too large, perhaps, and never
+//! too small. The host says so in the count (*doubtful*) before it empties the dead row. A
+//! doubtful count is put right by whoever counts next and finds no row that is moving such a
+//! right, before and after it has counted the rights in all slots, and neither word changed.
+
+use super::RightRow;
+use crate::atomic::{Ordering, store_load_barrier};
+use crate::queue::{PortEntry, RightsLine};
+use portolan_abi::port::{DOUBTS_MASK, MOST_SENDS, PortName, PortStatus, Travelling};
+
+impl RightsLine {
+    /// A send right on `port` begins to travel: before its message is published. `entry` is
+    /// the port's.
+    pub fn depart(&self, entry: &PortEntry, port: PortName) {
+        self.change(entry, port, |was| Travelling {
+            count: (was.count + 1).min(MOST_SENDS),
+            ..was
+        });
+        // After the count, and before the message is published: see "why zero is exact".
+        self.departures.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A send right on `port` has arrived, was disposed of, or stays with its sender: after its
+    /// message was taken or its slot closed.
+    pub fn arrive(&self, entry: &PortEntry, port: PortName) {
+        self.change(entry, port, |was| Travelling {
+            count: match was.count {
+                MOST_SENDS => MOST_SENDS,
+                count => count.saturating_sub(1),
+            },
+            ..was
+        });
+    }
+
+    /// Host: a space has died while it moved rights on `port`. Before its row is emptied.
+    pub fn doubt(&self, entry: &PortEntry, port: PortName) {
+        self.change(entry, port, |was| Travelling {
+            doubtful: true,
+            doubts: was.doubts.wrapping_add(1) & DOUBTS_MASK,
+            ..was
+        });
+    }
+
+    /// How many send rights on `port` travel, as far as can be told.
+    pub fn count(&self, port: PortName) -> u32 {
+        Self::of(self.travelling.load(Ordering::Acquire), port).count
+    }
+
+    fn of(word: u64, port: PortName) -> Travelling {
+        let travelling = Travelling::unpack(word);
+        if travelling.generation == port.generation {
+            return travelling;
+        }
+        Travelling {
+            generation: port.generation,
+            ..Travelling::default()
+        }
+    }
+
+    fn change(&self, entry: &PortEntry, port: PortName, change: impl Fn(Travelling) -> Travelling) {
+        let mut was = self.travelling.load(Ordering::Acquire);
+        loop {
+            let counted = Travelling::unpack(was).generation;
+            if counted != port.generation && !is_present(entry, port) {
+                // R3: a dead name. The word counts another port of this entry.
+                return;
+            }
+            let now = change(Self::of(was, port)).pack();
+            match self
+                .travelling
+                .compare_exchange(was, now, Ordering::SeqCst, Ordering::Acquire)
+            {
+                Ok(_) => return,
+                Err(other) => was = other,
+            }
+        }
+    }
+}
+
+/// Whether the entry is of the port of this name now (R3).
+pub(super) fn is_present(entry: &PortEntry, port: PortName) -> bool {
+    let status = entry.control.status.load(Ordering::Acquire);
+    PortStatus::unpack(status).generation == port.generation
+}
+
+/// Whether no send right on `port` is left: in no row of `rows`, and in no message. See the
+/// module's header for why the answer yes is exact, and why the answer no loses nothing.
+///
+/// `in_slots` counts the rights on `port` in all messages that nobody has taken; it is asked
+/// only after the death of a space that was moving such a right.
+pub fn is_unused<'r, R>(
+    entry: &PortEntry,
+    port: PortName,
+    rows: impl Fn() -> R,
+    in_slots: impl Fn() -> u32,
+) -> bool
+where
+    R: Iterator<Item = RightRow<'r>>,
+{
+    let line = &entry.rights;
+    // Of two that give up the last two rights at once, one sees the other's row empty.
+    store_load_barrier();
+    loop {
+        let departures = line.departures.load(Ordering::SeqCst);
+        let word = line.travelling.load(Ordering::SeqCst);
+        let travelling = RightsLine::of(word, port);
+        let is_still = || {
+            line.travelling.load(Ordering::SeqCst) == word
+                && line.departures.load(Ordering::SeqCst) == departures
+        };
+        if travelling.count > 0 && !travelling.doubtful {
+            return false;
+        }
+        let Some(moving) = moving(rows(), port) else {
+            return false;
+        };
+        crate::mark!("rights.rows_read");
+        if !travelling.doubtful {
+            return is_still();
+        }
+        if moving {
+            return false;
+        }
+        let count = in_slots().min(MOST_SENDS);
+        // Again: a taker whose message was not counted has begun before it took.
+        if self::moving(rows(), port) != Some(false) || !is_still() {
+            return false;
+        }
+        let now = Travelling {
+            count,
+            doubtful: false,
+            ..travelling
+        };
+        // What a dead space has left in the count is subtracted, by whoever is first: after
+        // another correction and another death the word differs by its number of doubts.
+        let exchanged =
+            line.travelling
+                .compare_exchange(word, now.pack(), Ordering::SeqCst, Ordering::Relaxed);
+        if exchanged.is_err() {
+            return false;
+        }
+        crate::mark!("rights.corrected");
+    }
+}
+
+/// Whether a row says that its space is moving a right on `port`; nothing, if one has a right.
+fn moving<'r>(rows: impl Iterator<Item = RightRow<'r>>, port: PortName) -> Option<bool> {
+    let mut moving = false;
+    for row in rows {
+        let sends = row.counts(port);
+        if sends.count > 0 {
+            return None;
+        }
+        moving |= sends.moving > 0;
+    }
+    Some(moving)
+}
