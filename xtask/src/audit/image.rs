@@ -4,7 +4,7 @@
 use core::mem::offset_of;
 use portolan_abi::limits::{CHUNK, LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WATCHES, PAGE};
 use portolan_abi::owner::{AllocWord, ChunkWord, Destination, OwnerWord};
-use portolan_abi::port::{PortStatus, RightWord};
+use portolan_abi::port::{PortStatus, RightWord, Travelling};
 use portolan_abi::region::{
     FIFO_BYTES, Geometry, HANDLER_BYTES, MAGIC, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, SPACE_BYTES,
     WAIT_SET_BYTES, WATCH_BYTES,
@@ -48,6 +48,8 @@ pub(crate) struct Port {
     /// being told.
     pub(crate) asleep: bool,
     pub(crate) wanted: u32,
+    /// Send rights on it in messages, by its own count.
+    pub(crate) travelling: Travelling,
     pub(crate) events: u32,
     pub(crate) slots: Vec<Slot>,
 }
@@ -262,6 +264,7 @@ impl Image {
             asleep: half(offset_of!(PortEntry, sleep.asleep)) != 0
                 && !self.is_raised(word(offset_of!(PortEntry, sleep.wait_set)))?,
             wanted: half(offset_of!(PortEntry, sleep.wanted)),
+            travelling: Travelling::unpack(word(offset_of!(PortEntry, rights.travelling))),
             events: half(offset_of!(PortEntry, sleep.events)),
             slots: slots.collect(),
         })

@@ -13,6 +13,21 @@ impl Audit<'_> {
         for right in self.travelling.iter().filter(|r| r.kind == RightKind::Send) {
             *senders.entry(right.port).or_default() += 1;
         }
+        for port in self.ports.iter().filter(|p| is_open(p)) {
+            let (index, generation) = (port.index, port.status.generation);
+            let count = Some(port.travelling)
+                .filter(|t| t.generation == generation)
+                .map_or(0, |t| u64::from(t.count));
+            let found = senders.get(&PortName { index, generation });
+            let found = found.copied().unwrap_or(0);
+            // What a dead space has left in it is subtracted when somebody counts.
+            if count < found || count > found && !port.travelling.doubtful {
+                self.found.unreleased.push(format!(
+                    "port {index} counts {count} rights that travel ({:?}), and {found} do",
+                    port.travelling
+                ));
+            }
+        }
         let mut owed = self.owed.clone();
         for space in self.spaces.clone() {
             let live = self.is_live(space.id);
