@@ -10,6 +10,9 @@ use std::collections::BinaryHeap;
 /// How often a receiver looks at a claimed slot before it looks past it.
 const PATIENCE: u32 = if cfg!(loom) { 1 } else { 200 };
 
+/// Urgency and position of messages.
+type Urgent = BinaryHeap<Reverse<(u64, u64)>>;
+
 /// The receiver's place in a queue. Private to the receiving process; one that
 /// takes the port over rebuilds it with [`Cursor::resume`].
 #[derive(Debug, Default)]
@@ -18,8 +21,8 @@ pub struct Cursor {
     /// Positions passed while claimed, oldest first.
     passed: Vec<u64>,
     /// On a port by urgency: messages passed while published, the most urgent first, then the
-    /// oldest; urgency and position of each.
-    urgent: BinaryHeap<Reverse<(u64, u64)>>,
+    /// oldest.
+    urgent: Option<Box<Urgent>>,
     /// Taken, but not yet retired: done when the receiver has time.
     unretired: Option<u64>,
     /// Positions that carry our ASLEEP mark.
@@ -93,9 +96,20 @@ impl Cursor {
         self.head
     }
 
+    fn wait_urgently(&mut self, urgency: u64, position: u64) {
+        let urgent = self.urgent.get_or_insert_default();
+        urgent.push(Reverse((urgency, position)));
+    }
+
+    /// The position of the most urgent message that was passed.
+    fn most_urgent(&self) -> Option<u64> {
+        let Reverse((_, position)) = self.urgent.as_ref()?.peek()?;
+        Some(*position)
+    }
+
     /// How many slots were passed over and not taken.
     fn skipped(&self) -> usize {
-        self.passed.len() + self.urgent.len()
+        self.passed.len() + self.urgent.as_ref().map_or(0, |u| u.len())
     }
 }
 
@@ -261,7 +275,7 @@ impl<'r> Queue<'r> {
                     }
                     if slot.exchange(state, state.with(SlotState::PASSED)).is_ok() {
                         if state.phase() == Phase::Published {
-                            cursor.urgent.push(Reverse((urgency(&slot), position)));
+                            cursor.wait_urgently(urgency(&slot), position);
                         } else {
                             cursor.passed.push(position);
                         }
@@ -288,7 +302,7 @@ impl<'r> Queue<'r> {
                 }
                 Phase::Published => {
                     cursor.passed.remove(i);
-                    cursor.urgent.push(Reverse((urgency(&slot), position)));
+                    cursor.wait_urgently(urgency(&slot), position);
                 }
                 _ => i += 1,
             }
@@ -297,7 +311,7 @@ impl<'r> Queue<'r> {
 
     /// On a port by urgency: the message to take next of those that were passed.
     pub fn most_urgent(&self, cursor: &Cursor) -> Option<Found> {
-        let Reverse((_, position)) = *cursor.urgent.peek()?;
+        let position = cursor.most_urgent()?;
         // Closed meanwhile, by the host for one who is taken for dead, it is not there any more.
         let state = self.slot(position).state(Ordering::Acquire);
         (state.phase() == Phase::Published && state.position() == position).then_some(Found {
@@ -312,7 +326,7 @@ impl<'r> Queue<'r> {
             let phase = self.slot(*position).state(Ordering::Acquire).phase();
             matches!(phase, Phase::Published | Phase::Void)
         };
-        !cursor.urgent.is_empty() || cursor.passed.iter().any(is_there)
+        cursor.most_urgent().is_some() || cursor.passed.iter().any(is_there)
     }
 
     /// Makes a found message ours: **the commit point of a receive** (Q5).
@@ -327,9 +341,9 @@ impl<'r> Queue<'r> {
         // Relaxed: a counter with one writer.
         taken.store(taken.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if found.passed {
-            match cursor.urgent.peek() {
-                Some(Reverse((_, position))) if *position == found.position => {
-                    cursor.urgent.pop();
+            match &mut cursor.urgent {
+                Some(urgent) if urgent.peek().is_some_and(|m| m.0.1 == found.position) => {
+                    urgent.pop();
                 }
                 _ => cursor.passed.retain(|p| *p != found.position),
             }
@@ -447,7 +461,7 @@ impl<'r> Queue<'r> {
         // SeqCst (an exchange on x86): the first half of the pair with `publish`.
         self.port.sleep.asleep.store(1, Ordering::SeqCst);
         store_load_barrier();
-        if !cursor.urgent.is_empty() {
+        if cursor.most_urgent().is_some() {
             return false;
         }
         for i in 0..cursor.passed.len() {
