@@ -205,7 +205,7 @@ pub(crate) struct CallArgs {
 /// The command gets the request's bytes as standard input, and its header in
 /// PORTOLAN_HEADER. Its standard output is the answer. If it cannot be started, fails, or takes
 /// longer than --limit, its request is dropped, which is told on standard error; the client
-/// exits with 7, and serving goes on. The command runs in a process group of its own. When this command is ended by Ctrl-C,
+/// exits with 7, and serving goes on. The command runs in a process group of its own. When `serve` is ended by Ctrl-C,
 /// SIGTERM or SIGHUP, the whole group is killed.
 #[derive(Debug, clap::Args)]
 #[command(
