@@ -107,7 +107,7 @@ pub(crate) struct DemoArgs {
     /// Only these ways of carrying the blocks (default: all)
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) carrier: Vec<CarrierName>,
-    /// Size of a block in KiB
+    /// Size of a block in KiB, 4 to 65536
     #[arg(long, default_value_t = 2048, value_name = "KIB", value_parser = clap::value_parser!(u32).range(4..=65_536))]
     pub(crate) block: u32,
     /// Print the results as JSON
@@ -237,7 +237,7 @@ pub(crate) struct TopArgs {
     /// The user whose domain it is, by number (default: you, unless only another has one)
     #[arg(long, value_name = "UID")]
     pub(crate) user: Option<u32>,
-    /// Seconds between two looks
+    /// Seconds between two looks, 0.05 to 3600
     #[arg(long, short, default_value_t = 1.0, value_name = "SECONDS", value_parser = interval)]
     pub(crate) interval: f64,
     /// Print one snapshot as JSON, with rates over one interval
@@ -287,8 +287,8 @@ pub(crate) struct TraceArgs {
     /// Only these kinds of events (default: all)
     #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
     pub(crate) events: Vec<EventName>,
-    /// Events that each process keeps until they are read, 64 bytes each; rounded up to a
-    /// power of two
+    /// Events that each process keeps until they are read, 64 bytes each: 16 to 65536, rounded
+    /// up to a power of two
     #[arg(long, default_value_t = 8192, value_name = "EVENTS", value_parser = clap::value_parser!(u32).range(16..=65_536))]
     pub(crate) ring: u32,
     /// Print a summary as JSON; on standard error, if events go to standard output

@@ -165,7 +165,7 @@ pub(crate) struct ReceiveArgs {
     /// Wait this long for each message (default: for ever)
     #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     pub(crate) timeout: Option<f64>,
-    /// Messages that the queue holds at least (default: 63)
+    /// Messages that the queue holds at least, from 1 on (default: 63)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) queue: Option<u16>,
 }

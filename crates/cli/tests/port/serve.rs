@@ -165,7 +165,7 @@ fn a_command_that_cannot_be_run_is_refused_before_the_port_is_bound() {
         ("/tmp", "directory"),
     ];
     for (command, reason) in commands {
-        let complaint = fails(&domain, 2, &["serve", "x", "--", command]);
+        let complaint = fails(&domain, 2, &["serve", "x", "--timeout", "0", "--", command]);
         let expected = format!("cannot run {command:?}: ");
         assert!(complaint.contains(&expected), "{complaint}");
         assert!(complaint.contains(reason), "{complaint}");
