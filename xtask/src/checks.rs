@@ -290,6 +290,22 @@ pub(crate) fn lint() -> ExitCode {
         eprintln!("cargo-deny is missing and left out: cargo install cargo-deny");
     }
     // All of them, to see everything that is wrong.
+    let confined = unsafe_is_confined();
     let done: Vec<bool> = lines.iter_mut().map(step).collect();
-    code(!done.contains(&false))
+    code(confined && !done.contains(&false))
+}
+
+/// Whether hand-written `unsafe` is where it may be; says where else.
+fn unsafe_is_confined() -> bool {
+    eprintln!("==> files with unsafe code");
+    match crate::confined::faults(&root()) {
+        Ok(faults) => {
+            faults.iter().for_each(|fault| eprintln!("{fault}"));
+            faults.is_empty()
+        }
+        Err(error) => {
+            eprintln!("the sources cannot be read: {error}");
+            false
+        }
+    }
 }

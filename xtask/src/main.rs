@@ -3,6 +3,7 @@
 
 mod audit;
 mod checks;
+mod confined;
 mod marks;
 mod stage;
 mod torture;
@@ -69,7 +70,7 @@ enum Task {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
-    /// Format, clippy, rustdoc, and cargo-deny if it is installed
+    /// Format, where unsafe code is, clippy, rustdoc, and cargo-deny if it is installed
     #[command(after_help = "Example:\n  cargo xtask lint")]
     Lint,
 }

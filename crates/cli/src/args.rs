@@ -1,8 +1,31 @@
-//! The command line. Every command's help ends in an example.
+//! The command line. Every command's help ends in an example and its exit codes.
+
+mod port;
 
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use portolan_measure::words;
+
+pub(crate) use port::{
+    CallArgs, MakeArgs, MessageArgs, OutputArgs, PortArgs, PortCommand, ReceiveArgs, SendArgs,
+    ServeArgs, WhereArgs,
+};
+
+/// What a command exits with: what holds for all, then what is its own.
+macro_rules! exit_codes {
+    ($($own:literal),* $(,)?) => {
+        concat!(
+            "\n\nExit codes:",
+            "\n  0  done, or the reader of the output has left",
+            "\n  1  this system, or another process, failed",
+            "\n  2  the command line is wrong, or what it names cannot be had",
+            "\n  3  a bug in portolan",
+            $("\n  ", $own),*
+        )
+    };
+}
+use exit_codes;
 
 /// Processes that hand memory over instead of copying it.
 #[derive(Debug, Parser)]
@@ -10,11 +33,43 @@ use clap::{Parser, Subcommand, ValueEnum};
     name = "portolan",
     version,
     arg_required_else_help = true,
-    after_help = "Example:\n  portolan demo            hand 256 MiB through three processes, three ways\n  portolan bench latency   what one message costs on this machine"
+    after_help = concat!(
+        "Example:\n  portolan demo            hand 256 MiB through three processes, three ways\n  portolan bench latency   what one message costs on this machine\n  portolan port send --help",
+        exit_codes!("5 and more: see `portolan port --help`"),
+    )
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Args {
+    /// What this process was started with. Ends it, with a message, if that makes no sense.
+    pub(crate) fn parsed() -> Self {
+        let mut args = Self::parse_from(words::arguments());
+        if let Command::Ls(LsArgs { domain, named, .. })
+        | Command::Top(TopArgs { domain, named, .. })
+        | Command::Trace(TraceArgs { domain, named, .. }) = &mut args.command
+            && let Some(name) = named.domain.take()
+        {
+            *domain = Some(name);
+        }
+        args
+    }
+}
+
+/// A domain by its flag, as in `portolan port`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NamedArgs {
+    /// The same as DOMAIN
+    #[arg(
+        long,
+        short,
+        id = "named",
+        value_name = "NAME",
+        conflicts_with = "domain"
+    )]
+    domain: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -26,6 +81,8 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     Port(PortArgs),
     Doctor(DoctorArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
     /// A further process of a running command. Not for users.
     #[command(name = "__peer", hide = true)]
     Peer,
@@ -39,7 +96,7 @@ pub(crate) enum Command {
 /// same work is then done over pipes and over Unix sockets. Prints throughput, processor time, and how often each byte was copied.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  portolan demo /var/lib/big.iso\n  portolan demo big.iso --output copy.iso --carrier portolan"
+    after_help = concat!("Example:\n  portolan demo /var/lib/big.iso\n  portolan demo big.iso --output copy.iso --carrier portolan", exit_codes!())
 )]
 pub(crate) struct DemoArgs {
     /// The file to send; 256 MiB of generated data if none is given
@@ -50,7 +107,7 @@ pub(crate) struct DemoArgs {
     /// Only these ways of carrying the blocks (default: all)
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) carrier: Vec<CarrierName>,
-    /// Size of a block in KiB
+    /// Size of a block in KiB, 4 to 65536
     #[arg(long, default_value_t = 2048, value_name = "KIB", value_parser = clap::value_parser!(u32).range(4..=65_536))]
     pub(crate) block: u32,
     /// Print the results as JSON
@@ -96,7 +153,7 @@ pub(crate) enum CarrierName {
 /// of several rows the worst.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  portolan bench latency --quick\n  portolan bench wake --filter pipe --json > wake.json"
+    after_help = concat!("Example:\n  portolan bench latency --quick\n  portolan bench wake --filter pipe --json > wake.json", exit_codes!())
 )]
 pub(crate) struct BenchArgs {
     /// What to measure
@@ -150,10 +207,12 @@ pub(crate) enum BenchKind {
 /// slots there are; `lost` is what was dropped because the queue was full, or what a
 /// dying sender left unfinished.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  portolan ls\n  portolan ls frames --json")]
+#[command(after_help = concat!("Example:\n  portolan ls\n  portolan ls frames --json", exit_codes!()))]
 pub(crate) struct LsArgs {
     /// Only the domain of this name
     pub(crate) domain: Option<String>,
+    #[command(flatten)]
+    pub(crate) named: NamedArgs,
     /// Print the list as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -168,15 +227,17 @@ pub(crate) struct LsArgs {
 /// those that sleep until one comes, and those that wait for room in a queue.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  portolan top\n  portolan top frames --interval 0.5\n  portolan top frames --json | jq '.ports[] | {name, depth}'"
+    after_help = concat!("Example:\n  portolan top\n  portolan top frames --interval 0.5\n  portolan top frames --json | jq '.ports[] | {name, depth}'", exit_codes!())
 )]
 pub(crate) struct TopArgs {
     /// The domain; may be left out if only one runs
     pub(crate) domain: Option<String>,
-    /// The user whose domain it is
+    #[command(flatten)]
+    pub(crate) named: NamedArgs,
+    /// The user whose domain it is, by number (default: you, unless only another has one)
     #[arg(long, value_name = "UID")]
     pub(crate) user: Option<u32>,
-    /// Seconds between two looks
+    /// Seconds between two looks, 0.05 to 3600
     #[arg(long, short, default_value_t = 1.0, value_name = "SECONDS", value_parser = interval)]
     pub(crate) interval: f64,
     /// Print one snapshot as JSON, with rates over one interval
@@ -184,192 +245,10 @@ pub(crate) struct TopArgs {
     pub(crate) json: bool,
 }
 
-/// Bytes and files in and out of a port by name, for scripts.
-///
-/// A message is a header of up to 4096 bytes, empty unless given, and any number of
-/// bytes. Files are read straight into shared pages and written straight out of them.
-///
-/// Exit codes: 0 done (or the reader of the output has left); 1 the system or a peer
-/// failed; 2 the command line is wrong; 5 nothing came, nobody answered, or there was no
-/// such port in time; 6 the queue is full; 7 the port died, or the request was dropped.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  portolan port receive frames --out copy.iso &\n  portolan port send frames big.iso\n  portolan port serve upper -- tr a-z A-Z &\n  portolan port call upper --data hello"
-)]
-pub(crate) struct PortArgs {
-    #[command(subcommand)]
-    pub(crate) command: PortCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum PortCommand {
-    Send(SendArgs),
-    Receive(ReceiveArgs),
-    Call(CallArgs),
-    Serve(ServeArgs),
-}
-
-/// Which port of which domain.
-#[derive(Debug, clap::Args)]
-pub(crate) struct WhereArgs {
-    /// The port's name
-    #[arg(value_parser = port_name)]
-    pub(crate) name: String,
-    /// The domain, which is made if it is not there
-    #[arg(
-        long,
-        short,
-        value_name = "NAME",
-        env = "PORTOLAN_DOMAIN",
-        default_value = "default"
-    )]
-    pub(crate) domain: String,
-    /// The user whose domain it is
-    #[arg(long, value_name = "UID")]
-    pub(crate) user: Option<u32>,
-}
-
-/// What is in a message.
-#[derive(Debug, clap::Args)]
-pub(crate) struct MessageArgs {
-    /// The file with its bytes; - for standard input, none for no bytes
-    pub(crate) file: Option<PathBuf>,
-    /// This text as its bytes
-    #[arg(long, value_name = "TEXT", conflicts_with = "file")]
-    pub(crate) data: Option<String>,
-    /// Its header
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) header: Option<String>,
-    /// The file with its header
-    #[arg(long, value_name = "FILE", conflicts_with = "header")]
-    pub(crate) header_file: Option<PathBuf>,
-}
-
-/// What is printed of a message.
-#[derive(Debug, clap::Args)]
-pub(crate) struct OutputArgs {
-    /// Write the bytes to this file instead of standard output, one message after another
-    #[arg(long, short, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print the header and a newline instead of the bytes
-    #[arg(long)]
-    pub(crate) header_only: bool,
-    /// Print a line of JSON for each message instead of the bytes: header, sizes
-    #[arg(long, conflicts_with = "header_only")]
-    pub(crate) json: bool,
-}
-
-/// Send one message to a port.
-///
-/// Waits until there is a port of this name, and until it has room.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  portolan port send frames big.iso --header big.iso\n  tar c . | portolan port send backup - --timeout 600\n  portolan port send log --data hello --drop"
-)]
-pub(crate) struct SendArgs {
-    #[command(flatten)]
-    pub(crate) place: WhereArgs,
-    #[command(flatten)]
-    pub(crate) message: MessageArgs,
-    /// Wait for room if the queue is full (the default)
-    #[arg(long, conflicts_with_all = ["fail", "drop"])]
-    pub(crate) wait: bool,
-    /// Fail at once if the queue is full
-    #[arg(long, conflicts_with = "drop")]
-    pub(crate) fail: bool,
-    /// Drop the message if the queue is full, and call it sent
-    #[arg(long)]
-    pub(crate) drop: bool,
-    /// Wait this long for the port, and then for room
-    #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = timeout)]
-    pub(crate) timeout: f64,
-}
-
-/// Bind a port and print what comes.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  portolan port receive frames --out copy.iso\n  portolan port receive log --follow --json"
-)]
-pub(crate) struct ReceiveArgs {
-    #[command(flatten)]
-    pub(crate) place: WhereArgs,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-    /// End after so many messages
-    #[arg(long, short = 'n', default_value_t = 1, value_name = "N")]
-    pub(crate) count: u64,
-    /// Go on for ever
-    #[arg(long, short, conflicts_with = "count")]
-    pub(crate) follow: bool,
-    /// Wait this long for each message (default: for ever)
-    #[arg(long, value_name = "SECONDS", value_parser = timeout)]
-    pub(crate) timeout: Option<f64>,
-    /// Messages that the queue holds at least (default: 63)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) queue: Option<u16>,
-}
-
-/// Send a request to a port and print the answer.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  portolan port call upper --data hello\n  portolan port call resize photo.raw --out small.raw --timeout 10"
-)]
-pub(crate) struct CallArgs {
-    #[command(flatten)]
-    pub(crate) place: WhereArgs,
-    #[command(flatten)]
-    pub(crate) message: MessageArgs,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-    /// Wait this long for the port, and then for room and the answer together
-    #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = timeout)]
-    pub(crate) timeout: f64,
-}
-
-/// Bind a port that takes requests, and answer each with a command's output.
-///
-/// The command gets the request's bytes as standard input, and its header in
-/// PORTOLAN_HEADER. If it fails, or takes longer than --limit, the request is dropped, and
-/// its client exits with 7. It runs in a process group of its own, and is killed when this
-/// command ends.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  portolan port serve upper -- tr a-z A-Z")]
-pub(crate) struct ServeArgs {
-    #[command(flatten)]
-    pub(crate) place: WhereArgs,
-    /// End after so many requests
-    #[arg(long, short = 'n', value_name = "N")]
-    pub(crate) count: Option<u64>,
-    /// Wait this long for each request (default: for ever)
-    #[arg(long, value_name = "SECONDS", value_parser = timeout)]
-    pub(crate) timeout: Option<f64>,
-    /// Kill a command that takes longer than this, and drop its request (default: never)
-    #[arg(long, value_name = "SECONDS", value_parser = limit)]
-    pub(crate) limit: Option<f64>,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<String>,
-}
-
-/// A name that no port can have would be waited for in vain.
-fn port_name(text: &str) -> Result<String, String> {
-    match text.len() {
-        1..=63 => Ok(text.to_owned()),
-        _ => Err("a port's name has 1 to 63 bytes".to_owned()),
-    }
-}
-
 fn timeout(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
         _ => Err("say how many seconds, 0 to look once".to_owned()),
-    }
-}
-
-fn limit(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.001..=1e9).contains(&seconds) => Ok(seconds),
-        _ => Err("say how many seconds, at least 0.001".to_owned()),
     }
 }
 
@@ -389,25 +268,27 @@ fn interval(text: &str) -> Result<f64, String> {
 /// send to its receive. What the rings could not keep is counted as lost.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  portolan trace frames --seconds 2\n  portolan trace frames --events send,receive,wake --output frames.json"
+    after_help = concat!("Example:\n  portolan trace frames --seconds 2\n  portolan trace frames --events send,receive,wake --output frames.json", exit_codes!())
 )]
 pub(crate) struct TraceArgs {
     /// The domain; may be left out if there is only one
     pub(crate) domain: Option<String>,
-    /// The user whose domain it is
+    #[command(flatten)]
+    pub(crate) named: NamedArgs,
+    /// The user whose domain it is, by number (default: you, unless only another has one)
     #[arg(long, value_name = "UID")]
     pub(crate) user: Option<u32>,
     /// End after so long (default: at Ctrl-C)
     #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     pub(crate) seconds: Option<f64>,
     /// Write this file; - for standard output (default: trace-DOMAIN.json)
-    #[arg(long, short, alias = "out", value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Only these kinds of events (default: all)
     #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
     pub(crate) events: Vec<EventName>,
-    /// Events that each process keeps until they are read, 64 bytes each; rounded up to a
-    /// power of two
+    /// Events that each process keeps until they are read, 64 bytes each: 16 to 65536, rounded
+    /// up to a power of two
     #[arg(long, default_value_t = 8192, value_name = "EVENTS", value_parser = clap::value_parser!(u32).range(16..=65_536))]
     pub(crate) ring: u32,
     /// Print a summary as JSON; on standard error, if events go to standard output
@@ -451,11 +332,63 @@ impl From<EventName> for portolan::EventKind {
     }
 }
 
-/// Which kernel features are there, and what is lost without each.
+/// Which kernel features are there, what is lost without each, and whether Portolan works here.
+///
+/// Each feature is tried, here and now, with your rights; and a message is sent through a
+/// domain that is made for it. The last line is the verdict: everything works; it works, without
+/// what is missing; or it does not work, with the reason.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  portolan doctor\n  portolan doctor --json")]
+#[command(
+    after_help = "Example:\n  portolan doctor\n  portolan doctor --json | jq .verdict\n\nExit codes:\n  0  Portolan works here, perhaps without something\n  1  it does not"
+)]
 pub(crate) struct DoctorArgs {
     /// Print the findings as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Print a shell's completions for this command.
+///
+/// They complete commands, flags, and values that are known beforehand; not the names of
+/// domains and ports.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = concat!(
+        "Example:\n  portolan completions bash > ~/.local/share/bash-completion/completions/portolan\n  portolan completions zsh > ~/.zfunc/_portolan     (a directory of $fpath)\n  portolan completions fish > ~/.config/fish/completions/portolan.fish",
+        exit_codes!(),
+    )
+)]
+pub(crate) struct CompletionsArgs {
+    /// Which shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    /// The Bourne again shell
+    Bash,
+    /// The Z shell
+    Zsh,
+    /// The friendly interactive shell
+    Fish,
+}
+
+/// Print a manual page, of this command or of one of its subcommands.
+///
+/// A page is roff, as `man` reads it.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = concat!(
+        "Example:\n  portolan man | man -l -\n  portolan man port send | man -l -\n  portolan man --output ~/.local/share/man/man1",
+        exit_codes!(),
+    )
+)]
+pub(crate) struct ManArgs {
+    /// Whose page, such as `port send` (default: the whole command's)
+    #[arg(value_name = "COMMAND", conflicts_with = "output")]
+    pub(crate) of: Vec<String>,
+    /// Write the pages of all commands into this directory, each as portolan-COMMAND.1
+    #[arg(long, short, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
 }

@@ -1,5 +1,6 @@
 //! Why a command failed: what happened, whose fault it is, what to do.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 
@@ -48,11 +49,26 @@ pub(crate) enum CliError {
     #[error("the domain {name:?} has ended: every process that was in it has left or died")]
     Ended { name: String },
     /// Caller's: the library's reason says what is wrong with what was asked for.
-    #[error("{0}")]
-    Refused(String),
-    /// A peer's: the domain's host did not answer; the library's reason names it.
-    #[error("{0}")]
-    Mute(String),
+    #[error("{what}")]
+    Refused { what: String, to_do: &'static str },
+    /// Why a domain could not be joined, or looked into.
+    #[error("{}", joined(.doing, .source))]
+    Join {
+        doing: &'static str,
+        source: JoinError,
+    },
+    /// Caller's: requests cannot be answered by what cannot be run.
+    #[error("cannot run {program:?}: {reason}")]
+    NotRunnable { program: String, reason: String },
+    /// Caller's: there is no such subcommand.
+    #[error("there is no command `portolan {name}`")]
+    NoCommand { name: String },
+    /// The system's: what Portolan needs is missing.
+    #[error("Portolan does not work here: {because}")]
+    Unfit { because: String },
+    /// The state's: there was no such domain in time.
+    #[error("no domain named {name:?} in time: {others}")]
+    NoDomainInTime { name: String, others: String },
     /// The state's: there was no such port in time.
     #[error("no port named {name:?} in the domain {domain:?} in time")]
     NoPort { name: String, domain: String },
@@ -111,13 +127,13 @@ impl CliError {
 
     /// For `map_err`: why a domain could not be joined, or looked into.
     pub(crate) fn join(doing: &'static str) -> impl FnOnce(JoinError) -> Self {
-        move |error| match error {
-            JoinError::BadName { .. }
-            | JoinError::NotPermitted { .. }
-            | JoinError::Absent { .. } => Self::Refused(error.to_string()),
-            JoinError::TimedOut { .. } => Self::Mute(error.to_string()),
-            other => Self::library(doing)(other),
-        }
+        move |source| Self::Join { doing, source }
+    }
+
+    /// What was asked for cannot be had: the library's reason, and what to do.
+    pub(crate) fn refused(error: &dyn std::error::Error, to_do: &'static str) -> Self {
+        let what = error.to_string();
+        Self::Refused { what, to_do }
     }
 
     pub(crate) fn blame(&self) -> Blame {
@@ -127,15 +143,19 @@ impl CliError {
             | Self::Output { .. }
             | Self::NothingMatches { .. }
             | Self::NoTerminal
-            | Self::Refused(_)
+            | Self::Refused { .. }
+            | Self::NotRunnable { .. }
+            | Self::NoCommand { .. }
             | Self::NoDomain
+            | Self::NoDomainInTime { .. }
             | Self::WhichDomain { .. }
             | Self::NotRunning { .. } => Blame::Caller,
             Self::Measure(error) => error.blame(),
+            Self::Join { source, .. } => blame_of(source),
+            Self::Unfit { .. } => Blame::System,
             Self::NeighbourLost { .. }
             | Self::Ended { .. }
             | Self::Traced(_)
-            | Self::Mute(_)
             | Self::NoPort { .. }
             | Self::NothingCame { .. }
             | Self::NoAnswer { .. }
@@ -146,7 +166,15 @@ impl CliError {
         }
     }
 
-    fn remedy(&self) -> &'static str {
+    fn remedy(&self) -> Cow<'static, str> {
+        match self {
+            Self::Join { source, .. } => to_join(source),
+            other => other.standing_remedy().into(),
+        }
+    }
+
+    /// What to do about what the values of an error do not change.
+    fn standing_remedy(&self) -> &'static str {
         match self {
             Self::Input { .. } => "name a file that exists and that you may read",
             Self::NotAFile { .. } => "name a regular file, or none for generated data",
@@ -154,7 +182,19 @@ impl CliError {
                 "choose a directory that you may write and that has room (-o FILE)"
             }
             Self::NothingMatches { .. } => "run without --filter to see the columns to choose from",
-            Self::Refused(_) => "see `--help` of the command",
+            Self::Refused { to_do, .. } => to_do,
+            // Said above.
+            Self::Join { .. } => "",
+            Self::NotRunnable { .. } => {
+                "name a program that is there and that you may run, after `--`"
+            }
+            Self::NoCommand { .. } => "`portolan --help` lists the commands",
+            Self::Unfit { .. } => {
+                "use a newer kernel, or have the container or the limits permit what is missing"
+            }
+            Self::NoDomainInTime { .. } => {
+                "check the name (--domain), start a program that makes it (`portolan port receive` does), or wait longer (--timeout)"
+            }
             Self::NoPort { .. } => {
                 "start the program that binds it, name its domain (--domain), or wait longer (--timeout)"
             }
@@ -168,7 +208,6 @@ impl CliError {
             Self::WhichDomain { .. } => "name one of them (and --user UID, if names are alike)",
             Self::NotRunning { .. } => "`portolan ls` lists the domains that run",
             Self::Traced(_) => "a domain has one tracer at a time: wait, or end that process",
-            Self::Mute(_) => "continue or end the process that it names (`kill -CONT`, `kill`)",
             Self::Ended { .. } => "start a program that joins it, and look again",
             Self::Measure(MeasureError::NoCoordinator) => {
                 "run `portolan bench` or `portolan demo`, which start it themselves"
@@ -185,7 +224,10 @@ impl CliError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::NeighbourLost { .. } => FOLLOWED,
-            Self::NoPort { .. } | Self::NothingCame { .. } | Self::NoAnswer { .. } => IN_VAIN,
+            Self::NoDomainInTime { .. }
+            | Self::NoPort { .. }
+            | Self::NothingCame { .. }
+            | Self::NoAnswer { .. } => IN_VAIN,
             Self::Full { .. } => FULL,
             Self::PortDied { .. } | Self::Unanswered { .. } => DEAD,
             _ => self.blame().exit_code(),
@@ -198,8 +240,76 @@ impl CliError {
             // The coordinator says which neighbour, and why.
             return;
         }
-        self.blame().report(self, self.remedy());
+        self.blame().report(self, &self.remedy());
     }
+}
+
+/// Why a domain could not be joined, in this command's terms.
+fn joined(doing: &str, error: &JoinError) -> String {
+    match error {
+        // The library's text is for who writes programs.
+        JoinError::NotPermitted { user, owner } => {
+            format!("user {user} may not join this domain of user {owner}: permission denied")
+        }
+        other if blame_of(other) == Blame::System => format!("{doing}: {other}"),
+        other => other.to_string(),
+    }
+}
+
+/// Whose fault it is that a domain could not be joined.
+fn blame_of(error: &JoinError) -> Blame {
+    match error {
+        JoinError::BadName { .. }
+        | JoinError::TooManyPermitted { .. }
+        | JoinError::NotPermitted { .. }
+        | JoinError::NotRunning { .. }
+        | JoinError::Absent { .. } => Blame::Caller,
+        JoinError::TimedOut { .. }
+        | JoinError::Impostor { .. }
+        | JoinError::OtherVersion { .. }
+        | JoinError::Full { .. }
+        | JoinError::HostDescriptors { .. }
+        | JoinError::NotARegion(_)
+        | JoinError::Garbled { .. } => Blame::Peer,
+        _ => Blame::System,
+    }
+}
+
+/// What to do about a domain that could not be joined.
+fn to_join(error: &JoinError) -> Cow<'static, str> {
+    let to_do = match error {
+        JoinError::NotPermitted { user, .. } => {
+            return format!(
+                "let the command that makes the domain say --allow-user {user}, or --allow-group with one of that user's groups (in a program: Builder::allow_user, Builder::allow_group)"
+            )
+            .into();
+        }
+        JoinError::BadName { .. } => "name the domain otherwise",
+        JoinError::TooManyPermitted { .. } => "permit a group of these users instead",
+        JoinError::NotRunning { .. } => "`portolan ls` lists the domains that run",
+        JoinError::Absent { .. } => {
+            "have that user start a program of the domain, or leave out --user for a domain of your own"
+        }
+        JoinError::TimedOut {
+            holder: Some(_), ..
+        } => "continue or end the process that it names (`kill -CONT`, `kill`)",
+        JoinError::TimedOut { .. } => "look at its processes (`portolan ls`), and try again",
+        JoinError::Impostor { .. } => {
+            "end the process that has the socket, or choose another name for the domain"
+        }
+        JoinError::OtherVersion { .. } => "use programs of one version of Portolan",
+        JoinError::Full { .. } => "end one of its processes, or use another domain",
+        JoinError::HostDescriptors { .. } | JoinError::Descriptors { .. } => {
+            "raise the limit of open files (`ulimit -n`), there and here"
+        }
+        JoinError::OtherNamespace => "run both in one process namespace (for containers: --pid)",
+        JoinError::NotARegion(_) | JoinError::Garbled { .. } => {
+            "end the process that has the domain's socket: it is no program of Portolan's"
+        }
+        JoinError::AddressTaken { .. } => "run it again: addresses are dealt out anew",
+        _ => "run `portolan doctor`; look at limits (ulimit -a) and at free memory",
+    };
+    to_do.into()
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ pub(crate) fn run(args: &LsArgs) -> Result<()> {
     }
     let entries: Vec<Entry> = domains.into_iter().filter_map(look).collect();
     if args.json {
-        return out::print_json(&Report { domains: entries });
+        return crate::json::print(&Report { domains: entries });
     }
     if entries.is_empty() {
         return out::print(&match &args.domain {

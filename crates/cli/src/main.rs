@@ -12,15 +12,16 @@ mod bench;
 mod demo;
 mod doctor;
 mod error;
+mod json;
 mod ls;
+mod pages;
 mod port;
 mod top;
 mod trace;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use portolan_measure::{MeasureError, child, words};
+use portolan_measure::{MeasureError, child};
 
 use crate::args::{Args, Command};
 use crate::error::CliError;
@@ -35,14 +36,16 @@ enum Own {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Args::parse_from(words::arguments()).command {
+    let outcome = match Args::parsed().command {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Ls(args) => ls::run(&args).map_err(CliError::from),
         Command::Port(args) => port::run(&args.command),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),
-        Command::Doctor(args) => doctor::run(&args).map_err(CliError::from),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => pages::completions(&args),
+        Command::Man(args) => pages::man(&args),
         Command::Peer => child::main(|own, control, descriptors| match own {
             Own::Stage(brief) => demo::stage_main(brief, control, descriptors),
             Own::Structures(brief) => bench::structures::peer_main(&brief, control, descriptors),

@@ -10,6 +10,7 @@ fn rows(kind: &str, word: &str) -> Vec<Value> {
     let text = succeeds(&["bench", kind, "--quick", "--json", "--filter", word]);
     let report: Value = serde_json::from_str(&text).unwrap();
     assert!(report["machine"]["cpu"].is_string());
+    assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
     report["rows"].as_array().unwrap().clone()
 }
 

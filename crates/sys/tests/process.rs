@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use portolan_sys::machine;
 use portolan_sys::mqueue::Queue;
+use portolan_sys::probe::{Feature, Need};
 use portolan_sys::process::{self, EventFd, PidFd, Ready, Signal};
 use support::Reaped;
 
@@ -223,11 +224,40 @@ fn every_probe_answers() {
             "{feature:?}"
         );
     }
-    let present = |name: &str| {
-        features
-            .iter()
-            .any(|feature| feature.name == name && feature.present)
-    };
     // Portolan does not run at all without these.
-    assert!(present("memfd seals") && present("MAP_FIXED_NOREPLACE") && present("pidfd"));
+    let required = features.iter().filter(|f| f.need == Need::Required);
+    let required: Vec<_> = required.map(|f| (f.name, f.present)).collect();
+    let expected = ["memfd seals", "MAP_FIXED_NOREPLACE", "pidfd"];
+    assert_eq!(required, expected.map(|name| (name, true)));
+    for feature in &features {
+        if let Need::Alternative(other) = feature.need {
+            assert!(features.iter().any(|f| f.name == other), "{feature:?}");
+        }
+    }
+}
+
+#[test]
+fn a_mechanism_is_missed_where_nothing_stands_in_for_it() {
+    let feature = |name, present, need| Feature {
+        name,
+        present,
+        detail: String::new(),
+        without: "",
+        need,
+    };
+    let missed = |features: &[Feature]| -> Vec<&str> {
+        let missed = features.iter().filter(|f| f.is_missed(features));
+        missed.map(|f| f.name).collect()
+    };
+    let mut features = [
+        feature("wanted", false, Need::Wanted),
+        feature("one", false, Need::Alternative("other")),
+        feature("other", true, Need::Alternative("one")),
+        feature("unused", false, Need::Unused),
+    ];
+    assert_eq!(missed(&features), ["wanted"]);
+    features[2].present = false;
+    assert_eq!(missed(&features), ["wanted", "one", "other"]);
+    features[0].present = true;
+    assert_eq!(missed(&features), ["one", "other"]);
 }

@@ -99,7 +99,7 @@ pub(crate) fn print(
 ) -> Result<()> {
     let budgets = budget::judge(measured);
     if json {
-        return out::print_json(&Report {
+        return crate::json::print(&Report {
             machine,
             rows: measured.iter().map(Row::new).collect(),
             budgets,

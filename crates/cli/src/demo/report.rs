@@ -56,7 +56,7 @@ impl Outcome {
 
 pub(crate) fn print(input: &Input, digest: &str, outcomes: &[Outcome], json: bool) -> Result<()> {
     if json {
-        return out::print_json(&Report {
+        return crate::json::print(&Report {
             input: input.name(),
             bytes: input.len(),
             blake3: digest,

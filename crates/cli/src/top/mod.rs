@@ -96,7 +96,7 @@ fn once(observer: &Observer, interval: Duration) -> Result<()> {
     std::thread::sleep(interval);
     let now = observer.survey().map_err(ended)?;
     let snapshot = Snapshot::new(&now, Some((&before, begun.elapsed())));
-    Ok(out::print_json(&snapshot)?)
+    Ok(crate::json::print(&snapshot)?)
 }
 
 /// The screen, until somebody quits or the domain ends.

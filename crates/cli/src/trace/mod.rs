@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use portolan::{Domain, Event, EventKind, Trace, TraceError, TraceOptions};
-use portolan_measure::{MeasureError, out};
+use portolan_measure::MeasureError;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -93,10 +93,11 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     tell(&summary);
     if args.json && is_standard(&path) {
         // Serialising our own plain structs to memory cannot fail.
-        let text = serde_json::to_string(&summary).expect("plain data serialises");
+        let text = serde_json::to_string(&crate::json::Versioned::new(&summary))
+            .expect("plain data serialises");
         eprintln!("{text}");
     } else if args.json {
-        out::print_json(&summary)?;
+        crate::json::print(&summary)?;
     }
     Ok(())
 }

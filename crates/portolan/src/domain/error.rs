@@ -85,7 +85,7 @@ pub enum JoinError {
     },
     /// The caller's: its user may not join.
     #[error(
-        "user {user} may not join this domain of user {owner}: its creator must list that user or one of its groups (Builder::allow_user, Builder::allow_group)"
+        "user {user} may not join this domain of user {owner}: the program that creates it must permit that user or one of its groups (Builder::allow_user, Builder::allow_group; `portolan port` has --allow-user and --allow-group)"
     )]
     NotPermitted {
         /// Our user, as the host sees it.
@@ -124,7 +124,8 @@ pub enum JoinError {
         /// Whose it would be.
         owner: u32,
     },
-    /// The state's: there is no such domain, and an observer does not create one.
+    /// The state's: there is no such domain, and an observer does not create one; nor does who
+    /// was told not to ([`Builder::create`](super::Builder::create)).
     #[error(
         "user {owner} has no domain {name:?} running here: check the name (`portolan ls` lists those that run), or start a program that joins it"
     )]

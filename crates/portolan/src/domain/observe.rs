@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// How long nobody may listen before we believe it: between a name's making and its
 /// listening, or a host's end and its successor's first look.
-const ABSENCE: Duration = Duration::from_millis(50);
+pub(super) const ABSENCE: Duration = Duration::from_millis(50);
 /// Pause before looking again.
 const PAUSE: Duration = Duration::from_millis(2);
 

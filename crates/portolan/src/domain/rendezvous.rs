@@ -11,6 +11,7 @@ use super::error::JoinError;
 use super::host::{Host, lock_directory};
 use super::introduce::open_to_all;
 use super::link::{Link, Rope, Settled};
+use super::observe::ABSENCE;
 use super::settings::Builder;
 use super::space::{self, Owner};
 use super::watch::Control;
@@ -34,6 +35,7 @@ use portolan_shm::region::Header;
 use portolan_sys::memory;
 use portolan_sys::process::{EventFd, poll};
 use portolan_sys::socket::{self, Address, SocketError};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -84,6 +86,7 @@ pub(super) fn join(settings: &Builder) -> Result<Domain, JoinError> {
         settings,
         address,
         deadline,
+        absent_since: Cell::new(None),
     }
     .run()?;
     *place = Some((
@@ -168,6 +171,8 @@ struct Search<'s> {
     settings: &'s Builder,
     address: Address,
     deadline: Instant,
+    /// When it was first seen that nobody listens, if nobody was met since.
+    absent_since: Cell<Option<Instant>>,
 }
 
 /// Why an attempt led to nothing.
@@ -204,6 +209,9 @@ impl Search<'_> {
 
     fn timed_out(&self) -> JoinError {
         let Builder { owner, name, .. } = self.settings;
+        if self.absent_since.get().is_some() {
+            return self.not_running();
+        }
         let holder = socket::holder(&self.address);
         if holder.is_none() && *owner != self.settings.user {
             return JoinError::Absent {
@@ -221,6 +229,7 @@ impl Search<'_> {
         let until = self.deadline.min(Instant::now() + *patience);
         match socket::connect_by(&self.address, Some(until)) {
             Ok(connection) => {
+                self.absent_since.set(None);
                 *patience = (*patience * 2).min(PATIENCE.1);
                 self.greet(connection, until)
             }
@@ -233,6 +242,9 @@ impl Search<'_> {
 
     /// Nobody listens there: listens, and creates the domain.
     fn found(&self) -> Result<Domain, Miss> {
+        if !self.settings.create {
+            return Err(self.absent());
+        }
         if self.settings.owner != self.settings.user {
             return Err(Miss::Later);
         }
@@ -255,6 +267,23 @@ impl Search<'_> {
             let _ = std::fs::remove_file(path);
         }
         created.map_err(Miss::Failed)
+    }
+
+    /// Nobody listens there, and we are not to: there is no such domain, if that stays so.
+    fn absent(&self) -> Miss {
+        let since = self.absent_since.get().unwrap_or_else(Instant::now);
+        self.absent_since.set(Some(since));
+        if since.elapsed() < ABSENCE {
+            return Miss::Later;
+        }
+        self.not_running().into()
+    }
+
+    fn not_running(&self) -> JoinError {
+        JoinError::NotRunning {
+            name: self.settings.name.clone(),
+            owner: self.settings.owner,
+        }
     }
 
     /// Listens at a path. A file that nobody listens at was left by somebody who was killed.

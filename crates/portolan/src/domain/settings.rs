@@ -44,6 +44,8 @@ pub struct Builder {
     pub(super) space_name: Option<String>,
     pub(super) deadline: Duration,
     pub(super) directory: Option<PathBuf>,
+    /// Whether a domain that is not there is created.
+    pub(super) create: bool,
     /// The effective user of this process.
     pub(super) user: u32,
     /// Whose domain it is.
@@ -65,6 +67,7 @@ impl Builder {
             space_name: None,
             deadline: DEADLINE,
             directory: None,
+            create: true,
             user,
             owner: user,
         }
@@ -138,6 +141,21 @@ impl Builder {
         self
     }
 
+    /// Whether this process creates the domain if it is not there; it does by default. A
+    /// program that only uses what others offer may rather be told that nobody offers it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan::{Domain, JoinError};
+    /// let mistyped = Domain::builder("camreas").create(false).join();
+    /// assert!(matches!(mistyped, Err(JoinError::NotRunning { .. })));
+    /// ```
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
     /// What this process is called in `portolan ls`; by default its program's name.
     pub fn space_name(mut self, name: &str) -> Self {
         self.space_name = Some(name.to_owned());
@@ -162,13 +180,15 @@ impl Builder {
         self
     }
 
-    /// Joins the domain, and creates it if it is not there.
+    /// Joins the domain, and creates it if it is not there, unless [`create`](Self::create)
+    /// forbids that.
     ///
     /// A process has one membership in a domain: joining again gives another handle of it.
     ///
     /// # Errors
     ///
-    /// [`JoinError`].
+    /// [`JoinError`]; [`JoinError::NotRunning`] if there is no such domain, and it is not to be
+    /// created.
     pub fn join(self) -> Result<Domain, JoinError> {
         self.check()?;
         rendezvous::join(&self)

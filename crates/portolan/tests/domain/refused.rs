@@ -5,7 +5,7 @@ use crate::takeover::half_join;
 use portolan::{Domain, JoinError};
 use portolan_abi::hello::{Answer, Hello, Reason, socket_name};
 use portolan_sys::socket::{self, Address};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Users that no other test is.
 const STRANGER: u32 = 54_321;
@@ -102,6 +102,35 @@ fn the_overflow_user_matches_no_permission() {
     assert_eq!(host.ask(&format!("join {name} allow=65534")), "space 1");
     let answer = Child::of_user(65_534).ask(&format!("join {name} of=0"));
     assert!(answer.starts_with("NotPermitted"), "{answer}");
+}
+
+#[test]
+fn a_domain_that_is_to_be_found_is_not_created() {
+    let name = unique("found");
+    let directory = std::env::temp_dir().join(&name);
+    std::fs::create_dir(&directory).unwrap();
+    let at = |path: bool| match path {
+        true => Domain::builder(&name).path(&directory),
+        false => Domain::builder(&name),
+    };
+    for path in [false, true] {
+        // However short its deadline is; and twice, since the first has left nothing.
+        for deadline in [PATIENCE, Duration::ZERO] {
+            let refused = at(path).create(false).deadline(deadline).join();
+            let refused = refused.unwrap_err();
+            assert!(matches!(refused, JoinError::NotRunning { .. }), "{refused}");
+            assert!(refused.to_string().contains(&name), "{refused}");
+        }
+        let mut host = Child::new();
+        let order = match path {
+            true => format!("join {name} path={}", directory.display()),
+            false => format!("join {name}"),
+        };
+        assert_eq!(host.ask(&order), "space 1");
+        let found = at(path).create(false).deadline(PATIENCE).join().unwrap();
+        assert_eq!(found.space(), 2);
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::thread::ClockId;
 use rustix::thread::futex::{self, WaitvFlags};
 
-use super::{Outcome, Trial};
+use super::{Need, Outcome, Trial};
 use crate::bell::FutexFd;
 use crate::memory::{self, HUGE_PAGE, Mapping, PAGE};
 use crate::process::{self, PidFd, ThreadFd};
@@ -23,76 +23,91 @@ pub(super) const TRIALS: &[Trial] = &[
         name: "memfd seals",
         run: memfd_seals,
         without: "everything: shared memory could shrink under its users",
+        need: Need::Required,
     },
     Trial {
         name: "MFD_NOEXEC_SEAL",
         run: noexec_seal,
         without: "nothing but hardening: a memfd can be made executable",
+        need: Need::Wanted,
     },
     Trial {
         name: "MAP_FIXED_NOREPLACE",
         run: fixed_noreplace,
         without: "equal addresses in every space, and with them pointers in messages",
+        need: Need::Required,
     },
     Trial {
         name: "pidfd",
         run: pidfd,
         without: "reliable notice of a death",
+        need: Need::Required,
     },
     Trial {
         name: "SO_PEERPIDFD",
         run: peer_pidfd,
         without: "certainty about who connected, if process ids are reused quickly",
+        need: Need::Wanted,
     },
     Trial {
         name: "pidfd thread signals",
         run: thread_signals,
         without: "upcalls straight from the sender: the receiver's own thread delivers them",
+        need: Need::Wanted,
     },
     Trial {
         name: "userfaultfd minor, SIGBUS",
         run: userfault_minor,
         without: "guarding of small extents",
+        need: Need::Wanted,
     },
     Trial {
         name: "MADV_POPULATE_WRITE",
         run: populate_write,
         without: "memory taken in batches: every page costs a fault of its own",
+        need: Need::Wanted,
     },
     Trial {
         name: "MADV_COLLAPSE on shared memory",
         run: collapse,
         without: "huge pages, unless the system gives them by itself; guarding large extents is slow",
+        need: Need::Wanted,
     },
     Trial {
         name: "MADV_GUARD_INSTALL on shared memory",
         run: guard_install,
         without: "the cheapest guard for a few pages; mprotect or userfaultfd serve instead",
+        need: Need::Unused,
     },
     Trial {
         name: "io_uring futex wait",
         run: ring_futex,
         without: "wait set descriptors without a helper thread",
+        need: Need::Wanted,
     },
     Trial {
         name: "futex_waitv",
         run: waitv,
         without: "wait set descriptors where io_uring is missing too",
+        need: Need::Alternative("io_uring futex wait"),
     },
     Trial {
         name: "PAGEMAP_SCAN",
         run: pagemap_scan,
         without: "tracked automatic update",
+        need: Need::Wanted,
     },
     Trial {
         name: "asynchronous write protection",
         run: async_write_protect,
         without: "tracked automatic update",
+        need: Need::Wanted,
     },
     Trial {
         name: "SO_PASSRIGHTS",
         run: pass_rights,
         without: "refusing descriptors from peers that must not send any",
+        need: Need::Wanted,
     },
 ];
 

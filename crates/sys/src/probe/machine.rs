@@ -1,6 +1,6 @@
 //! Trials of the processor, and settings of the system.
 
-use super::{Outcome, Trial};
+use super::{Need, Outcome, Trial};
 use crate::machine::{self, Limit, describe_huge_pages};
 use crate::monitor::{self, Bit};
 
@@ -9,46 +9,55 @@ pub(super) const TRIALS: &[Trial] = &[
         name: "protection keys",
         run: protection_keys,
         without: "nothing today: no mechanism here depends on them",
+        need: Need::Unused,
     },
     Trial {
         name: "umwait",
         run: umwait,
         without: "monitor-wait for signals, on Intel; polling and futexes serve instead",
+        need: Need::Alternative("mwaitx"),
     },
     Trial {
         name: "mwaitx",
         run: mwaitx,
         without: "monitor-wait for signals, on AMD; polling and futexes serve instead",
+        need: Need::Alternative("umwait"),
     },
     Trial {
         name: "user interrupts",
         run: user_interrupts,
         without: "nothing today: Linux does not offer them either",
+        need: Need::Unused,
     },
     Trial {
         name: "cldemote",
         run: push,
         without: "the push hint, which only a row of `bench signal` tries",
+        need: Need::Unused,
     },
     Trial {
         name: "transparent huge pages",
         run: huge_pages,
         without: "speed with large extents: 2 MiB pages guard and map faster",
+        need: Need::Wanted,
     },
     Trial {
         name: "memory lock limit",
         run: memory_lock,
         without: "locking of a domain's memory, unless privileged",
+        need: Need::Wanted,
     },
     Trial {
         name: "open descriptor limit",
         run: descriptors,
         without: "room for many members; each costs the host a few descriptors",
+        need: Need::Wanted,
     },
     Trial {
         name: "yama ptrace scope",
         run: ptrace_scope,
         without: "kernel-mediated writes between one user's processes",
+        need: Need::Wanted,
     },
 ];
 

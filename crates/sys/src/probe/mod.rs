@@ -17,16 +17,32 @@ pub struct Feature {
     pub detail: String,
     /// What Portolan loses where it does not.
     pub without: &'static str,
+    /// How much that is.
+    pub need: Need,
+}
+
+/// How much Portolan needs a mechanism.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing works without it.
+    Required,
+    /// Something is slower, weaker or absent without it.
+    Wanted,
+    /// As [`Wanted`](Self::Wanted), but only where the mechanism of this name is missing too.
+    Alternative(&'static str),
+    /// Nothing is lost without it.
+    Unused,
 }
 
 /// What a trial says: what was seen, or why it failed.
 type Outcome = Result<String, String>;
 
-/// A mechanism's name, its trial, and what is lost without it.
+/// A mechanism's name, its trial, what is lost without it, and how much that is.
 struct Trial {
     name: &'static str,
     run: fn() -> Outcome,
     without: &'static str,
+    need: Need,
 }
 
 /// Tries every mechanism. Takes a few milliseconds and a few megabytes.
@@ -50,7 +66,29 @@ pub fn probe() -> Vec<Feature> {
                 present,
                 detail,
                 without: trial.without,
+                need: trial.need,
             }
         })
         .collect()
+}
+
+impl Feature {
+    /// Whether it is missing, and that costs something here: `all` are the others that were tried.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan_sys::probe::probe;
+    /// let features = probe();
+    /// let lost = features.iter().filter(|feature| feature.is_missed(&features));
+    /// println!("works, without {:?}", lost.map(|feature| feature.name).collect::<Vec<_>>());
+    /// ```
+    pub fn is_missed(&self, all: &[Self]) -> bool {
+        let needed = match self.need {
+            Need::Required | Need::Wanted => true,
+            Need::Alternative(other) => !all.iter().any(|f| f.name == other && f.present),
+            Need::Unused => false,
+        };
+        needed && !self.present
+    }
 }

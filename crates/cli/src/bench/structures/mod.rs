@@ -172,7 +172,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         budgets,
     };
     if args.json {
-        out::print_json(&report)?;
+        crate::json::print(&report)?;
     } else {
         out::print(&report.text())?;
     }

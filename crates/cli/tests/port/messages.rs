@@ -1,108 +1,13 @@
-//! `portolan port`: bytes and files through ports, by scripts.
+//! Bytes and files through ports.
 
-mod support;
-
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use portolan::{Deadline, Domain, Message, PortOptions, WhenFull};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A domain's name that no other test has.
-fn unique(test: &str) -> String {
-    format!("port-{test}-{}", std::process::id())
-}
-
-fn command(domain: &str, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
-    command
-        .arg("port")
-        .args(args)
-        .env("PORTOLAN_DOMAIN", domain)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
-
-fn run(domain: &str, args: &[&str]) -> Output {
-    command(domain, args).output().unwrap()
-}
-
-#[track_caller]
-fn succeeds(domain: &str, args: &[&str]) -> Vec<u8> {
-    finished(run(domain, args), Some(0)).stdout
-}
-
-#[track_caller]
-fn fails(domain: &str, code: i32, args: &[&str]) -> String {
-    let output = finished(run(domain, args), Some(code));
-    assert!(output.stdout.is_empty());
-    String::from_utf8(output.stderr).unwrap()
-}
-
-#[track_caller]
-fn finished(output: Output, code: Option<i32>) -> Output {
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), code, "{complaint}");
-    output
-}
-
-/// A command that runs beside. Killed when dropped.
-struct Running(Option<Child>);
-
-impl Running {
-    fn start(domain: &str, args: &[&str]) -> Self {
-        Self(Some(command(domain, args).spawn().unwrap()))
-    }
-
-    fn child(&mut self) -> &mut Child {
-        self.0.as_mut().unwrap()
-    }
-
-    fn finished(mut self, code: i32) -> Output {
-        let output = self.0.take().unwrap().wait_with_output().unwrap();
-        finished(output, Some(code))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// A file of this test, removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let name = format!("portolan-{}-{name}", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-
-    fn holding(name: &str, bytes: &[u8]) -> Self {
-        let scratch = Self::new(name);
-        std::fs::write(&scratch.0, bytes).unwrap();
-        scratch
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
+use crate::scene::{PATIENCE, Running, Scratch, command, fails, finished, succeeds, unique};
+use crate::support;
 
 /// Bytes that no two blocks of share.
 fn noise(len: usize) -> Vec<u8> {
@@ -150,16 +55,84 @@ fn text_goes_through_with_its_header() {
     let hex: String = noise(4096).iter().map(|b| format!("{b:02x}")).collect();
     assert_eq!(lines[2]["header_hex"], *hex);
 
-    let long = Scratch::holding("long", &[0; 4097]);
     let complaint = fails(&domain, 5, &["receive", "inbox", "--timeout", "0"]);
     assert!(complaint.contains("nothing came"), "{complaint}");
-    let _inbox = Running::start(&domain, &["receive", "inbox"]);
-    let too_long = ["send", "inbox", "--header-file", long.path()];
-    let complaint = fails(&domain, 2, &too_long);
-    assert!(
-        complaint.contains("4097 bytes is over the limit of 4096"),
-        "{complaint}"
+}
+
+#[test]
+fn a_header_that_is_too_long_is_refused_before_anything_is_waited_for() {
+    let domain = unique("long");
+    let long = Scratch::holding("long", &[b'x'; 4097]);
+    let text = "x".repeat(4097);
+    let begun = Instant::now();
+    for command in ["send", "call"] {
+        for header in [["--header-file", long.path()], ["--header", &text]] {
+            let complaint = fails(&domain, 2, &[&[command, "inbox"], &header[..]].concat());
+            assert_eq!(
+                complaint,
+                "portolan: a header of 4097 bytes is over the limit of 4096\n  \
+                 fault: the command line's\n  \
+                 to do: shorten it, or send the rest as bytes (FILE or --data)\n"
+            );
+        }
+    }
+    fails(&domain, 2, &["send", "inbox", "--header-file", "/dev/zero"]);
+    // There is no such domain, and each would have waited for it for 30 seconds.
+    assert!(begun.elapsed() < PATIENCE);
+}
+
+/// What `call --json` and `receive --json` say of a message of these bytes.
+fn described(test: &str, bytes: &[u8]) -> (serde_json::Value, serde_json::Value) {
+    let domain = unique(test);
+    let file = Scratch::holding(test, bytes);
+    let server = Running::start(&domain, &["serve", "echo", "-n", "1", "--", "cat"]);
+    let receiver = Running::start(&domain, &["receive", "inbox", "--json"]);
+    let called = succeeds(&domain, &["call", "echo", file.path(), "--json"]);
+    succeeds(&domain, &["send", "inbox", file.path()]);
+    let received = receiver.finished(0).stdout;
+    server.finished(0);
+    let json = |line: &[u8]| serde_json::from_slice(line).unwrap();
+    (json(&called), json(&received))
+}
+
+#[test]
+fn json_has_the_bytes_of_answers_and_messages() {
+    use base64::prelude::{BASE64_STANDARD, Engine as _};
+    let texts = ["", "hello", "h\u{e9}, \"quoted\"\n"].map(|text| text.as_bytes().to_vec());
+    // Of several extents, as they come out of a pipe: text that one ends in the midst of.
+    let long = "\u{e9}\u{20ac}".repeat(100_000).into_bytes();
+    let garbage = [vec![0xff], noise(7), noise(200_000)];
+    for (n, bytes) in texts.into_iter().chain([long]).chain(garbage).enumerate() {
+        let (called, received) = described(&format!("json-{n}"), &bytes);
+        for line in [called, received] {
+            assert_eq!(line["bytes"], bytes.len());
+            let base64 = line["data_base64"].as_str().unwrap();
+            assert!(BASE64_STANDARD.decode(base64).unwrap() == bytes);
+            match std::str::from_utf8(&bytes) {
+                Ok(text) => assert!(line["data_text"] == text),
+                Err(_) => assert!(line["data_text"].is_null()),
+            }
+            assert_eq!(line["version"], env!("CARGO_PKG_VERSION"));
+        }
+    }
+}
+
+#[test]
+fn bytes_that_a_file_has_are_not_in_json_too() {
+    let domain = unique("json-file");
+    let to = Scratch::new("json-file");
+    let receiver = Running::start(&domain, &["receive", "inbox", "--json", "-o", to.path()]);
+    succeeds(
+        &domain,
+        &["send", "inbox", "--data", "hello", "--header", "h"],
     );
+    let line = String::from_utf8(receiver.finished(0).stdout).unwrap();
+    let line = line.replace(env!("CARGO_PKG_VERSION"), "V");
+    insta::assert_snapshot!(
+        line,
+        @r#"{"version":"V","header":"h","header_hex":"68","bytes":5,"extents":1}"#
+    );
+    assert_eq!(std::fs::read(&to.0).unwrap(), b"hello");
 }
 
 #[test]
@@ -186,11 +159,15 @@ fn files_of_any_size_arrive_as_they_were() {
         let bytes = noise(len);
         let from = Scratch::holding("from", &bytes);
         let to = Scratch::new("to");
-        let receiver = Running::start(&domain, &["receive", "inbox", "--out", to.path()]);
+        let receiver = Running::start(&domain, &["receive", "inbox", "--output", to.path()]);
         succeeds(&domain, &["send", "inbox", from.path()]);
         assert!(receiver.finished(0).stdout.is_empty());
         assert!(std::fs::read(&to.0).unwrap() == bytes, "{len} bytes");
     }
+    // The domain went with its last receiver.
+    let complaint = fails(&domain, 5, &["send", "inbox", "--timeout", "0"]);
+    assert!(complaint.contains("no domain named"), "{complaint}");
+    let _here = Domain::join(&domain).unwrap();
     let complaint = fails(&domain, 5, &["send", "inbox", "--timeout", "0"]);
     assert!(complaint.contains("no port named \"inbox\""), "{complaint}");
 }
@@ -221,7 +198,7 @@ fn several_messages_go_into_one_file_in_order() {
     let to = Scratch::new("several");
     let receiver = Running::start(
         &domain,
-        &["receive", "inbox", "-n", "3", "--out", to.path()],
+        &["receive", "inbox", "-n", "3", "--output", to.path()],
     );
     for text in ["one ", "two ", "three"] {
         succeeds(&domain, &["send", "inbox", "--data", text]);
@@ -281,7 +258,14 @@ fn a_request_whose_answer_has_no_place_is_not_served() {
         &domain,
         &["serve", "log", "-n", "1", "--", "sh", "-c", &script],
     );
-    let nowhere = ["call", "log", "--data", "lost", "--out", "/no/such/place"];
+    let nowhere = [
+        "call",
+        "log",
+        "--data",
+        "lost",
+        "--output",
+        "/no/such/place",
+    ];
     fails(&domain, 2, &nowhere);
     succeeds(&domain, &["call", "log", "--data", "kept"]);
     server.finished(0);
@@ -335,160 +319,6 @@ fn a_sender_is_told_that_the_receiver_was_killed() {
     receiver.child().kill().unwrap();
     let complaint = String::from_utf8(sender.finished(7).stderr).unwrap();
     assert!(complaint.contains("died"), "{complaint}");
-}
-
-#[test]
-fn a_command_answers_calls() {
-    let domain = unique("serve");
-    let serve = ["serve", "upper", "-n", "3", "--", "tr", "a-z", "A-Z"];
-    let server = Running::start(&domain, &serve);
-    assert_eq!(
-        succeeds(&domain, &["call", "upper", "--data", "hello"]),
-        b"HELLO"
-    );
-    assert_eq!(succeeds(&domain, &["call", "upper"]), b"");
-    let text = "words and words, ".repeat(300_000);
-    let file = Scratch::holding("words", text.as_bytes());
-    let answer = succeeds(&domain, &["call", "upper", file.path()]);
-    assert!(answer == text.to_uppercase().as_bytes());
-    server.finished(0);
-}
-
-#[test]
-fn a_header_reaches_the_command_and_a_failure_the_client() {
-    let domain = unique("header");
-    let script =
-        "cat > /dev/null; printf '%s!' \"$PORTOLAN_HEADER\"; test \"$PORTOLAN_HEADER\" != bad";
-    let serve = ["serve", "shell", "--", "sh", "-c", script];
-    let mut server = Running::start(&domain, &serve);
-    assert_eq!(
-        succeeds(&domain, &["call", "shell", "--header", "good"]),
-        b"good!"
-    );
-    let complaint = fails(&domain, 7, &["call", "shell", "--header", "bad"]);
-    assert!(complaint.contains("dropped the request"), "{complaint}");
-    let complaint = fails(&domain, 2, &["send", "shell"]);
-    assert!(complaint.contains("portolan port call"), "{complaint}");
-    // It goes on after a failure, and its death is told at once.
-    assert_eq!(
-        succeeds(&domain, &["call", "shell", "--header", "again"]),
-        b"again!"
-    );
-    server.child().kill().unwrap();
-    server.child().wait().unwrap();
-    let stderr = server.child().stderr.take().unwrap();
-    let told = BufReader::new(stderr).lines().next().unwrap().unwrap();
-    assert!(told.contains("the request is dropped"), "{told}");
-}
-
-#[test]
-fn a_header_that_is_no_text_is_not_replaced_by_the_servers_own() {
-    let domain = unique("own-header");
-    let script = "printf '[%s]' \"$PORTOLAN_HEADER\"";
-    let server = command(
-        &domain,
-        &["serve", "shell", "-n", "1", "--", "sh", "-c", script],
-    )
-    .env("PORTOLAN_HEADER", "of the server")
-    .spawn();
-    let server = Running(Some(server.unwrap()));
-    let header = Scratch::holding("header", b"a\0b");
-    let call = ["call", "shell", "--header-file", header.path()];
-    assert_eq!(succeeds(&domain, &call), b"[]");
-    server.finished(0);
-}
-
-/// Whether a process is there, by its number in a file, once that is written.
-fn lives(file: &Scratch) -> bool {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let text = std::fs::read_to_string(&file.0).unwrap_or_default();
-        if let Some(pid) = text.strip_suffix('\n') {
-            let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-            // One that is dead and was not asked after has ended as well.
-            return status.is_ok_and(|status| !status.contains(") Z "));
-        }
-        assert!(Instant::now() < end, "the command never began");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-#[test]
-fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
-    let domain = unique("limit");
-    let (own, other) = (Scratch::new("limit-own"), Scratch::new("limit-other"));
-    // Its input is not read, its output is kept open, and what it starts stays behind.
-    let script = format!(
-        "sleep 600 & echo $! > '{}'; echo $$ > '{}'; sleep 600",
-        other.path(),
-        own.path()
-    );
-    // As long as it may take to begin.
-    let serve = ["serve", "slow", "--limit", "5", "--", "sh", "-c", &script];
-    let mut server = Running::start(&domain, &serve);
-    // More than a pipe holds.
-    let words = Scratch::holding("limit-words", "words ".repeat(100_000).as_bytes());
-    let complaint = fails(&domain, 7, &["call", "slow", words.path()]);
-    assert!(complaint.contains("dropped the request"), "{complaint}");
-    until("all of it has ended", || !lives(&own) && !lives(&other));
-    server.child().kill().unwrap();
-    let stderr = server.child().stderr.take().unwrap();
-    let told = BufReader::new(stderr).lines().next().unwrap().unwrap();
-    assert!(
-        told.contains("longer than 5 s; the request is dropped"),
-        "{told}"
-    );
-
-    let serve = ["serve", "quick", "--limit", "60", "-n", "1", "--", "cat"];
-    let server = Running::start(&domain, &serve);
-    let answer = succeeds(&domain, &["call", "quick", words.path()]);
-    assert_eq!(answer.len(), 600_000);
-    server.finished(0);
-}
-
-#[test]
-fn a_command_ends_with_its_server() {
-    let domain = unique("orphan");
-    let own = Scratch::new("orphan");
-    let script = format!("echo $$ > '{}'; exec sleep 600", own.path());
-    let mut server = Running::start(&domain, &["serve", "slow", "--", "sh", "-c", &script]);
-    let client = Running::start(&domain, &["call", "slow"]);
-    assert!(lives(&own), "it began");
-    server.child().kill().unwrap();
-    until("its command has ended", || !lives(&own));
-    client.finished(7);
-}
-
-#[test]
-fn a_server_that_is_killed_or_slow_fails_its_clients() {
-    let domain = unique("slow");
-    let here = Domain::join(&domain).unwrap();
-    let mut server = Running::start(&domain, &["serve", "slow", "--", "sleep", "90"]);
-    let complaint = fails(&domain, 5, &["call", "slow", "--timeout", "1"]);
-    assert!(complaint.contains("may still be served"), "{complaint}");
-    let client = Running::start(&domain, &["call", "slow"]);
-    let end = Instant::now() + PATIENCE;
-    // Its request waits behind the other.
-    while here
-        .survey()
-        .unwrap()
-        .ports
-        .iter()
-        .all(|p| p.name.as_deref() != Some("slow") || p.depth == 0)
-    {
-        assert!(Instant::now() < end);
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    server.child().kill().unwrap();
-    client.finished(7);
 }
 
 #[test]
