@@ -211,6 +211,8 @@ pub(crate) static MARKS: [&str; 224] = [
     "signal.moved",
     "sleep.armed",
     "sleep.before_futex",
+    "topic.kept",
+    "topic.shared",
     "unexport.closed",
     "unexport.closing",
     "unexport.ordered",
@@ -271,6 +273,8 @@ pub(crate) fn passer(name: &str) -> Passer {
         "offer.entered" | "offer.withdrawn" | "visit.waits" | "visit.handing" | "visit.handed" => {
             Passer::Host
         }
+        // Structures in topics.
+        "topic.kept" | "topic.shared" => Passer::Tests,
         // Between users.
         "offer.entrusted" => Passer::Tests,
         name if name.starts_with("mediate") => Passer::Tests,
