@@ -47,7 +47,7 @@ pub unsafe trait Handover<'a>: Sync {
 ///
 /// `#[derive(Handover)]` implements it; so it is for what this crate makes.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` may not be the root of an arena",
+    message = "`{Self}` may not lie in an arena",
     label = "it would not be valid in another program",
     note = "write `#[derive(portolan::Handover)]` above a type of your own; what may lie in it is listed at `portolan::Handover`"
 )]

@@ -201,7 +201,8 @@ pub struct NoStructure {
     pub message: Box<Message>,
 }
 
-impl<T: Root> Structure<T> {
+// The bound stands at each: so whoever forgot a derive is told which.
+impl<T> Structure<T> {
     /// Builds a structure in fresh extents of the domain.
     ///
     /// # Errors
@@ -210,7 +211,10 @@ impl<T: Root> Structure<T> {
     pub fn build(
         domain: &Domain,
         make: impl for<'a> FnOnce(Arena<'a>) -> Result<T::At<'a>, NoRoom>,
-    ) -> Result<Self, NoRoom> {
+    ) -> Result<Self, NoRoom>
+    where
+        T: Root,
+    {
         Self::in_extent(domain, FIRST, make)
     }
 
@@ -224,7 +228,10 @@ impl<T: Root> Structure<T> {
         domain: &Domain,
         bytes: usize,
         make: impl for<'a> FnOnce(Arena<'a>) -> Result<T::At<'a>, NoRoom>,
-    ) -> Result<Self, NoRoom> {
+    ) -> Result<Self, NoRoom>
+    where
+        T: Root,
+    {
         Self::in_extent(domain, bytes.saturating_add(HEAD), make)
     }
 
@@ -234,13 +241,18 @@ impl<T: Root> Structure<T> {
         domain: &Domain,
         bytes: usize,
         make: impl for<'a> FnOnce(Arena<'a>) -> Result<T::At<'a>, NoRoom>,
-    ) -> Result<Self, NoRoom> {
+    ) -> Result<Self, NoRoom>
+    where
+        T: Root,
+    {
         Ok(Self {
             message: place::build::<T>(domain.member(), bytes, make)?,
             root: PhantomData,
         })
     }
+}
 
+impl<T: Root> Structure<T> {
     /// The root, read where it lies.
     ///
     /// # Errors
