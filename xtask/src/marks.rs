@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 237] = [
+pub(crate) static MARKS: [&str; 239] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -223,6 +223,8 @@ pub(crate) static MARKS: [&str; 237] = [
     "signal.moved",
     "sleep.armed",
     "sleep.before_futex",
+    "topic.kept",
+    "topic.shared",
     "unexport.closed",
     "unexport.closing",
     "unexport.ordered",
@@ -284,6 +286,8 @@ pub(crate) fn passer(name: &str) -> Passer {
         "offer.entered" | "offer.withdrawn" | "visit.waits" | "visit.handing" | "visit.handed" => {
             Passer::Host
         }
+        // Structures in topics.
+        "topic.kept" | "topic.shared" => Passer::Tests,
         // Between users.
         "offer.entrusted" => Passer::Tests,
         name if name.starts_with("mediate") => Passer::Tests,

@@ -24,6 +24,7 @@
 pub use crate::denied::Denied;
 use crate::hello::{flag, word32, word64};
 use crate::limits::{LINE, MAX_EXTENTS, MAX_HEADER, PAGE};
+use crate::owner::Size;
 use crate::slot::Kind;
 
 /// First bytes of an [`Ask`].
@@ -77,6 +78,35 @@ pub fn pair_bytes(there: u64, back: u64) -> Option<u64> {
     Some(control::BYTES as u64 + there + back)
 }
 
+/// Bytes of a slot that are sure to hold the header and the list of the parts: the first line,
+/// without the words that may stand before them.
+const INLINE: usize = crate::slot::inline_capacity(1) - 3 * 8;
+
+/// Bytes of memory that a message takes in the domain that it comes to: of each part, the
+/// extent that holds it, and one more for the header and the list of the parts, unless a slot
+/// holds both. A part of one byte takes a page.
+///
+/// ```
+/// use portolan_abi::gate::bytes_taken;
+/// assert_eq!(bytes_taken(8, [1].into_iter()), 4096);
+/// assert_eq!(bytes_taken(8, [4096, 4097].into_iter()), 4096 + 8192 + 4096);
+/// assert_eq!(bytes_taken(24, [].into_iter()), 0);
+/// assert_eq!(bytes_taken(25, [u64::MAX].into_iter()), u64::MAX);
+/// ```
+pub fn bytes_taken(header: usize, parts: impl Iterator<Item = u64>) -> u64 {
+    let (mut count, mut bytes) = (0, 0_u64);
+    for part in parts {
+        // A size is clamped, far above what there is.
+        let size = Size::for_bytes(usize::try_from(part).unwrap_or(usize::MAX));
+        count += 1;
+        bytes = bytes.saturating_add(part.max(size.bytes() as u64));
+    }
+    match header.next_multiple_of(8) + 16 * count {
+        0..=INLINE => bytes,
+        long => bytes.saturating_add(Size::for_bytes(long).bytes() as u64),
+    }
+}
+
 /// "Let me send."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
@@ -84,7 +114,7 @@ pub struct Ask {
     pub version: u32,
     /// It will send sealed memory, by descriptor.
     pub sealed: bool,
-    /// Bytes that one answer to a request may hold.
+    /// Bytes that one answer to a request may take ([`bytes_taken`]).
     pub most: u64,
     /// Bytes that the lane there should have.
     pub there: u64,
@@ -126,7 +156,7 @@ pub struct Granted {
     pub version: u32,
     /// The port takes requests, and not messages.
     pub synchronous: bool,
-    /// Bytes that one message may hold.
+    /// Bytes that one message may take ([`bytes_taken`]); of a channel, those that it may hold.
     pub most: u64,
     /// Bytes of the lane there.
     pub there: u64,

@@ -126,6 +126,41 @@ impl PortStatus {
 /// Of a port that stays in its domain: a message may hold any number of bytes.
 pub const ANY_BYTES: u64 = 0;
 
+/// What a port lets pass whose messages go on to another domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    /// Bytes that a message may take there ([`crate::gate::bytes_taken`]), at the most.
+    pub most: u64,
+    /// Its extents go together, as one part of sealed memory.
+    pub sealed: bool,
+}
+
+impl Leaving {
+    /// The word; never [`ANY_BYTES`].
+    pub const fn pack(self) -> u64 {
+        // No memory has so many bytes that the highest bit is missed.
+        let most = if self.most > u64::MAX >> 1 {
+            u64::MAX >> 1
+        } else {
+            self.most
+        };
+        let word = most << 1 | self.sealed as u64;
+        // A limit of nothing is one of a byte, which no part fits into either.
+        if most == 0 { word | 1 << 1 } else { word }
+    }
+
+    /// Reads a word; `None` for [`ANY_BYTES`].
+    pub const fn unpack(word: u64) -> Option<Self> {
+        if word == ANY_BYTES {
+            return None;
+        }
+        Some(Self {
+            most: word >> 1,
+            sealed: word & 1 != 0,
+        })
+    }
+}
+
 /// The name of a port: its entry and which port of that entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortName {

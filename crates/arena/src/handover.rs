@@ -36,7 +36,7 @@ use std::time::Duration;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` may not lie in an arena",
     label = "it would not be valid in another program",
-    note = "what may travel is listed at `portolan::Handover`; derive it for your own types"
+    note = "write `#[derive(portolan::Handover)]` above a type of your own; what may lie in it is listed at `portolan::Handover`"
 )]
 pub unsafe trait Handover<'a>: Sync {
     /// Says what a value's bytes mean.
@@ -46,6 +46,11 @@ pub unsafe trait Handover<'a>: Sync {
 /// A type that can be asked for as a message's root: in each arena `'a` it is [`Root::At`].
 ///
 /// `#[derive(Handover)]` implements it; so it is for what this crate makes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` may not lie in an arena",
+    label = "it would not be valid in another program",
+    note = "write `#[derive(portolan::Handover)]` above a type of your own; what may lie in it is listed at `portolan::Handover`"
+)]
 pub trait Root {
     /// The same type, in the arena `'a`.
     type At<'a>: Handover<'a>;

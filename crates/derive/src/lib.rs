@@ -1,6 +1,7 @@
-//! The derives of `portolan::Handover` and `portolan::rpc::Schema`, and the attribute
-//! `portolan::service`. Use them through `portolan`, which documents them.
+//! The derives of `portolan::Handover`, `portolan::rpc::Schema` and `portolan::channel::Payload`,
+//! and the attribute `portolan::service`. Use them through `portolan`, which documents them.
 
+mod payload;
 mod schema;
 mod service;
 
@@ -29,6 +30,15 @@ pub fn handover(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
 pub fn schema(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = syn::parse_macro_input!(input as DeriveInput);
     schema::expand(&input)
+        .unwrap_or_else(Error::into_compile_error)
+        .into()
+}
+
+/// Implements `portolan::channel::Plain`, and with it `Payload`, for a struct or enum.
+#[proc_macro_derive(Payload)]
+pub fn payload(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = syn::parse_macro_input!(input as DeriveInput);
+    payload::expand(&input)
         .unwrap_or_else(Error::into_compile_error)
         .into()
 }

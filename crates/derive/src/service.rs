@@ -5,13 +5,17 @@
 //! `within`, `stub`, and two for each of the trait's). Our variables are therefore of *mixed
 //! site*, which no argument is; types and constants, which have no such thing, get names that
 //! nobody chooses; and what is Rust's is named by its whole path.
+//!
+//! A type that cannot travel is one error, and not one at each use: each argument and result has
+//! a name (`portolan::rpc::carried`), which alone says of what type it is.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
+use std::collections::HashMap;
 use syn::ext::IdentExt;
 use syn::{
-    Error, FnArg, GenericArgument, Ident, ItemTrait, Pat, PathArguments, ReturnType, TraitItem,
-    TraitItemFn, Type,
+    Error, FnArg, GenericArgument, Ident, ItemTrait, Lifetime, Pat, PathArguments, ReturnType,
+    TraitItem, TraitItemFn, Type,
 };
 
 /// One method of a service.
@@ -22,8 +26,12 @@ struct Method {
     /// Where it is there at all.
     cfgs: Vec<syn::Attribute>,
     arguments: Vec<(Ident, Type)>,
+    /// The names of the arguments' types.
+    carried: Vec<Ident>,
     /// What it returns; `()` if it says nothing.
     result: Type,
+    /// The name of that type.
+    returned: Ident,
     /// If that is a `Result`: its two types.
     fallible: Option<(Type, Type)>,
     asynchronous: bool,
@@ -40,9 +48,10 @@ pub(crate) fn expand(mut item: ItemTrait) -> Result<TokenStream, Error> {
         ));
     }
     let mut methods = Vec::new();
+    let mut names = Names::new(&item.ident);
     for member in &mut item.items {
         match member {
-            TraitItem::Fn(function) => methods.push(method(function, methods.len())?),
+            TraitItem::Fn(function) => methods.push(method(function, &mut names)?),
             other => {
                 return Err(Error::new_spanned(
                     other,
@@ -53,10 +62,96 @@ pub(crate) fn expand(mut item: ItemTrait) -> Result<TokenStream, Error> {
     }
     let client = client(&item, &methods);
     let service = service(&item, &methods);
-    Ok(quote! { #item #service #client })
+    let names = names.given;
+    Ok(quote! { #item #names #service #client })
 }
 
-fn method(function: &mut TraitItemFn, index: usize) -> Result<Method, Error> {
+/// The names that types have been given.
+struct Names {
+    prefix: Ident,
+    /// By what they say, and where they are there at all.
+    known: HashMap<String, Ident>,
+    methods: usize,
+    given: TokenStream,
+}
+
+impl Names {
+    fn new(service: &Ident) -> Self {
+        Self {
+            prefix: format_ident!("__{}", service.unraw()),
+            known: HashMap::new(),
+            methods: 0,
+            given: TokenStream::new(),
+        }
+    }
+
+    /// The name of a type of an argument, or of a result; one for all uses of it.
+    fn of(&mut self, ty: &Type, cfgs: &[syn::Attribute], is_result: bool) -> Ident {
+        let key = quote!(#(#cfgs)* #is_result #ty).to_string();
+        if let Some(name) = self.known.get(&key) {
+            return name.clone();
+        }
+        let name = format_ident!("{}{}", self.prefix, self.known.len());
+        let krate = quote!(::portolan::rpc::carried);
+        let says = if is_result {
+            quote!(impl #krate::Returns for #name { type Value = #ty; })
+        } else {
+            let mut ty = ty.clone();
+            let lent = Lifetime::new("'portolan", Span::mixed_site());
+            name_lifetimes(&mut ty, &lent);
+            quote!(impl #krate::Carries for #name { type Value<#lent> = #ty; })
+        };
+        self.given.extend(quote! {
+            #(#cfgs)*
+            #[doc(hidden)]
+            #[allow(non_camel_case_types)]
+            enum #name {}
+            #(#cfgs)*
+            #says
+        });
+        self.known.insert(key, name.clone());
+        name
+    }
+}
+
+/// Gives the lifetimes in a type that have no name one.
+fn name_lifetimes(ty: &mut Type, name: &Lifetime) {
+    match ty {
+        Type::Reference(reference) => {
+            if reference.lifetime.as_ref().is_none_or(|l| l.ident == "_") {
+                reference.lifetime = Some(name.clone());
+            }
+            name_lifetimes(&mut reference.elem, name);
+        }
+        Type::Path(path) => {
+            for segment in &mut path.path.segments {
+                let PathArguments::AngleBracketed(arguments) = &mut segment.arguments else {
+                    continue;
+                };
+                for argument in &mut arguments.args {
+                    match argument {
+                        GenericArgument::Type(ty) => name_lifetimes(ty, name),
+                        GenericArgument::Lifetime(l) if l.ident == "_" => *l = name.clone(),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Type::Tuple(tuple) => tuple
+            .elems
+            .iter_mut()
+            .for_each(|ty| name_lifetimes(ty, name)),
+        Type::Array(array) => name_lifetimes(&mut array.elem, name),
+        Type::Slice(slice) => name_lifetimes(&mut slice.elem, name),
+        Type::Paren(inner) => name_lifetimes(&mut inner.elem, name),
+        Type::Group(inner) => name_lifetimes(&mut inner.elem, name),
+        _ => {}
+    }
+}
+
+fn method(function: &mut TraitItemFn, names: &mut Names) -> Result<Method, Error> {
+    let index = names.methods;
+    names.methods += 1;
     let signature = &function.sig;
     if !signature.generics.params.is_empty() {
         return Err(Error::new_spanned(
@@ -101,7 +196,9 @@ fn method(function: &mut TraitItemFn, index: usize) -> Result<Method, Error> {
         docs: Vec::new(),
         cfgs: Vec::new(),
         arguments,
+        carried: Vec::new(),
         fallible: fallible(&result),
+        returned: names.prefix.clone(),
         result,
         asynchronous: signature.asyncness.is_some(),
         one_way: false,
@@ -142,6 +239,11 @@ fn method(function: &mut TraitItemFn, index: usize) -> Result<Method, Error> {
     found.docs = docs.cloned().collect();
     let cfgs = function.attrs.iter().filter(|a| a.path().is_ident("cfg"));
     found.cfgs = cfgs.cloned().collect();
+    let carried = found.arguments.iter();
+    found.carried = carried
+        .map(|(_, ty)| names.of(ty, &found.cfgs, false))
+        .collect();
+    found.returned = names.of(&found.result, &found.cfgs, true);
     Ok(found)
 }
 
@@ -176,9 +278,8 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
     let served = format_ident!("__Served");
     let (method, call, result) = (ours("method"), ours("call"), ours("result"));
     let constants = methods.iter().map(|m| {
-        let (constant, text, result) = (&m.constant, m.name.unraw().to_string(), &m.result);
-        let types = m.arguments.iter().map(|(_, ty)| ty);
-        let types_again = m.arguments.iter().map(|(_, ty)| ty);
+        let (constant, text) = (&m.constant, m.name.unraw().to_string());
+        let (carried, returned) = (&m.carried, &m.returned);
         let (one_way, best_effort, unchecked) = (m.one_way, m.best_effort, m.unchecked);
         let cfgs = &m.cfgs;
         quote! {
@@ -186,12 +287,12 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
             const #constant: #krate::Method = #krate::Method::new(
                 #text,
                 #krate::Hash::new()
-                    #(.word(<#types as #krate::Schema>::HASH))*
+                    #(.word(#krate::carried::argument::<#carried>().0))*
                     .text("->")
-                    .word(<#result as #krate::Schema>::HASH)
+                    .word(#krate::carried::result::<#returned>().0)
                     .finish(),
-                false #(|| <#types_again as #krate::Schema>::MOVES)*
-                    || <#result as #krate::Schema>::MOVES,
+                false #(|| #krate::carried::argument::<#carried>().1)*
+                    || #krate::carried::result::<#returned>().1,
             )
             .one_way(#one_way)
             .best_effort(#best_effort)
@@ -210,7 +311,7 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
     let arms = methods.iter().map(|m| {
         let constant = &m.constant;
         let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
-        let types = m.arguments.iter().map(|(_, t)| t);
+        let (carried, returned) = (&m.carried, &m.returned);
         let run = run(m);
         let run = if m.asynchronous {
             quote!(#krate::wait_for(#run)?)
@@ -221,24 +322,26 @@ fn service(item: &ItemTrait, methods: &[Method]) -> TokenStream {
         quote! {
             #(#cfgs)*
             if #method == #table::#constant.id() {
-                let (#(#names,)*): (#(#types,)*) = #call.arguments()?;
-                return #call.returns(&#run);
+                let (#(#krate::carried::Taken(#names),)*):
+                    (#(#krate::carried::Taken<'_, #carried>,)*) = #call.arguments()?;
+                return #call.returns(&#krate::carried::Told::<#returned>(&#run));
             }
         }
     });
     let asynchronous = methods.iter().filter(|m| m.asynchronous).map(|m| {
         let constant = &m.constant;
         let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
-        let types = m.arguments.iter().map(|(_, t)| t);
+        let (carried, returned) = (&m.carried, &m.returned);
         let run = run(m);
         let cfgs = &m.cfgs;
         quote! {
             #(#cfgs)*
             if #method == #table::#constant.id() {
                 return ::core::result::Result::Ok(::std::boxed::Box::pin(async move {
-                    let (#(#names,)*): (#(#types,)*) = #call.arguments()?;
+                    let (#(#krate::carried::Taken(#names),)*):
+                        (#(#krate::carried::Taken<'_, #carried>,)*) = #call.arguments()?;
                     let #result = #run.await;
-                    #call.returns(&#result)
+                    #call.returns(&#krate::carried::Told::<#returned>(&#result))
                 }));
             }
         }
@@ -306,23 +409,27 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
         let names = m.arguments.iter().map(|(n, _)| n).collect::<Vec<_>>();
         let types = m.arguments.iter().map(|(_, t)| t);
         let result = &m.result;
+        let (carried, name_of) = (&m.carried, &m.returned);
+        let given = ours("given");
+        let lent = quote!((#(#krate::carried::Lent::<#carried>(&#names),)*));
+        let call = quote! {
+            let #krate::carried::Given::<#name_of>(#given) =
+                self.stub.call(&#table::#constant, &#lent)?;
+        };
         let (returned, body) = if m.one_way {
             (
                 quote!(::core::result::Result<(), #krate::RpcError>),
-                quote!(self.stub.post(&#table::#constant, &(#(&#names,)*))),
+                quote!(self.stub.post(&#table::#constant, &#lent)),
             )
         } else if let Some((fine, failed)) = &m.fallible {
             (
                 quote!(::core::result::Result<#fine, #krate::CallError<#failed>>),
-                quote! {
-                    let returned: #result = self.stub.call(&#table::#constant, &(#(&#names,)*))?;
-                    returned.map_err(#krate::CallError::Method)
-                },
+                quote! { #call #given.map_err(#krate::CallError::Method) },
             )
         } else {
             (
                 quote!(::core::result::Result<#result, #krate::RpcError>),
-                quote!(self.stub.call(&#table::#constant, &(#(&#names,)*))),
+                quote! { #call ::core::result::Result::Ok(#given) },
             )
         };
         let start = format_ident!("start_{}", name);
@@ -336,7 +443,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                     &self,
                     #(#names: #types_again),*
                 ) -> ::core::result::Result<#krate::Pending<#result>, #krate::RpcError> {
-                    self.stub.start(&#table::#constant, &(#(&#names,)*))
+                    self.stub.start(&#table::#constant, &#lent)
                 }
             }
         });
@@ -351,11 +458,11 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                     > + ::core::marker::Send + use<>
                 },
                 quote! {
-                    let awaited: #krate::Awaited<#result> = awaited;
-                    async move { awaited.await?.map_err(#krate::CallError::Method) }
+                    let #given: #krate::Awaited<#krate::carried::Given<#name_of>> = #given;
+                    async move { #given.await?.0.map_err(#krate::CallError::Method) }
                 },
             ),
-            None => (quote!(#krate::Awaited<#result>), quote!(awaited)),
+            None => (quote!(#krate::Awaited<#result>), quote!(#given)),
         };
         quote! {
             #(#docs)*
@@ -365,7 +472,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
             #(#cfgs)*
             #[doc = #about]
             #visibility fn #awaited(&self, #(#names: #types_again),*) -> #future {
-                let awaited = self.stub.call_async(&#table::#constant, &(#(&#names,)*));
+                let #given = self.stub.call_async(&#table::#constant, &#lent);
                 #wait
             }
         }

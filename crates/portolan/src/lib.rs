@@ -59,6 +59,10 @@
 //! Ports, rights and the immediate-access hint follow DASH (Tzou and Anderson, *The
 //! Performance of Message-passing using Restricted Virtual Memory Remapping*) and Mach.
 
+// What the derives name, and what programs would otherwise have to depend on beside the library,
+// in the same version.
+pub use {bytemuck, serde};
+
 #[macro_use]
 pub mod probes;
 

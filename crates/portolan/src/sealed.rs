@@ -166,7 +166,8 @@ impl Depot {
 pub(crate) struct Laid {
     member: Arc<Member>,
     token: u64,
-    bytes: u64,
+    /// Bytes of each part.
+    lengths: Vec<u64>,
     given: bool,
 }
 
@@ -189,10 +190,11 @@ impl Drop for Laid {
     }
 }
 
-/// Bytes of a message's sealed memory that was laid down.
-pub(crate) fn laid_bytes(message: &Message) -> u64 {
+/// Bytes of each part of a message's sealed memory that was laid down.
+pub(crate) fn laid_lengths(message: &Message) -> impl Iterator<Item = u64> {
     let laid = message.rest().and_then(|rest| rest.laid.as_ref());
-    laid.map_or(0, |laid| laid.bytes)
+    laid.into_iter()
+        .flat_map(|laid| laid.lengths.iter().copied())
 }
 
 /// Sends a message with sealed memory, which is laid down for it; it is in the message again if
@@ -212,7 +214,7 @@ pub(crate) fn laid_down(
         return Err(Unsent::Sealed);
     }
     let mut sealed = message.take_sealed();
-    let bytes = sealed.iter().map(|s| s.len() as u64).sum();
+    let lengths = sealed.iter().map(|s| s.len() as u64).collect();
     let Some(token) = member.depot.lay(member, to.port, &mut sealed) else {
         message.put_sealed(sealed);
         return Err(Unsent::Sealed);
@@ -220,7 +222,7 @@ pub(crate) fn laid_down(
     message.rest_mut().laid = Some(Laid {
         member: Arc::clone(member),
         token,
-        bytes,
+        lengths,
         given: false,
     });
     let sent = send(message);

@@ -280,6 +280,18 @@ fn topic() {
 }
 
 #[test]
+fn prices() {
+    says(
+        "prices",
+        &[
+            "day 1: 1003 things, saffron for 901, the cheapest is salt",
+            "day 2: 2003 things, saffron for 902, the cheapest is salt",
+            "of day 1: kept",
+        ],
+    );
+}
+
+#[test]
 fn pictures() {
     says(
         "pictures",

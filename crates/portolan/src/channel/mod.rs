@@ -68,9 +68,11 @@ pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since
 pub use reader::{Missed, ReadError, Reader, Received};
 pub use stream::{StreamReader, StreamWriter};
 pub(crate) use topic::Subscribes;
+#[doc(hidden)]
+pub use topic::fields;
 pub use topic::{
-    Loan, Payload, PublishError, Publisher, Sample, SubscribeError, Subscriber, TopicError,
-    TopicOptions,
+    Loan, Payload, Plain, PublishError, Publisher, Sample, StructureLoan, SubscribeError,
+    Subscriber, TopicError, TopicOptions, Unpublished,
 };
 pub use writer::{Claim, WriteError, Writer, WriterCounts};
 

@@ -4,7 +4,7 @@ use super::error::{BreachKind, Over};
 use super::side::Side;
 use crate::member::Member;
 use crate::{AllocateError, Extent, FreezeError, Message, Sealed, Unsealed, extent};
-use portolan_abi::gate::Manifest;
+use portolan_abi::gate::{Manifest, bytes_taken};
 use portolan_abi::slot::Kind;
 use portolan_sys::memory::{Frozen, FrozenError, VerifyError};
 use std::io;
@@ -97,8 +97,8 @@ pub(super) fn unseal(
     Ok(())
 }
 
-/// Reads the message that is next, of at most `most` bytes, into extents of `member`'s; waits
-/// for all of it.
+/// Reads the message that is next, which may take at most `most` bytes, into extents of
+/// `member`'s; waits for all of it.
 pub(super) fn read(
     side: &mut Side,
     member: &Arc<Member>,
@@ -116,9 +116,7 @@ pub(super) fn read(
         .map(|word| u64::from_le_bytes(*word))
         .collect();
     // Before a byte is taken for it (G1).
-    let bytes = lengths
-        .iter()
-        .fold(0, |sum: u64, len| sum.saturating_add(*len));
+    let bytes = bytes_taken(manifest.header, lengths.iter().copied());
     if bytes > most {
         return Err(BreachKind::TooLong { bytes, most }.into());
     }

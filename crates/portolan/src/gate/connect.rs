@@ -12,6 +12,7 @@ use crate::port::{PortOptions, SendRight, bind_port};
 use crate::{Deadline, Domain, Protection};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Granted};
+use portolan_abi::port::Leaving;
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, SocketError};
 use std::os::fd::AsFd;
@@ -121,20 +122,24 @@ pub(super) fn connect_over(
     let line = Line::new(socket, Some(process), false);
     let side = Side::visitor(pair, line, None, ask.sealed);
 
+    let there = Leaving {
+        most: granted.most,
+        sealed: ask.sealed,
+    };
     let mut proxy = PortOptions::unnamed()
         .queue(options.queue)
-        .for_another_domain(granted.most);
+        .for_another_domain(there);
     if granted.synchronous {
         proxy = proxy.synchronous();
     }
     let proxy = bind_port(domain.member(), &proxy)?;
     let right = proxy.make_send();
     portolan_shm::mark!("gate.bound");
-    Ferry::launch(proxy, side, granted.most, most, name)?;
+    Ferry::launch(proxy, side, there, most, name)?;
     Ok(right)
 }
 
-/// Bytes of a message that a domain can take: as many as are allowed, and never so many that
+/// Bytes that a message may take in a domain: as many as are allowed, and never so many that
 /// there might be no room for them.
 pub(super) fn cap(member: &Member, allowed: u64) -> u64 {
     // Relaxed: it never changes.

@@ -119,9 +119,9 @@ pub enum BreachKind {
     #[error("what stands before its message is none of ours")]
     Manifest,
     /// Its message is over the limit of the offer.
-    #[error("its message of {bytes} bytes is over the limit of {most}")]
+    #[error("its message would take {bytes} bytes of memory here, over the limit of {most}")]
     TooLong {
-        /// Bytes of the message.
+        /// Bytes of memory that the message would take.
         bytes: u64,
         /// The limit.
         most: u64,

@@ -17,10 +17,10 @@ use super::error::{BreachKind, ConnectToError, Over};
 use super::side::{BUSY, Side};
 use crate::ending::Ending;
 use crate::member::Member;
-use crate::port::is_unused;
+use crate::port::{is_unused, may_leave};
 use crate::wait::{Patience, waiting_beside};
 use crate::{Access, Deadline, NoDescriptor, Notice, ReceiveError, ReceiveRight, Request};
-use portolan_abi::port::PortName;
+use portolan_abi::port::{Leaving, PortName};
 use portolan_abi::slot::Kind;
 use portolan_sys::bell::FutexFd;
 use portolan_sys::process::spawn_quiet;
@@ -37,8 +37,8 @@ pub(super) struct Ferry {
     side: Side,
     bell: FutexFd,
     patience: Patience,
-    /// Bytes that a message may have, and an answer.
-    there: u64,
+    /// What a message may take there, and an answer here.
+    there: Leaving,
     back: u64,
     /// Requests so far.
     asked: u64,
@@ -77,12 +77,12 @@ impl Ferries {
 }
 
 impl Ferry {
-    /// Begins to carry what is sent to `port`, on which the caller has a right: `there` bytes at
-    /// the most, and `back` in an answer.
+    /// Begins to carry what is sent to `port`, on which the caller has a right, as far as it may
+    /// go `there`, and answers that take `back` bytes at the most.
     pub(super) fn launch(
         port: ReceiveRight,
         side: Side,
-        there: u64,
+        there: Leaving,
         back: u64,
         name: &str,
     ) -> Result<(), ConnectToError> {
@@ -147,7 +147,7 @@ impl Ferry {
     fn carry(&mut self, next: Request) -> Result<(), Over> {
         let Self { side, scratch, .. } = self;
         // It was looked at when it was sent, but a member may send past its library.
-        if next.message.len() as u64 > self.there {
+        if may_leave(&next.message, self.there).is_err() {
             return Ok(());
         }
         if !next.wants_reply() {

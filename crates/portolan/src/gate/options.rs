@@ -48,8 +48,19 @@ impl Default for OfferOptions {
 }
 
 impl OfferOptions {
-    /// Bytes that one message may have this process copy or map, one at least; 256 MiB if not said,
-    /// and never more than a quarter of the domain's limit. A channel's messages are as long as it takes.
+    /// Bytes of memory that one message may take in this domain, one at least; 256 MiB if not
+    /// said, and never more than a quarter of the domain's limit. A channel's messages are as long
+    /// as it takes.
+    ///
+    /// What counts is the memory, not the length: an extent counts as
+    /// [`Domain::allocate`](crate::Domain::allocate) cuts it, which is 4 KiB times a power of two
+    /// up to 1 MiB and whole 2 MiB above, so one of a single byte counts 4 KiB; so does each part
+    /// of sealed memory. A header and a list of extents that a slot may not hold (a header over
+    /// 24 bytes; two extents and more) count as one extent more. Sending a message that takes
+    /// more is refused with [`Unsent::TooLong`](crate::Unsent::TooLong); a stranger that sends
+    /// one all the same is thrown out ([`BreachKind::TooLong`](crate::BreachKind::TooLong)).
+    ///
+    /// As many messages as the port's queue has slots may wait, each of which takes as much.
     #[must_use]
     pub fn most_bytes(self, most: u64) -> Self {
         Self { most, ..self }
@@ -173,9 +184,10 @@ impl ConnectOptions {
         }
     }
 
-    /// Bytes that the answer to a request may have this process copy; 256 MiB if not said, and
-    /// never more than a quarter of the domain's limit. A request whose answer is longer is
-    /// dropped.
+    /// Bytes of memory that the answer to a request may take in this domain, counted as in
+    /// [`OfferOptions::most_bytes`]; 256 MiB if not said, and never more than a quarter of the
+    /// domain's limit. A request whose answer takes more is dropped; a server that sends one all
+    /// the same loses the connection.
     #[must_use]
     pub fn most_bytes(self, most: u64) -> Self {
         Self { most, ..self }

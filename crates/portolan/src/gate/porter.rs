@@ -14,6 +14,7 @@ use crate::port::{PendingReply, RequestError, Unsent, WhenFull, may_leave};
 use crate::{Access, Deadline, Message};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Answer, Ask, Denied, Granted, LANE_BYTES};
+use portolan_abi::port::Leaving;
 use portolan_abi::slot::Kind;
 use portolan_sys::bell::FutexFd;
 use portolan_sys::socket;
@@ -57,8 +58,8 @@ struct Porter<'g> {
     armed: Option<u32>,
     scratch: Vec<u8>,
     delivered: u64,
-    /// Bytes that an answer may have.
-    back: u64,
+    /// What an answer may take there.
+    back: Leaving,
 }
 
 impl<'g> Porter<'g> {
@@ -85,7 +86,10 @@ impl<'g> Porter<'g> {
             armed: None,
             scratch: Vec::new(),
             delivered: 0,
-            back: ask.most,
+            back: Leaving {
+                most: ask.most,
+                sealed: false,
+            },
         })
     }
 

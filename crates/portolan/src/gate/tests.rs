@@ -132,7 +132,7 @@ fn messages_of_all_lengths_go_over_in_order() {
 
 #[test]
 fn what_cannot_leave_its_domain_is_refused_when_it_is_sent() {
-    let offer = OfferOptions::default().most_bytes(1000);
+    let offer = OfferOptions::default().most_bytes(8192);
     let two = two(PortOptions::unnamed(), offer, ConnectOptions::default());
     let error = two
         .right
@@ -141,8 +141,10 @@ fn what_cannot_leave_its_domain_is_refused_when_it_is_sent() {
     assert!(matches!(
         error.reason,
         Unsent::TooLong {
-            bytes: 1001,
-            most: 1000
+            len: 1001,
+            extents: 2,
+            bytes: 12288,
+            most: 8192
         }
     ));
     is_the_one(&error.message, 1, &[500, 501]);
@@ -290,7 +292,7 @@ fn requests_go_over_and_answers_come_back() {
         offered,
     } = two(bind, OfferOptions::default(), connect);
     let server = std::thread::spawn(move || {
-        for _ in 0..5 {
+        for _ in 0..6 {
             let mut request = port.get_request(Access::Later, long()).unwrap();
             let number = low(request.message.header().len());
             match number {
@@ -300,8 +302,10 @@ fn requests_go_over_and_answers_come_back() {
                     request.message.push(long).unwrap();
                     request.reply_from().unwrap();
                 }
+                // Not long, but it would take more there than may be.
+                4 => request.reply(message(&_theirs, 4, &[1; 256])).unwrap(),
                 // Dropped.
-                4 => {}
+                5 => {}
                 _ => request
                     .reply(message(&_theirs, number, &[700_000]))
                     .unwrap(),
@@ -316,11 +320,11 @@ fn requests_go_over_and_answers_come_back() {
     for number in [1, 2] {
         is_the_one(&ask(number).unwrap(), number, &[700_000]);
     }
-    for number in [3, 4] {
+    for number in [3, 4, 5] {
         assert!(matches!(ask(number), Err(crate::RequestError::Dropped)));
     }
-    is_the_one(&ask(5).unwrap(), 5, &[700_000]);
-    assert!(ask(6).is_err());
+    is_the_one(&ask(6).unwrap(), 6, &[700_000]);
+    assert!(ask(7).is_err());
     server.join().unwrap();
     until("it is a dead name", || !right.is_live());
     assert!(offered.take_breaches().is_empty());
@@ -511,6 +515,60 @@ fn whoever_tells_what_no_channel_has_is_believed_in_nothing_more() {
         assert_eq!(reader.receive(long()), Err(ReadError::WriterGone));
         assert!(!followed.is_live());
     }
+}
+
+/// A server that answers with many extents of a byte each, for which the client has no room.
+#[test]
+fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
+    let domain = Domain::private().unwrap();
+    let (theirs, ours) = socket::pair().unwrap();
+    let granted = Granted {
+        version: FORMAT_VERSION,
+        synchronous: true,
+        most: 1 << 20,
+        there: 64 << 10,
+        back: 64 << 10,
+    };
+    let pair = Pair::create(granted.there, granted.back).unwrap();
+    let own = PidFd::open(std::process::id()).unwrap();
+    let answer = Answer::Granted(granted).encode();
+    socket::send(&ours, &answer, &[pair.as_fd(), own.as_fd()]).unwrap();
+    let connection = Descriptor::new(theirs);
+    let options = ConnectOptions::default().most_bytes(1 << 20);
+    let right = connect_over(&domain, Introduction { connection }, "frames", &options).unwrap();
+    let asked = socket::receive(&ours, &mut [0; Ask::BYTES], 0).unwrap();
+    assert_eq!(asked.len, Ask::BYTES);
+    let stop = Arc::new(EventFd::new().unwrap());
+    let mut server = Side::host(pair, Line::new(Descriptor::new(ours), None, false), stop);
+    let mut answers = |extents: usize| {
+        let mut pending = right
+            .request(Message::new(b"how many?").unwrap(), WhenFull::Fail)
+            .unwrap();
+        let mut request = [0; Manifest::BYTES];
+        server.read(&mut request).unwrap();
+        let request = Manifest::decode(&request).unwrap();
+        server.read(&mut vec![0; request.rest()]).unwrap();
+        let manifest = Manifest {
+            extents,
+            tag: request.tag,
+            ..Manifest::new(Kind::Reply)
+        };
+        let mut preamble = manifest.encode().to_vec();
+        (0..extents).for_each(|_| preamble.extend(1_u64.to_le_bytes()));
+        server.write(&preamble).unwrap();
+        // The client may be gone by then.
+        let _ = (0..extents).try_for_each(|_| server.write(b"x"));
+        pending
+    };
+    // As many as may be: a page for each, and one for the list of them.
+    let came = answers(255).wait(Access::Later, long()).unwrap();
+    assert_eq!((came.extents().len(), came.len()), (255, 255));
+    drop(came);
+    let before = domain.survey().unwrap().memory.taken;
+    let refused = answers(1024).wait(Access::Later, long());
+    assert!(refused.is_err(), "{refused:?}");
+    until("it is a dead name", || !right.is_live());
+    assert_eq!(domain.survey().unwrap().memory.taken, before);
 }
 
 #[test]

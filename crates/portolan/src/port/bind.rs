@@ -5,7 +5,7 @@ use crate::member::Member;
 use crate::region::Attached;
 use crate::{Disowned, Domain};
 use portolan_abi::limits::{MAX_NAME, MAX_PORTS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
-use portolan_abi::port::{ANY_BYTES, PortName, PortPhase, PortStatus};
+use portolan_abi::port::{ANY_BYTES, Leaving, PortName, PortPhase, PortStatus};
 use portolan_abi::slot::inline_capacity;
 use portolan_shm::mark;
 use portolan_shm::queue::PortEntry;
@@ -157,10 +157,10 @@ impl PortOptions {
         }
     }
 
-    /// A port whose messages, of `most` bytes each at the most, go on to another domain.
-    pub(crate) fn for_another_domain(self, most: u64) -> Self {
+    /// A port whose messages go on to another domain.
+    pub(crate) fn for_another_domain(self, leaving: Leaving) -> Self {
         Self {
-            most: most.max(ANY_BYTES + 1),
+            most: leaving.pack(),
             ..self
         }
     }

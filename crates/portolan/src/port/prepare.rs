@@ -15,7 +15,8 @@ use crate::member::Member;
 use crate::message::Message;
 use crate::region::Attached;
 use crate::{AllocateError, Extent, sealed};
-use portolan_abi::port::{ANY_BYTES, PortStatus, RightWord};
+use portolan_abi::gate::bytes_taken;
+use portolan_abi::port::{Leaving, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, inline_capacity};
 use portolan_shm::queue::Spot;
 use smallvec::SmallVec;
@@ -83,9 +84,8 @@ fn prepare(
     if status.copied && message.structure {
         return Err(Unsent::Structure);
     }
-    let most = queue.port.control.most.load(Ordering::Relaxed);
-    if most != ANY_BYTES {
-        may_leave(message, most)?;
+    if let Some(leaving) = Leaving::unpack(queue.port.control.most.load(Ordering::Relaxed)) {
+        may_leave(message, leaving)?;
     }
     let originals = if status.copied {
         Some(copy(member, message)?)
@@ -121,7 +121,7 @@ fn prepare(
 }
 
 /// Whether a message may go on to another domain.
-pub(crate) fn may_leave(message: &Message, most: u64) -> Result<(), Unsent> {
+pub(crate) fn may_leave(message: &Message, leaving: Leaving) -> Result<(), Unsent> {
     if message.structure {
         return Err(Unsent::Structure);
     }
@@ -129,9 +129,24 @@ pub(crate) fn may_leave(message: &Message, most: u64) -> Result<(), Unsent> {
         0 => {}
         rights => return Err(Unsent::Rights { rights }),
     }
-    let bytes = message.len() as u64 + sealed::laid_bytes(message);
-    if bytes > most {
-        return Err(Unsent::TooLong { bytes, most });
+    let extents = message.extents().iter().map(|e| e.len() as u64);
+    let sealed = message.sealed().iter().map(|s| s.len() as u64);
+    let sealed = sealed.chain(sealed::laid_lengths(message));
+    let header = message.header_len();
+    let bytes = match leaving.sealed {
+        true => {
+            let together = extents.reduce(|sum, len| sum + len);
+            bytes_taken(header, together.into_iter().chain(sealed))
+        }
+        false => bytes_taken(header, extents.chain(sealed)),
+    };
+    if bytes > leaving.most {
+        return Err(Unsent::TooLong {
+            len: message.len() as u64 + sealed::laid_lengths(message).sum::<u64>(),
+            extents: message.extents().len(),
+            bytes,
+            most: leaving.most,
+        });
     }
     Ok(())
 }

@@ -98,14 +98,19 @@ pub enum Unsent {
         "sealed memory does not move between processes of one domain: send it to a port of this process or, by a connection with Protection::Sealed that this process made, to another domain; or share an extent"
     )]
     Sealed,
-    /// The caller's: the port is another domain's, and takes no messages of this length.
+    /// The caller's: the port is another domain's, where the message would take more memory
+    /// than a message may ([`OfferOptions::most_bytes`](crate::OfferOptions::most_bytes)).
     #[error(
-        "a message of {bytes} bytes is over the {most} that the other domain takes: send several, or have it raise the limit of its offer"
+        "the message, {len} bytes in {extents} extents, takes {bytes} bytes of memory in the other domain, over the {most} that one may: an extent counts as the pages that hold it, 4096 bytes at least; put small ones together, send several messages, or have the other side raise the limit of its offer (most_bytes)"
     )]
     TooLong {
-        /// Bytes of the message.
+        /// Bytes in the message.
+        len: u64,
+        /// Extents in the message.
+        extents: usize,
+        /// Bytes of memory that it takes there.
         bytes: u64,
-        /// Bytes that it may have.
+        /// Bytes of memory that it may take.
         most: u64,
     },
     /// The machine's: in a guarded domain, our own access to an extent could not be ended

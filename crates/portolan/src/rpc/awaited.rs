@@ -104,11 +104,7 @@ impl<R> Unpin for Awaited<R> {}
 
 impl Stub {
     /// Calls a method, to be awaited. Of a one-way method the future ends when it is under way.
-    pub fn call_async<A: Pack, R: Schema + DeserializeOwned>(
-        &self,
-        method: &'static Method,
-        arguments: &A,
-    ) -> Awaited<R> {
+    pub fn call_async<A: Pack, R>(&self, method: &'static Method, arguments: &A) -> Awaited<R> {
         let (step, call) = match self.prepare(method, arguments) {
             Ok((ready, call, _)) => (Step::ToBegin(ready), call),
             Err(error) => (Step::Failed(error), Call::new(method.id())),

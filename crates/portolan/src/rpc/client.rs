@@ -102,7 +102,7 @@ impl Stub {
     /// assert_eq!((one.wait(), two.wait()), (Ok(1u64), Ok(2u64)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn start<A: Pack, R: Schema + DeserializeOwned>(
+    pub fn start<A: Pack, R>(
         &self,
         method: &'static Method,
         arguments: &A,

@@ -3,6 +3,8 @@
 use crate::channel::{BindChannelError, FindChannelError, MakeChannelError, WriteError};
 use crate::{BindError, Disowned, MessageError, RequestError};
 use portolan_proto::{Closed, NotCalled};
+use std::error::Error;
+use std::fmt::{self, Debug, Display, Formatter};
 
 /// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,14 +98,73 @@ impl From<NotCalled> for RpcError {
 }
 
 /// What a method that returns a `Result` gives its caller.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+///
+/// It is an error whatever the method's own is, if that can be printed for debugging: so `?`
+/// takes it into `Box<dyn Error>`, `Box<dyn Error + Send + Sync>` and the like. The method's
+/// error need not be one, and is printed by its `Debug`; [`Self::into_method`] gives it itself.
+///
+/// ```
+/// use portolan::rpc::{CallError, RpcError};
+///
+/// #[derive(Debug)]
+/// enum NoPicture {
+///     Unknown { name: &'static str },
+/// }
+///
+/// fn show(answer: Result<u32, CallError<NoPicture>>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+///     println!("{} bytes", answer?);
+///     Ok(())
+/// }
+///
+/// let refused = CallError::Method(NoPicture::Unknown { name: "a" });
+/// let why = show(Err(refused)).unwrap_err().to_string();
+/// assert_eq!(why, r#"the method failed: Unknown { name: "a" }"#);
+/// assert!(show(Err(RpcError::Deadline.into())).is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallError<E> {
     /// The method's own error.
-    #[error("{0}")]
     Method(E),
     /// The call has no result.
-    #[error(transparent)]
-    Rpc(#[from] RpcError),
+    Rpc(RpcError),
+}
+
+impl<E> CallError<E> {
+    /// The method's own error.
+    ///
+    /// # Errors
+    ///
+    /// The call has no result.
+    pub fn into_method(self) -> Result<E, RpcError> {
+        match self {
+            Self::Method(error) => Ok(error),
+            Self::Rpc(error) => Err(error),
+        }
+    }
+}
+
+impl<E> From<RpcError> for CallError<E> {
+    fn from(error: RpcError) -> Self {
+        Self::Rpc(error)
+    }
+}
+
+impl<E: Debug> Display for CallError<E> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Method(error) => write!(f, "the method failed: {error:?}"),
+            Self::Rpc(error) => Display::fmt(error, f),
+        }
+    }
+}
+
+impl<E: Debug> Error for CallError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Method(_) => None,
+            Self::Rpc(error) => error.source(),
+        }
+    }
 }
 
 /// Why there is no connection.

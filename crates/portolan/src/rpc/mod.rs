@@ -71,6 +71,8 @@
 //! through a port.
 
 mod awaited;
+#[doc(hidden)]
+pub mod carried;
 mod client;
 mod client_end;
 mod commons;

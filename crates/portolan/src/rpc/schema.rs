@@ -23,6 +23,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 /// assert_ne!(Old::HASH, new::Old::HASH);
 /// assert_eq!(<&str>::HASH, String::HASH);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no `Schema`: nobody can say what its bytes mean",
+    label = "this type does not say what its bytes mean",
+    note = "write `#[derive(portolan::rpc::Schema)]` above `{Self}`, and above each type in it"
+)]
 pub trait Schema {
     /// The hash.
     const HASH: u64;

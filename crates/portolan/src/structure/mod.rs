@@ -115,6 +115,9 @@
 
 mod place;
 
+pub(crate) use place::root_in;
+pub(crate) use portolan_arena::handover::layout_of;
+
 use crate::message::Message;
 use crate::{Disowned, Domain};
 #[doc(inline)]
@@ -124,7 +127,7 @@ pub use portolan_arena::{
 use std::marker::PhantomData;
 
 /// Bytes of a structure's first extent, unless asked for otherwise.
-const FIRST: usize = 64 << 10;
+pub(crate) const FIRST: usize = 64 << 10;
 /// Bytes of an extent that the head of an arena takes, and the root and roundings may.
 const HEAD: usize = 4096;
 
@@ -198,7 +201,8 @@ pub struct NoStructure {
     pub message: Box<Message>,
 }
 
-impl<T: Root> Structure<T> {
+// The bound stands at each: so whoever forgot a derive is told which.
+impl<T> Structure<T> {
     /// Builds a structure in fresh extents of the domain.
     ///
     /// # Errors
@@ -207,7 +211,10 @@ impl<T: Root> Structure<T> {
     pub fn build(
         domain: &Domain,
         make: impl for<'a> FnOnce(Arena<'a>) -> Result<T::At<'a>, NoRoom>,
-    ) -> Result<Self, NoRoom> {
+    ) -> Result<Self, NoRoom>
+    where
+        T: Root,
+    {
         Self::in_extent(domain, FIRST, make)
     }
 
@@ -221,21 +228,31 @@ impl<T: Root> Structure<T> {
         domain: &Domain,
         bytes: usize,
         make: impl for<'a> FnOnce(Arena<'a>) -> Result<T::At<'a>, NoRoom>,
-    ) -> Result<Self, NoRoom> {
+    ) -> Result<Self, NoRoom>
+    where
+        T: Root,
+    {
         Self::in_extent(domain, bytes.saturating_add(HEAD), make)
     }
 
-    fn in_extent(
+    /// As [`Structure::build`], beginning with an extent that has so many bytes, the head of the
+    /// arena included.
+    pub(crate) fn in_extent(
         domain: &Domain,
         bytes: usize,
         make: impl for<'a> FnOnce(Arena<'a>) -> Result<T::At<'a>, NoRoom>,
-    ) -> Result<Self, NoRoom> {
+    ) -> Result<Self, NoRoom>
+    where
+        T: Root,
+    {
         Ok(Self {
             message: place::build::<T>(domain.member(), bytes, make)?,
             root: PhantomData,
         })
     }
+}
 
+impl<T: Root> Structure<T> {
     /// The root, read where it lies.
     ///
     /// # Errors
@@ -274,6 +291,16 @@ impl<T: Root> Structure<T> {
     /// The message that it lies in, to add a header, rights or further extents, and to send.
     pub fn into_message(self) -> Message {
         self.message
+    }
+}
+
+impl<T> Structure<T> {
+    /// The structure in a message, which was found to hold one of this type.
+    pub(crate) fn of(message: Message) -> Self {
+        Self {
+            message,
+            root: PhantomData,
+        }
     }
 }
 

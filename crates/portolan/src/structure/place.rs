@@ -9,7 +9,7 @@ use super::RootError;
 use crate::extent::allocate;
 use crate::member::Member;
 use crate::message::Message;
-use crate::{AllocateError, Extent, OutOfPages};
+use crate::{AllocateError, Extent, OutOfPages, SharedExtent};
 use portolan_abi::limits::MAX_EXTENTS;
 use portolan_arena::growth::Grow;
 use portolan_arena::handover::{BUILD, BUILD_HASH, layout_of, name_of};
@@ -53,6 +53,26 @@ pub(super) fn read<T: Root>(message: &Message) -> Result<&T::At<'_>, RootError> 
     unsafe { root::read::<T>(header) }.ok_or(RootError::Torn)
 }
 
+/// The root of type `T` in extents that nobody writes any more, in the order in which its arena
+/// has them.
+pub(crate) fn root_in<T: Root>(extents: &[SharedExtent]) -> Result<&T::At<'_>, RootError> {
+    let first = extents.first().ok_or(RootError::NoRoot)?.segment();
+    // A forked child has no part of the region.
+    first.right().to.member.present()?;
+    let start = NonNull::new(with_exposed_provenance_mut(first.address()));
+    // SAFETY:
+    // - readable, aligned, initialised: a whole extent, which is file memory, and is kept by our
+    //   right on it;
+    // - written by nobody: shared extents are read only (`SharedExtent`).
+    let header = start.and_then(|start| unsafe { Header::find(start, first.len()) });
+    let held = extents.iter().map(|e| (e.segment().address(), e.len()));
+    let header = same::<T>(header.ok_or(RootError::Torn)?, held)?;
+    // SAFETY:
+    // - a `T`, of this build: `same`;
+    // - readable and unchanged: every extent of the arena is held (`same`), and read only.
+    unsafe { root::read::<T>(header) }.ok_or(RootError::Torn)
+}
+
 /// Runs `change` on the root of type `T` in a message.
 pub(super) fn edit<T: Root, R>(
     message: &mut Message,
@@ -87,12 +107,16 @@ fn checked<T: Root>(message: &Message) -> Result<&'static Header, RootError> {
     } else {
         RootError::NoRoot
     })?;
-    let mut held = message.extents.iter();
-    let all_held = header.parts().all(|(address, bytes)| {
-        held.next()
-            .is_some_and(|e| e.address() == address && e.capacity() == bytes)
-    });
-    if !all_held {
+    let extents = message.extents.iter();
+    same::<T>(header, extents.map(|e| (e.address(), e.capacity())))
+}
+
+/// The head of an arena, if these are all extents that it has, and it holds a `T` of this build.
+fn same<T: Root>(
+    header: &Header,
+    mut held: impl Iterator<Item = (usize, usize)>,
+) -> Result<&Header, RootError> {
+    if !header.parts().all(|part| held.next() == Some(part)) {
         return Err(RootError::Torn);
     }
     let (layout, build) = header.hashes();

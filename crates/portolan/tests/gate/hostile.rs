@@ -6,7 +6,7 @@ use crate::orders::{PATIENCE, unique, until};
 use crate::over::{offering, plain};
 use portolan::{
     BreachKind, ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, PortOptions,
-    ReceiveRight, SendRight,
+    ReceiveRight, SendRight, Unsent,
 };
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Denied, Granted, Manifest, RING, control};
@@ -333,6 +333,67 @@ fn messages_that_are_too_long() {
         stranger.is_out();
         beside.goes_on(|kind| matches!(kind, BreachKind::TooLong { most, .. } if *most == 1 << 20));
     }
+}
+
+/// The memory that a message takes counts, and not its length: a page for one byte.
+#[test]
+fn many_small_extents_count_as_the_pages_that_they_take() {
+    let mut beside = Beside::new();
+    let most = 1 << 20;
+    for (extents, header, fits) in [
+        (1024, 0, false),
+        (1024, 4096, false),
+        (256, 0, false),
+        (255, 17, false),
+        // With a page for the list of them.
+        (255, 0, true),
+    ] {
+        let manifest = Manifest {
+            extents,
+            header,
+            ..Manifest::new(Kind::Message)
+        };
+        let mut bytes = preamble(&manifest, &vec![1; extents]);
+        bytes.resize((bytes.len() + extents * LINE).min(64 << 10), b'x');
+        let stranger = Stranger::new(&beside.name);
+        stranger.says(&bytes, bytes.len() as u64);
+        if fits {
+            let came = beside.port.receive(Default::default(), long()).unwrap();
+            assert_eq!((came.extents().len(), came.len()), (extents, extents));
+            let survey = beside.theirs.survey().unwrap();
+            let taken: u64 = survey.holdings.iter().map(|h| h.extents * h.size).sum();
+            assert!(taken <= most, "{taken} bytes");
+            drop((came, stranger));
+            until("it has left", || beside.offered.visitors() == 1);
+            beside.works();
+            continue;
+        }
+        stranger.is_out();
+        beside.goes_on(|kind| matches!(kind, BreachKind::TooLong { bytes, .. } if *bytes > most));
+        assert_eq!(held(&beside.theirs), 0);
+    }
+    // Somebody honest is told before, and what it is that counts.
+    let message = message(&beside.ours, 0, &[1; 256]);
+    let unsent = beside.honest.send(message, long()).unwrap_err();
+    let Unsent::TooLong {
+        len: 256,
+        extents: 256,
+        bytes: taken,
+        most: 1_048_576,
+    } = unsent.reason
+    else {
+        panic!("{}", unsent.reason);
+    };
+    assert_eq!(taken, 256 * 4096 + 8192);
+    let text = unsent.reason.to_string();
+    for part in [
+        "256 bytes in 256 extents",
+        "takes 1056768 bytes",
+        "put small ones together",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    beside.works();
 }
 
 #[test]

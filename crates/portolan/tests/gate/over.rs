@@ -120,7 +120,15 @@ fn who_does_not_wait_for_an_offer_waits_for_answers() {
         is_message(&port.receive(Access::Later, long()).unwrap(), 1, &[]);
         let sent = right.send(message(&theirs, 1, &[2]), WhenFull::Fail);
         let refused = sent.unwrap_err().reason;
-        assert!(matches!(refused, Unsent::TooLong { bytes: 2, .. }));
+        assert!(matches!(
+            refused,
+            Unsent::TooLong {
+                len: 2,
+                bytes: 4096,
+                most: 1,
+                ..
+            }
+        ));
         for (domain, to) in [(name.as_str(), "nothing"), ("nowhere", "frames")] {
             let refused = connect(domain, to).unwrap_err().to_string();
             let why = ["nobody in the domain offers", "has no domain"];
@@ -162,15 +170,16 @@ fn a_port_that_is_offered_later() {
 
 #[test]
 fn what_is_over_the_limit_is_refused_when_it_is_sent() {
-    let offer = OfferOptions::default().most_bytes(1000);
+    // Two pages, and one for the list of both.
+    let offer = OfferOptions::default().most_bytes(3 << 12);
     let (name, _domain, mut port, _offered) = offering(PortOptions::unnamed(), offer);
     let mut child = Child::connected(&name);
     assert_eq!(
-        child.ask("send 1 501,500"),
-        "TooLong { bytes: 1001, most: 1000 }"
+        child.ask("send 1 4097,500"),
+        "TooLong { len: 4597, extents: 2, bytes: 16384, most: 12288 }"
     );
-    assert_eq!(child.ask("send 2 500,500"), "sent");
-    assert_eq!(next(&mut port), (2, 1000));
+    assert_eq!(child.ask("send 2 4096,500"), "sent");
+    assert_eq!(next(&mut port), (2, 4596));
 }
 
 /// Who sends and leaves has sent, also if there is no memory for it yet.

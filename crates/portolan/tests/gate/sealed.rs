@@ -114,20 +114,26 @@ fn what_an_offer_does_not_take_is_refused() {
         .offer(
             "sealed",
             &Default::default(),
-            OfferOptions::default().most_bytes(10_000),
+            OfferOptions::default().most_bytes(8192),
         )
         .unwrap();
     let options = ConnectOptions::default().protection(Protection::Sealed);
     let right = ours.connect_to(&other, "sealed", options).unwrap();
     let unsent = right
-        .send(with(&[&picture(1, 10_001)]), WhenFull::Fail)
+        .send(with(&[&picture(1, 8193)]), WhenFull::Fail)
         .unwrap_err();
-    assert!(matches!(
-        unsent.reason,
-        Unsent::TooLong { bytes: 10_001, .. }
-    ));
+    let counted = |reason: &Unsent| match reason {
+        Unsent::TooLong { len, bytes, .. } => (*len, *bytes),
+        other => panic!("{other}"),
+    };
+    assert_eq!(counted(&unsent.reason), (8193, 16384));
     // It came back whole.
     is_filled(&unsent.message.sealed()[0], 1);
+    // The extents go as one part: two pages of them would be two parts and a list.
+    let sent = |lengths: &[usize]| right.send(message(&ours, 2, lengths), WhenFull::Fail);
+    sent(&[4095, 4097]).unwrap();
+    let unsent = sent(&[4096, 4097]).unwrap_err();
+    assert_eq!(counted(&unsent.reason), (8193, 16384));
     let mut full = with(&[&picture(1, 1); MAX_SEALED - 1]);
     let refused = full.push_sealed(picture(1, 1)).unwrap_err();
     assert!(matches!(refused.error, MessageError::Sealed { .. }));

@@ -8,6 +8,7 @@ mod steps;
 mod programs;
 mod refusals;
 mod room;
+mod topics;
 
 use std::time::Duration;
 

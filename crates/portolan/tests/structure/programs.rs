@@ -8,18 +8,28 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 /// The other program; it ends with the test.
-struct Twin(Child);
+pub(crate) struct Twin(Child);
 
 impl Twin {
     fn start(domain: &str) -> Self {
+        Self::run(&[domain])
+    }
+
+    pub(crate) fn run(arguments: &[&str]) -> Self {
         let path = Self::path();
-        let child = Command::new(&path).arg(domain).spawn();
+        let child = Command::new(&path).args(arguments).spawn();
         Self(child.unwrap_or_else(|e| {
             panic!(
                 "{}: {e} (cargo test without --test builds it; so does cargo build --examples)",
                 path.display()
             )
         }))
+    }
+
+    /// Waits until it has ended by itself, without a failure.
+    pub(crate) fn ends(&mut self) {
+        let status = self.0.wait().unwrap();
+        assert!(status.success(), "{status}");
     }
 
     /// Where cargo puts an example: beside the directory of the tests.

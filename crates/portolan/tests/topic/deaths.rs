@@ -11,7 +11,7 @@ const LONG: usize = 70_000;
 static DEADLY: OnceLock<String> = OnceLock::new();
 
 /// Kills this process when it next passes `mark`.
-fn die_at(mark: &str) {
+pub(crate) fn die_at(mark: &str) {
     DEADLY.set(mark.to_owned()).unwrap();
     portolan_shm::mark::install(|mark| {
         if DEADLY.get().is_some_and(|deadly| deadly == mark) {

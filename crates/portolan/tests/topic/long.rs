@@ -185,17 +185,11 @@ fn who_is_late_gets_the_history_and_who_is_slow_is_told_what_it_missed() {
 }
 
 /// What needs more than words do.
-#[derive(Clone, Copy, portolan::rpc::Schema)]
+#[derive(Clone, Copy, portolan::channel::Payload)]
 #[repr(C, align(256))]
 struct Aligned {
     words: [u64; 32],
 }
-// SAFETY:
-// - zeros are words.
-unsafe impl bytemuck::Zeroable for Aligned {}
-// SAFETY:
-// - any bytes are words, and there are none beside them.
-unsafe impl bytemuck::Pod for Aligned {}
 
 #[test]
 fn types_of_any_size_and_alignment() {

@@ -6,9 +6,10 @@ mod decided;
 mod hostile;
 mod long;
 mod others;
+mod structures;
+mod values;
 
-use portolan::channel::{SubscribeError, TopicError, TopicOptions};
-use portolan::rpc::Schema;
+use portolan::channel::{Plain, SubscribeError, TopicError, TopicOptions};
 use portolan::{Deadline, Domain, PortKind};
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
@@ -127,18 +128,12 @@ mod version {
     macro_rules! version {
         ($module:ident, $name:ident, $first:ident) => {
             pub(super) mod $module {
-                #[derive(Clone, Copy, portolan::rpc::Schema)]
+                #[derive(Clone, Copy, portolan::channel::Payload)]
                 #[repr(C)]
                 pub(in super::super) struct $name {
                     pub(in super::super) $first: u32,
                     pub(in super::super) other: f32,
                 }
-                // SAFETY:
-                // - zeros are a value of both fields.
-                unsafe impl bytemuck::Zeroable for $name {}
-                // SAFETY:
-                // - any bytes are a value of both fields, and there are none beside them.
-                unsafe impl bytemuck::Pod for $name {}
             }
         };
     }

@@ -131,7 +131,7 @@ pub struct Control {
     pub capacity: AtomicU64,
     /// Time of binding, nanoseconds of the monotonic clock.
     pub bound_at: AtomicU64,
-    /// Of a port whose messages go on to another domain: bytes that one may hold at the most.
+    /// Of a port whose messages go on to another domain: [`portolan_abi::port::Leaving`].
     /// [`ANY_BYTES`](portolan_abi::port::ANY_BYTES) for the others.
     pub most: AtomicU64,
 }

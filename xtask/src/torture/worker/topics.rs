@@ -61,7 +61,7 @@ trait Content: Payload {
         number: u64,
     ) -> Result<bool, PublishError>;
     /// Who published it, and its number; `None` if it is torn.
-    fn read(&self) -> Option<(u64, u64)>;
+    fn read(sample: &Sample<Self>) -> Option<(u64, u64)>;
 }
 
 impl Content for Told {
@@ -90,9 +90,9 @@ impl Content for Told {
         Ok(true)
     }
 
-    fn read(&self) -> Option<(u64, u64)> {
-        let [who, number, ..] = *self;
-        (*self == told(who, number)).then_some((who, number))
+    fn read(sample: &Sample<Self>) -> Option<(u64, u64)> {
+        let [who, number, ..] = **sample;
+        (**sample == told(who, number)).then_some((who, number))
     }
 }
 
@@ -127,10 +127,11 @@ impl Content for [u8] {
         Ok(true)
     }
 
-    fn read(&self) -> Option<(u64, u64)> {
-        let word = |at: usize| Some(u64::from_le_bytes(self.get(at..at + 8)?.try_into().ok()?));
+    fn read(sample: &Sample<Self>) -> Option<(u64, u64)> {
+        let bytes = &**sample;
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let (who, number) = (word(WHO)?, word(WHO + 8)?);
-        let whole = payload::verify(self).is_ok() && word(0) == Some(seed(who, number));
+        let whole = payload::verify(bytes).is_ok() && word(0) == Some(seed(who, number));
         whole.then_some((who, number))
     }
 }
@@ -198,7 +199,7 @@ impl<T: Content + ?Sized> Subscribed<T> {
     /// Who told the sample, and its number, if it is what its publisher told next, but for what
     /// was missed.
     fn check(&mut self, sample: &Sample<T>) -> Result<(u64, u64), String> {
-        let Some((who, number)) = sample.read() else {
+        let Some((who, number)) = T::read(&sample) else {
             let (publisher, position) = (sample.publisher(), sample.position());
             return Err(format!("sample {position} of {publisher} is torn"));
         };
@@ -318,7 +319,7 @@ impl Worker {
     /// A sample that somebody has stays what it was, whatever its publisher does.
     fn look_again<T: Content + ?Sized>(&mut self) {
         for (sample, told) in std::mem::take(&mut T::within(&mut self.holds.topics).kept) {
-            if sample.read() != Some(told) {
+            if T::read(&sample) != Some(told) {
                 self.corrupt(&format!("a topic: the sample {told:x?} is another one now"));
             }
         }

@@ -15,20 +15,29 @@
 //! | file | holds |
 //! |---|---|
 //! | `payload` | what a sample may be made of |
+//! | `plain` | values as bytes, and bytes as values |
 //! | `publisher` | publishing, and loans |
 //! | `sample` | what a subscriber gets |
 //! | `store` | samples that do not lie in the ring |
+//! | `structure` | publishing structures |
 //! | `subscriber` | subscribing |
 
 mod payload;
+mod plain;
 mod publisher;
 mod sample;
 mod store;
+mod structure;
 mod subscriber;
 
 pub use payload::Payload;
+pub use plain::{Plain, fields};
+/// Implements [`trait@Payload`] (by [`Plain`]) for a struct with `#[repr(C)]` or
+/// `#[repr(transparent)]`, or an enum with `#[repr(u8)]` or another number.
+pub use portolan_derive::Payload;
 pub use publisher::{Loan, Publisher};
 pub use sample::Sample;
+pub use structure::{StructureLoan, Unpublished};
 pub use subscriber::Subscriber;
 pub(crate) use subscriber::Subscribes;
 
@@ -39,6 +48,7 @@ use super::{
 use crate::port::BindError;
 use crate::rpc::Hash;
 use crate::segment::SegmentError;
+use crate::structure::{NoRoom, RootError};
 use crate::wait_set::{AddReaderError, WaitError, WaitSetError};
 use crate::{Deadline, Domain};
 use portolan_abi::channel::{MAX_UNIT, MIN_UNITS, UNIT_HEAD_WORDS};
@@ -106,6 +116,7 @@ impl TopicOptions {
         let holds = match T::SIZE {
             Some(size) if size <= self.copied && T::ALIGN <= COPY_ALIGN => size,
             Some(_) => Note::BYTES,
+            None if T::NOTE > 0 => T::NOTE,
             None => self.copied.saturating_add(TAG).max(Note::BYTES),
         };
         // What is too large is refused with the rest of the shape.
@@ -114,7 +125,7 @@ impl TopicOptions {
             .unit(unit)
             .units(self.units())
             .readers(subscribers)
-            .content(content_of::<T>())
+            .content(T::content())
     }
 
     /// Units of a channel that keeps the history.
@@ -132,7 +143,7 @@ impl TopicOptions {
 pub enum TopicError {
     /// The caller's, or the others': they use another type, or another version of it.
     #[error(
-        "the topic {topic:?} is of another type than {wanted}, or of another version (content {found:#x} instead of {expected:#x}): use the same, or another topic"
+        "the topic {topic:?} is of another type than {wanted}, or of another version or build of it (content {found:#x} instead of {expected:#x}): use the same, or another topic"
     )]
     OtherType {
         /// The topic.
@@ -191,12 +202,60 @@ pub enum TopicError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
+    /// No memory to build a structure in.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// The caller's, or a member's: the structure cannot be read.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The caller's: what is published is a structure, and nothing beside it.
+    #[error(
+        "the structure's message holds more than the structure (a header, rights, or further memory): take it out, or send the message to a port"
+    )]
+    NotAlone,
+    /// The caller's: its memory is another domain's.
+    #[error("the structure lies in another domain's memory: build it in the publisher's")]
+    Foreign,
     /// No memory of its own for a long sample.
     #[error(transparent)]
     NoMemory(#[from] SegmentError),
     /// See [`WriteError`].
     #[error(transparent)]
     Write(#[from] WriteError),
+}
+
+/// Why what a publisher wrote is no value of the topic's type.
+#[derive(Debug)]
+pub(crate) enum NotASample {
+    /// Its bytes are none.
+    Value,
+    /// It is another structure, or none.
+    Structure(RootError),
+}
+
+impl From<RootError> for NotASample {
+    fn from(error: RootError) -> Self {
+        Self::Structure(error)
+    }
+}
+
+impl SubscribeError {
+    #[cold]
+    fn not_a_sample<T: ?Sized>(publisher: u8, position: u64, why: NotASample) -> Self {
+        let wanted = std::any::type_name::<T>();
+        match why {
+            NotASample::Value => Self::NotAValue {
+                publisher,
+                position,
+                wanted,
+            },
+            NotASample::Structure(why) => Self::NotAStructure {
+                publisher,
+                position,
+                why,
+            },
+        }
+    }
 }
 
 /// Why no sample came.
@@ -206,6 +265,30 @@ pub enum SubscribeError {
     /// The state's: nothing came before the deadline.
     #[error("no sample came before the deadline")]
     TimedOut,
+    /// A publisher's: the bytes of a sample are no value of the type. It is left out; the next
+    /// call goes on behind it.
+    #[error(
+        "sample {position} of publisher {publisher} is no {wanted}: its program wrote past its memory, or says of a type what it does not keep"
+    )]
+    NotAValue {
+        /// Which publisher.
+        publisher: u8,
+        /// The sample's number.
+        position: u64,
+        /// The type.
+        wanted: &'static str,
+    },
+    /// A publisher's: a structure cannot be read. It is left out; the next call goes on behind it.
+    #[error("sample {position} of publisher {publisher}: {why}")]
+    NotAStructure {
+        /// Which publisher.
+        publisher: u8,
+        /// The sample's number.
+        position: u64,
+        /// Why.
+        #[source]
+        why: RootError,
+    },
     /// A publisher's: see [`ReadError`]. One whose channel is garbled is followed no more; the
     /// next call goes on with the others.
     #[error("publisher {publisher}: {why}")]
@@ -360,7 +443,7 @@ impl Lobby {
             return Err(TopicError::BadName { topic });
         }
         let name = format!("{topic}#");
-        let content = content_of::<T>() & !Self::PUBLISHERS | u64::from(options.publishers);
+        let content = T::content() & !Self::PUBLISHERS | u64::from(options.publishers);
         let wanted = ChannelOptions::named(&name)
             .many_writers()
             .units(16)
@@ -408,7 +491,7 @@ fn check<T: Payload + ?Sized>(
     channel: &Channel,
     but_for: u64,
 ) -> Result<(), TopicError> {
-    let (expected, found) = (content_of::<T>() & !but_for, channel.content() & !but_for);
+    let (expected, found) = (T::content() & !but_for, channel.content() & !but_for);
     if expected == found {
         return Ok(());
     }
@@ -429,8 +512,8 @@ fn form_of<T: Payload + ?Sized>(channel: &Channel) -> Form {
 }
 
 /// What tells a type from another: what its parts mean, its size and alignment.
-fn content_of<T: Payload + ?Sized>() -> u64 {
+fn content_of_flat<T: payload::sealed::Payload + ?Sized>(hash: u64) -> u64 {
     let size = T::SIZE.map_or(u64::MAX, |size| size as u64);
-    let hash = Hash::new().text("topic").word(T::HASH);
+    let hash = Hash::new().text("topic").word(hash);
     hash.word(size).word(T::ALIGN as u64).finish()
 }

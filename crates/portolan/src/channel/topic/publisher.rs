@@ -1,10 +1,13 @@
 //! Publishing.
 
 use super::payload::Payload;
+use super::payload::sealed::Flat;
+use super::plain::{Draft, Plain, Room, copy, whole};
 use super::sample::COPY_ALIGN;
 use super::store::{Block, Form, Store, TAG};
 use super::{PublishError, TopicOptions};
 use crate::channel::{Channel, Writer};
+use crate::structure::FIRST;
 use crate::{Deadline, Domain};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -12,11 +15,13 @@ use std::ops::{Deref, DerefMut};
 /// Publishes samples of `T`. See [`Domain::publisher`].
 pub struct Publisher<T: ?Sized> {
     // Before the store: nothing is told of any more when it goes.
-    writer: Writer,
-    store: Store,
+    pub(super) writer: Writer,
+    pub(super) store: Store,
     form: Form,
     /// Where samples that are copied are filled.
     stage: Vec<u128>,
+    /// Bytes of memory that a structure begins with.
+    pub(super) usual: usize,
     channel: Channel,
     /// Keeps it, for whoever comes.
     _lobby: Channel,
@@ -37,13 +42,16 @@ impl<T: Payload + ?Sized> Publisher<T> {
             store: Store::new(domain, options.history),
             form: super::form_of::<T>(&channel),
             stage: vec![0; channel.unit_payload().div_ceil(COPY_ALIGN)],
+            usual: FIRST,
             channel,
             _lobby: lobby,
             id,
             of: PhantomData,
         }
     }
+}
 
+impl<T: Flat + ?Sized> Publisher<T> {
     /// Publishes a sample; its position. Never waits for anybody.
     ///
     /// # Errors
@@ -51,28 +59,35 @@ impl<T: Payload + ?Sized> Publisher<T> {
     /// [`PublishError`]; nobody was told.
     #[inline]
     pub fn publish(&mut self, sample: &T) -> Result<u64, PublishError> {
-        let bytes = sample.bytes();
-        if self.copies(bytes.len()) {
-            let parts = self.form.parts(bytes);
-            return Ok(self.writer.write_parts(&parts, Deadline::NOW)?);
+        let values = sample.values();
+        let len = size_of_val(values);
+        if !self.copies(len) {
+            let mut block = self.block(len)?;
+            copy(values, &mut block.bytes_mut()[..len]);
+            return self.tell(block, len);
         }
-        let mut block = self.block(bytes.len())?;
-        block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-        self.tell(block, bytes.len())
+        let bytes = match whole(values) {
+            Some(bytes) => bytes,
+            None => {
+                let stage = &mut bytemuck::cast_slice_mut(&mut self.stage)[..len];
+                copy(values, stage);
+                stage
+            }
+        };
+        let parts = self.form.parts(bytes);
+        Ok(self.writer.write_parts(&parts, Deadline::NOW)?)
     }
 
     /// Room for a sample of so many bytes.
     fn room(&mut self, len: usize) -> Result<Loan<'_, T>, PublishError> {
-        let block = if self.copies(len) {
-            None
+        let room = if self.copies(len) {
+            Room::Stage(std::mem::take(&mut self.stage))
         } else {
-            Some(self.block(len)?)
+            Room::Block(self.block(len)?)
         };
-        let publisher = self;
         Ok(Loan {
-            publisher,
-            block,
-            len,
+            draft: Some(Draft::new(room, len)),
+            publisher: self,
         })
     }
 
@@ -96,9 +111,17 @@ impl<T: Payload + ?Sized> Publisher<T> {
         let note = self.store.keep(block, self.writer.position(), len);
         Ok(self.writer.write(&note.pack(), Deadline::NOW)?)
     }
+
+    /// Takes the room of a loan back.
+    fn give_back(&mut self, room: Room) {
+        match room {
+            Room::Stage(stage) => self.stage = stage,
+            Room::Block(block) => self.store.give_back(block),
+        }
+    }
 }
 
-impl<T: Payload> Publisher<T> {
+impl<T: Plain> Publisher<T> {
     /// Room for a sample, to be filled in place.
     ///
     /// # Errors
@@ -109,10 +132,7 @@ impl<T: Payload> Publisher<T> {
     }
 }
 
-impl<T> Publisher<[T]>
-where
-    [T]: Payload,
-{
+impl<T: Plain> Publisher<[T]> {
     /// Room for a sample of `len` elements, to be filled in place.
     ///
     /// # Errors
@@ -164,75 +184,66 @@ impl<T: ?Sized> std::fmt::Debug for Publisher<T> {
 
 /// Room for a sample; given up if it is dropped instead of published.
 ///
-/// It holds an older sample, or any other bytes, until it is filled. A sample that is long
-/// is filled where its readers read it; a short one is copied once, when it is published.
+/// Until it is filled it holds an older sample, or any other value: zeros, and the first variant
+/// of each enum, if not any bytes are a value of the type. A sample that is long is filled where
+/// its readers read it; a short one is copied once, when it is published.
 #[must_use = "a loan that is not published writes nothing"]
 pub struct Loan<'p, T: Payload + ?Sized> {
     publisher: &'p mut Publisher<T>,
-    /// None: it lies on the publisher's stage.
-    block: Option<Block>,
-    len: usize,
+    /// Nothing, once it was published.
+    draft: Option<Draft<T>>,
 }
 
-impl<T: Payload + ?Sized> Loan<'_, T> {
+impl<T: Flat + ?Sized> Loan<'_, T> {
     /// Publishes it; its position. Never waits for anybody.
     ///
     /// # Errors
     ///
     /// [`PublishError::Write`]; nobody was told.
     pub fn publish(mut self) -> Result<u64, PublishError> {
-        let len = self.len;
-        match self.block.take() {
-            Some(block) => self.publisher.tell(block, len),
-            None => {
-                let Publisher {
-                    writer,
-                    form,
-                    stage,
-                    ..
-                } = &mut *self.publisher;
-                let parts = form.parts(&bytemuck::cast_slice(stage)[..len]);
-                Ok(writer.write_parts(&parts, Deadline::NOW)?)
+        let (room, len) = self.draft.take().expect(THERE).finish();
+        let publisher = &mut *self.publisher;
+        match room {
+            Room::Block(block) => publisher.tell(block, len),
+            room @ Room::Stage(_) => {
+                let parts = publisher.form.parts(&room.bytes()[..len]);
+                let written = publisher.writer.write_parts(&parts, Deadline::NOW);
+                publisher.give_back(room);
+                Ok(written?)
             }
         }
     }
 }
 
-impl<T: Payload + ?Sized> Deref for Loan<'_, T> {
+/// It is taken only by what ends the loan.
+const THERE: &str = "a loan has its room until it is published";
+
+impl<T: Flat + ?Sized> Deref for Loan<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        let bytes = match &self.block {
-            Some(block) => block.bytes(),
-            None => bytemuck::cast_slice(&self.publisher.stage),
-        };
-        T::of(&bytes[..self.len]).expect(FITS)
+        self.draft.as_ref().expect(THERE).get()
     }
 }
 
-impl<T: Payload + ?Sized> DerefMut for Loan<'_, T> {
+impl<T: Flat + ?Sized> DerefMut for Loan<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        let bytes = match &mut self.block {
-            Some(block) => block.bytes_mut(),
-            None => bytemuck::cast_slice_mut(&mut self.publisher.stage),
-        };
-        T::of_mut(&mut bytes[..self.len]).expect(FITS)
+        self.draft.as_mut().expect(THERE).get_mut()
     }
 }
-
-/// Length and alignment of a loan are chosen by its type.
-const FITS: &str = "a loan is as long, and as aligned, as its type";
 
 impl<T: Payload + ?Sized> Drop for Loan<'_, T> {
     fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
-            self.publisher.store.give_back(block);
+        match self.draft.take().map(Draft::give_up) {
+            Some(Room::Stage(stage)) => self.publisher.stage = stage,
+            Some(Room::Block(block)) => self.publisher.store.give_back(block),
+            None => {}
         }
     }
 }
 
 impl<T: Payload + ?Sized> std::fmt::Debug for Loan<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loan").field("bytes", &self.len).finish()
+        f.debug_struct("Loan").finish_non_exhaustive()
     }
 }

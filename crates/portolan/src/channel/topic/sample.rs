@@ -1,10 +1,10 @@
 //! What a subscriber gets.
 
-use super::payload::Payload;
+use super::payload::sealed::Flat;
+use super::plain::Held;
 use crate::SharedExtent;
-use bytemuck::Pod;
+use crate::structure::{Root, RootError, Structure, root_in};
 use std::fmt::{self, Debug, Formatter};
-use std::marker::PhantomData;
 use std::ops::Deref;
 
 /// A copy is aligned to this; what needs more lies in memory of its own.
@@ -12,14 +12,14 @@ pub(super) const COPY_ALIGN: usize = align_of::<u128>();
 
 /// A sample, and where it is from.
 ///
-/// A short one is a copy. A long one lies where its publisher filled it, and stays there
-/// until the last `Sample` of it, in whatever process, is dropped, or has died.
+/// A short one is a copy. A long one, and every structure, lies where its publisher filled it,
+/// and stays there until the last `Sample` of it, in whatever process, is dropped, or has died.
+/// A value is read by dereferencing; a structure by [`Self::root`].
 pub struct Sample<T: ?Sized> {
-    bytes: Bytes,
+    held: Held<T>,
     publisher: u8,
     position: u64,
     missed: u64,
-    of: PhantomData<fn(&T)>,
 }
 
 /// Where its bytes are.
@@ -31,6 +31,8 @@ pub(super) enum Bytes {
     Many(Vec<u128>, usize),
     /// Where all who have the sample read them.
     Shared(SharedExtent, usize),
+    /// The same, of a structure, which has no bytes to be looked at.
+    Arena(Vec<SharedExtent>),
 }
 
 impl Bytes {
@@ -48,41 +50,52 @@ impl Bytes {
     }
 
     #[inline]
-    fn get(&self) -> &[u8] {
+    pub(super) fn get(&self) -> &[u8] {
         match self {
             Self::Few(words, len) => &bytemuck::cast_slice(words)[..*len],
             Self::Many(words, len) => &bytemuck::cast_slice(words)[..*len],
             Self::Shared(extent, len) => &extent[..*len],
+            Self::Arena(_) => &[],
         }
     }
 }
 
-impl<T: Payload + ?Sized> Sample<T> {
-    /// `None` if these are no bytes of a `T`.
+impl<T: ?Sized> Sample<T> {
     #[inline]
-    pub(super) fn new(bytes: Bytes, publisher: u8, position: u64) -> Option<Self> {
-        T::of(bytes.get())?;
-        Some(Self {
-            bytes,
+    pub(super) fn new(held: Held<T>, publisher: u8, position: u64, missed: u64) -> Self {
+        Self {
+            held,
             publisher,
             position,
-            missed: 0,
-            of: PhantomData,
-        })
-    }
-
-    pub(super) fn after(self, missed: u64) -> Self {
-        Self { missed, ..self }
+            missed,
+        }
     }
 }
 
-impl<T: Pod> Sample<T> {
+impl<T: Flat> Sample<T> {
     /// The value itself.
     pub fn into_inner(self) -> T
     where
-        T: Payload,
+        T: Copy,
     {
         *self
+    }
+}
+
+impl<T: Root + 'static> Sample<Structure<T>> {
+    /// The root of the structure, read where it lies.
+    ///
+    /// # Errors
+    ///
+    /// Build and type were compared when it was received, so only what comes from outside is
+    /// left, as for [`Structure::root`].
+    pub fn root(&self) -> Result<&T::At<'_>, RootError> {
+        root_in::<T>(self.held.extents())
+    }
+
+    /// Bytes of the memory that it lies in.
+    pub fn capacity(&self) -> usize {
+        self.held.extents().iter().map(|extent| extent.len()).sum()
     }
 }
 
@@ -106,25 +119,36 @@ impl<T: ?Sized> Sample<T> {
 impl<T: ?Sized> Clone for Sample<T> {
     fn clone(&self) -> Self {
         Self {
-            bytes: self.bytes.clone(),
+            held: self.held.clone(),
             ..*self
         }
     }
 }
 
-impl<T: Payload + ?Sized> Deref for Sample<T> {
+impl<T: Flat + ?Sized> Deref for Sample<T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        T::of(self.bytes.get()).expect("asked when the sample was made")
+        self.held.get()
     }
 }
 
-impl<T: Payload + Debug + ?Sized> Debug for Sample<T> {
+impl<T: Flat + Debug + ?Sized> Debug for Sample<T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sample")
             .field("value", &&**self)
+            .field("publisher", &self.publisher)
+            .field("position", &self.position)
+            .field("missed", &self.missed)
+            .finish()
+    }
+}
+
+impl<T: Root + 'static> Debug for Sample<Structure<T>> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sample")
+            .field("root", &portolan_arena::handover::name_of::<T>())
             .field("publisher", &self.publisher)
             .field("position", &self.position)
             .field("missed", &self.missed)

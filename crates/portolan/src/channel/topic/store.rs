@@ -17,7 +17,8 @@
 //!
 //! - **B1** A block is written only by its publisher, while nobody else has a right on it,
 //!   and its name is one that nobody was told of. Renewing gives it such a name, and fails if
-//!   somebody has a right, or comes for one meanwhile (`port::commons`).
+//!   somebody has a right, or comes for one meanwhile (`port::commons`). A structure is
+//!   written while it is nobody else's extents, which become blocks when it is published.
 //! - **B2** Rights on blocks are handles of samples, and travel in no message: so counting
 //!   all spaces' rows is counting all of them.
 //! - **B3** Of the last `history` samples, those in blocks have a right of their publisher's.
@@ -29,6 +30,7 @@ use crate::segment::{Segment, SegmentError};
 use crate::{AllocateError, Domain, ShareError, SharedExtent};
 use portolan_abi::owner::Size;
 use portolan_abi::port::PortName;
+use portolan_arena::header::MAX_PARTS;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -38,6 +40,12 @@ const SPARE: usize = 4;
 /// Where a sample begins that says itself how long it is: copied, or a note.
 const HERE: [u8; TAG] = [0; TAG];
 const THERE: [u8; TAG] = [1, 0, 0, 0, 0, 0, 0, 0];
+/// Before the names of a structure's blocks.
+const ARENA: [u8; TAG] = [2, 0, 0, 0, 0, 0, 0, 0];
+/// Bytes of such a name.
+const NAME: usize = 8;
+/// Bytes of the note of a structure, at the most.
+pub(super) const MOST_NOTE: usize = TAG + NAME * MAX_PARTS;
 /// Bytes of either; the sample after them is aligned for words.
 pub(super) const TAG: usize = 8;
 
@@ -117,6 +125,38 @@ impl Note {
     }
 }
 
+/// What is written for a structure that lies in these blocks, in their order.
+fn names_of(blocks: &[Segment]) -> Vec<u8> {
+    let mut note = ARENA.to_vec();
+    for block in blocks {
+        let PortName { index, generation } = block.right().to.port;
+        note.extend(generation.to_le_bytes());
+        note.extend(index.to_le_bytes());
+        note.extend([0; 2]);
+    }
+    note
+}
+
+/// Our own rights on the blocks of the structure that a message tells of; `None` if one of them
+/// is gone, or it tells of none. Nothing of it is believed.
+pub(super) fn structure_of(message: &[u8], member: &Arc<Member>) -> Option<Vec<SharedExtent>> {
+    let (tag, names) = message.split_first_chunk::<TAG>()?;
+    let (names, rest) = names.as_chunks::<NAME>();
+    if *tag != ARENA || !rest.is_empty() || !(1..=MAX_PARTS).contains(&names.len()) {
+        return None;
+    }
+    let block = |name: &[u8; NAME]| {
+        let [a, b, c, d, low, high, ..] = *name;
+        let port = PortName {
+            index: u16::from_le_bytes([low, high]),
+            generation: u32::from_le_bytes([a, b, c, d]),
+        };
+        let (segment, frozen) = Segment::taken(commons::join_told(member, port)?)?;
+        frozen.then(|| SharedExtent::of(segment))
+    };
+    names.iter().map(block).collect()
+}
+
 /// A block that nobody else has a right on (B1).
 pub(super) struct Block {
     segment: Segment,
@@ -163,6 +203,10 @@ impl Store {
         }
     }
 
+    pub(super) fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
     /// How many there are.
     pub(super) fn blocks(&self) -> usize {
         self.told.len() + self.spare.len()
@@ -195,6 +239,21 @@ impl Store {
         let block = segment.right().to.port;
         self.told.push_back((position, segment));
         Note { block, len }
+    }
+
+    /// Keeps the blocks of a structure that is the sample at `position`, and says where they lie.
+    pub(super) fn keep_all(&mut self, blocks: Vec<Segment>, position: u64) -> Vec<u8> {
+        let note = names_of(&blocks);
+        let told = blocks.into_iter().map(|block| (position, block));
+        self.told.extend(told);
+        note
+    }
+
+    /// Lets go of structures that are no longer among the last ones before `position` (B3), for
+    /// good: each next one comes in memory of its own.
+    pub(super) fn let_go(&mut self, position: u64) {
+        self.retire(position);
+        self.spare.clear();
     }
 
     /// Takes back a block that was not told of.

@@ -2,7 +2,7 @@
 
 use super::payload::Payload;
 use super::store::Form;
-use super::{Lobby, Sample, SubscribeError, TopicError, check, form_of};
+use super::{Lobby, NotASample, Sample, SubscribeError, TopicError, check, form_of};
 use crate::channel::{ReadError, Reader, ReaderOptions, Since};
 use crate::member::Member;
 use crate::wait_set::{Token, WaitSet};
@@ -175,7 +175,12 @@ impl<T: Payload + ?Sized> Subscriber<T> {
                     self.next = index + 1;
                     return Ok(sample);
                 }
-                Err(why) => return Err(self.refuse(index, why)),
+                Err(Amiss::Sample(position, why)) => {
+                    self.next = index + 1;
+                    let publisher = self.sources[index].publisher;
+                    return Err(SubscribeError::not_a_sample::<T>(publisher, position, why));
+                }
+                Err(Amiss::Read(why)) => return Err(self.refuse(index, why)),
             }
         }
         Ok(None)
@@ -293,33 +298,41 @@ impl<T: ?Sized> std::fmt::Debug for Subscriber<T> {
     }
 }
 
+/// Why what a publisher wrote is no sample.
+enum Amiss {
+    /// It cannot be read.
+    Read(ReadError),
+    /// It is no value of the topic's type.
+    Sample(u64, NotASample),
+}
+
 /// A sample that one publisher has written, and how many of its were missed.
 #[inline]
 fn next_of<T: Payload + ?Sized>(
     reader: &mut Reader,
     source: &mut Source,
     member: &Arc<Member>,
-) -> Result<Option<Sample<T>>, ReadError> {
-    let publisher = source.publisher;
+) -> Result<Option<Sample<T>>, Amiss> {
     loop {
         match reader.receive(Deadline::NOW) {
             Ok(received) => {
-                let bytes = source.form.bytes(&received, member);
-                let sample =
-                    bytes.and_then(|b| Sample::<T>::new(b, publisher, received.position()));
-                if let Some(sample) = sample {
-                    let missed = std::mem::take(&mut source.missed);
-                    return Ok(Some(sample.after(missed)));
+                let position = received.position();
+                match T::hold(source.form, &received, member) {
+                    Ok(Some(held)) => {
+                        let missed = std::mem::take(&mut source.missed);
+                        return Ok(Some(Sample::new(held, source.publisher, position, missed)));
+                    }
+                    // Its memory is used for a later one; or it was not written by a publisher
+                    // of ours.
+                    Ok(None) => source.missed += 1,
+                    Err(why) => return Err(Amiss::Sample(position, why)),
                 }
-                // Its memory is used for a later one; or it was not written by a publisher
-                // of ours.
-                source.missed += 1;
             }
             Err(ReadError::Missed(range)) => source.missed += range.units(),
             Err(ReadError::TimedOut) => return Ok(None),
             // The next one to publish here goes on.
             Err(ReadError::WriterGone) => {}
-            Err(why) => return Err(why),
+            Err(why) => return Err(Amiss::Read(why)),
         }
     }
 }
