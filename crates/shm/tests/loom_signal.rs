@@ -59,7 +59,7 @@ impl World {
             {
                 self.futex.wait(&self.entry.control.doorbell, bell);
             }
-            fifo.disarm(head);
+            fifo.disarm();
         }
     }
 }

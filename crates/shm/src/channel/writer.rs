@@ -2,7 +2,7 @@
 
 mod waking;
 
-use super::{Channel, Lagging, Meta, ReaderState, Signalling, Unit};
+use super::{ASLEEP, Channel, FENCED, Lagging, Meta, ReaderState, Signalling, Unit};
 use crate::atomic::{AtomicU64, Ordering, fence, in_program_order, pause, store_load_barrier};
 use crate::bulk::{self, summed};
 use crate::mark;
@@ -211,6 +211,7 @@ impl<'a> Channel<'a> {
         }
         pen.limit = slowest + self.shape.units;
         if pen.next + units <= pen.limit {
+            self.stop_waiting();
             return Ok(());
         }
         Err(WriteError::Full {
@@ -471,7 +472,8 @@ impl<'a> Channel<'a> {
             store_load_barrier();
         }
         mark!("channel.published");
-        let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed);
+        // Tickets are no matter here.
+        let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed) & (ASLEEP | FENCED);
         pen.signals += 1;
         if let Signalling::Bytes(_) = self.mode.signalling {
             pen.unsignalled = 0;
