@@ -313,17 +313,20 @@ impl<'a> Fifo<'a> {
         // An exchange, before our last look: the first half of the pair with `owed`.
         asleep.swap(sleep, Ordering::AcqRel);
         store_load_barrier();
-        (!self.is_ready(head)).then_some(bell)
+        if self.is_ready(head) {
+            self.disarm();
+            return None;
+        }
+        Some(bell)
     }
 
     /// The reader is awake again.
     pub fn disarm(&self) {
         let asleep = &self.entry.control.asleep;
-        let sleep = asleep.load(Ordering::Relaxed);
-        if sleep & ASLEEP != 0 {
-            // Relaxed: a mark that a sender still sees costs it a wake in vain. The waker that
-            // knew this sleep finds no mark to take.
-            asleep.store(sleep & !ASLEEP, Ordering::Relaxed);
+        // Relaxed, both: a mark that a sender still sees costs it a wake in vain. Most often its
+        // waker has taken it.
+        if asleep.load(Ordering::Relaxed) & ASLEEP != 0 {
+            asleep.fetch_and(!ASLEEP, Ordering::Relaxed);
         }
     }
 
