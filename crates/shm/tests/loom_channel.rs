@@ -200,3 +200,56 @@ fn a_writer_dies() {
         })
     });
 }
+
+/// M1: a writer that others have lapped has nothing to publish, and takes nothing back.
+#[test]
+fn a_writer_that_is_lapped_takes_nothing_back() {
+    explore("a writer, and four messages of another one", 2, || {
+        with(World::new(CALLED_ON), |world| {
+            let mut reading = world.channel().start_reading(Since::Now);
+            let slow = thread::spawn(move || {
+                let mut pen = world.channel().resume_writing(1);
+                assert!(world.write(&mut pen, 9));
+                pen.position()
+            });
+            let mut pen = world.channel().resume_writing(2);
+            for n in 1..=4 {
+                assert!(world.write(&mut pen, n));
+            }
+            let newest = if slow.join().unwrap() > pen.position() {
+                9
+            } else {
+                4
+            };
+            let got = core::iter::from_fn(|| world.read(&mut reading));
+            assert_eq!(got.last(), Some(newest));
+        });
+    });
+}
+
+/// A writer of many dies in the middle of its unit: once the host has voided that, nobody has to
+/// step over it.
+#[test]
+fn a_writer_of_many_dies() {
+    explore_deaths("one of many writers", 0, |k| {
+        with(World::new(CALLED_ON), |world| {
+            let mut reading = world.channel().start_reading(Since::Now);
+            let victim = thread::spawn(move || {
+                after(k, || {
+                    let mut pen = world.channel().resume_writing(1);
+                    assert!(world.write(&mut pen, 1));
+                })
+                .is_none()
+            });
+            let died = victim.join().unwrap();
+            if died {
+                world.channel().bury(1);
+            }
+            let mut pen = world.channel().resume_writing(2);
+            assert!(world.write(&mut pen, 2));
+            let got: Vec<u64> = core::iter::from_fn(|| world.read(&mut reading)).collect();
+            assert!(got == [1, 2] || died && got == [2], "{got:?}");
+            died
+        })
+    });
+}

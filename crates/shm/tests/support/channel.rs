@@ -121,15 +121,17 @@ impl World {
                 Look::Dropped => panic!("dropped"),
                 Look::Garbled(why) => panic!("{why}"),
                 Look::Unit { len, flags } => {
-                    assert_eq!((len, flags), (16, Meta::FIRST | Meta::LAST | Meta::CLOSED));
-                    if channel.copy(reading, &mut out) != Some(16) {
+                    assert_eq!(flags, Meta::FIRST | Meta::LAST | Meta::CLOSED);
+                    if channel.copy(reading, &mut out) != Some(len) {
                         continue;
                     }
-                    let whole = !channel.mode().many_writers || channel.is_whole(reading, &out);
-                    self.owed(channel.advance(reading, 16, true));
+                    // A dead writer's is voided.
+                    let whole =
+                        !channel.mode().many_writers || channel.is_whole(reading, &out[..len]);
+                    self.owed(channel.advance(reading, len, true));
                     if whole {
                         let n = u64::from_le_bytes(out[..8].try_into().unwrap());
-                        assert_eq!(out[8..], n.to_le_bytes(), "torn");
+                        assert_eq!((len, &out[8..]), (16, &n.to_le_bytes()[..]), "torn");
                         return Some(n);
                     }
                 }
