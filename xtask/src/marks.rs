@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 239] = [
+pub(crate) static MARKS: [&str; 241] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -10,6 +10,7 @@ pub(crate) static MARKS: [&str; 239] = [
     "bind.entry_taken",
     "bind.name_published",
     "bind.names_locked",
+    "bind.names_released",
     "bind.queue_open",
     "call.begun",
     "call.connected",
@@ -221,6 +222,7 @@ pub(crate) static MARKS: [&str; 239] = [
     "signal.interrupted",
     "signal.locked",
     "signal.moved",
+    "signal.unlocked",
     "sleep.armed",
     "sleep.before_futex",
     "topic.kept",

@@ -3,8 +3,8 @@
 //! A signal is the offset of a byte in the region; every member adds its own base.
 //!
 //! ```text
-//! slot of a FIFO:   63        46 45          2 1        0
-//!                   [ lap 18    ][ offset 44  ][ asleep ][ full ]
+//! slot of a FIFO:   63        45 44          1 0
+//!                   [ lap 19    ][ offset 44  ][ full ]
 //!
 //! block of a range: 63   61 60     45 44        41 40      2 1      0
 //!                   [ 0    ][ handler ][ level 4   ][ number ][ kind  ]
@@ -30,9 +30,8 @@ pub const MAX_PLACES: usize = 1 << 17;
 pub const MAX_HANDLERS: usize = 1 << 16;
 
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
-const LAP_SHIFT: u32 = OFFSET_BITS + 2;
+const LAP_SHIFT: u32 = OFFSET_BITS + 1;
 const FULL: u64 = 1;
-const ASLEEP: u64 = 2;
 
 /// A FIFO's slot.
 ///
@@ -40,7 +39,7 @@ const ASLEEP: u64 = 2;
 /// use portolan_abi::signal::Slot;
 /// let slot = Slot::full(3, 0x1234);
 /// assert_eq!((slot.lap(), slot.offset()), (3, Some(0x1234)));
-/// assert_eq!(Slot::empty(4).with_sleeper().offset(), None);
+/// assert_eq!(Slot::empty(4).offset(), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(pub u64);
@@ -58,20 +57,7 @@ impl Slot {
     /// Holds the signal of this lap.
     #[inline]
     pub const fn full(lap: u64, offset: u64) -> Self {
-        Self((lap % Self::LAPS) << LAP_SHIFT | (offset & OFFSET_MASK) << 2 | FULL)
-    }
-
-    /// This empty slot, and its reader sleeps: whoever fills it owes a wake.
-    #[inline]
-    #[must_use]
-    pub const fn with_sleeper(self) -> Self {
-        Self(self.0 | ASLEEP)
-    }
-
-    /// Whether the reader sleeps.
-    #[inline]
-    pub const fn has_sleeper(self) -> bool {
-        self.0 & ASLEEP != 0
+        Self((lap % Self::LAPS) << LAP_SHIFT | (offset & OFFSET_MASK) << 1 | FULL)
     }
 
     /// The lap that it waits for, or was filled in.
@@ -86,7 +72,7 @@ impl Slot {
         if self.0 & FULL == 0 {
             return None;
         }
-        Some((self.0 >> 2) & OFFSET_MASK)
+        Some((self.0 >> 1) & OFFSET_MASK)
     }
 }
 

@@ -5,7 +5,8 @@
 //! that becomes readable when the doorbell is rung, and that tokio's reactor watches.
 //!
 //! A message is taken only at the moment in which it is returned. So a future that is
-//! dropped loses none; it takes its sleep marks back, and the bell stays for the next.
+//! dropped loses none; it takes its sleep marks back, and the bell stays for the next. It may
+//! be armed still, so a blocking receive disarms it before it sleeps.
 
 use crate::port::WhenFull;
 use crate::{
@@ -69,6 +70,12 @@ impl Bell {
     /// From now on it rings when `word` is not `value`, or its sleepers are woken.
     pub(crate) fn arm(&mut self, word: &AtomicU32, value: u32) -> io::Result<()> {
         self.fd.get_mut().0.arm(word, value)
+    }
+
+    /// It does not sleep on any word from now on.
+    pub(crate) fn disarm(&mut self) {
+        // Fails only where nothing can be armed either.
+        let _ = self.fd.get_mut().0.disarm();
     }
 
     /// Whether it rings; if not, `context` is told when it does.

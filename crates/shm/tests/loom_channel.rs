@@ -13,154 +13,11 @@ use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;
 use loom::thread;
 use modes::{CALLED_ON, LOSSY, RELIABLE};
-use portolan_abi::channel::Shape;
 use portolan_shm::atomic::death::after;
-use portolan_shm::atomic::{AtomicU64, Ordering, asked};
-use portolan_shm::channel::{
-    Barriers, Channel, Finished, Head, Lagging, Look, Meta, Mode, Pen, ReaderEntry, Reading, Since,
-};
-use support::{Futex, explore, explore_deaths, with};
-
-/// How readers come by a writer's barriers.
-#[derive(Clone, Copy, PartialEq)]
-enum By {
-    /// It makes its own, always.
-    Itself,
-    /// The kernel has it make one.
-    Kernel,
-    /// Readers wait until its stores are seen, as they are after any barrier.
-    Time,
-    /// They do not.
-    Mistake,
-}
-
-impl Barriers for By {
-    fn everywhere(&self) -> bool {
-        match self {
-            Self::Itself => panic!("nobody asks then"),
-            Self::Kernel => asked::everywhere(),
-            Self::Mistake => {}
-            Self::Time => return false,
-        }
-        true
-    }
-
-    fn by_time(&self) {
-        asked::everywhere();
-    }
-}
-
-struct World {
-    barriers: By,
-    head: Head,
-    readers: Vec<ReaderEntry>,
-    words: Vec<AtomicU64>,
-    bell: Futex,
-    room: Futex,
-}
-
-impl World {
-    fn new(mode: Mode) -> Self {
-        Self::with_barriers(mode, By::Itself)
-    }
-
-    fn with_barriers(mode: Mode, barriers: By) -> Self {
-        let shape = Shape::new(64, 4, 2).unwrap();
-        let world = Self {
-            barriers,
-            head: Head::default(),
-            readers: (0..2).map(|_| ReaderEntry::default()).collect(),
-            words: (0..32).map(|_| AtomicU64::new(0)).collect(),
-            bell: Futex::default(),
-            room: Futex::default(),
-        };
-        Channel::make(&world.head, &world.readers, &world.words, shape, mode).unwrap();
-        world
-    }
-
-    fn channel(&self) -> Channel<'_> {
-        Channel::open(&self.head, &self.readers, &self.words).unwrap()
-    }
-
-    /// A message whose two words are both `n`.
-    fn write(&self, pen: &mut Pen, n: u64) -> bool {
-        let message = [n.to_le_bytes(), n.to_le_bytes()].concat();
-        match self.channel().write(pen, &[&message]) {
-            Ok(Finished::Wake) => self.bell.wake(),
-            Ok(Finished::Done) => {}
-            Err(_) => return false,
-        }
-        true
-    }
-
-    fn write_waiting(&self, pen: &mut Pen, n: u64) {
-        while !self.write(pen, n) {
-            if let Some(bell) = self.channel().wait_for_room(pen, 1) {
-                self.room.wait(&self.head.room.room, bell);
-            }
-        }
-    }
-
-    fn read(&self, reading: &mut Reading) -> Option<u64> {
-        let channel = self.channel();
-        loop {
-            let mut out = [0; 16];
-            // Half of them in one go.
-            if reading.position().is_multiple_of(2)
-                && let Some((len, finished)) = channel.take_one(reading, &mut out)
-            {
-                self.owed(finished);
-                let n = u64::from_le_bytes(out[..8].try_into().unwrap());
-                assert_eq!((len, &out[8..]), (16, &n.to_le_bytes()[..]), "torn");
-                return Some(n);
-            }
-            match channel.look(reading) {
-                Look::Nothing => return None,
-                Look::Missed(_) => {}
-                Look::Dropped => panic!("dropped"),
-                Look::Garbled(why) => panic!("{why}"),
-                Look::Unit { len, flags } => {
-                    assert_eq!((len, flags), (16, Meta::FIRST | Meta::LAST | Meta::CLOSED));
-                    if channel.copy(reading, &mut out) != Some(16) {
-                        continue;
-                    }
-                    let whole = !channel.mode().many_writers || channel.is_whole(reading, &out);
-                    self.owed(channel.advance(reading, 16, true));
-                    if whole {
-                        let n = u64::from_le_bytes(out[..8].try_into().unwrap());
-                        assert_eq!(out[8..], n.to_le_bytes(), "torn");
-                        return Some(n);
-                    }
-                }
-            }
-        }
-    }
-
-    fn owed(&self, finished: Finished) {
-        if finished == Finished::Wake {
-            self.room.wake();
-        }
-    }
-
-    fn read_waiting(&self, reading: &mut Reading, over: &AtomicBool) -> Option<u64> {
-        loop {
-            let last = over.load(Ordering::SeqCst);
-            if let Some(n) = self.read(reading) {
-                return Some(n);
-            }
-            if last {
-                return None;
-            }
-            let (bell, owed) = self.channel().arm(reading, &self.barriers);
-            self.owed(owed);
-            if let Some(bell) = bell
-                && !over.load(Ordering::SeqCst)
-            {
-                self.bell.wait(&self.head.sleep.doorbell, bell);
-            }
-        }
-    }
-}
+use portolan_shm::atomic::{Ordering, asked};
+use portolan_shm::channel::{Lagging, Since};
+use support::channel::{By, World};
+use support::{explore, explore_deaths, with};
 
 #[test]
 fn an_overtaken_reader_never_sees_a_torn_unit() {
@@ -328,7 +185,7 @@ fn a_writer_dies() {
             let died = victim.join().unwrap();
             world.channel().bury(1);
             over.store(true, Ordering::SeqCst);
-            world.bell.ring(&world.head.sleep.doorbell);
+            world.wake_readers();
             let (mut got, mut reading) = reader.join().unwrap();
             // Another goes on where it stopped: what it had not finished is written anew.
             let mut pen = channel.resume_writing(3);
@@ -339,6 +196,59 @@ fn a_writer_dies() {
                 unfinished[..if died { 3 } else { 1 }].contains(&got),
                 "{got:?}"
             );
+            died
+        })
+    });
+}
+
+/// M1: a writer that others have lapped has nothing to publish, and takes nothing back.
+#[test]
+fn a_writer_that_is_lapped_takes_nothing_back() {
+    explore("a writer, and four messages of another one", 2, || {
+        with(World::new(CALLED_ON), |world| {
+            let mut reading = world.channel().start_reading(Since::Now);
+            let slow = thread::spawn(move || {
+                let mut pen = world.channel().resume_writing(1);
+                assert!(world.write(&mut pen, 9));
+                pen.position()
+            });
+            let mut pen = world.channel().resume_writing(2);
+            for n in 1..=4 {
+                assert!(world.write(&mut pen, n));
+            }
+            let newest = if slow.join().unwrap() > pen.position() {
+                9
+            } else {
+                4
+            };
+            let got = core::iter::from_fn(|| world.read(&mut reading));
+            assert_eq!(got.last(), Some(newest));
+        });
+    });
+}
+
+/// A writer of many dies in the middle of its unit: once the host has voided that, nobody has to
+/// step over it.
+#[test]
+fn a_writer_of_many_dies() {
+    explore_deaths("one of many writers", 0, |k| {
+        with(World::new(CALLED_ON), |world| {
+            let mut reading = world.channel().start_reading(Since::Now);
+            let victim = thread::spawn(move || {
+                after(k, || {
+                    let mut pen = world.channel().resume_writing(1);
+                    assert!(world.write(&mut pen, 1));
+                })
+                .is_none()
+            });
+            let died = victim.join().unwrap();
+            if died {
+                world.channel().bury(1);
+            }
+            let mut pen = world.channel().resume_writing(2);
+            assert!(world.write(&mut pen, 2));
+            let got: Vec<u64> = core::iter::from_fn(|| world.read(&mut reading)).collect();
+            assert!(got == [1, 2] || died && got == [2], "{got:?}");
             died
         })
     });

@@ -157,11 +157,21 @@ fn a_chunk_changes_its_cut_under_an_allocator() {
 /// A waiter that sleeps is woken for every member that was raised, and drains it once.
 #[test]
 fn no_ready_member_is_slept_over() {
-    explore("wait set", 3, || {
+    members_of_a_set("wait set", [1, 70]);
+}
+
+/// The same, of members whose bits lie in one word.
+#[test]
+fn no_ready_member_of_one_leaf_is_slept_over() {
+    members_of_a_set("wait set, one leaf", [1, 2]);
+}
+
+fn members_of_a_set(name: &str, members: [usize; 2]) {
+    explore(name, 3, move || {
         with(
             (WaitSetEntry::default(), Futex::default()),
             |(set, futex)| {
-                let raisers = [1, 70].map(|member| {
+                let raisers = members.map(|member| {
                     thread::spawn(move || {
                         if set.raise(member) {
                             futex.wake();
@@ -179,7 +189,7 @@ fn no_ready_member_is_slept_over() {
                     }
                 }
                 seen.sort_unstable();
-                assert_eq!(seen, [1, 70]);
+                assert_eq!(seen, members);
                 raisers.into_iter().for_each(|r| r.join().unwrap());
             },
         );

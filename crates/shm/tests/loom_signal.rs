@@ -37,7 +37,8 @@ impl World {
         match self.fifo().push(offset) {
             Pushed::Done => true,
             Pushed::Wake => {
-                self.futex.ring(&self.entry.control.doorbell);
+                self.fifo()
+                    .rouse(|control| self.futex.ring(&control.doorbell));
                 true
             }
             Pushed::Full => false,
@@ -59,7 +60,7 @@ impl World {
             {
                 self.futex.wait(&self.entry.control.doorbell, bell);
             }
-            fifo.disarm(head);
+            fifo.disarm();
         }
     }
 }
@@ -186,6 +187,41 @@ fn a_handler_moves_and_loses_nothing() {
             assert_eq!(new.pop(&mut heads[1]), Some(7));
         });
     });
+}
+
+/// S4: a sender that found a handler by one byte of its range finds it by every other.
+#[test]
+fn a_handler_is_there_with_its_whole_range_or_not_at_all() {
+    struct Table {
+        line: RangesLine,
+        places: Vec<portolan_shm::atomic::AtomicU64>,
+        handlers: Vec<HandlerEntry>,
+    }
+    explore(
+        "a handler of two blocks is added beside a sender",
+        3,
+        || {
+            let table = Table {
+                line: RangesLine::default(),
+                places: (0..4).map(|_| Default::default()).collect(),
+                handlers: vec![HandlerEntry::default()],
+            };
+            with(table, |table| {
+                let ranges = || Ranges::new(&table.line, &table.places, &table.handlers);
+                let sender = thread::spawn(move || {
+                    // Blocks are added in the order of their addresses.
+                    [0, 64].map(|offset| {
+                        let mut found = 0;
+                        ranges().find(offset, |_, _| found += 1);
+                        found
+                    })
+                });
+                ranges().add(0, 1, (0, 128), 0, 0).unwrap();
+                let [first, second] = sender.join().unwrap();
+                assert!(first <= second, "found by one block of two");
+            });
+        },
+    );
 }
 
 /// The signal of the models below.

@@ -10,19 +10,22 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 300 }, ..Default::default() })]
 
     #[test]
-    fn a_fifo_is_a_bounded_deque(depth in 1usize..20, steps in prop::collection::vec(0u8..5, 1..200)) {
+    fn a_fifo_is_a_bounded_deque(depth in 1usize..20, steps in prop::collection::vec(0u8..7, 1..200)) {
         let entry = FifoEntry::default();
         let (fifo, mut head) = Fifo::open(&entry, depth);
         let mut oracle = VecDeque::new();
         let (mut next, mut dropped) = (1, 0);
         // S6: the slot that was read last is full still, unless it is the only one.
         let mut owed = 0;
+        // S3: until the reader is awake, or a wake has been made.
+        let mut asleep = false;
         for step in steps {
             match step {
                 0..3 => {
                     let pushed = fifo.push(next);
                     if oracle.len() + owed < fifo.depth() {
-                        prop_assert_eq!(pushed, Pushed::Done);
+                        let due = if asleep { Pushed::Wake } else { Pushed::Done };
+                        prop_assert_eq!(pushed, due);
                         oracle.push_back(next);
                     } else {
                         prop_assert_eq!(pushed, Pushed::Full);
@@ -35,15 +38,21 @@ proptest! {
                     owed = usize::from(popped.is_some() && fifo.depth() > 1);
                     prop_assert_eq!(fifo.pop(&mut head), popped);
                 }
+                4 => {
+                    let mut made = 0;
+                    fifo.rouse(|_| made += 1);
+                    prop_assert_eq!(made, 1);
+                    asleep = false;
+                }
+                5 => {
+                    fifo.disarm();
+                    asleep = false;
+                }
                 _ => {
                     let armed = fifo.arm(&mut head).is_some();
                     owed = 0;
                     prop_assert_eq!(armed, oracle.is_empty());
-                    if armed {
-                        prop_assert_eq!(fifo.push(next), Pushed::Wake);
-                        oracle.push_back(next);
-                        next += 1;
-                    }
+                    asleep = armed;
                 }
             }
             prop_assert_eq!(fifo.dropped(), dropped);

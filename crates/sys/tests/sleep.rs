@@ -140,6 +140,30 @@ fn a_bell_can_be_dropped_while_it_waits() {
     }
 }
 
+/// Each wakes one sleeper, which is to be another one than the bell.
+#[test]
+fn a_bell_that_was_disarmed_or_dropped_takes_no_wake() {
+    let word = AtomicU32::new(0);
+    for mut bell in bells() {
+        for _ in 0..100 {
+            bell.arm(&word, 0).unwrap();
+            bell.disarm().unwrap();
+            assert_eq!(futex::wake(&word, 1), 0);
+            // Nothing to be disarmed.
+            bell.disarm().unwrap();
+            assert!(!readable(&bell, Some(Instant::now())));
+        }
+        // One that has rung.
+        bell.arm(&word, 1).unwrap();
+        assert!(readable(&bell, None));
+        bell.disarm().unwrap();
+        assert!(!readable(&bell, Some(Instant::now())) && !bell.drain().unwrap());
+        bell.arm(&word, 0).unwrap();
+        drop(bell);
+        assert_eq!(futex::wake(&word, 1), 0);
+    }
+}
+
 #[test]
 fn an_idle_bell_uses_no_processor() {
     let word = AtomicU32::new(0);

@@ -103,7 +103,6 @@ impl Drop for FrameWriter {
     fn drop(&mut self) {
         let space = self.ring.segment().right().to.member.space;
         if self.present().is_ok() && self.ring.channel().unbind_writer(space) {
-            self.ring.channel().ring();
             self.ring.wake_readers();
         }
     }

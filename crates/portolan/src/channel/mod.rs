@@ -369,18 +369,20 @@ impl Ring {
 
 /// Wakes the readers of the channel in the segment `port`.
 pub(crate) fn wake_readers(member: &Member, channel: &Units<'_>, port: u16) {
-    for reader in channel.readers() {
-        raise_link(member, reader.link(), About::port(port));
-    }
-    mark!("channel.raised");
-    futex::wake(&channel.head().sleep.doorbell, u32::MAX);
+    let raise = |link| {
+        raise_link(member, link, About::port(port));
+    };
+    channel.rouse(raise, |doorbell| {
+        futex::wake(doorbell, u32::MAX);
+    });
 }
 
 /// Wakes the writer that waits for room.
 #[cold]
 pub(crate) fn wake_writer(channel: &Units<'_>) {
-    mark!("channel.room_made");
-    futex::wake(&channel.head().room.room, u32::MAX);
+    channel.rouse_writer(|room| {
+        futex::wake(room, u32::MAX);
+    });
 }
 
 /// Takes a dead space out of every channel, and wakes whoever it could have owed a wake. For
@@ -390,9 +392,7 @@ pub(crate) fn bury(member: &Member, space: u8) {
         channel.bury(space);
         mark!("host.reclaim.channel");
         // It may have been about to wake them, of any channel that it had a right on.
-        channel.ring();
         wake_readers(member, channel, port);
-        channel.ring_writer();
         wake_writer(channel);
     });
     mark!("host.reclaim.channels");

@@ -416,7 +416,6 @@ impl Writer {
 
     /// Has all readers look, also those that are about to sleep.
     pub(super) fn ring_readers(&self) {
-        self.ring.channel().ring();
         self.ring.wake_readers();
     }
 

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a bind waits for another one that holds the lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks at the lock, where nobody wakes us.
+const LOCK_LOOK: Duration = Duration::from_millis(20);
 
 /// Why a name did not lead to a port.
 #[derive(Debug, thiserror::Error)]
@@ -158,8 +160,11 @@ pub(super) fn reserve<'m>(member: &'m Member, name: &str) -> Result<Reserved<'m>
                 seconds: LOCK_PATIENCE.as_secs(),
             });
         }
-        // Two threads of one space may meet here too; both just wait.
-        let _ = futex::wait(lock, holder, Some(give_up));
+        // Two threads of one space may meet here too; both just wait. A look now and then:
+        // whoever gives it back may be stopped before it wakes us, and so may another one that
+        // it wakes.
+        let soon = give_up.min(Instant::now() + LOCK_LOOK);
+        let _ = futex::wait(lock, holder, Some(soon));
     }
     mark!("bind.names_locked");
     let reserved = Reserved { member };
@@ -186,6 +191,7 @@ impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         let lock = &self.member.tables().header.names.lock;
         lock.store(0, Ordering::Release);
+        mark!("bind.names_released");
         futex::wake(lock, 1);
     }
 }

@@ -112,6 +112,7 @@ impl SharedReceiver {
                     return other;
                 }
             }
+            inner.right.hush();
             // Sleep marks are set under the lock, for all who sleep; whoever takes a message
             // while others sleep sets them again behind it.
             let bell = inner

@@ -365,7 +365,7 @@ impl Listener {
         };
         let wait_set = &fifo.entry().control.wait_set;
         if link == 0 {
-            fifo.disarm(&self.intake.head);
+            fifo.disarm();
             // SeqCst: as in `ring`.
             wait_set.store(0, Ordering::SeqCst);
             return true;
@@ -432,7 +432,7 @@ impl Listener {
             upcalls.set_asleep(false);
         }
         self.patience.slept(&looking, begun.elapsed());
-        fifo.disarm(head);
+        fifo.disarm();
     }
 
     /// Handles one signal, if there is one that a handler wants.

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// How long to wait for another one that holds it.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks at it, where nobody wakes us.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The lock, held.
 pub(super) struct Locked<'m> {
@@ -44,7 +46,10 @@ pub(super) fn lock(member: &Member) -> Result<Locked<'_>, SignalError> {
             });
         }
         if holder != 0 {
-            let _ = futex::wait(word(member), holder, Some(give_up));
+            // A look now and then: whoever gives it back may be stopped before it wakes us, and
+            // so may another one that it wakes.
+            let soon = give_up.min(Instant::now() + LOOK);
+            let _ = futex::wait(word(member), holder, Some(soon));
         }
     };
     mark!("signal.locked");
@@ -70,6 +75,7 @@ pub(super) fn release_of(member: &Member, space: u8) -> bool {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.word.store(0, Ordering::Release);
+        mark!("signal.unlocked");
         futex::wake(self.word, 1);
     }
 }

@@ -165,13 +165,14 @@ fn push(member: &Member, index: u32, offset: u64) -> bool {
 /// Wakes a reader that sleeps, or interrupts it.
 #[cold]
 fn wake(member: &Member, fifo: &Fifo<'_>, index: u32, offset: u64) {
-    mark!("signal.before_wake");
-    let control = &fifo.entry().control;
-    if control.thread.load(Ordering::Relaxed) == 0
-        || !member.threads.call(member, index, control, offset)
-    {
-        ring(member, control);
-    }
+    fifo.rouse(|control| {
+        mark!("signal.before_wake");
+        if control.thread.load(Ordering::Relaxed) == 0
+            || !member.threads.call(member, index, control, offset)
+        {
+            ring(member, control);
+        }
+    });
 }
 
 /// Rings a FIFO's doorbell, or raises the wait set that its reader is in.
@@ -182,7 +183,7 @@ fn ring(member: &Member, control: &FifoControl) {
     let link = control.wait_set.load(Ordering::SeqCst);
     if !raise_link(member, link, About::NOTHING) {
         member.during(EventKind::Wake, About::NOTHING, || {
-            futex::wake(&control.doorbell, 1)
+            futex::wake(&control.doorbell, u32::MAX)
         });
     }
 }

@@ -1,16 +1,17 @@
 //! Handlers that interrupt their thread: its own FIFO, and who calls it.
 //!
 //! ```text
-//! sender:  push; the slot was marked? --> a Unix signal to the thread --> handler: empties
-//!                                    \                               /     the FIFO, marks
-//!                                     doorbell --> courier ---------/      the next slot
+//! sender:  push; it is asleep? --> a Unix signal to the thread --> handler: empties the
+//!                             \                               /     FIFO, says that it
+//!                              doorbell --> courier ---------/      is asleep
 //! ```
 //!
-//! A handler that has emptied the FIFO marks the next slot, as a reader does that sleeps
+//! A handler that has emptied the FIFO says that it is asleep, as a reader does that sleeps
 //! (S3 of `shm/signal`), and then the thread goes on with what it did. So a sender owes a
-//! call exactly when it would owe a wake, and a burst costs one Unix signal. Whoever cannot
-//! call a foreign thread rings the doorbell, and so does the host after a death; the
-//! *courier*, a thread of the receiver's process that sleeps on it, calls then.
+//! call exactly when it would owe a wake, and a burst costs one Unix signal; another one for
+//! each that is sent while the first sender has not made its call yet. Whoever cannot call a
+//! foreign thread rings the doorbell, and so does the host after a death; the *courier*, a
+//! thread of the receiver's process that sleeps on it, calls then.
 //!
 //! When the thread has ended, the listener takes its handlers over: the courier rings for it.
 //!
@@ -123,6 +124,10 @@ impl Callee for Interrupted {
             // Whoever paused us calls again.
             return;
         }
+        if let Some(fifo) = self.intake.fifo() {
+            // Senders need not call as long as it runs.
+            fifo.disarm();
+        }
         loop {
             while let Some(signal) = self.intake.next() {
                 mark!("signal.interrupted");
@@ -131,7 +136,7 @@ impl Callee for Interrupted {
                 }
             }
             let intake = &mut self.intake;
-            // Marked, and still empty; or there is no FIFO any more.
+            // Armed, and still empty; or there is no FIFO any more.
             if intake.arm().is_some() || intake.fifo().is_none() {
                 return;
             }
@@ -194,7 +199,7 @@ impl Upcalls {
                 .thread
                 .store(caller.thread(), Ordering::Release);
         }
-        // Empties what is there, which is nothing, and marks the first slot.
+        // Empties what is there, which is nothing, and says that it is asleep.
         upcall.with(Callee::run);
         Ok(Self {
             courier,
@@ -256,7 +261,7 @@ impl Upcalls {
     pub(super) fn go_on(&mut self) {
         let left = self.upcall.with(|it| {
             it.paused = false;
-            // Marked, if nothing is there.
+            // Armed, if nothing is there.
             it.intake.arm().is_none()
         });
         if left {

@@ -29,6 +29,11 @@ pub mod death {
         }
     }
 
+    /// A system call is about to be made: the victim may die before it as before an access.
+    pub fn call() {
+        access();
+    }
+
     /// An access is about to be made.
     pub(super) fn access() {
         let dead = LEFT.with(|left| match left.get() {

@@ -25,6 +25,10 @@
 //! | where the end is, for latecomers | - (the writer's line) | 0 |
 //! | find, copy, look at the stamp again | **the unit** | 0 |
 //! | where the reader is (reliable) | - (the reader's line) | 0; 1 a quarter of a lap |
+//! | the first look in vain after that (reliable) | - (a line that changes when a writer waits) | a barrier |
+//!
+//! A wake is two locked instructions of the waker's besides the system call, and going to
+//! sleep two of the reader's.
 //!
 //! Of 32 bytes the writer makes 7 stores: stamp, two of payload, meta, stamp, and two of
 //! where it is. They wait in order for the unit's line, and the processor holds few, so
@@ -46,13 +50,20 @@
 //! - **M5** A reader that sleeps has announced it before its last look; a writer that ends
 //!   a signalling unit looks for sleepers after publishing. A writer that waits for room
 //!   has announced it before its last look at the cursors; a reader looks for it at every
-//!   quarter of a lap, and before it sleeps.
+//!   quarter of a lap, at its first look in vain after it has moved, and before it sleeps.
 //! - **M6** A writer that has found no sleeper for a while says that it is *relaxed*, makes a
 //!   full barrier, and from then on looks for sleepers without one. A reader that has
 //!   announced its sleep, and finds a relaxed writer, has a barrier made in the writer's
 //!   process ([`Barriers`]) before its last look. Who cannot says so for good (`FENCED`, in
 //!   the word that the writer looks at) and waits once, until what was stored before that is
 //!   seen by time.
+//!
+//! - **M7** No waker takes a mark before it has made the wake, so one that stops in between
+//!   holds up nobody: the next one finds the mark too. The writer alone takes back that it
+//!   waits. Readers have one mark together, and each of them takes a *ticket* when it arms,
+//!   after it has read the doorbell. A waker reads mark and tickets, rings, wakes them all,
+//!   and then takes the mark back only if no ticket was taken meanwhile: those of before were
+//!   woken, or find that the doorbell has changed.
 //!
 //! Message consistency and signalling units are Cheriton and Kutter's (*Optimized
 //! Memory-Based Messaging*, sections 2.2, 2.3); the wrap count of their checksum is the
@@ -125,22 +136,24 @@ pub struct WriterLine {
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct SleepLine {
-    /// [`ASLEEP`] and [`FENCED`].
-    sleepers: AtomicU32,
+    /// [`ASLEEP`], [`FENCED`], and how many [`TICKET`]s were taken (M7).
+    sleepers: AtomicU64,
     /// Their futex.
     pub doorbell: AtomicU32,
 }
 
 /// Of [`SleepLine`]: readers sleep, or are about to.
-const ASLEEP: u32 = 1;
+const ASLEEP: u64 = 1;
 /// Of [`SleepLine`]: a reader cannot have other processes' barriers made (M6). For good.
-const FENCED: u32 = 2;
+const FENCED: u64 = 2;
+/// Of [`SleepLine`]: one for each time that a reader has armed. They do not come round.
+const TICKET: u64 = 4;
 
 /// See [`Head::room`].
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct RoomLine {
-    /// The writer waits.
+    /// The writer waits. Written by the writer alone (M7).
     pub waiting: AtomicU32,
     /// Its futex.
     pub room: AtomicU32,
@@ -407,7 +420,7 @@ impl<'a> Channel<'a> {
         }
     }
 
-    /// `space` writes no more, if it did. Readers are to be woken ([`Self::ring`]).
+    /// `space` writes no more, if it did. Readers are to be woken ([`Self::rouse`]).
     pub fn unbind_writer(&self, space: u8) -> bool {
         let owner = &self.head.config.owner;
         let mut word = owner.load(Ordering::Acquire);
@@ -431,17 +444,53 @@ impl<'a> Channel<'a> {
         }
     }
 
-    /// Changes the word that a writer sleeps on, so that its wake is not slept over.
-    pub fn ring_writer(&self) {
-        self.head.room.waiting.swap(0, Ordering::AcqRel);
-        self.head.room.room.fetch_add(1, Ordering::SeqCst);
+    /// Wakes a writer that waits for room, by `wake`, which is to wake all that sleep on the
+    /// word. What says that it waits is its own to take back (M7).
+    pub fn rouse_writer(&self, wake: impl FnOnce(&AtomicU32)) {
+        let room = &self.head.room.room;
+        room.fetch_add(1, Ordering::SeqCst);
+        mark!("channel.room_made");
+        wake(room);
     }
 
-    /// Changes the doorbell of readers that sleep, so that their wake is not slept over.
+    /// Wakes readers that sleep: by `raise`, with what each of them is linked to, and `wake`,
+    /// which is to wake all that sleep on the doorbell.
+    pub fn rouse(&self, mut raise: impl FnMut(u64), wake: impl FnOnce(&AtomicU32)) {
+        let SleepLine { sleepers, doorbell } = &self.head.sleep;
+        // M7. Acquire: pairs with `take_ticket`; who has a ticket by now read the doorbell
+        // before we change it, and has its link where we look.
+        let seen = sleepers.load(Ordering::Acquire);
+        self.ring();
+        mark!("channel.before_wake");
+        for reader in self.readers {
+            raise(reader.link());
+        }
+        mark!("channel.raised");
+        wake(doorbell);
+        if seen & ASLEEP != 0 {
+            // So that a reader that died asleep costs one wake. Only now: who finds the mark
+            // before that makes the wake too.
+            let awake = seen & !ASLEEP;
+            let _ = sleepers.compare_exchange(seen, awake, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Changes the doorbell of readers that sleep, so that they look once more when they are
+    /// woken. They are taken for asleep still.
     pub fn ring(&self) {
-        let sleep = &self.head.sleep;
-        sleep.sleepers.fetch_and(!ASLEEP, Ordering::AcqRel);
-        sleep.doorbell.fetch_add(1, Ordering::SeqCst);
+        self.head.sleep.doorbell.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Says that a reader sleeps. It has read the doorbell before, and looks once more
+    /// afterwards (M5, M7).
+    fn take_ticket(&self) {
+        let sleepers = &self.head.sleep.sleepers;
+        // Release: pairs with `rouse`, which may see this before the mark, beside another
+        // reader's.
+        sleepers.fetch_add(TICKET, Ordering::AcqRel);
+        // Relaxed: who sees it sees the ticket too, for all that changes this word is a
+        // read-modify-write.
+        sleepers.fetch_or(ASLEEP, Ordering::Relaxed);
     }
 
     /// Raw mode: the words of the unit at `place`, counted modulo the number of units.
@@ -466,14 +515,15 @@ impl<'a> Channel<'a> {
     pub fn arm_for_puts(&self, seen: u64) -> Option<u32> {
         let sleep = &self.head.sleep;
         let bell = sleep.doorbell.load(Ordering::Acquire);
-        sleep.sleepers.fetch_or(ASLEEP, Ordering::AcqRel);
+        self.take_ticket();
         fence(Ordering::SeqCst);
         (self.puts() == seen).then_some(bell)
     }
 
     /// Returns what a dead space held: its readers' entries, its place as the writer.
     ///
-    /// Whoever could be owed a wake by it is to be woken afterwards.
+    /// Whoever could be owed a wake by it is to be woken afterwards ([`Self::rouse`],
+    /// [`Self::rouse_writer`]).
     pub fn bury(&self, space: u8) {
         for entry in self.readers {
             match entry.state() {

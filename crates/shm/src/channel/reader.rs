@@ -1,6 +1,6 @@
 //! Reading from a channel (M2, M4, M5).
 
-use super::{ASLEEP, Channel, FENCED, Finished, Lagging, Meta, ReaderEntry, ReaderState};
+use super::{Channel, FENCED, Finished, Lagging, Meta, ReaderEntry, ReaderState};
 use crate::atomic::{AtomicU64, Ordering, fence, store_load_barrier};
 use crate::bulk::{self, summed};
 use crate::mark;
@@ -21,6 +21,8 @@ pub struct Reading {
     entry: Option<usize>,
     /// It went past what it missed, and the writer waits.
     owed: bool,
+    /// It has moved since it last looked whether the writer waits (M5).
+    moved: bool,
     /// It has said that writers need barriers of their own, and they have had the time to
     /// see it (M6).
     fenced: bool,
@@ -121,6 +123,7 @@ impl Channel<'_> {
             seeks: true,
             entry: None,
             owed: false,
+            moved: false,
             fenced: false,
         }
     }
@@ -168,6 +171,7 @@ impl Channel<'_> {
                 seeks: true,
                 entry: Some(index),
                 owed: false,
+                moved: false,
                 fenced: false,
             });
         }
@@ -415,14 +419,21 @@ impl Channel<'_> {
         reading.seeks = true;
     }
 
-    /// Several writers: whether the next unit is being written although the one after it is
-    /// done. Its writer may be stopped; how long to wait for it is the caller's to say.
+    /// Several writers: whether the next unit is being written although a later one is done.
+    /// Its writer may be stopped; how long to wait for it is the caller's to say.
     pub fn is_stuck(&self, reading: &Reading) -> bool {
+        if !self.mode.many_writers {
+            return false;
+        }
         let unit = self.unit(reading.next).look();
-        let busy = unit.phase() == UnitPhase::Busy && unit.position() == reading.next;
+        if unit.phase() != UnitPhase::Busy || unit.position() != reading.next {
+            return false;
+        }
         let next = self.unit(reading.next + 1).look();
         let later = next.phase() == UnitPhase::Done && next.position() > reading.next;
-        self.mode.many_writers && busy && later
+        // Where several are stopped side by side. Behind what it publishes each writer says
+        // that the end is there; no other one does.
+        later || self.head.writer.next.load(Ordering::Acquire) > reading.next + 1
     }
 
     /// Steps over a unit that is stuck.
@@ -436,7 +447,7 @@ impl Channel<'_> {
     }
 
     #[inline]
-    fn stands_at(&self, reading: &Reading) -> Finished {
+    fn stands_at(&self, reading: &mut Reading) -> Finished {
         let Some(entry) = reading.entry.and_then(|i| self.readers.get(i)) else {
             return Finished::Done;
         };
@@ -445,25 +456,44 @@ impl Channel<'_> {
         if reading.next & (quarter - 1) != 0 {
             // Release: we have copied what lies before.
             entry.cursor.store(reading.next, Ordering::Release);
+            reading.moved = self.mode.reliable;
             return Finished::Done;
         }
+        reading.moved = false;
         // A locked instruction: the look for a waiting writer comes after it (M5).
         entry.cursor.swap(reading.next, Ordering::AcqRel);
         mark!("channel.quarter_read");
         self.room_made()
     }
 
-    /// Whether the writer waits; whoever is told so must wake it.
+    /// Whether the writer waits; whoever is told so must wake it ([`Self::rouse_writer`]).
     #[inline]
     pub fn room_made(&self) -> Finished {
-        let room = &self.head.room;
         store_load_barrier();
-        if room.waiting.load(Ordering::Relaxed) == 0 {
+        if self.head.room.waiting.load(Ordering::Relaxed) == 0 {
+            Finished::Done
+        } else {
+            Finished::Wake
+        }
+    }
+
+    /// After a look that found nothing: whether the writer waits (M5). It may want more room
+    /// than there was at the last quarter of a lap, and this reader may never sleep. One look
+    /// for as long as the reader does not move: a writer that waits from then on finds where
+    /// it stands.
+    #[inline]
+    pub fn found_nothing(&self, reading: &mut Reading) -> Finished {
+        if !(reading.moved || reading.owed) {
             return Finished::Done;
         }
-        room.waiting.swap(0, Ordering::AcqRel);
-        room.room.fetch_add(1, Ordering::AcqRel);
-        Finished::Wake
+        reading.moved = false;
+        let owed = core::mem::take(&mut reading.owed);
+        // The cursor was stored without a locked instruction.
+        fence(Ordering::SeqCst);
+        if self.room_made() == Finished::Wake || owed {
+            return Finished::Wake;
+        }
+        Finished::Done
     }
 
     /// Announces sleep: the doorbell's value to sleep on, or `None` if there is something to
@@ -471,8 +501,9 @@ impl Channel<'_> {
     pub fn arm(&self, reading: &mut Reading, barriers: &impl Barriers) -> (Option<u32>, Finished) {
         let sleep = &self.head.sleep;
         let bell = sleep.doorbell.load(Ordering::Acquire);
-        sleep.sleepers.fetch_or(ASLEEP, Ordering::AcqRel);
+        self.take_ticket();
         mark!("channel.armed");
+        reading.moved = false;
         let owed = core::mem::take(&mut reading.owed);
         let owed = if self.room_made() == Finished::Wake || owed {
             Finished::Wake

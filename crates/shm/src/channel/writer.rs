@@ -2,7 +2,7 @@
 
 mod waking;
 
-use super::{Channel, Lagging, Meta, ReaderState, Signalling, Unit};
+use super::{ASLEEP, Channel, FENCED, Lagging, Meta, ReaderState, Signalling, Unit};
 use crate::atomic::{AtomicU64, Ordering, fence, in_program_order, pause, store_load_barrier};
 use crate::bulk::{self, summed};
 use crate::mark;
@@ -211,6 +211,7 @@ impl<'a> Channel<'a> {
         }
         pen.limit = slowest + self.shape.units;
         if pen.next + units <= pen.limit {
+            self.stop_waiting();
             return Ok(());
         }
         Err(WriteError::Full {
@@ -471,7 +472,8 @@ impl<'a> Channel<'a> {
             store_load_barrier();
         }
         mark!("channel.published");
-        let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed);
+        // Tickets are no matter here.
+        let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed) & (ASLEEP | FENCED);
         pen.signals += 1;
         if let Signalling::Bytes(_) = self.mode.signalling {
             pen.unsignalled = 0;
@@ -534,16 +536,23 @@ impl<'a> Channel<'a> {
     /// Takes the unit of `position` from whoever wrote it a lap ago, done or not.
     fn take(&self, position: u64, space: u8) -> bool {
         let unit: Unit<'a> = self.unit(position);
-        let found = Stamp(unit.stamp().load(Ordering::Relaxed));
-        if found.phase() != UnitPhase::Empty && found.position() >= position {
-            return false;
-        }
+        let mut found = Stamp(unit.stamp().load(Ordering::Relaxed));
         let busy = Stamp::busy(position, space).0;
-        // Acquire: ours come after theirs.
-        let taken =
-            unit.stamp()
-                .compare_exchange(found.0, busy, Ordering::AcqRel, Ordering::Relaxed);
-        fence(Ordering::Release);
-        taken.is_ok()
+        // Until it is ours, or somebody has been here: a position that we left to nobody would
+        // hold up readers for a lap.
+        while found.phase() == UnitPhase::Empty || found.position() < position {
+            // Acquire: ours come after theirs.
+            let taken =
+                unit.stamp()
+                    .compare_exchange(found.0, busy, Ordering::AcqRel, Ordering::Relaxed);
+            match taken {
+                Ok(_) => {
+                    fence(Ordering::Release);
+                    return true;
+                }
+                Err(now) => found = Stamp(now),
+            }
+        }
+        false
     }
 }

@@ -1,6 +1,6 @@
 //! The queue of signals of one thread (S1 to S3).
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering, pause};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, pause, store_load_barrier};
 use crate::bulk;
 use crate::mark;
 #[cfg(not(loom))]
@@ -44,7 +44,12 @@ pub struct FifoControl {
     pub signal: AtomicU32,
     /// What wait set the reader waits with, as in a port.
     pub wait_set: AtomicU64,
+    /// Whether the reader sleeps (bit 0), and how many times it has said so.
+    asleep: AtomicU64,
 }
+
+/// Of [`FifoControl`]: the reader sleeps, or is about to.
+const ASLEEP: u64 = 1;
 
 /// See [`FifoEntry::senders`].
 #[repr(C, align(64))]
@@ -138,6 +143,8 @@ impl<'a> Fifo<'a> {
         entry.senders.dropped.store(0, Ordering::Relaxed);
         entry.control.thread.store(0, Ordering::Relaxed);
         entry.control.wait_set.store(0, Ordering::Relaxed);
+        // The count of its sleeps goes on: a late waker of the last reader's knows an older one.
+        entry.control.asleep.fetch_and(!ASLEEP, Ordering::Relaxed);
         // Release: with the number, by whatever way it travels, goes an empty FIFO.
         entry.control.depth.store(depth as u64, Ordering::Release);
         let slots = &entry.slots[..depth];
@@ -177,7 +184,6 @@ impl<'a> Fifo<'a> {
     #[inline]
     pub fn push(&self, offset: u64) -> Pushed {
         let mut position = self.entry.senders.end.load(Ordering::Relaxed);
-        let mut seen = None;
         // Enough to find the end from the reader's head; the bound keeps garbage from
         // holding us.
         for look in 0..4 * self.slots.len().max(16) {
@@ -188,9 +194,9 @@ impl<'a> Fifo<'a> {
                 position = position.max(head);
             }
             let (slot, lap) = self.slot(position);
-            // Nobody has looked yet, so it is empty, or so we say: a look would bring the
-            // line here to be read, and the exchange once more to be written.
-            let empty = seen.take().unwrap_or(Slot::empty(lap));
+            // Nobody has looked, so it is empty, or so we say: a look would bring the line here
+            // to be read, and the exchange once more to be written.
+            let empty = Slot::empty(lap);
             let filled = Slot::full(lap, offset).0;
             // The exchange asks for the line only when all before it is done; this does now.
             bulk::will_write(core::slice::from_ref(slot));
@@ -203,19 +209,10 @@ impl<'a> Fifo<'a> {
                         mark!("signal.filled");
                         let end = &self.entry.senders.end;
                         end.store(position + 1, Ordering::Relaxed);
-                        return if empty.has_sleeper() {
-                            Pushed::Wake
-                        } else {
-                            Pushed::Done
-                        };
+                        return self.owed();
                     }
                     Err(found) => Slot(found),
                 };
-            if found.offset().is_none() && found.lap() == lap {
-                // Empty, and the reader fell asleep, or awoke.
-                seen = Some(found);
-                continue;
-            }
             if is_before(found.lap(), lap) {
                 // The signal of the lap before is still there.
                 break;
@@ -225,6 +222,33 @@ impl<'a> Fifo<'a> {
         }
         self.entry.senders.dropped.fetch_add(1, Ordering::Relaxed);
         Pushed::Full
+    }
+
+    /// Whether the reader sleeps, after a slot was filled (S3).
+    #[inline]
+    fn owed(&self) -> Pushed {
+        // The exchange before it is the first half of the pair with `arm`.
+        store_load_barrier();
+        if self.entry.control.asleep.load(Ordering::Relaxed) & ASLEEP == 0 {
+            Pushed::Done
+        } else {
+            Pushed::Wake
+        }
+    }
+
+    /// Wakes the reader by `wake`, which is to change the doorbell or to interrupt it.
+    ///
+    /// Only after that the mark goes, so a waker that stops before holds up nobody: whoever
+    /// pushes next finds the mark too. It stays if the reader has armed again meanwhile.
+    pub fn rouse(&self, wake: impl FnOnce(&FifoControl)) {
+        let asleep = &self.entry.control.asleep;
+        // Acquire: pairs with `arm`; what we do comes after what the reader did before.
+        let seen = asleep.load(Ordering::Acquire);
+        wake(&self.entry.control);
+        if seen & ASLEEP != 0 {
+            let awake = seen & !ASLEEP;
+            let _ = asleep.compare_exchange(seen, awake, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     /// The next signal, if there is one. Its slot is empty after the next call that takes
@@ -282,33 +306,28 @@ impl<'a> Fifo<'a> {
         self.settle(head);
         // Before the mark: a wake that follows it changes the value.
         let bell = self.entry.control.doorbell.load(Ordering::SeqCst);
-        let (slot, lap) = self.slot(head.position);
-        let empty = Slot::empty(lap);
         mark!("signal.before_arm");
-        let marked = slot.compare_exchange(
-            empty.0,
-            empty.with_sleeper().0,
-            Ordering::SeqCst,
-            Ordering::Acquire,
-        );
-        match marked {
-            Ok(_) => Some(bell),
-            Err(found) => Slot(found).offset().is_none().then_some(bell),
+        let asleep = &self.entry.control.asleep;
+        // Relaxed: besides the reader only wakers write it, and they take the mark.
+        let sleep = (asleep.load(Ordering::Relaxed) | ASLEEP).wrapping_add(2);
+        // An exchange, before our last look: the first half of the pair with `owed`.
+        asleep.swap(sleep, Ordering::AcqRel);
+        store_load_barrier();
+        if self.is_ready(head) {
+            self.disarm();
+            return None;
         }
+        Some(bell)
     }
 
     /// The reader is awake again.
-    pub fn disarm(&self, head: &Head) {
-        let (slot, lap) = self.slot(head.position);
-        let empty = Slot::empty(lap);
-        // Fails when it was filled meanwhile: then the mark is gone already. Relaxed: a
-        // mark that a sender still sees costs it a wake in vain.
-        let _ = slot.compare_exchange(
-            empty.with_sleeper().0,
-            empty.0,
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
+    pub fn disarm(&self) {
+        let asleep = &self.entry.control.asleep;
+        // Relaxed, both: a mark that a sender still sees costs it a wake in vain. Most often its
+        // waker has taken it.
+        if asleep.load(Ordering::Relaxed) & ASLEEP != 0 {
+            asleep.fetch_and(!ASLEEP, Ordering::Relaxed);
+        }
     }
 
     /// Waits, spinning, for at most `looks` looks.

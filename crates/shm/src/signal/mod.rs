@@ -12,6 +12,7 @@
 //! | the handler's entry | - (read-mostly) | 0 |
 //! | fill the slot *(commit point)* | **the slot** (the reader polls it) | 1 |
 //! | the end hint | - (senders' line) | 0 |
+//! | does the reader sleep? | - (the line with its doorbell, which was read to find the slot) | 0 |
 //! | the reader: find, read | **the slot** | 0 |
 //! | the reader, at its next look: empty | – (while the other side works) | 0 |
 //!
@@ -28,8 +29,10 @@
 //! - **S2** Full slots are consecutive from the reader's head: a sender fills a slot only
 //!   after it saw every earlier one full or emptied. So the signals of one sender are
 //!   read in order.
-//! - **S3** A reader sleeps only after its mark went into the empty slot at its head; the
-//!   sender that fills that slot sees the mark and owes a wake.
+//! - **S3** A reader that sleeps has said so before its last look at the slot at its head; a
+//!   sender looks whether it sleeps after it has filled a slot, and owes a wake then. It takes
+//!   the mark only after the wake, and only of the sleep that it knew of: so another sender's
+//!   signal is not held up by one that stops before the wake.
 //! - **S4** A handler's blocks are in the table before it is enabled, and it is disabled
 //!   before they leave. The table and the handlers are changed under a lock, which the
 //!   caller holds; looking up takes none.

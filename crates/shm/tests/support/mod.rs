@@ -1,11 +1,12 @@
 //! What the models share: a queue in memory of its own, a futex, and the exploration itself.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod channel;
 pub mod pool;
 
 use loom::sync::{Condvar, Mutex};
 use portolan_abi::limits::MIN_SLOTS;
-use portolan_shm::atomic::{AtomicU32, Ordering};
+use portolan_shm::atomic::{AtomicU32, Ordering, death};
 use portolan_shm::queue::{
     ClaimError, Cursor, Line, Next, PortEntry, Published, Queue, Spot, Woken,
 };
@@ -234,6 +235,7 @@ impl Futex {
     }
 
     pub fn wake(&self) {
+        death::call();
         // The kernel takes its lock on the way.
         drop(self.lock.lock().unwrap());
         self.sleepers.notify_all();

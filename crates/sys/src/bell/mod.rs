@@ -6,9 +6,12 @@
 //! ```text
 //!         arm(word, value)                 the word is not `value`, or somebody
 //!   idle ------------------> armed ------> woke its sleepers: rung, readable
-//!    ^                                        |
-//!    +----------------- drain ----------------+
+//!    ^                     |                  |
+//!    +------ disarm -------+------ drain -----+
 //! ```
+//!
+//! An armed bell is a sleeper like any other: of those that wake a limited number it may be
+//! the one that is woken. Whoever wants another sleeper woken instead disarms it before.
 //!
 //! It uses an io_uring futex wait, whose ring can be polled. Where io_uring is missing or
 //! forbidden, as in many containers, a sleeping helper thread does the same. Neither
@@ -135,6 +138,30 @@ impl FutexFd {
         match self.inner()? {
             Inner::Ring(ring) => ring.arm(word, expected),
             Inner::Helper(helper) => helper.arm(word, expected),
+        }
+    }
+
+    /// Has the bell sleep on no word any more: from now on no wake ends here. It does not ring
+    /// then, also if it had and was not drained.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's. `Unsupported` in a forked child.
+    ///
+    /// ```
+    /// use portolan_sys::{bell::FutexFd, futex};
+    /// use std::sync::atomic::AtomicU32;
+    /// let word = AtomicU32::new(0);
+    /// let mut bell = FutexFd::new()?;
+    /// bell.arm(&word, 0)?;
+    /// bell.disarm()?;
+    /// assert_eq!(futex::wake(&word, 1), 0);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn disarm(&mut self) -> io::Result<()> {
+        match self.inner()? {
+            Inner::Ring(ring) => ring.cancel(),
+            Inner::Helper(helper) => helper.cancel(),
         }
     }
 

@@ -66,7 +66,7 @@ impl Ring {
     }
 
     /// Takes the wait out of the kernel and its completion out of the queue.
-    fn cancel(&mut self) -> io::Result<()> {
+    pub(super) fn cancel(&mut self) -> io::Result<()> {
         if self.drain() {
             return Ok(());
         }
@@ -102,6 +102,14 @@ impl Ring {
                 other => return other.map(|_| ()),
             }
         }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The kernel calls a wait off some time after its ring was closed, and until then a wake
+        // that is meant for another sleeper may end it.
+        let _ = self.cancel();
     }
 }
 

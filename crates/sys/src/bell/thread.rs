@@ -36,6 +36,8 @@ struct Shared {
     order: Mutex<Order>,
     /// Number of the newest order, wrapping. Written under the lock.
     orders: AtomicU32,
+    /// The one that the helper follows: it sleeps for no older one.
+    heard: AtomicU32,
     rung: EventFd,
 }
 
@@ -61,6 +63,7 @@ impl Helper {
         let shared = Arc::new(Shared {
             order: Mutex::new(Order::Idle),
             orders: AtomicU32::new(0),
+            heard: AtomicU32::new(0),
             rung: EventFd::new()?,
         });
         let theirs = Arc::clone(&shared);
@@ -83,6 +86,19 @@ impl Helper {
 
     pub(super) fn drain(&mut self) -> io::Result<bool> {
         Ok(self.shared.rung.drain()? > 0)
+    }
+
+    /// Has the helper leave the word, and waits until it has.
+    pub(super) fn cancel(&mut self) -> io::Result<()> {
+        let asleep = matches!(*self.shared.lock(), Order::Watch { .. });
+        // Also one that has rung: its ring is forgotten.
+        self.shared.give(Order::Idle)?;
+        let given = self.shared.orders.load(Ordering::Relaxed);
+        // It was woken for the order.
+        while asleep && self.shared.heard.load(Ordering::Acquire) != given {
+            thread::yield_now();
+        }
+        Ok(())
     }
 }
 
@@ -125,6 +141,8 @@ impl Shared {
         block_signals();
         loop {
             let (number, order) = self.order();
+            // Release: pairs with `cancel`. It has left the word that it slept on before.
+            self.heard.store(number, Ordering::Release);
             let orders = waiter(self.orders.as_ptr().addr(), number);
             let ended = match order {
                 Order::Quit => return,

@@ -273,6 +273,16 @@ impl ReceiveRight {
         (&mut self.bell, &self.at.queue().port.sleep.doorbell)
     }
 
+    /// Has an async receive that was given up leave the doorbell: a sender wakes one sleeper, and
+    /// that is to be the calling thread. Before it says that it sleeps.
+    #[inline]
+    pub(crate) fn hush(&mut self) {
+        #[cfg(feature = "tokio")]
+        if let Some(bell) = &mut self.bell {
+            bell.disarm();
+        }
+    }
+
     /// Lays the port down, to be sent: what was taken is retired, so that the next receiver
     /// finds nothing of ours.
     pub(crate) fn lay_down(&mut self) {

@@ -114,6 +114,7 @@ impl ReceiveRight {
     fn sleep(&mut self, deadline: Deadline) {
         // The last look may have retired slots that senders wait for.
         self.settle();
+        self.hush();
         let sleep = &self.at.queue().port.sleep;
         let bell = sleep.doorbell.load(Ordering::SeqCst);
         if self.arm() {

@@ -3,12 +3,11 @@
 use super::{Finished, Pen, WriteError};
 use crate::atomic::{Ordering, fence, store_load_barrier};
 use crate::channel::{ASLEEP, Channel, Signalling};
-use crate::mark;
 
 impl Channel<'_> {
     /// Somebody sleeps, or nobody has for a while.
     #[cold]
-    pub(super) fn attend(&self, pen: &mut Pen, sleepers: u32) -> Finished {
+    pub(super) fn attend(&self, pen: &mut Pen, sleepers: u64) -> Finished {
         let relaxed = &self.head.writer.relaxed;
         if sleepers != 0 {
             pen.calm_since = pen.next;
@@ -18,7 +17,7 @@ impl Channel<'_> {
             }
             return if sleepers & ASLEEP != 0 {
                 pen.wakes += 1;
-                self.rouse()
+                Finished::Wake
             } else {
                 Finished::Done
             };
@@ -35,24 +34,15 @@ impl Channel<'_> {
         Finished::Done
     }
 
-    /// Whether a reader sleeps; whoever is told so must wake them all.
+    /// Whether a reader sleeps; whoever is told so must wake them all (M7).
     #[inline]
     pub(super) fn owed(&self) -> Finished {
         store_load_barrier();
         if self.head.sleep.sleepers.load(Ordering::Relaxed) & ASLEEP == 0 {
-            return Finished::Done;
+            Finished::Done
+        } else {
+            Finished::Wake
         }
-        self.rouse()
-    }
-
-    #[cold]
-    fn rouse(&self) -> Finished {
-        let sleep = &self.head.sleep;
-        // Taken back by the waker, so that a reader that died asleep costs one wake.
-        sleep.sleepers.fetch_and(!ASLEEP, Ordering::AcqRel);
-        sleep.doorbell.fetch_add(1, Ordering::AcqRel);
-        mark!("channel.before_wake");
-        Finished::Wake
     }
 
     /// Looks whether `units` more may be begun; if not, how many may.
@@ -88,14 +78,19 @@ impl Channel<'_> {
         let room = &self.head.room;
         let bell = room.room.load(Ordering::Acquire);
         room.waiting.swap(1, Ordering::AcqRel);
-        // `has_room` begins with a barrier (M5).
+        // `has_room` begins with a barrier (M5), and takes this back if there is room.
         pen.limit = pen.next;
-        match self.has_room(pen, units) {
-            Ok(()) => {
-                room.waiting.store(0, Ordering::Relaxed);
-                None
-            }
-            Err(_) => Some(bell),
+        self.has_room(pen, units).is_err().then_some(bell)
+    }
+
+    /// There is room: the writer does not wait any more. One that has died, or that gave up
+    /// waiting, leaves this to the next one that finds room, and costs readers a wake at every
+    /// quarter of a lap until then.
+    pub(super) fn stop_waiting(&self) {
+        let waiting = &self.head.room.waiting;
+        // Relaxed: a reader that sees it late wakes us for nothing.
+        if waiting.load(Ordering::Relaxed) != 0 {
+            waiting.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -1,0 +1,299 @@
+//! One of several that could make a wake is stopped between finding that it owes it, and making
+//! it: the next one makes it.
+
+use portolan::channel::{ChannelOptions, Lagging, ReadError, ReaderOptions};
+use portolan::{Deadline, Domain, ListenerOptions, PortOptions};
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+thread_local! {
+    static STOP_AT: Cell<Option<&'static str>> = const { Cell::new(None) };
+    /// Marks at which this thread is late, for once.
+    static LATE_AT: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+}
+static STOPPED: AtomicU64 = AtomicU64::new(0);
+/// One test at a time: they count who is stopped.
+static TURN: Mutex<()> = Mutex::new(());
+const STOP: Duration = Duration::from_secs(5);
+const LATE: Duration = Duration::from_millis(300);
+
+fn hook(name: &'static str) {
+    if STOP_AT.with(Cell::get) == Some(name) {
+        STOP_AT.with(|s| s.set(None));
+        STOPPED.fetch_add(1, Ordering::SeqCst);
+        // As SIGSTOP would.
+        std::thread::sleep(STOP);
+    }
+    let late = LATE_AT.with(|late| {
+        let mut late = late.borrow_mut();
+        let at = late.iter().position(|at| *at == name);
+        at.map(|at| late.remove(at)).is_some()
+    });
+    if late {
+        std::thread::sleep(LATE);
+    }
+}
+
+/// From now on the calling thread stops at the mark.
+fn stop_at(name: &'static str) {
+    STOP_AT.with(|at| at.set(Some(name)));
+}
+
+fn begin() -> (std::sync::MutexGuard<'static, ()>, u64) {
+    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    portolan_shm::mark::install(hook);
+    (turn, STOPPED.load(Ordering::SeqCst))
+}
+
+fn wait_stopped(n: u64) {
+    while STOPPED.load(Ordering::SeqCst) < n {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_stopped_writer_of_many() {
+    let (_turn, n) = begin();
+    let domain = Domain::private().unwrap();
+    let channel = domain
+        .make_channel(&ChannelOptions::unnamed().many_writers())
+        .unwrap();
+    let mut reader = channel.bind_reader(ReaderOptions::default()).unwrap();
+    let mut one = channel.bind_writer().unwrap();
+    let mut two = channel.bind_writer().unwrap();
+    std::thread::scope(|s| {
+        let r = s.spawn(move || {
+            let t = Instant::now();
+            let mut got = vec![];
+            while got.len() < 2 {
+                let m = reader.receive(Deadline::NEVER).unwrap().to_vec();
+                got.push((m, t.elapsed()));
+            }
+            got
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        s.spawn(move || {
+            stop_at("channel.before_wake");
+            one.write(b"one", Deadline::NEVER).unwrap();
+        });
+        wait_stopped(n + 1);
+        two.write(b"two", Deadline::NEVER).unwrap();
+        let got = r.join().unwrap();
+        assert!(
+            got[1].1 < Duration::from_secs(2),
+            "a stopped writer held up another one's message: {got:?}"
+        );
+    });
+}
+
+/// In the middle of their messages, one behind the other.
+#[test]
+fn two_stopped_writers_of_many() {
+    let (_turn, n) = begin();
+    let domain = Domain::private().unwrap();
+    let options = ChannelOptions::unnamed().many_writers();
+    let channel = domain.make_channel(&options).unwrap();
+    let mut reader = channel.bind_reader(ReaderOptions::default()).unwrap();
+    let stopped = [(); 2].map(|()| channel.bind_writer().unwrap());
+    let mut writer = channel.bind_writer().unwrap();
+    std::thread::scope(|s| {
+        for (at, mut stopped) in (1..).zip(stopped) {
+            s.spawn(move || {
+                stop_at("channel.begun");
+                let _ = stopped.write(b"late", Deadline::NOW);
+            });
+            wait_stopped(n + at);
+        }
+        let r = s.spawn(move || {
+            let t = Instant::now();
+            loop {
+                match reader.receive(Deadline::NEVER) {
+                    Ok(message) => return (message.to_vec(), t.elapsed()),
+                    Err(ReadError::Missed(_)) => {}
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        writer.write(b"whole", Deadline::NOW).unwrap();
+        let (message, took) = r.join().unwrap();
+        assert_eq!(message, b"whole");
+        assert!(
+            took < Duration::from_secs(2),
+            "two stopped writers held up the third one's message: {took:?}"
+        );
+    });
+}
+
+#[test]
+fn a_stopped_signaller() {
+    let (_turn, n) = begin();
+    let domain = Domain::private().unwrap();
+    let segment = domain.make_segment(None, 4096).unwrap();
+    let at = segment.address();
+    std::thread::scope(|s| {
+        let d = &domain;
+        let r = s.spawn(move || {
+            let seen = Arc::new(AtomicU64::new(0));
+            let count = seen.clone();
+            let mut listener = d.listen(ListenerOptions::default()).unwrap();
+            listener
+                .on(at..at + 4096, move |_| {
+                    count.fetch_add(1, Ordering::SeqCst);
+                })
+                .unwrap();
+            let t = Instant::now();
+            let mut when = vec![];
+            while seen.load(Ordering::SeqCst) < 2 {
+                listener.wait(Deadline::NEVER);
+                when.push((seen.load(Ordering::SeqCst), t.elapsed()));
+            }
+            when
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        s.spawn(move || {
+            stop_at("signal.before_wake");
+            d.signal(at).unwrap();
+        });
+        wait_stopped(n + 1);
+        d.signal(at + 64).unwrap();
+        let got = r.join().unwrap();
+        assert!(
+            got.last().unwrap().1 < Duration::from_secs(2),
+            "a stopped sender held up another one's signal: {got:?}"
+        );
+    });
+}
+
+/// As above, for a thread that is interrupted.
+#[test]
+fn a_stopped_signaller_of_upcalls() {
+    let (_turn, n) = begin();
+    let domain = Domain::private().unwrap();
+    let segment = domain.make_segment(None, 4096).unwrap();
+    let at = segment.address();
+    std::thread::scope(|s| {
+        let d = &domain;
+        let r = s.spawn(move || {
+            let mut listener = d.listen(ListenerOptions::default()).unwrap();
+            let (_handler, note) = listener.note(at..at + 4096).unwrap();
+            let t = Instant::now();
+            while note.count() < 2 && t.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            (note.count(), t.elapsed())
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        s.spawn(move || {
+            stop_at("signal.before_wake");
+            d.signal(at).unwrap();
+        });
+        wait_stopped(n + 1);
+        d.signal(at + 64).unwrap();
+        let got = r.join().unwrap();
+        assert!(
+            got.0 == 2 && got.1 < Duration::from_secs(2),
+            "a stopped sender held up another one's signal: {got:?}"
+        );
+    });
+}
+
+#[test]
+fn a_stopped_reader_that_nobody_waits_for() {
+    let (_turn, n) = begin();
+    let domain = Domain::private().unwrap();
+    let channel = domain
+        .make_channel(&ChannelOptions::unnamed().reliable().unit(64).units(16))
+        .unwrap();
+    let mut waits = channel
+        .bind_reader(ReaderOptions::default().lagging(Lagging::Wait))
+        .unwrap();
+    let mut skips = channel
+        .bind_reader(ReaderOptions::default().lagging(Lagging::Skip))
+        .unwrap();
+    let mut writer = channel.bind_writer().unwrap();
+    for _ in 0..16 {
+        writer.write(b"x", Deadline::NOW).unwrap();
+    }
+    std::thread::scope(|s| {
+        let w = s.spawn(move || {
+            let t = Instant::now();
+            writer.write(b"y", Deadline::NEVER).unwrap();
+            t.elapsed()
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        s.spawn(move || {
+            stop_at("channel.room_made");
+            for _ in 0..8 {
+                skips.receive(Deadline::NOW).unwrap();
+            }
+        });
+        wait_stopped(n + 1);
+        for _ in 0..16 {
+            waits.receive(Deadline::NOW).unwrap();
+        }
+        let _ = waits.receive(Deadline::from(Duration::from_millis(500)));
+        let took = w.join().unwrap();
+        assert!(
+            took < Duration::from_secs(2),
+            "a stopped reader that skips held up the writer: {took:?}"
+        );
+    });
+}
+
+/// Between giving the lock on names back and waking who waits for it.
+#[test]
+fn a_stopped_binder_of_a_name() {
+    let (_turn, n) = begin();
+    let domain = Domain::private().unwrap();
+    let named = |name: &str| PortOptions::named(name);
+    std::thread::scope(|s| {
+        let d = &domain;
+        s.spawn(move || {
+            LATE_AT.with(|late| late.borrow_mut().push("bind.names_locked"));
+            stop_at("bind.names_released");
+            d.bind(named("one")).unwrap();
+        });
+        std::thread::sleep(LATE / 2);
+        let t = Instant::now();
+        let other = d.bind(named("two")).unwrap();
+        let took = t.elapsed();
+        wait_stopped(n + 1);
+        drop(other);
+        assert!(
+            took < Duration::from_secs(2),
+            "a stopped binder held up another one: {took:?}"
+        );
+    });
+}
+
+/// Between giving the lock on ranges back and waking who waits for it.
+#[test]
+fn a_stopped_listener() {
+    let (_turn, n) = begin();
+    let domain = Domain::private().unwrap();
+    let segment = domain.make_segment(None, 4096).unwrap();
+    let at = segment.address();
+    std::thread::scope(|s| {
+        let d = &domain;
+        s.spawn(move || {
+            let mut listener = d.listen(ListenerOptions::default()).unwrap();
+            LATE_AT.with(|late| late.borrow_mut().push("signal.locked"));
+            stop_at("signal.unlocked");
+            listener.on(at..at + 64, |_| {}).unwrap();
+        });
+        std::thread::sleep(LATE / 2);
+        let mut listener = d.listen(ListenerOptions::default()).unwrap();
+        let t = Instant::now();
+        listener.on(at + 64..at + 128, |_| {}).unwrap();
+        let took = t.elapsed();
+        wait_stopped(n + 1);
+        assert!(
+            took < Duration::from_secs(2),
+            "a stopped listener held up another one: {took:?}"
+        );
+    });
+}
