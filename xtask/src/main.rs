@@ -97,6 +97,9 @@ struct TortureArgs {
     /// Die at these marks only, and nowhere else
     #[arg(long, value_name = "MARK", value_parser = PossibleValuesParser::new(marks::MARKS))]
     mark: Vec<String>,
+    /// In a guarded domain: an extent is open only where it is owned
+    #[arg(long)]
+    guarded: bool,
     /// End with the first audit that finds something
     #[arg(long)]
     until_found: bool,
@@ -116,6 +119,8 @@ struct WorkerArgs {
     sabotage: Option<String>,
     #[arg(long)]
     plant: Option<String>,
+    #[arg(long)]
+    guarded: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -143,6 +148,7 @@ fn main() -> ExitCode {
             seed: args.seed,
             sabotage: args.sabotage.as_deref(),
             plant: args.plant.as_deref(),
+            guarded: args.guarded,
         }),
         Task::Stage(args) => stage(&args),
         Task::StageActor {
@@ -168,6 +174,7 @@ fn torture(args: TortureArgs) -> ExitCode {
         sabotage: args.sabotage,
         plant: args.plant,
         marks: args.mark,
+        guarded: args.guarded,
         until_found: args.until_found,
     });
     let report = match report {

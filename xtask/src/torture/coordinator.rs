@@ -59,6 +59,8 @@ pub(crate) struct Plan {
     pub(crate) plant: Option<String>,
     /// Die only at these marks; at all, if there are none.
     pub(crate) marks: Vec<String>,
+    /// The domain, and those that workers make beside it, are guarded.
+    pub(crate) guarded: bool,
     /// End with the first audit that finds something.
     pub(crate) until_found: bool,
 }
@@ -68,6 +70,7 @@ pub(crate) struct Plan {
 pub(crate) struct Report {
     pub(crate) seed: u64,
     pub(crate) seconds: u64,
+    pub(crate) guarded: bool,
     pub(crate) kills: u64,
     pub(crate) kills_by_mark: BTreeMap<&'static str, u64>,
     pub(crate) kills_by_role: BTreeMap<String, u64>,
@@ -170,6 +173,7 @@ pub(crate) fn run(plan: Plan) -> std::io::Result<Report> {
     let board = Board::create().map_err(std::io::Error::other)?;
     let report = Report {
         seed: plan.seed,
+        guarded: plan.guarded,
         ..Report::default()
     };
     let mut coordinator = Coordinator {
@@ -334,6 +338,9 @@ impl Coordinator {
         }
         if let Some(fault) = &self.plan.plant {
             command.args(["--plant", fault]);
+        }
+        if self.plan.guarded {
+            command.arg("--guarded");
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command

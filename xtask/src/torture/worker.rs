@@ -30,8 +30,8 @@ use freight::Freight;
 use gates::Gate;
 use ordinary::Ordinary;
 use portolan::{
-    Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, RawExtent,
-    ReceiveRight, SendOnceRight, SendRight, SharedExtent, WaitSet, WhenFull,
+    Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, Protection,
+    RawExtent, ReceiveRight, SendOnceRight, SendRight, SharedExtent, WaitSet, WhenFull,
 };
 use portolan_abi::space::HostWord;
 use std::path::Path;
@@ -107,6 +107,7 @@ pub(crate) struct Task<'a> {
     pub(crate) seed: u64,
     pub(crate) sabotage: Option<&'a str>,
     pub(crate) plant: Option<&'a str>,
+    pub(crate) guarded: bool,
 }
 
 /// Faults of its own that a worker can be told to have now and then, to see that it, or
@@ -142,6 +143,7 @@ struct Worker {
     random: Random,
     /// One of [`PLANTS`].
     plant: Option<&'static str>,
+    protection: Protection,
     holds: Holds,
     domain: Option<Domain>,
 }
@@ -192,6 +194,11 @@ pub(crate) fn run(task: &Task<'_>) -> ExitCode {
         name: task.domain.to_owned(),
         random: Random::new(task.seed),
         plant: PLANTS.into_iter().find(|plant| task.plant == Some(plant)),
+        protection: if task.guarded {
+            Protection::Guarded
+        } else {
+            Protection::Trusted
+        },
         holds: Holds::default(),
         domain: None,
     };
@@ -239,6 +246,7 @@ impl Worker {
         let builder = Domain::builder(&self.name)
             .size(SIZE)
             .limit(MEMORY_LIMIT)
+            .protection(self.protection)
             .deadline(PATIENCE);
         let domain = builder
             .join()
