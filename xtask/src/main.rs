@@ -97,6 +97,9 @@ struct TortureArgs {
     /// Die at these marks only, and nowhere else
     #[arg(long, value_name = "MARK", value_parser = PossibleValuesParser::new(marks::MARKS))]
     mark: Vec<String>,
+    /// Stop at marks for two seconds, instead of dying there; all others are to go on
+    #[arg(long)]
+    stop: bool,
     /// In a guarded domain: an extent is open only where it is owned
     #[arg(long)]
     guarded: bool,
@@ -174,6 +177,7 @@ fn torture(args: TortureArgs) -> ExitCode {
         sabotage: args.sabotage,
         plant: args.plant,
         marks: args.mark,
+        stop: args.stop,
         guarded: args.guarded,
         until_found: args.until_found,
     });
