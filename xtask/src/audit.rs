@@ -17,6 +17,7 @@
 //! - **A5** A right in a row, or a receive right on its way, is somebody's.
 //! - **A6** Who waits is owed something: an answer has somebody to give it, a port without
 //!   senders has been told, so has whoever watches a dead port.
+//! - **A7** A chunk's word says whether the file has its memory: all of it, or none.
 
 mod channels;
 mod contents;
@@ -439,8 +440,17 @@ impl Audit<'_> {
         Ok(())
     }
 
+    /// A1, A2, A4 and A7: a chunk's word.
     fn chunk(&mut self, chunks: &[ChunkWord], index: usize, chunk: ChunkWord) {
+        let wanted = if chunk.populated { CHUNK as u64 } else { 0 };
+        let taken = self.image.memory_of(index).unwrap_or(wanted);
         let list = &mut self.found.leaked;
+        if taken != wanted {
+            list.push(format!(
+                "chunk {index} is {:?} and says it has {wanted} bytes of memory, and the file has {taken}",
+                chunk.r#use
+            ));
+        }
         match chunk.r#use {
             ChunkUse::Taking | ChunkUse::Returning => {
                 list.push(format!("chunk {index} is for ever {:?}", chunk.r#use))

@@ -98,6 +98,12 @@ struct TortureArgs {
     /// Die at these marks only, and nowhere else
     #[arg(long, value_name = "MARK", value_parser = PossibleValuesParser::new(marks::MARKS))]
     mark: Vec<String>,
+    /// Stop at marks for two seconds, instead of dying there; all others are to go on
+    #[arg(long)]
+    stop: bool,
+    /// In a guarded domain: an extent is open only where it is owned
+    #[arg(long)]
+    guarded: bool,
     /// End with the first audit that finds something
     #[arg(long)]
     until_found: bool,
@@ -117,6 +123,8 @@ struct WorkerArgs {
     sabotage: Option<String>,
     #[arg(long)]
     plant: Option<String>,
+    #[arg(long)]
+    guarded: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -144,6 +152,7 @@ fn main() -> ExitCode {
             seed: args.seed,
             sabotage: args.sabotage.as_deref(),
             plant: args.plant.as_deref(),
+            guarded: args.guarded,
         }),
         Task::Stage(args) => stage(&args),
         Task::StageActor {
@@ -169,6 +178,8 @@ fn torture(args: TortureArgs) -> ExitCode {
         sabotage: args.sabotage,
         plant: args.plant,
         marks: args.mark,
+        stop: args.stop,
+        guarded: args.guarded,
         until_found: args.until_found,
     });
     let report = match report {

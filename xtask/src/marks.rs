@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 241] = [
+pub(crate) static MARKS: [&str; 242] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -42,6 +42,7 @@ pub(crate) static MARKS: [&str; 241] = [
     "chunk.emptied",
     "chunk.freed",
     "chunk.populated",
+    "chunk.punched",
     "chunk.returning",
     "chunk.withdrawn",
     "close.begun",

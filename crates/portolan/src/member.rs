@@ -31,6 +31,8 @@ pub(crate) struct Member {
     pub(crate) protection: Protection,
     /// Extents near at hand.
     pub(crate) cache: Mutex<Cache>,
+    /// Held by the one thread of this process that takes memory from the kernel, or gives it back.
+    pub(crate) growth: Mutex<()>,
     /// What signals addresses of ours.
     pub(crate) sources: Mutex<Weak<Sources>>,
     /// Where our exports are shown.

@@ -20,6 +20,10 @@
 //!   A *returning* chunk keeps its old home as argument, until that dies too.
 //! - **C3** Memory is taken from the kernel while a chunk is *taking*, so before
 //!   anybody's hands touch it.
+//! - **C4** A chunk that says *populated* has all its memory: it says so after its memory was
+//!   taken, and no longer before any of it is given back. A death in between leaves a *taking*
+//!   chunk that does not say so, whose memory the host gives back. (Where pages are guarded
+//!   nobody can open a hole: its owner would die of it.)
 //!
 //! A fresh file is all zeros, which reads as free chunks, and as *free* allocation
 //! words of generation 0; a word of a chunk that is not cut is never claimed (C1:
@@ -203,8 +207,9 @@ impl<'r> Chunks<'r> {
         mark!("chunk.populated");
     }
 
-    /// Notes that the memory of a chunk that we are taking was given to the kernel.
-    pub fn note_empty(&self, index: usize) {
+    /// Notes that a chunk that we are taking has no memory, before that is given to the kernel
+    /// (C4); the word as it was.
+    pub fn note_empty(&self, index: usize) -> ChunkWord {
         let word = self.read(index);
         self.set(
             index,
@@ -215,6 +220,7 @@ impl<'r> Chunks<'r> {
             },
         );
         mark!("chunk.emptied");
+        word
     }
 
     /// Gives chunks that we are taking back untouched.

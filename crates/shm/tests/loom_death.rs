@@ -384,6 +384,52 @@ fn a_giver_dies() {
     }
 }
 
+/// Giving a chunk's memory to the kernel, beside another space that takes the chunk (C4).
+#[test]
+fn one_that_gives_memory_back_dies() {
+    explore_deaths("memory", 3, |k| {
+        with(Pool::new(), |pool| {
+            // The file's memory for the chunk, which the kernel keeps: 1 it is there.
+            let memory = Arc::new(AtomicU64::new(1));
+            let chunks = pool.chunks();
+            assert_eq!(chunks.claim_run(0..1, 1, 3), Some(0));
+            chunks.note_populated(0, false);
+            chunks.abandon(0, 1);
+            let punched = Arc::clone(&memory);
+            let victim = thread::spawn(move || {
+                after(k, || {
+                    let chunks = pool.chunks();
+                    if chunks.claim_run(0..1, 1, 1) == Some(0) {
+                        chunks.note_empty(0);
+                        punched.store(0, Ordering::Relaxed);
+                        chunks.abandon(0, 1);
+                    }
+                })
+                .is_none()
+            });
+            let seen = Arc::clone(&memory);
+            let taker = thread::spawn(move || {
+                let chunks = pool.chunks();
+                if chunks.claim_run(0..1, 1, 2) == Some(0) {
+                    let is_there = seen.load(Ordering::Relaxed) == 1;
+                    assert!(is_there || !chunks.read(0).populated, "a hole");
+                    chunks.abandon(0, 1);
+                }
+            });
+            let died = victim.join().unwrap();
+            if died && chunks.reclaim(&pool.alloc(), 0, 1) {
+                memory.store(0, Ordering::Relaxed);
+                chunks.abandon(0, 1);
+            }
+            taker.join().unwrap();
+            let word = chunks.read(0);
+            assert_eq!((word.r#use, word.home), (ChunkUse::Free, 0));
+            assert_eq!(word.populated, memory.load(Ordering::Relaxed) == 1);
+            died
+        })
+    });
+}
+
 /// The home of a chunk dies while another space gives the chunk back, in vain or not.
 #[test]
 fn a_home_dies_under_a_giver() {

@@ -144,6 +144,11 @@ fn memory_is_taken_and_given_back() {
     assert!(data().is_empty());
     memory::allocate(&fd, page, 2 * page).unwrap();
     assert_eq!(memory::allocated_bytes(&fd).unwrap(), 2 * page);
+    // Where the kernel can be asked that.
+    if let Ok(resident) = memory::resident_bytes(&fd, 2 * page..8 * page) {
+        assert_eq!(resident, page);
+        assert_eq!(memory::resident_bytes(&fd, 0..page).unwrap(), 0);
+    }
     let mapping = Mapping::shared_anywhere(&fd, LEN).unwrap();
     memory::populate_write(mapping.base().addr() + PAGE, 2 * PAGE).unwrap();
     memory::populate_write(mapping.base().addr() + 8 * PAGE, PAGE).unwrap();

@@ -291,6 +291,12 @@ impl Image {
             .collect())
     }
 
+    /// Bytes of memory that the file has for a chunk; `None` where the kernel does not say.
+    pub(crate) fn memory_of(&self, chunk: usize) -> Option<u64> {
+        let start = self.geometry.pool + chunk as u64 * CHUNK as u64;
+        portolan_sys::memory::resident_bytes(&self.file, start..start + CHUNK as u64).ok()
+    }
+
     /// Allocation words that are not fresh, by page.
     pub(crate) fn alloc(&self) -> io::Result<BTreeMap<u32, AllocWord>> {
         let words = self.words(self.geometry.alloc, self.geometry.pages() * 8)?;

@@ -367,4 +367,8 @@ fn passed(mark: &'static str) {
         // Cannot fail: a process may send itself signals.
         let _ = rustix::process::kill_process(own, signal);
     }
+    if signal == Signal::STOP {
+        // Another thread may have taken the signal, and this one is to stop here.
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }

@@ -2,6 +2,7 @@
 
 mod disturb;
 mod quiet;
+mod stops;
 
 use super::Doing;
 use super::board::{Board, Entry, MAX_WORKERS};
@@ -35,6 +36,8 @@ const AUDITS: Duration = Duration::from_secs(3);
 /// The same with a rule switched off: the next message to a port, or the death of whoever
 /// waits, often mends what the rule would have, so it must be looked for at once.
 const AUDITS_SABOTAGED: Duration = Duration::from_millis(200);
+/// The same where somebody is stopped most of the time, for as long as it takes.
+const AUDITS_STOPPING: Duration = Duration::from_secs(15);
 /// Workers that are neither armed nor stopped, at the least: the domain must live on.
 const SPARE: usize = 3;
 /// The places for the processes that create domains of their own.
@@ -59,6 +62,10 @@ pub(crate) struct Plan {
     pub(crate) plant: Option<String>,
     /// Die only at these marks; at all, if there are none.
     pub(crate) marks: Vec<String>,
+    /// Stop at marks, and do not die there.
+    pub(crate) stop: bool,
+    /// The domain, and those that workers make beside it, are guarded.
+    pub(crate) guarded: bool,
     /// End with the first audit that finds something.
     pub(crate) until_found: bool,
 }
@@ -68,11 +75,15 @@ pub(crate) struct Plan {
 pub(crate) struct Report {
     pub(crate) seed: u64,
     pub(crate) seconds: u64,
+    pub(crate) guarded: bool,
     pub(crate) kills: u64,
     pub(crate) kills_by_mark: BTreeMap<&'static str, u64>,
     pub(crate) kills_by_role: BTreeMap<String, u64>,
     pub(crate) double_kills: u64,
     pub(crate) stops: u64,
+    pub(crate) stops_by_mark: BTreeMap<&'static str, u64>,
+    /// Those who waited for somebody who was stopped, as they must: by the reason.
+    pub(crate) waits: BTreeMap<&'static str, u64>,
     pub(crate) takeovers: u64,
     pub(crate) audits: u64,
     pub(crate) leaked_extents: u64,
@@ -139,8 +150,10 @@ struct Place {
     again: Option<Instant>,
     /// When it was armed.
     armed: Option<Instant>,
-    /// Until when it is stopped.
-    stopped: Option<Instant>,
+    /// Until when it is stopped, and at which mark; at none, at random.
+    stopped: Option<(Instant, Option<usize>)>,
+    /// Whether it makes progress while others are stopped.
+    beside: stops::Beside,
     /// Its operations, and when they last became more.
     beat: Option<(u64, Instant)>,
     /// We have killed it ourselves.
@@ -157,6 +170,9 @@ struct Coordinator {
     /// The worker that hosted when we last looked.
     host: Option<usize>,
     marked: Marked,
+    /// Deaths and stops at each mark.
+    deaths: Vec<u64>,
+    stops: Vec<u64>,
     /// Armed for whoever joins next.
     newcomer: Option<usize>,
     pauses: u64,
@@ -170,6 +186,7 @@ pub(crate) fn run(plan: Plan) -> std::io::Result<Report> {
     let board = Board::create().map_err(std::io::Error::other)?;
     let report = Report {
         seed: plan.seed,
+        guarded: plan.guarded,
         ..Report::default()
     };
     let mut coordinator = Coordinator {
@@ -177,6 +194,8 @@ pub(crate) fn run(plan: Plan) -> std::io::Result<Report> {
         random: Random::new(plan.seed),
         places: (0..plan.processes).map(|_| Place::default()).collect(),
         marked: Marked::new(&plan.marks),
+        deaths: vec![0; MARKS.len()],
+        stops: vec![0; MARKS.len()],
         board,
         image: None,
         host: None,
@@ -225,17 +244,23 @@ impl Coordinator {
         for place in 1..self.places.len() {
             self.spawn(place)?;
         }
-        let audits = if self.plan.sabotage.is_none() {
-            AUDITS
-        } else {
-            AUDITS_SABOTAGED
+        let audits = match &self.plan {
+            plan if plan.sabotage.is_some() => AUDITS_SABOTAGED,
+            plan if plan.stop => AUDITS_STOPPING,
+            _ => AUDITS,
         };
         let mut audit = Instant::now() + audits;
         let mut line = Instant::now();
         while self.began.elapsed() < self.plan.time {
             self.look_around()?;
-            self.disturb()?;
-            if Instant::now() >= audit {
+            let due = Instant::now() >= audit;
+            if self.plan.stop {
+                self.look_beside_the_stopped();
+            }
+            if !due {
+                self.disturb()?;
+            }
+            if due && !(self.plan.stop && self.is_anybody_stopped()) {
                 self.pause_and_audit()?;
                 audit = Instant::now() + audits;
                 if self.plan.until_found && !self.report.is_clean() {
@@ -274,9 +299,8 @@ impl Coordinator {
                 .map(|w| self.board.hits(w, at).load(Ordering::Relaxed))
                 .sum();
             self.report.passes_by_mark.insert(name, passes);
-            self.report
-                .kills_by_mark
-                .insert(name, self.marked.kills[at]);
+            self.report.kills_by_mark.insert(name, self.deaths[at]);
+            self.report.stops_by_mark.insert(name, self.stops[at]);
         }
         if std::io::stderr().is_terminal() {
             eprintln!();
@@ -293,16 +317,17 @@ impl Coordinator {
         if !std::io::stderr().is_terminal() {
             return;
         }
-        let of_runs = MARKS.iter().zip(&self.marked.kills);
+        let of_runs = MARKS.iter().zip(&self.marked.hits);
         let of_runs = of_runs.filter(|(mark, _)| passer(mark) != Passer::Tests);
         let least = of_runs.map(|(_, kills)| *kills).min().unwrap_or(0);
         let messages = self.sum(Entry::Received) + self.sum(Entry::Read) + self.sum(Entry::Called);
         let r = &self.report;
         eprint!(
-            "\r{:>4} s of {}: {} kills (every mark {least} times), {} takeovers, {} audits, {messages} messages, {} findings  ",
+            "\r{:>4} s of {}: {} kills, {} stops (every mark {least} times), {} takeovers, {} audits, {messages} messages, {} findings  ",
             self.began.elapsed().as_secs(),
             self.plan.time.as_secs(),
             r.kills,
+            r.stops,
             r.takeovers,
             r.audits,
             r.findings.len(),
@@ -335,6 +360,9 @@ impl Coordinator {
         if let Some(fault) = &self.plan.plant {
             command.args(["--plant", fault]);
         }
+        if self.plan.guarded {
+            command.arg("--guarded");
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
@@ -342,7 +370,8 @@ impl Coordinator {
     fn spawn(&mut self, worker: usize) -> std::io::Result<()> {
         self.board.renew(worker);
         if let Some(mark) = self.newcomer.take() {
-            self.board.arm(worker, mark, 1, 1);
+            let action = self.action();
+            self.board.arm(worker, mark, 1, action);
             self.places[worker].armed = Some(Instant::now());
         }
         let domain = self.domain.clone();
@@ -403,7 +432,8 @@ impl Coordinator {
         };
         let doing = Doing::of(self.board.get(worker, Entry::Doing));
         if let Some(mark) = self.died_at(worker) {
-            self.marked.kills[mark] += 1;
+            self.marked.hits[mark] += 1;
+            self.deaths[mark] += 1;
             self.count_kill(worker, doing);
         } else if !self.places[worker].killed {
             self.ended(worker, doing, status);
@@ -494,19 +524,26 @@ impl Coordinator {
 
     /// Lets a stopped worker go on, once it is time or at once.
     fn resume(&mut self, worker: usize, now: bool) {
-        if self
-            .board
-            .of(worker, Entry::StoppedAt)
-            .swap(0, Ordering::SeqCst)
-            != 0
-        {
+        let stopped_at = self.board.of(worker, Entry::StoppedAt);
+        let stopped_at = stopped_at.swap(0, Ordering::SeqCst);
+        if stopped_at != 0 {
+            let mark = usize::try_from(stopped_at - 1).ok();
+            let mark = mark.filter(|mark| *mark < MARKS.len());
+            if let Some(mark) = mark {
+                self.marked.hits[mark] += u64::from(self.plan.stop);
+                self.stops[mark] += 1;
+            }
             self.report.stops += 1;
-            let millis = 200 + u64::try_from(self.random.below(1500)).unwrap_or(0);
-            self.places[worker].stopped = Some(Instant::now() + Duration::from_millis(millis));
+            let time = if self.plan.stop {
+                stops::STOPPED
+            } else {
+                Duration::from_millis(200 + u64::try_from(self.random.below(1500)).unwrap_or(0))
+            };
+            self.places[worker].stopped = Some((Instant::now() + time, mark));
         }
         if self.places[worker]
             .stopped
-            .is_some_and(|until| now || Instant::now() >= until)
+            .is_some_and(|(until, _)| now || Instant::now() >= until)
         {
             self.signal(worker, Signal::CONT);
             self.places[worker].stopped = None;

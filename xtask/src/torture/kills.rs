@@ -1,15 +1,15 @@
-//! Which mark somebody is to die at next.
+//! Which mark somebody is to die or to stop at next.
 
 use super::random::Random;
 use crate::marks::{MARKS, Passer, passer};
 
-/// Attempts that weigh as much as one kill, so that a mark nobody reaches does not keep
+/// Attempts that weigh as much as one hit, so that a mark nobody reaches does not keep
 /// the others waiting.
-const ATTEMPTS_PER_KILL: u64 = 6;
+const ATTEMPTS_PER_HIT: u64 = 6;
 
-/// How often somebody died, or should have died, at each mark.
+/// How often somebody died or stopped, or should have, at each mark.
 pub(crate) struct Marked {
-    pub(crate) kills: Vec<u64>,
+    pub(crate) hits: Vec<u64>,
     attempts: Vec<u64>,
     allowed: Vec<usize>,
 }
@@ -22,7 +22,7 @@ impl Marked {
             .filter(|m| only.is_empty() || only.iter().any(|o| o == MARKS[*m]))
             .collect();
         Self {
-            kills: vec![0; MARKS.len()],
+            hits: vec![0; MARKS.len()],
             attempts: vec![0; MARKS.len()],
             allowed,
         }
@@ -30,8 +30,8 @@ impl Marked {
 
     /// Whether a mark was hit less often than most.
     pub(crate) fn is_behind(&self, mark: usize) -> bool {
-        let total: u64 = self.kills.iter().sum();
-        self.kills[mark] * (self.kills.len() as u64) < total
+        let total: u64 = self.hits.iter().sum();
+        self.hits[mark] * (self.hits.len() as u64) < total
     }
 
     /// The mark that was hit least, by somebody of those `wanted`.
@@ -40,7 +40,7 @@ impl Marked {
         random: &mut Random,
         wanted: impl Fn(Passer) -> bool,
     ) -> Option<usize> {
-        let score = |m: &usize| ATTEMPTS_PER_KILL * self.kills[*m] + self.attempts[*m];
+        let score = |m: &usize| ATTEMPTS_PER_HIT * self.hits[*m] + self.attempts[*m];
         let candidates = self
             .allowed
             .iter()

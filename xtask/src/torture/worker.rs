@@ -30,8 +30,8 @@ use freight::Freight;
 use gates::Gate;
 use ordinary::Ordinary;
 use portolan::{
-    Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, RawExtent,
-    ReceiveRight, SendOnceRight, SendRight, SharedExtent, WaitSet, WhenFull,
+    Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, Protection,
+    RawExtent, ReceiveRight, SendOnceRight, SendRight, SharedExtent, WaitSet, WhenFull,
 };
 use portolan_abi::space::HostWord;
 use std::path::Path;
@@ -65,6 +65,7 @@ const SIZES: [usize; 10] = [
     3 << 20,
     5 << 20,
 ];
+const LARGEST: usize = SIZES[SIZES.len() - 1];
 /// Bytes of headers: in a line, in a slot, and in an extent of their own.
 const HEADERS: [usize; 6] = [0, 8, 48, 100, 1000, 4096];
 /// Ports that everybody tries to bind and to find.
@@ -107,6 +108,7 @@ pub(crate) struct Task<'a> {
     pub(crate) seed: u64,
     pub(crate) sabotage: Option<&'a str>,
     pub(crate) plant: Option<&'a str>,
+    pub(crate) guarded: bool,
 }
 
 /// Faults of its own that a worker can be told to have now and then, to see that it, or
@@ -142,6 +144,7 @@ struct Worker {
     random: Random,
     /// One of [`PLANTS`].
     plant: Option<&'static str>,
+    protection: Protection,
     holds: Holds,
     domain: Option<Domain>,
 }
@@ -192,6 +195,11 @@ pub(crate) fn run(task: &Task<'_>) -> ExitCode {
         name: task.domain.to_owned(),
         random: Random::new(task.seed),
         plant: PLANTS.into_iter().find(|plant| task.plant == Some(plant)),
+        protection: if task.guarded {
+            Protection::Guarded
+        } else {
+            Protection::Trusted
+        },
         holds: Holds::default(),
         domain: None,
     };
@@ -239,6 +247,7 @@ impl Worker {
         let builder = Domain::builder(&self.name)
             .size(SIZE)
             .limit(MEMORY_LIMIT)
+            .protection(self.protection)
             .deadline(PATIENCE);
         let domain = builder
             .join()
@@ -396,12 +405,14 @@ impl Worker {
     }
 
     fn operate(&mut self) -> Outcome {
-        match self.random.below(258) {
+        match self.random.below(264) {
             100..127 => self.stream(),
             127..131 | 195..203 => self.publish_or_subscribe(),
             203..217 => self.export_or_import(),
             217..230 => self.serve_gate(),
-            250.. => self.lend_or_borrow(),
+            250..258 => self.lend_or_borrow(),
+            258..261 => self.squeeze(),
+            261.. => self.touch(),
             230..250 => self.visit(),
             131..135 => self.tell(),
             135..160 => self.call_or_serve(),
@@ -453,6 +464,34 @@ impl Worker {
         }
         let extent = self.extent();
         self.holds.extents.extend(extent);
+    }
+
+    /// Wants all memory in large extents, or gives back what nobody uses: so chunks change hands.
+    fn squeeze(&mut self) {
+        self.doing(Doing::Allocating);
+        let Some(domain) = &self.domain else { return };
+        if self.random.once_in(3) {
+            // Fails in a forked child only.
+            let _ = domain.trim();
+            return;
+        }
+        let most = self.random.below(12);
+        let all = (0..most).map_while(|_| domain.allocate(LARGEST).ok());
+        drop(all.collect::<Vec<_>>());
+    }
+
+    /// Writes to one page of an extent, as a program does that uses less than it has asked for.
+    fn touch(&mut self) {
+        self.doing(Doing::Allocating);
+        for _ in 0..=self.random.below(8) {
+            let bytes = SIZES[self.random.below(SIZES.len() - 2)];
+            let at = self.random.below(bytes);
+            let Some(domain) = &self.domain else { return };
+            let Ok(mut extent) = domain.allocate(bytes) else {
+                return;
+            };
+            extent[at] = 7;
+        }
     }
 
     fn free(&mut self) {

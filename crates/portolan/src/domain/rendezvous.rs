@@ -134,6 +134,7 @@ fn member(
         domain: settings.name.clone(),
         protection,
         cache: Mutex::default(),
+        growth: Mutex::default(),
         sources: Mutex::default(),
         reception: Mutex::default(),
         threads: Threads::default(),

@@ -98,8 +98,8 @@ impl Domain {
         member.present()?;
         let chunks = &member.tables().chunks;
         {
-            // As where room is looked for: nobody of this space allocates meanwhile.
-            let _cache = member.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            // A chunk that a thread of this process has just cut is not taken from under it.
+            let _turn = member.growth.lock().unwrap_or_else(PoisonError::into_inner);
             give_all_back(member);
         }
         let before = chunks.populated();

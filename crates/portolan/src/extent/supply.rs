@@ -11,6 +11,14 @@
 //!    keep but do not use.
 //!
 //! Only when all five have nothing is it [`OutOfPages`].
+//!
+//! # Locks
+//!
+//! `member.cache` is held for as long as it takes to look, and across no system call. From step
+//! 3 on a thread also holds `member.growth`, across the calls that take memory from the kernel
+//! or give it back: of one process one thread does so at a time, and a thread that waits for it
+//! finds its chunk afterwards instead of taking another. Threads that find something in steps 1
+//! and 2, and threads that free, do not wait.
 
 use super::{AllocateError, Extent, OutOfPages};
 use crate::member::Member;
@@ -19,7 +27,7 @@ use portolan_abi::owner::{Alloc, Born, ChunkUse, Size};
 use portolan_shm::chunk::{Chunks, GiveBack};
 use portolan_shm::mark;
 use portolan_sys::memory;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Most pages noted as freed lately, per size.
 const NEAR: usize = 256;
@@ -61,6 +69,10 @@ impl Cache {
     }
 }
 
+fn cache(member: &Member) -> MutexGuard<'_, Cache> {
+    member.cache.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Homed {
     fn per_chunk(&self) -> usize {
         (CHUNK_PAGES / self.size.pages()).max(1)
@@ -73,6 +85,24 @@ impl Homed {
             }
         }
         None
+    }
+
+    /// Goes on with a chunk or run that we have cut.
+    fn add(&mut self, member: &Member, chunk: usize) {
+        let chunks = &member.tables().chunks;
+        // Some were given back since, and this one may have been among them.
+        self.chunks.retain(|known| {
+            let is_ours = chunks.read(*known).home == member.space;
+            is_ours && *known != chunk && chunks.is_cut(Chunks::first_page(*known), self.size)
+        });
+        self.chunks.push(chunk);
+        self.at = (self.chunks.len() - 1, 0);
+    }
+
+    /// What was freed lately, or is found on the way round.
+    fn quick(&mut self, member: &Member) -> Option<(u32, u32)> {
+        let look = LOOK.max(self.chunks.len() * self.per_chunk() / 8);
+        self.near(member).or_else(|| self.round(member, look))
     }
 
     /// Goes round the homed chunks, over `look` extents at the most.
@@ -135,23 +165,23 @@ fn find(member: &Member, size: Size) -> Option<(u32, u32)> {
     if size.chunks() > tables.chunks.len() / 2 {
         return None;
     }
-    let mut cache = member.cache.lock().unwrap_or_else(PoisonError::into_inner);
-    let homed = cache.of(size);
-    let look = LOOK.max(homed.chunks.len() * homed.per_chunk() / 8);
-    if let Some(found) = homed.near(member).or_else(|| homed.round(member, look)) {
+    if let Some(found) = cache(member).of(size).quick(member) {
         return Some(found);
     }
-    adopt(member, &mut cache);
-    let homed = cache.of(size);
-    if let Some(found) = homed.round(member, LOOK).or_else(|| grow(member, homed)) {
-        return Some(found);
-    }
-    homed
-        .round(member, usize::MAX)
-        .or_else(|| scavenge(member, homed))
+    let _turn = member.growth.lock().unwrap_or_else(PoisonError::into_inner);
+    let near_at_hand = || {
+        let mut cache = cache(member);
+        adopt(member, &mut cache);
+        // Also what the thread has cut that had the turn before.
+        cache.of(size).quick(member)
+    };
+    near_at_hand()
+        .or_else(|| grow(member, size))
+        .or_else(|| cache(member).of(size).round(member, usize::MAX))
+        .or_else(|| scavenge(member, size))
         .or_else(|| {
             give_all_back(member);
-            grow(member, homed)
+            grow(member, size)
         })
 }
 
@@ -177,12 +207,12 @@ fn adopt(member: &Member, cache: &mut Cache) {
 }
 
 /// Takes a free chunk or run of the domain, with memory from the kernel if it has none.
-fn grow(member: &Member, homed: &mut Homed) -> Option<(u32, u32)> {
+fn grow(member: &Member, size: Size) -> Option<(u32, u32)> {
     let tables = member.tables();
-    let count = homed.size.chunks().max(1);
+    let count = size.chunks().max(1);
     let first = tables
         .chunks
-        .claim_run(tables.chunks.part(homed.size), count, member.space)?;
+        .claim_run(tables.chunks.part(size), count, member.space)?;
     mark!("allocate.run_claimed");
     let limit = tables
         .header
@@ -200,11 +230,10 @@ fn grow(member: &Member, homed: &mut Homed) -> Option<(u32, u32)> {
         tables.chunks.abandon(first, count);
         return None;
     }
-    tables
-        .chunks
-        .cut(&tables.alloc, first, homed.size, member.space);
-    homed.chunks.push(first);
-    homed.at = (homed.chunks.len() - 1, 0);
+    tables.chunks.cut(&tables.alloc, first, size, member.space);
+    let mut cache = cache(member);
+    let homed = cache.of(size);
+    homed.add(member, first);
     homed.round(member, LOOK)
 }
 
@@ -223,14 +252,14 @@ pub(super) fn release_one(member: &Member) -> bool {
         // Somebody was faster; look again.
         return true;
     };
-    let punched = memory::punch(
-        member.region.fd(),
-        member.region.offset(Chunks::first_page(index)),
-        CHUNK as u64,
-    )
-    .is_ok();
-    if punched {
-        chunks.note_empty(index);
+    // The note first (C4): who dies here leaves a chunk that says it has no memory, and the host
+    // gives back what it has. The other way round the next taker would be handed a hole.
+    let was = chunks.note_empty(index);
+    let offset = member.region.offset(Chunks::first_page(index));
+    let punched = memory::punch(member.region.fd(), offset, CHUNK as u64).is_ok();
+    mark!("chunk.punched");
+    if !punched && was.populated {
+        chunks.note_populated(index, was.huge);
     }
     chunks.abandon(index, 1);
     punched
@@ -273,16 +302,16 @@ fn populate(member: &Member, first: usize, count: usize) -> bool {
 }
 
 /// Any free extent of the size, whoever its home is.
-fn scavenge(member: &Member, homed: &Homed) -> Option<(u32, u32)> {
+fn scavenge(member: &Member, size: Size) -> Option<(u32, u32)> {
     let tables = member.tables();
-    tables.chunks.part(homed.size).find_map(|index| {
+    tables.chunks.part(size).find_map(|index| {
         let word = tables.chunks.read(index);
         let page = Chunks::first_page(index);
-        if word.size != homed.size.code() || !tables.chunks.is_cut(page, homed.size) {
+        if word.size != size.code() || !tables.chunks.is_cut(page, size) {
             return None;
         }
-        Chunks::extents(index, homed.size)
-            .find_map(|page| claim(member, page, homed.size).map(|generation| (page, generation)))
+        Chunks::extents(index, size)
+            .find_map(|page| claim(member, page, size).map(|generation| (page, generation)))
     })
 }
 
@@ -365,7 +394,7 @@ pub(crate) fn free(member: &Member, page: u32, generation: u32, size: Size) {
         return;
     }
     if tables.chunks.read(Chunks::of_page(page)).home == member.space {
-        let mut cache = member.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = cache(member);
         let near = &mut cache.of(size).near;
         if near.len() < NEAR {
             near.push(page);

@@ -32,7 +32,7 @@ pub use mapping::{MapError, Mapping};
 pub use privatise::{PrivatiseError, privatise};
 pub use range::{
     Access, Lock, advise_huge, collapse, lock, populate_read, populate_rest, populate_write,
-    protect, zap,
+    protect, resident_bytes, zap,
 };
 pub use replace::replace;
 pub use room::{populate_huge, populate_new};

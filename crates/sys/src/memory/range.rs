@@ -1,9 +1,11 @@
-//! What can be asked of a range of addresses: memory, huge pages, protection.
+//! What can be asked of a range of addresses, or of a file: memory, huge pages, protection.
 //!
 //! The functions that cannot change what memory holds or who may access it are safe:
 //! on a wrong range they fail or waste time.
 
 use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
 use rustix::io::{Errno, retry_on_intr};
@@ -159,6 +161,47 @@ pub fn lock(start: usize, len: usize, when: Lock) -> io::Result<()> {
 pub fn populate_rest(start: usize, len: usize) -> io::Result<()> {
     populate_write(start, len)?;
     give_to_children(start, len)
+}
+
+/// Bytes of memory that a file of shared memory has in `range`, also where nobody has written.
+///
+/// Unlike [`data_ranges`](super::data_ranges) it counts memory that was only
+/// [`allocate`](super::allocate)d; unlike [`allocated_bytes`](super::allocated_bytes) it tells
+/// where the memory is.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::memory;
+/// let fd = memory::create("example", 1 << 20)?;
+/// memory::allocate(&fd, 8192, 4096)?;
+/// if let Ok(bytes) = memory::resident_bytes(&fd, 0..16384) {
+///     assert_eq!(bytes, 4096);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// `ENOSYS`: a kernel before 6.5. `EPERM`: forbidden by a container, or another user's file.
+pub fn resident_bytes(fd: impl AsFd, range: Range<u64>) -> io::Result<u64> {
+    /// `cachestat`, the same number on every architecture.
+    const CACHESTAT: libc::c_long = 451;
+    // Offset and length; a length of 0 would mean up to the end.
+    let asked = [range.start, range.end.saturating_sub(range.start)];
+    if asked[1] == 0 {
+        return Ok(0);
+    }
+    // In the cache, dirty, in writeback, evicted (to swap), recently evicted.
+    let mut pages = [0_u64; 5];
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY:
+    // - The call reads two words and writes five, which are ours.
+    let failed = unsafe { libc::syscall(CACHESTAT, fd, asked.as_ptr(), pages.as_mut_ptr(), 0) };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((pages[0] + pages[3]) * PAGE as u64)
 }
 
 /// Leaves the range out of forked children: there is nothing there in them, and a touch

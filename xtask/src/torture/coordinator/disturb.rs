@@ -8,6 +8,12 @@ use rustix::process::Signal;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// What happens at a mark: see [`Entry::Action`].
+pub(super) const DIE: u64 = 1;
+pub(super) const STOP: u64 = 2;
+/// Stands for the mark plus one where somebody is stopped at none.
+const AT_RANDOM: u64 = MARKS.len() as u64 + 1;
+
 impl Coordinator {
     fn is_at_work(&self, worker: usize) -> bool {
         let place = &self.places[worker];
@@ -71,8 +77,11 @@ impl Coordinator {
         if self.free().len() <= SPARE || !self.random.once_in(8) {
             return Ok(());
         }
+        if self.plan.stop {
+            return self.stop_at_a_mark();
+        }
         if !self.plan.marks.is_empty() {
-            return self.die_at_a_mark();
+            return self.hit_a_mark();
         }
         match self.random.below(20) {
             0 => {
@@ -106,7 +115,7 @@ impl Coordinator {
                 if let Some(worker) = self.someone(None) {
                     let mark = STOPS[self.random.below(STOPS.len())];
                     if let Some(mark) = crate::marks::index(mark) {
-                        self.arm(worker, mark, 2);
+                        self.arm(worker, mark, STOP);
                     }
                     self.expect_a_passing();
                 }
@@ -114,15 +123,21 @@ impl Coordinator {
             4 => {
                 if let Some(worker) = self.someone(None) {
                     self.signal(worker, Signal::STOP);
-                    self.board.set(worker, Entry::StoppedAt, 1);
+                    self.board.set(worker, Entry::StoppedAt, AT_RANDOM);
                 }
             }
-            _ => self.die_at_a_mark()?,
+            _ => self.hit_a_mark()?,
         }
         Ok(())
     }
 
-    fn die_at_a_mark(&mut self) -> std::io::Result<()> {
+    /// What happens to whoever comes to its mark.
+    pub(super) fn action(&self) -> u64 {
+        if self.plan.stop { STOP } else { DIE }
+    }
+
+    /// Lets somebody come to a mark, and die or stop there.
+    pub(super) fn hit_a_mark(&mut self) -> std::io::Result<()> {
         let host_is_free = self.host.is_some_and(|h| self.is_free(h));
         let newcomer_is_free = self.newcomer.is_none();
         // Much is asked of the host, and there is one.
@@ -137,10 +152,11 @@ impl Coordinator {
         let Some(mark) = self.marked.next(&mut self.random, wanted) else {
             return Ok(());
         };
+        let action = self.action();
         match passer(MARKS[mark]) {
             Passer::Any => {
                 if let Some(worker) = self.someone(None) {
-                    self.arm(worker, mark, 1);
+                    self.arm(worker, mark, action);
                 }
                 if MARKS[mark] == "receive.passed" {
                     self.arrange_a_passing(mark);
@@ -148,10 +164,10 @@ impl Coordinator {
             }
             Passer::Host => {
                 if let Some(host) = self.host {
-                    self.arm(host, mark, 1);
+                    self.arm(host, mark, action);
                     if let Some(worker) = self.someone(Some(host)) {
                         match bait(MARKS[mark]).and_then(crate::marks::index) {
-                            Some(bait) => self.arm(worker, bait, 1),
+                            Some(bait) => self.arm(worker, bait, DIE),
                             None => self.kill_or_dismiss(worker),
                         }
                     }
@@ -163,7 +179,7 @@ impl Coordinator {
                     if let Some(worker) = self.someone(host)
                         && self.free().len() > SPARE + 1
                     {
-                        self.arm(worker, mark, 1);
+                        self.arm(worker, mark, action);
                     }
                 }
                 if let Some(host) = host {
@@ -172,13 +188,13 @@ impl Coordinator {
             }
             Passer::Leaver => {
                 if let Some(worker) = self.someone(self.host) {
-                    self.arm(worker, mark, 1);
+                    self.arm(worker, mark, action);
                     self.board.set(worker, Entry::Order, 1);
                 }
             }
             Passer::LeavingHost => {
                 if let Some(host) = self.host {
-                    self.arm(host, mark, 1);
+                    self.arm(host, mark, action);
                     self.board.set(host, Entry::Order, 1);
                 }
             }
@@ -200,13 +216,13 @@ impl Coordinator {
         if let (Some(worker), Some(claimed)) =
             (self.someone(None), crate::marks::index("send.claimed"))
         {
-            self.arm(worker, claimed, 2);
+            self.arm(worker, claimed, STOP);
             self.board.set(worker, Entry::Countdown, 1);
         }
         while self.free().len() > SPARE
             && let Some(worker) = self.someone(None)
         {
-            self.board.arm(worker, passed, 1, 1);
+            self.board.arm(worker, passed, 1, self.action());
             self.places[worker].armed = Some(Instant::now());
         }
     }
@@ -220,7 +236,7 @@ impl Coordinator {
             && self.free().len() > SPARE
             && let Some(worker) = self.someone(None)
         {
-            self.board.arm(worker, passed, 1, 1);
+            self.board.arm(worker, passed, 1, self.action());
             self.places[worker].armed = Some(Instant::now());
         }
     }
@@ -240,7 +256,7 @@ impl Coordinator {
         let [creator, second] = CREATORS;
         self.board.renew(creator);
         self.board.renew(second);
-        self.board.arm(creator, mark, 1, 1);
+        self.board.arm(creator, mark, 1, self.action());
         let mut children = [
             self.command(creator, &domain).spawn()?,
             self.command(second, &domain).spawn()?,
@@ -262,7 +278,8 @@ impl Coordinator {
             child.wait()?;
         }
         if self.died_at(creator).is_some() {
-            self.marked.kills[mark] += 1;
+            self.marked.hits[mark] += 1;
+            self.deaths[mark] += 1;
             self.count_kill(creator, Doing::Joining);
         }
         if !joined {

@@ -162,7 +162,10 @@ impl Worker {
     /// The domain from which it visits: of nobody else.
     fn abroad(&mut self) -> Option<Domain> {
         if self.holds.visits.abroad.is_none() {
-            let builder = Domain::builder("abroad").size(16 << 20).deadline(PATIENCE);
+            let builder = Domain::builder("abroad")
+                .size(16 << 20)
+                .protection(self.protection)
+                .deadline(PATIENCE);
             // Descriptors and memory run out.
             self.holds.visits.abroad = builder.private().ok();
         }

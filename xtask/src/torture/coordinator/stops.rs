@@ -1,0 +1,178 @@
+//! Workers that are stopped at marks, one after another and several at once; all others must go
+//! on within a second, but for what [`WAITS`] lists.
+
+use super::super::Doing;
+use super::super::board::Entry;
+use super::Coordinator;
+use crate::audit::process_state;
+use crate::marks::{MARKS, Passer, passer};
+use std::time::{Duration, Instant};
+
+/// How long somebody is stopped.
+pub(super) const STOPPED: Duration = Duration::from_secs(2);
+/// How long a worker may get nowhere while others are stopped.
+const HELD_UP: Duration = Duration::from_secs(1);
+/// Time that counts for one look at the most: a coordinator that was not run did not look.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Who is stopped.
+enum Who {
+    /// Somebody at one of these marks.
+    At(&'static [&'static str]),
+    /// The host, wherever it is, and whoever is about to become it.
+    Host,
+}
+
+/// What has to wait until somebody goes on who is stopped, and why.
+struct Wait {
+    who: Who,
+    what: &'static [Doing],
+    why: &'static str,
+}
+
+/// All that waits. A worker that gets nowhere for a second, and does nothing that is listed
+/// here for somebody who is stopped, is a finding.
+static WAITS: [Wait; 0] = [];
+
+/// What is known of a worker beside others that are stopped.
+#[derive(Default)]
+pub(super) struct Beside {
+    beats: u64,
+    /// How long it has been asleep since, while somebody was stopped.
+    asleep: Duration,
+    looked: Option<Instant>,
+    counted: bool,
+}
+
+impl Wait {
+    fn is_for(&self, mark: Option<usize>, hosts: bool, doing: Doing) -> bool {
+        let mark = mark.map(|mark| MARKS[mark]);
+        let who = match self.who {
+            Who::At(marks) => mark.is_some_and(|mark| marks.contains(&mark)),
+            Who::Host => {
+                let becomes = |mark| {
+                    matches!(
+                        passer(mark),
+                        Passer::Host | Passer::Successor | Passer::LeavingHost
+                    )
+                };
+                hosts || mark.is_some_and(becomes)
+            }
+        };
+        who && self.what.contains(&doing)
+    }
+}
+
+impl Coordinator {
+    pub(super) fn is_anybody_stopped(&self) -> bool {
+        self.places.iter().any(|place| place.stopped.is_some())
+    }
+
+    /// Lets one more worker come to a mark and stop there, while enough others are left.
+    pub(super) fn stop_at_a_mark(&mut self) -> std::io::Result<()> {
+        let is_meant = |place: &super::Place| place.stopped.is_some() || place.armed.is_some();
+        let meant = self.places.iter().filter(|place| is_meant(place)).count();
+        if meant + 1 >= self.places.len() / 2 {
+            return Ok(());
+        }
+        self.hit_a_mark()
+    }
+
+    /// Looks whether everybody goes on who is not stopped.
+    pub(super) fn look_beside_the_stopped(&mut self) {
+        let all = self.places.iter().enumerate();
+        let stopped = all.filter_map(|(at, place)| Some((at, place.stopped?.1)));
+        let stopped: Vec<(usize, Option<usize>)> = stopped.collect();
+        let now = Instant::now();
+        for worker in 0..self.places.len() {
+            self.look_beside(worker, &stopped, now);
+        }
+    }
+
+    fn look_beside(&mut self, worker: usize, stopped: &[(usize, Option<usize>)], now: Instant) {
+        let beats = self.board.get(worker, Entry::Beat);
+        let doing = Doing::of(self.board.get(worker, Entry::Doing));
+        let place = &mut self.places[worker];
+        let beside = &mut place.beside;
+        let since = beside
+            .looked
+            .replace(now)
+            .map_or(LOOK, |before| now - before);
+        let is_there = place
+            .child
+            .as_ref()
+            .filter(|_| !place.killed && place.stopped.is_none());
+        let idle = doing.is_asleep() || doing == Doing::Pausing;
+        let Some(child) = is_there.filter(|_| !stopped.is_empty() && !idle) else {
+            *beside = Beside {
+                beats,
+                ..Beside::default()
+            };
+            return;
+        };
+        if beside.beats != beats {
+            *beside = Beside {
+                beats,
+                looked: Some(now),
+                ..Beside::default()
+            };
+            return;
+        }
+        // Who runs, or would if there were a processor for it, is held up by nobody.
+        if !matches!(process_state(child.id()), Some('S' | 'D')) {
+            return;
+        }
+        beside.asleep += since.min(LOOK);
+        if beside.asleep < HELD_UP || beside.counted {
+            return;
+        }
+        beside.counted = true;
+        let threads = threads(child.id());
+        self.held_up(worker, doing, stopped, &threads);
+    }
+
+    /// Counts a worker that gets nowhere: as one that has to wait, or as a finding.
+    fn held_up(
+        &mut self,
+        worker: usize,
+        doing: Doing,
+        stopped: &[(usize, Option<usize>)],
+        threads: &str,
+    ) {
+        let known = WAITS.iter().find(|wait| {
+            let mut all = stopped.iter();
+            all.any(|(at, mark)| wait.is_for(*mark, self.host == Some(*at), doing))
+        });
+        if let Some(wait) = known {
+            *self.report.waits.entry(wait.why).or_default() += 1;
+            return;
+        }
+        let stopped = stopped.iter().map(|(at, mark)| {
+            let host = if self.host == Some(*at) {
+                ", the host,"
+            } else {
+                ""
+            };
+            let mark = mark.map_or("no mark", |mark| MARKS[mark]);
+            format!("worker {at}{host} at {mark}")
+        });
+        let stopped = stopped.collect::<Vec<_>>().join(", ");
+        self.report.hung_waiters += 1;
+        self.note(format!(
+            "worker {worker} gets nowhere while {doing:?}, and stopped is {stopped}; its threads: {threads}"
+        ));
+    }
+}
+
+/// Where a process's threads are in the kernel.
+fn threads(pid: u32) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let one = |task: std::fs::DirEntry| {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let (name, at, call) = (read("comm"), read("wchan"), read("syscall"));
+        let call = call.split(' ').next().unwrap_or("").to_owned();
+        format!("{} in {} (call {})", name.trim(), at.trim(), call.trim())
+    };
+    let all = tasks.into_iter().flatten().flatten().map(one);
+    all.collect::<Vec<_>>().join(", ")
+}
