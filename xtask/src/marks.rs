@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 224] = [
+pub(crate) static MARKS: [&str; 228] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -76,6 +76,7 @@ pub(crate) static MARKS: [&str; 224] = [
     "gate.requested",
     "gate.shown",
     "gate.whole",
+    "host.claims_released",
     "host.contest",
     "host.contested",
     "host.counted",
@@ -125,12 +126,15 @@ pub(crate) static MARKS: [&str; 224] = [
     "join.answered",
     "join.arrived",
     "join.before_listen",
+    "join.claimed",
     "join.created",
+    "join.fallback",
     "join.hosting",
     "join.listening",
     "join.live",
     "join.mapped",
     "join.reserved",
+    "join.returning",
     "join.welcomed",
     "lane.armed",
     "lane.copied",
@@ -250,7 +254,8 @@ pub(crate) enum Passer {
     Newcomer,
     /// The first member of a domain.
     Creator,
-    /// Nobody of a torture run, whose processes are of one user: tests of the library kill there.
+    /// Nobody of a torture run, whose processes are of one user and are not stopped: tests of the
+    /// library kill there.
     Tests,
 }
 
@@ -264,15 +269,16 @@ pub(crate) fn passer(name: &str) -> Passer {
         }
         "leave.begin" | "leave.dead" => Passer::Leaver,
         "join.answered" | "join.mapped" | "join.live" | "join.arrived" => Passer::Newcomer,
-        "join.before_listen" | "join.listening" | "join.created" | "join.hosting" => {
-            Passer::Creator
-        }
+        "join.before_listen" | "join.listening" | "join.fallback" | "join.created"
+        | "join.hosting" => Passer::Creator,
         "leave.asked" | "leave.returned" | "reclaim.row" => Passer::Host,
         "offer.entered" | "offer.withdrawn" | "visit.waits" | "visit.handing" | "visit.handed" => {
             Passer::Host
         }
         // Between users.
         "offer.entrusted" => Passer::Tests,
+        // Of a newcomer beside a stopped host.
+        "join.returning" => Passer::Tests,
         name if name.starts_with("mediate") => Passer::Tests,
         name if name.starts_with("host.") || name.starts_with("join.") => Passer::Host,
         _ => Passer::Any,

@@ -10,6 +10,7 @@
 //! | [`chunk`] | the chunks that extents are cut from |
 //! | [`rights`] | each space's counts of rights |
 //! | [`signal`] | address-valued signals: ranges, handlers, FIFOs |
+//! | [`space`] | the status of a member: who takes a free entry, who frees it |
 //! | [`wait_set`] | ready bits of many ports, summarised upwards |
 //! | [`trace`] | each space's ring of events |
 //! | [`channel`] | streams: one writer, many readers, with or without flow control |
@@ -32,5 +33,6 @@ pub mod queue;
 pub mod region;
 pub mod rights;
 pub mod signal;
+pub mod space;
 pub mod trace;
 pub mod wait_set;

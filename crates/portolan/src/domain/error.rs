@@ -105,6 +105,12 @@ pub enum JoinError {
         /// The host, if it can be told.
         host: Option<Holder>,
     },
+    /// The host's: it cannot read `/proc`, and so not tell who a newcomer is.
+    #[error("the domain's host cannot read /proc{}: mount it where that process runs", by(.host))]
+    HostProc {
+        /// The host, if it can be told.
+        host: Option<Holder>,
+    },
     /// Ours: this process has no descriptor left.
     #[error("this process is out of file descriptors: raise `ulimit -n`, which is {limit}")]
     Descriptors {

@@ -168,6 +168,11 @@ impl State {
                 Ok("done".to_owned())
             }
             #[cfg(feature = "marks")]
+            ["stop", "once", "at", mark] => {
+                crate::orders::fate::stop_once_at(mark);
+                Ok("done".to_owned())
+            }
+            #[cfg(feature = "marks")]
             ["die", "at", mark] => {
                 crate::orders::fate::die_at(mark);
                 Ok("done".to_owned())

@@ -3,7 +3,8 @@
 
 use crate::child::{Child, unique, until};
 
-const RECLAIM: [&str; 25] = [
+const RECLAIM: [&str; 26] = [
+    "host.claims_released",
     "host.reclaim.dead",
     "host.reclaim.names",
     "host.reclaim.trace",
@@ -187,6 +188,7 @@ fn a_creator_dies_at_every_step_of_creating() {
     let marks = [
         "join.before_listen",
         "join.listening",
+        "join.fallback",
         "join.mapped",
         "join.created",
         "join.hosting",
@@ -213,7 +215,12 @@ fn a_creator_dies_at_every_step_of_creating() {
 
 #[test]
 fn the_host_dies_at_every_step_of_an_admission() {
-    for mark in ["join.accepted", "join.reserved", "join.welcomed"] {
+    for mark in [
+        "join.accepted",
+        "join.claimed",
+        "join.reserved",
+        "join.welcomed",
+    ] {
         let name = unique("admitting");
         let mut host = Child::joined(&name);
         let mut second = Child::joined(&name);
