@@ -1,15 +1,17 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 228] = [
+pub(crate) static MARKS: [&str; 229] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
     "allocate.won",
     "bind.done",
     "bind.entry_taken",
+    "bind.name_announced",
+    "bind.name_contested",
     "bind.name_published",
-    "bind.names_locked",
+    "bind.name_won",
     "bind.queue_open",
     "call.begun",
     "call.connected",
@@ -96,7 +98,6 @@ pub(crate) static MARKS: [&str; 228] = [
     "host.reclaim.fifo",
     "host.reclaim.handler",
     "host.reclaim.moving",
-    "host.reclaim.names",
     "host.reclaim.owner_row",
     "host.reclaim.port",
     "host.reclaim.ports",

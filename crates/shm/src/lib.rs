@@ -6,6 +6,7 @@
 //! | module | structure |
 //! |---|---|
 //! | [`queue`] | a port's queue: many senders, one space receiving |
+//! | [`names`] | names of ports: who gets one |
 //! | [`owner`] | owner rows and allocation words of extents |
 //! | [`chunk`] | the chunks that extents are cut from |
 //! | [`rights`] | each space's counts of rights |
@@ -28,6 +29,7 @@ pub mod channel;
 pub mod chunk;
 pub mod lane;
 pub mod mark;
+pub mod names;
 pub mod owner;
 pub mod queue;
 pub mod region;

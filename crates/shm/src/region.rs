@@ -45,7 +45,7 @@ pub struct Header {
     pub options: AtomicU64,
     /// Who hosts.
     pub host: HostLine,
-    /// Names: their lock and the futex of those who wait for one.
+    /// Names: the futex of those who wait for one.
     pub names: NamesLine,
     /// Rights: see [`crate::rights`] R2.
     pub rights: CounterLine,
@@ -92,8 +92,6 @@ pub struct HostLine {
 pub struct NamesLine {
     /// Goes up whenever a name appears; a futex.
     pub epoch: AtomicU32,
-    /// The space that holds the lock plus one, 0 for nobody; a futex.
-    pub lock: AtomicU32,
 }
 
 /// See [`Header::signals`].

@@ -193,13 +193,6 @@ impl Image {
         self.word(at(offset_of!(Header, reclaims.value)))
     }
 
-    /// The space that holds the lock on names.
-    pub(crate) fn names_lock(&self) -> io::Result<Option<u32>> {
-        let both = self.word(at(offset_of!(Header, names.epoch)))?;
-        let lock = both.to_le_bytes();
-        Ok(u32::from_le_bytes([lock[4], lock[5], lock[6], lock[7]]).checked_sub(1))
-    }
-
     pub(crate) fn limit(&self) -> io::Result<u64> {
         self.word(at(offset_of!(Header, limit)))
     }

@@ -3,10 +3,9 @@
 
 use crate::child::{Child, unique, until};
 
-const RECLAIM: [&str; 26] = [
+const RECLAIM: [&str; 25] = [
     "host.claims_released",
     "host.reclaim.dead",
-    "host.reclaim.names",
     "host.reclaim.trace",
     "host.reclaim.extent",
     "reclaim.row",

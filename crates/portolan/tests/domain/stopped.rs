@@ -250,6 +250,35 @@ fn a_newcomer_dies_at_every_step_of_joining_beside_a_stopped_host() {
     }
 }
 
+/// Nobody waits for a member that is stopped while it binds a name, but for that name.
+#[cfg(feature = "marks")]
+#[test]
+fn a_member_that_is_stopped_at_every_step_of_a_named_bind_holds_up_no_other_name() {
+    for mark in ["bind.name_announced", "bind.name_won", "bind.queue_open"] {
+        let name = unique("named");
+        let mut host = Child::joined(&name);
+        let mut second = Child::joined(&name);
+        assert_eq!(second.ask(&format!("stop once at {mark}")), "done");
+        second.tell("bind inbox");
+        second.stopped();
+        assert_eq!(host.ask("bind another"), "done", "{mark}");
+        let taken = host.ask("bind inbox");
+        if mark == "bind.name_announced" {
+            // Ours is the lower entry, or theirs.
+            assert!(taken == "done" || taken.contains("bound already"), "{taken}");
+        } else {
+            assert!(taken.contains("bound already, by space 2"), "{taken}");
+        }
+        let again = host.ask("bind inbox");
+        assert!(again.contains("bound already"), "{mark}: {again}");
+        second.resume();
+        let bound = second.answer();
+        assert_eq!(bound == "done", taken != "done", "{mark}: {bound}");
+        let mut third = Child::joined(&name);
+        assert_eq!(third.ask("connect inbox"), "done");
+    }
+}
+
 #[test]
 fn a_deadline_bounds_a_join() {
     let name = unique("deadline");
