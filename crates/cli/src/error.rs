@@ -115,7 +115,9 @@ impl CliError {
             JoinError::BadName { .. }
             | JoinError::NotPermitted { .. }
             | JoinError::Absent { .. } => Self::Refused(error.to_string()),
-            JoinError::TimedOut { .. } => Self::Mute(error.to_string()),
+            JoinError::TimedOut { .. } | JoinError::Occupied { .. } => {
+                Self::Mute(error.to_string())
+            }
             other => Self::library(doing)(other),
         }
     }

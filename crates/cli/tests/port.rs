@@ -338,6 +338,35 @@ fn a_sender_is_told_that_the_receiver_was_killed() {
 }
 
 #[test]
+fn a_timeout_bounds_joining_and_no_name_has_an_at_sign() {
+    let domain = unique("stopped-host");
+    let mut receiver = Running::start(&domain, &["receive", "inbox", "--follow"]);
+    let lists = || support::portolan(&["ls", &domain, "--json"]);
+    until("the receiver hosts", || {
+        String::from_utf8_lossy(&lists().stdout).contains("inbox")
+    });
+    let pid = rustix::process::Pid::from_child(receiver.child());
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let began = Instant::now();
+    let sent = run(&domain, &["send", "inbox", "--timeout", "1.5"]);
+    let took = began.elapsed();
+    let complaint = String::from_utf8_lossy(&sent.stderr);
+    assert!(
+        !sent.status.success() && complaint.contains("is stopped"),
+        "{complaint}"
+    );
+    // Not the five seconds that joining may take by default.
+    assert!(took < Duration::from_millis(4500), "{took:?}");
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    succeeds(&domain, &["send", "inbox", "--timeout", "5"]);
+    let complaint = String::from_utf8(run(&domain, &["send", "in@box"]).stderr).unwrap();
+    assert!(
+        complaint.contains("without zero bytes and '@'"),
+        "{complaint}"
+    );
+}
+
+#[test]
 fn a_command_answers_calls() {
     let domain = unique("serve");
     let serve = ["serve", "upper", "-n", "3", "--", "tr", "a-z", "A-Z"];

@@ -34,9 +34,15 @@ pub(crate) fn run(command: &PortCommand) -> Result<()> {
     }
 }
 
-/// Joins the domain that a command names.
-fn join(place: &WhereArgs, what: &str) -> Result<Domain> {
-    let mut builder = Domain::builder(&place.domain);
+/// The least and the most seconds that joining may take, whatever `--timeout` says: a domain's
+/// host may need a moment to answer, and one that needs longer than that is worth a word.
+const JOIN: (f64, f64) = (1.0, 5.0);
+
+/// Joins the domain that a command names, within `--timeout`.
+fn join(place: &WhereArgs, what: &str, timeout: Option<f64>) -> Result<Domain> {
+    let (least, most) = JOIN;
+    let seconds = timeout.unwrap_or(most).clamp(least, most);
+    let mut builder = Domain::builder(&place.domain).deadline(Duration::from_secs_f64(seconds));
     // What it is called in `ls` and `top`.
     builder = builder.space_name(&format!("{what} {}", place.name));
     if let Some(user) = place.user {
@@ -118,8 +124,8 @@ fn compose(domain: &Domain, sources: Sources<'_>) -> Result<Message> {
 
 fn send(args: &SendArgs) -> Result<()> {
     let sources = Sources::open(&args.message)?;
-    let domain = join(&args.place, "send")?;
     let until = deadline(Some(args.timeout));
+    let domain = join(&args.place, "send", Some(args.timeout))?;
     let right = connect(&domain, &args.place, until)?;
     let message = compose(&domain, sources)?;
     // Anew: what was read may have come slowly.
@@ -154,8 +160,8 @@ fn unsent(reason: Unsent, place: &WhereArgs) -> CliError {
 
 fn call(args: &CallArgs) -> Result<()> {
     let sources = Sources::open(&args.message)?;
-    let domain = join(&args.place, "call")?;
     let until = deadline(Some(args.timeout));
+    let domain = join(&args.place, "call", Some(args.timeout))?;
     let right = connect(&domain, &args.place, until)?;
     let message = compose(&domain, sources)?;
     // A request is served once: not if there is nowhere to put its answer.
@@ -176,7 +182,7 @@ fn call(args: &CallArgs) -> Result<()> {
 }
 
 fn receive(args: &ReceiveArgs) -> Result<()> {
-    let domain = join(&args.place, "receive")?;
+    let domain = join(&args.place, "receive", args.timeout)?;
     let queue = args.queue.map_or(QUEUE, usize::from);
     let options = PortOptions::named(&args.place.name).queue(queue);
     let mut port = bind(&domain, options)?;

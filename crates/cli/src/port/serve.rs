@@ -19,7 +19,7 @@ use crate::args::ServeArgs;
 use crate::error::{CliError, Result};
 
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
-    let domain = join(&args.place, "serve")?;
+    let domain = join(&args.place, "serve", args.timeout)?;
     let options = PortOptions::named(&args.place.name)
         .queue(QUEUE)
         .synchronous();

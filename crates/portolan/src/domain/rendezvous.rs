@@ -33,7 +33,7 @@ use portolan_shm::atomic::Ordering;
 use portolan_shm::region::Header;
 use portolan_sys::memory;
 use portolan_sys::process::{EventFd, poll};
-use portolan_sys::socket::{self, Address, SocketError};
+use portolan_sys::socket::{self, Address, Holder, Peer, SocketError};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -295,16 +295,28 @@ impl Search<'_> {
 
     fn timed_out(&self) -> JoinError {
         let Builder { owner, name, .. } = self.settings;
-        let holder = socket::holder(&self.address);
-        if holder.is_none() && *owner != self.settings.user {
-            return JoinError::Absent {
+        let occupant = socket::occupant(&self.address);
+        match occupant {
+            Some(found) if !found.listens => JoinError::Occupied {
+                socket: self.address.to_string(),
+                holder: found.holder,
+            },
+            None if *owner != self.settings.user => JoinError::Absent {
                 name: name.clone(),
                 owner: *owner,
-            };
+            },
+            found => JoinError::TimedOut {
+                waited: self.settings.deadline,
+                holder: found.and_then(|found| found.holder),
+            },
         }
-        JoinError::TimedOut {
-            waited: self.settings.deadline,
-            holder,
+    }
+
+    /// Somebody else has the fallback socket's name, and does not let go of it.
+    fn occupied(&self) -> JoinError {
+        JoinError::Occupied {
+            socket: self.fallback.to_string(),
+            holder: socket::occupant(&self.fallback).and_then(|found| found.holder),
         }
     }
 
@@ -370,7 +382,7 @@ impl Search<'_> {
                 Err(SocketError::AddressInUse { .. }) if Instant::now() < self.deadline => {
                     std::thread::sleep(PAUSE);
                 }
-                Err(SocketError::AddressInUse { .. }) => return Err(self.timed_out()),
+                Err(SocketError::AddressInUse { .. }) => return Err(self.occupied()),
                 Err(error) => return Err(JoinError::socket(error)),
             }
         }
@@ -568,14 +580,18 @@ pub(super) fn check_owner(
     address: &Address,
     owner: u32,
 ) -> Result<(), JoinError> {
-    let found = socket::peer(connection).map_err(JoinError::socket)?.uid;
+    let Peer {
+        uid: found, pid, ..
+    } = socket::peer(connection).map_err(JoinError::socket)?;
     if found == owner && found != OVERFLOW_ID {
         return Ok(());
     }
     Err(JoinError::Impostor {
         owner,
         found,
-        holder: socket::holder(address),
+        // Of another user's process we may not list the descriptors; the kernel has told its id.
+        holder: socket::holder(address)
+            .or_else(|| Holder::of(pid).filter(|holder| holder.user == Some(found))),
     })
 }
 

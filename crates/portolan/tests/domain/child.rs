@@ -204,6 +204,12 @@ impl State {
                 self.rights.push(right);
                 Ok("done".to_owned())
             }
+            ["lose", "/proc"] => {
+                // SAFETY:
+                // - The path ends in a zero byte. The process has a mount namespace of its own.
+                let lost = unsafe { libc::umount2(c"/proc".as_ptr(), libc::MNT_DETACH) };
+                Ok(lost.to_string())
+            }
             ["threads"] => Ok(threads()),
             ["trace"] => match self.domain().trace() {
                 Ok(trace) => {

@@ -265,7 +265,10 @@ fn a_member_that_is_stopped_at_every_step_of_a_named_bind_holds_up_no_other_name
         let taken = host.ask("bind inbox");
         if mark == "bind.name_announced" {
             // Ours is the lower entry, or theirs.
-            assert!(taken == "done" || taken.contains("bound already"), "{taken}");
+            assert!(
+                taken == "done" || taken.contains("bound already"),
+                "{taken}"
+            );
         } else {
             assert!(taken.contains("bound already, by space 2"), "{taken}");
         }
