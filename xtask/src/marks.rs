@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 229] = [
+pub(crate) static MARKS: [&str; 233] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -212,8 +212,12 @@ pub(crate) static MARKS: [&str; 229] = [
     "signal.handler_claimed",
     "signal.handler_disabled",
     "signal.interrupted",
+    "signal.listed",
+    "signal.listing",
     "signal.locked",
     "signal.moved",
+    "signal.orphaned",
+    "signal.unlisted",
     "sleep.armed",
     "sleep.before_futex",
     "unexport.closed",
@@ -278,8 +282,11 @@ pub(crate) fn passer(name: &str) -> Passer {
         }
         // Between users.
         "offer.entrusted" => Passer::Tests,
-        // Of a newcomer beside a stopped host.
-        "join.returning" => Passer::Tests,
+        // Beside somebody who is stopped: a newcomer, a listener, and who then tidies up.
+        "join.returning" | "signal.orphaned" | "signal.unlisted" | "signal.listing"
+        | "signal.listed" => Passer::Tests,
+        // Of two that bind one name at the same time.
+        "bind.name_contested" => Passer::Tests,
         name if name.starts_with("mediate") => Passer::Tests,
         name if name.starts_with("host.") || name.starts_with("join.") => Passer::Host,
         _ => Passer::Any,

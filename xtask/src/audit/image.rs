@@ -143,7 +143,7 @@ impl Image {
         let words = self.words(self.geometry.handlers, len)?;
         // The state is the first word: what it is used for, then whose it is.
         let states = words.iter().filter(|(o, _)| o % HANDLER_BYTES == 0);
-        let owned = states.filter(|(_, word)| matches!(word.to_le_bytes()[0], 1 | 2));
+        let owned = states.filter(|(_, word)| matches!(word.to_le_bytes()[0], 1 | 2 | 4));
         Ok(owned.map(|(_, word)| word.to_le_bytes()[1]).collect())
     }
 

@@ -208,7 +208,11 @@ impl Link {
 #[derive(Clone)]
 pub(super) struct Settled(Arc<Latch>);
 
-impl Settled {
+/// Tells when the membership is wholly gone, and waits only when asked.
+#[derive(Clone)]
+pub(super) struct Ending(Arc<Latch>);
+
+impl Ending {
     /// Waits until the membership is wholly gone; `false` if that does not come by `deadline`.
     pub(super) fn gone_by(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -219,6 +223,10 @@ impl Settled {
 }
 
 impl Settled {
+    pub(super) fn ending(&self) -> Ending {
+        Ending(Arc::clone(&self.0))
+    }
+
     /// Waits until the keeper does not hold the membership.
     fn wait(&self) {
         // A forked child has no keeper, and its lock may be held for ever.

@@ -11,6 +11,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `settings` | how a domain is to be: the builder |
+//! | `place` | this process's memberships |
 //! | `rendezvous` | finding the host, or becoming the first |
 //! | `create` | making a region |
 //! | `observe` | reading a region without being in the domain |
@@ -59,6 +60,7 @@ mod mediate;
 mod observe;
 mod offer;
 mod permissions;
+mod place;
 mod reclaim;
 mod rendezvous;
 mod settings;

@@ -11,7 +11,8 @@ use super::descriptor::Descriptor;
 use super::error::JoinError;
 use super::host::Host;
 use super::introduce::open_to_all;
-use super::link::{Link, Rope, Settled, lock_directory};
+use super::link::{Link, Rope, lock_directory};
+use super::place::place;
 use super::settings::Builder;
 use super::space::{self, Owner};
 use super::watch::Control;
@@ -34,14 +35,13 @@ use portolan_shm::region::Header;
 use portolan_sys::memory;
 use portolan_sys::process::{EventFd, poll};
 use portolan_sys::socket::{self, Address, Holder, Peer, SocketError};
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Newcomers that may wait while the host is busy, or while there is none.
@@ -53,60 +53,6 @@ const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::fr
 const GRACE: Duration = Duration::from_secs(1);
 /// Pause before looking again at an address that is neither listening nor free.
 const PAUSE: Duration = Duration::from_millis(2);
-
-/// This process's membership in a domain.
-#[derive(Default)]
-struct Place {
-    state: Mutex<PlaceState>,
-    /// Told when no thread joins any more.
-    free: Condvar,
-}
-
-#[derive(Default)]
-struct PlaceState {
-    /// A thread of this process joins. The region has one address, so a process maps it once.
-    joining: bool,
-    /// A membership: to be had again, or to be waited for while it ends.
-    member: Option<(Weak<Member>, Settled)>,
-}
-
-impl Place {
-    fn state(&self) -> MutexGuard<'_, PlaceState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until this thread alone joins; `None` after the deadline.
-    fn enter(&self, deadline: Instant) -> Option<Turn<'_>> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let waited = self
-            .free
-            .wait_timeout_while(self.state(), left, |s| s.joining);
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if state.joining {
-            return None;
-        }
-        state.joining = true;
-        Some(Turn(self))
-    }
-}
-
-/// This thread's turn to join; it ends with this.
-struct Turn<'p>(&'p Place);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.state().joining = false;
-        self.0.free.notify_one();
-    }
-}
-
-/// The place of this process's membership in the domain at `address`.
-fn place(address: &Address) -> Arc<Place> {
-    static PLACES: OnceLock<Mutex<HashMap<Address, Arc<Place>>>> = OnceLock::new();
-    let places = PLACES.get_or_init(Mutex::default);
-    let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
-    Arc::clone(places.entry(address.clone()).or_default())
-}
 
 /// Joins, or creates.
 pub(super) fn join(settings: &Builder) -> Result<Domain, JoinError> {
@@ -120,25 +66,22 @@ pub(super) fn join(settings: &Builder) -> Result<Domain, JoinError> {
         deadline,
     };
     let _turn = place.enter(deadline).ok_or_else(|| search.timed_out())?;
-    let (member, settled) = match &place.state().member {
-        Some((member, settled)) => (member.upgrade(), Some(settled.clone())),
-        None => (None, None),
-    };
-    if let Some(member) = member {
+    let known = place.state().member.clone();
+    if let Some(member) = known.as_ref().and_then(|(member, _)| member.upgrade()) {
         check_protection(settings, member.protection)?;
         if settings.always_open && !member.always_open() {
             return Err(JoinError::GuardedAlready);
         }
         return Ok(Domain::new(member));
     }
-    if let Some(settled) = settled {
+    if let Some((_, ending)) = known {
         // Its last handle is being dropped: its addresses are free afterwards.
-        settled.gone_by(deadline);
+        ending.gone_by(deadline);
     }
     let domain = search.run()?;
     place.state().member = Some((
         Arc::downgrade(domain.member()),
-        domain.member().link.settled(),
+        domain.member().link.settled().ending(),
     ));
     Ok(domain)
 }

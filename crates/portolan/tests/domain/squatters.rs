@@ -4,9 +4,8 @@ use crate::child::{Child, unique};
 use portolan::{Domain, JoinError};
 use portolan_abi::hello::{fallback_name, socket_name};
 use portolan_sys::socket::{self, Address};
-use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
+use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::Duration;
 
@@ -24,22 +23,11 @@ fn names(user: u32, domain: &str) -> [String; 2] {
 
 /// A socket that has a name, and does not listen.
 fn bound(name: &str) -> OwnedFd {
-    assert!(SocketAddr::from_abstract_name(name).is_ok());
-    // SAFETY:
-    // - All bits zero are a valid address, which is filled in, and lives until the calls return.
-    unsafe {
-        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
-        let mut address: libc::sockaddr_un = std::mem::zeroed();
-        address.sun_family = u16::try_from(libc::AF_UNIX).unwrap();
-        for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
-            *to = from.cast_signed();
-        }
-        let len = size_of::<libc::sa_family_t>() + 1 + name.len();
-        let len = libc::socklen_t::try_from(len).unwrap();
-        let to = (&raw const address).cast();
-        assert_eq!(libc::bind(socket, to, len), 0);
-        OwnedFd::from_raw_fd(socket)
-    }
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    bind(&socket, &address).unwrap();
+    socket
 }
 
 fn listening(name: &str) -> OwnedFd {
