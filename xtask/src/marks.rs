@@ -1,14 +1,17 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 242] = [
+pub(crate) static MARKS: [&str; 252] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
     "allocate.won",
     "bind.done",
     "bind.entry_taken",
+    "bind.name_announced",
+    "bind.name_contested",
     "bind.name_published",
+    "bind.name_won",
     "bind.names_locked",
     "bind.names_released",
     "bind.queue_open",
@@ -79,6 +82,7 @@ pub(crate) static MARKS: [&str; 242] = [
     "gate.requested",
     "gate.shown",
     "gate.whole",
+    "host.claims_released",
     "host.contest",
     "host.contested",
     "host.counted",
@@ -99,7 +103,6 @@ pub(crate) static MARKS: [&str; 242] = [
     "host.reclaim.fifo",
     "host.reclaim.handler",
     "host.reclaim.moving",
-    "host.reclaim.names",
     "host.reclaim.owner_row",
     "host.reclaim.port",
     "host.reclaim.ports",
@@ -129,12 +132,15 @@ pub(crate) static MARKS: [&str; 242] = [
     "join.answered",
     "join.arrived",
     "join.before_listen",
+    "join.claimed",
     "join.created",
+    "join.fallback",
     "join.hosting",
     "join.listening",
     "join.live",
     "join.mapped",
     "join.reserved",
+    "join.returning",
     "join.welcomed",
     "lane.armed",
     "lane.copied",
@@ -221,8 +227,12 @@ pub(crate) static MARKS: [&str; 242] = [
     "signal.handler_claimed",
     "signal.handler_disabled",
     "signal.interrupted",
+    "signal.listed",
+    "signal.listing",
     "signal.locked",
     "signal.moved",
+    "signal.orphaned",
+    "signal.unlisted",
     "signal.unlocked",
     "sleep.armed",
     "sleep.before_futex",
@@ -268,7 +278,8 @@ pub(crate) enum Passer {
     Newcomer,
     /// The first member of a domain.
     Creator,
-    /// Nobody of a torture run, whose processes are of one user: tests of the library kill there.
+    /// Nobody of a torture run, whose processes are of one user and are not stopped: tests of the
+    /// library kill there.
     Tests,
 }
 
@@ -282,9 +293,8 @@ pub(crate) fn passer(name: &str) -> Passer {
         }
         "leave.begin" | "leave.dead" => Passer::Leaver,
         "join.answered" | "join.mapped" | "join.live" | "join.arrived" => Passer::Newcomer,
-        "join.before_listen" | "join.listening" | "join.created" | "join.hosting" => {
-            Passer::Creator
-        }
+        "join.before_listen" | "join.listening" | "join.fallback" | "join.created"
+        | "join.hosting" => Passer::Creator,
         "leave.asked" | "leave.returned" | "reclaim.row" => Passer::Host,
         "offer.entered" | "offer.withdrawn" | "visit.waits" | "visit.handing" | "visit.handed" => {
             Passer::Host
@@ -293,6 +303,11 @@ pub(crate) fn passer(name: &str) -> Passer {
         "topic.kept" | "topic.shared" => Passer::Tests,
         // Between users.
         "offer.entrusted" => Passer::Tests,
+        // Beside somebody who is stopped: a newcomer, a listener, and who then tidies up.
+        "join.returning" | "signal.orphaned" | "signal.unlisted" | "signal.listing"
+        | "signal.listed" => Passer::Tests,
+        // Of two that bind one name at the same time.
+        "bind.name_contested" => Passer::Tests,
         name if name.starts_with("mediate") => Passer::Tests,
         name if name.starts_with("host.") || name.starts_with("join.") => Passer::Host,
         _ => Passer::Any,

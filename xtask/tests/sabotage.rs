@@ -31,11 +31,6 @@ fn is_noticed(scene: &str, word: &str) {
 }
 
 #[test]
-fn the_lock_on_names() {
-    is_noticed("names", "lock on names");
-}
-
-#[test]
 fn extents_of_the_dead() {
     is_noticed("extents", "leaked");
 }

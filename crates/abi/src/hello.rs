@@ -6,8 +6,11 @@
 //!
 //! ```text
 //! newcomer -> host   Hello                         "let me in"
-//! host -> newcomer   Welcome + region fd + listening socket, or Refusal
+//! host -> newcomer   Welcome + region fd + both listening sockets, or Refusal
 //! newcomer -> host   Arrived, and from here on what [`crate::control`] lays out
+//!
+//! newcomer -> member Hello                         "let me in, the host does not answer"
+//! member -> newcomer Welcome, likewise, or Refusal; the newcomer then sends a Return
 //!
 //! member   -> host   Return                        "I was your predecessor's; tell me when you go"
 //! host     -> member Back, likewise, or Refusal
@@ -37,7 +40,8 @@ pub struct Hello {
     pub name: [u8; MAX_NAME + 1],
 }
 
-/// "Welcome", sent with two descriptors: the region and the listening socket.
+/// "Welcome", sent with three descriptors: the region, the host's listening socket and the
+/// fallback one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// The format of the region.
@@ -50,6 +54,9 @@ pub struct Welcome {
     pub base: u64,
     /// Bytes of the region's file.
     pub len: u64,
+    /// Whether the sender hosts, and so knows the newcomer. A newcomer that another member has
+    /// admitted makes itself known to the host.
+    pub by_host: bool,
 }
 
 /// Why the host did not admit a newcomer.
@@ -74,6 +81,8 @@ pub enum Reason {
     Token = 8,
     /// Too many visitors wait.
     Busy = 9,
+    /// The host cannot read `/proc`.
+    Proc = 10,
 }
 
 /// A member of a host that is gone makes itself known to the new one.
@@ -229,6 +238,7 @@ impl Answer {
             Self::Welcome(w) => {
                 out[4..8].copy_from_slice(&w.version.to_le_bytes());
                 out[12] = w.space;
+                out[13] = w.by_host.into();
                 out[16..20].copy_from_slice(&w.incarnation.to_le_bytes());
                 out[24..32].copy_from_slice(&w.base.to_le_bytes());
                 out[32..40].copy_from_slice(&w.len.to_le_bytes());
@@ -256,6 +266,7 @@ impl Answer {
                     incarnation: word32(bytes, 16)?,
                     base: word64(bytes, 24)?,
                     len: word64(bytes, 32)?,
+                    by_host: flag(bytes, 13)?,
                 }));
             }
             1 => Reason::Version,
@@ -266,6 +277,7 @@ impl Answer {
             7 => Reason::Stranger,
             8 => Reason::Token,
             9 => Reason::Busy,
+            10 => Reason::Proc,
             _ => Reason::Garbled,
         };
         Some(Self::Refusal(Refusal {
@@ -304,6 +316,17 @@ pub fn socket_name(user: u32, domain: &str) -> Option<String> {
     fits.then(|| format!("portolan/{user}/{domain}"))
 }
 
+/// The name of the socket at which any member admits newcomers whom the host has not answered.
+///
+/// ```
+/// use portolan_abi::hello::fallback_name;
+/// assert_eq!(fallback_name(1000, "demo").as_deref(), Some("portolan-any/1000/demo"));
+/// ```
+pub fn fallback_name(user: u32, domain: &str) -> Option<String> {
+    let name = socket_name(user, domain)?;
+    Some(name.replacen("portolan", "portolan-any", 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,6 +343,7 @@ mod tests {
             incarnation: 4,
             base: 1 << 45,
             len: 1 << 35,
+            by_host: true,
         });
         assert_eq!(Answer::decode(&welcome.encode()), Some(welcome));
         let refusal = Answer::Refusal(Refusal {

@@ -39,6 +39,7 @@ pub mod gate;
 pub mod hello;
 pub mod limits;
 pub mod mediate;
+pub mod name;
 pub mod owner;
 pub mod port;
 pub mod region;

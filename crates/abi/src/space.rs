@@ -12,6 +12,8 @@ pub enum SpacePhase {
     Live = 2,
     /// Dead or gone; the host is returning what it held.
     Dead = 3,
+    /// Taken by a member that is about to hand it to a newcomer.
+    Claimed = 4,
 }
 
 /// A space's status word. The incarnation goes up each time the entry is handed out.
@@ -21,6 +23,8 @@ pub struct SpaceStatus {
     pub phase: SpacePhase,
     /// Its connection to the host has ended although it lives.
     pub disconnected: bool,
+    /// The space that has claimed it; 0 in every other phase.
+    pub claimer: u8,
     /// Which space of this entry it is.
     pub incarnation: u32,
 }
@@ -28,7 +32,10 @@ pub struct SpaceStatus {
 impl SpaceStatus {
     /// Packs it.
     pub const fn pack(self) -> u64 {
-        self.phase as u64 | (self.disconnected as u64) << 8 | (self.incarnation as u64) << 32
+        self.phase as u64
+            | (self.disconnected as u64) << 8
+            | (self.claimer as u64) << 16
+            | (self.incarnation as u64) << 32
     }
 
     /// Reads it. An unknown phase, which no member writes, reads as dead.
@@ -39,9 +46,11 @@ impl SpaceStatus {
                 0 => SpacePhase::Free,
                 1 => SpacePhase::Joining,
                 2 => SpacePhase::Live,
+                4 => SpacePhase::Claimed,
                 _ => SpacePhase::Dead,
             },
             disconnected: b[1] & 1 != 0,
+            claimer: b[2],
             incarnation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
         }
     }

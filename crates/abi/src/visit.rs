@@ -10,6 +10,7 @@
 
 use crate::hello::{Refusal, flag, word32};
 use crate::limits::MAX_NAME;
+use crate::name::is_name;
 
 /// First bytes of a [`Visit`].
 pub const VISIT_MAGIC: u32 = 0x564c_5450;
@@ -70,7 +71,7 @@ impl OfferName {
     /// The name `text`, if it is one.
     pub fn new(text: &str) -> Option<Self> {
         let len = u8::try_from(text.len()).ok()?;
-        let fits = (1..=MAX_NAME).contains(&text.len()) && !text.contains('\0');
+        let fits = is_name(text, MAX_NAME);
         let mut bytes = [0; MAX_NAME + 1];
         bytes
             .get_mut(..text.len())

@@ -265,6 +265,7 @@ fn blame_of(error: &JoinError) -> Blame {
         | JoinError::NotRunning { .. }
         | JoinError::Absent { .. } => Blame::Caller,
         JoinError::TimedOut { .. }
+        | JoinError::Occupied { .. }
         | JoinError::Impostor { .. }
         | JoinError::OtherVersion { .. }
         | JoinError::Full { .. }
@@ -294,7 +295,7 @@ fn to_join(error: &JoinError) -> Cow<'static, str> {
             holder: Some(_), ..
         } => "continue or end the process that it names (`kill -CONT`, `kill`)",
         JoinError::TimedOut { .. } => "look at its processes (`portolan ls`), and try again",
-        JoinError::Impostor { .. } => {
+        JoinError::Impostor { .. } | JoinError::Occupied { .. } => {
             "end the process that has the socket, or choose another name for the domain"
         }
         JoinError::OtherVersion { .. } => "use programs of one version of Portolan",

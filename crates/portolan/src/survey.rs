@@ -258,7 +258,7 @@ fn spaces(ground: &Ground<'_>) -> Vec<SpaceSurvey> {
         // Acquire: who it is was written before the status.
         let status = SpaceStatus::unpack(entry.status.load(Ordering::Acquire));
         let state = match status.phase {
-            SpacePhase::Free => return None,
+            SpacePhase::Free | SpacePhase::Claimed => return None,
             SpacePhase::Joining => SpaceState::Joining,
             SpacePhase::Live if status.disconnected => SpaceState::Disconnected,
             SpacePhase::Live => SpaceState::Live,

@@ -529,7 +529,12 @@ fn names_are_found_waited_for_and_unique() -> Outcome {
         Err(BindError::BadName { .. })
     ));
     // Nor is a name waited for that no port can have.
-    for name in ["", "with a \0 in it", &"n".repeat(64)] {
+    for name in ["", "with a \0 in it", "name@node", &"n".repeat(64)] {
+        let refused = domain.bind(PortOptions::named(name)).err();
+        assert!(
+            matches!(refused, Some(BindError::BadName { .. })),
+            "{name:?}"
+        );
         let refused = domain.connect(name, Deadline::NEVER).err();
         assert!(
             matches!(refused, Some(ConnectError::BadName { .. })),

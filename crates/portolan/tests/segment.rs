@@ -244,7 +244,8 @@ mod deaths {
     #[test]
     fn whatever_step_it_dies_at_nothing_is_left() {
         for mark in [
-            "bind.names_locked",
+            "bind.name_announced",
+            "bind.name_won",
             "bind.queue_open",
             "bind.done",
             "send.published",

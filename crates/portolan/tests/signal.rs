@@ -483,4 +483,88 @@ mod deaths {
             assert_eq!(taken(&seen), [at + 5000], "{mark}");
         }
     }
+
+    /// The other process: it stops at a mark, and says when it has gone on.
+    #[test]
+    fn stops() {
+        let Some([domain, mark]) = victim::role() else {
+            return;
+        };
+        let domain = Domain::join(&domain).unwrap();
+        let segment = domain.find_segment("here", PATIENCE).unwrap();
+        let at = segment.address();
+        let mut listener = domain.listen(ListenerOptions::default()).unwrap();
+        let before = listener.on(at..at + 9000, |_| {}).unwrap();
+        victim::stop_at(mark);
+        let handler = listener.on(at + 64..at + 10_000, |_| {}).unwrap();
+        listener.off(handler).unwrap();
+        listener.off(before).unwrap();
+        let (seen, note) = notes();
+        listener.on(at + 12_000..at + 12_064, note).unwrap();
+        let back = domain.connect("back", PATIENCE).unwrap();
+        back.send(portolan::Message::default(), portolan::WhenFull::Fail)
+            .unwrap();
+        assert!(listener.wait(PATIENCE).is_some());
+        assert_eq!(taken(&seen), [at + 12_000]);
+        back.send(portolan::Message::default(), portolan::WhenFull::Fail)
+            .unwrap();
+    }
+
+    #[test]
+    fn who_is_stopped_with_the_lock_on_ranges_holds_nobody_up() {
+        for mark in [
+            "signal.locked",
+            "signal.handler_claimed",
+            "signal.block_added",
+            "signal.handler_disabled",
+            "signal.block_removed",
+        ] {
+            let name = format!("signal-stop-{}-{mark}", std::process::id());
+            let domain = Domain::join(&name).unwrap();
+            let segment = domain.make_segment(Some("here"), 16_384).unwrap();
+            let at = segment.address();
+            let options = portolan::PortOptions::named("back");
+            let mut back = domain.bind(options).unwrap();
+            let mut child = victim::spawn("deaths::stops", &[&name, mark]);
+            let stat = format!("/proc/{}/stat", child.id());
+            let end = Instant::now() + PATIENCE;
+            while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+                assert!(Instant::now() < end, "{mark}");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let began = Instant::now();
+            let mut listener = domain.listen(ListenerOptions::default()).unwrap();
+            let ((seen, note), (others, other)) = (notes(), notes());
+            let first = listener.on(at + 12_000..at + 13_000, note).unwrap();
+            let mut second = domain.listen(ListenerOptions::default()).unwrap();
+            second.on(at + 12_500..at + 14_000, other).unwrap();
+            assert_eq!(domain.signal(at + 12_600).unwrap(), 2, "{mark}");
+            assert_eq!(domain.signal(at + 13_600).unwrap(), 1, "{mark}");
+            assert_eq!(domain.signal(at + 15_000).unwrap(), 0, "{mark}");
+            assert_eq!((listener.poll(), second.poll()), (1, 2), "{mark}");
+            assert!(listener.off(first).unwrap());
+            assert_eq!(domain.signal(at + 12_100).unwrap(), 0, "{mark}");
+            assert_eq!(domain.signal(at + 12_600).unwrap(), 1, "{mark}");
+            assert_eq!(second.poll(), 1, "{mark}");
+            assert_eq!(taken(&seen), [at + 12_600], "{mark}");
+            assert_eq!(
+                taken(&others),
+                [at + 12_600, at + 13_600, at + 12_600],
+                "{mark}"
+            );
+            // A stall of seconds is what a lock that is waited for would cost.
+            assert!(began.elapsed() < Duration::from_secs(4), "{mark}");
+            victim::resume(&child);
+            let receive = |port: &mut portolan::ReceiveRight| {
+                port.receive(portolan::Access::Later, PATIENCE).unwrap()
+            };
+            drop(receive(&mut back));
+            // Its handler, ours that was added meanwhile, and one that is added now.
+            assert_eq!(domain.signal(at + 12_000).unwrap(), 1, "{mark}");
+            drop(receive(&mut back));
+            listener.on(at + 12_600..at + 12_700, |_| {}).unwrap();
+            assert_eq!(domain.signal(at + 12_600).unwrap(), 2, "{mark}");
+            assert!(child.wait().unwrap().success(), "{mark}");
+        }
+    }
 }

@@ -6,11 +6,13 @@
 //! | module | structure |
 //! |---|---|
 //! | [`queue`] | a port's queue: many senders, one space receiving |
+//! | [`names`] | names of ports: who gets one |
 //! | [`owner`] | owner rows and allocation words of extents |
 //! | [`chunk`] | the chunks that extents are cut from |
 //! | [`rights`] | each space's counts of rights |
 //! | [`signal`] | address-valued signals: ranges, handlers, FIFOs |
 //! | [`watch`] | who wants to be told when a port has died |
+//! | [`space`] | the status of a member: who takes a free entry, who frees it |
 //! | [`wait_set`] | ready bits of many ports, summarised upwards |
 //! | [`trace`] | each space's ring of events |
 //! | [`channel`] | streams: one writer, many readers, with or without flow control |
@@ -28,11 +30,13 @@ pub mod channel;
 pub mod chunk;
 pub mod lane;
 pub mod mark;
+pub mod names;
 pub mod owner;
 pub mod queue;
 pub mod region;
 pub mod rights;
 pub mod signal;
+pub mod space;
 pub mod trace;
 pub mod wait_set;
 pub mod watch;

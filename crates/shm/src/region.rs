@@ -46,7 +46,7 @@ pub struct Header {
     pub options: AtomicU64,
     /// Who hosts.
     pub host: HostLine,
-    /// Names: their lock and the futex of those who wait for one.
+    /// Names: the futex of those who wait for one.
     pub names: NamesLine,
     /// Queue heap: next free byte.
     pub queue_heap: CounterLine,
@@ -91,8 +91,6 @@ pub struct HostLine {
 pub struct NamesLine {
     /// Goes up whenever a name appears; a futex.
     pub epoch: AtomicU32,
-    /// The space that holds the lock plus one, 0 for nobody; a futex.
-    pub lock: AtomicU32,
 }
 
 /// See [`Header::signals`].

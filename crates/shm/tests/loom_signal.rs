@@ -354,3 +354,96 @@ fn who_moves_to_where_the_signal_was_read_already_is_told_again() {
         });
     });
 }
+
+/// A handler is added, and given up, although somebody else has the lock, who brings the table in
+/// order meanwhile: whoever signals after it was added finds it once.
+struct Unlisted {
+    line: RangesLine,
+    places: Vec<portolan_shm::atomic::AtomicU64>,
+    handlers: Vec<HandlerEntry>,
+}
+
+impl Unlisted {
+    fn new() -> Self {
+        Self {
+            line: RangesLine::default(),
+            places: (0..4).map(|_| Default::default()).collect(),
+            handlers: (0..2).map(|_| HandlerEntry::default()).collect(),
+        }
+    }
+
+    fn ranges(&self) -> Ranges<'_> {
+        Ranges::new(&self.line, &self.places, &self.handlers)
+    }
+
+    fn add(&self, space: u8) -> u16 {
+        let index = self.ranges().claim(space).unwrap();
+        self.ranges().add_unlisted(index, (0, 64), 0, 0).unwrap();
+        index
+    }
+
+    fn found(&self) -> usize {
+        let mut found = 0;
+        self.ranges().find(SIGNAL, |_, _| found += 1);
+        found
+    }
+}
+
+#[test]
+fn a_handler_that_is_added_without_the_lock_is_found_once() {
+    explore("added without the lock", 3, || {
+        with(Unlisted::new(), |world| {
+            let holder = thread::spawn(|| while !world.ranges().sweep() {});
+            let sender = thread::spawn(|| world.found());
+            world.add(1);
+            assert_eq!(world.found(), 1);
+            assert!(sender.join().unwrap() <= 1);
+            holder.join().unwrap();
+            assert_eq!(world.found(), 1);
+            assert!(world.ranges().sweep() && !world.ranges().is_untidy());
+            assert_eq!(world.found(), 1);
+        });
+    });
+}
+
+#[test]
+fn two_are_added_and_one_given_up_without_the_lock() {
+    explore("added and given up without the lock", 2, || {
+        with(Unlisted::new(), |world| {
+            let holder = thread::spawn(|| world.ranges().sweep());
+            let other = thread::spawn(|| world.add(2));
+            let ours = world.add(1);
+            world.ranges().orphan(ours, 1);
+            // Perhaps in the entry that we gave up, if it was swept before.
+            other.join().unwrap();
+            assert_eq!(world.found(), 1);
+            holder.join().unwrap();
+            assert!(world.ranges().sweep() && !world.ranges().is_untidy());
+            assert_eq!(world.found(), 1);
+            // Its entry and its place are free again.
+            world.add(3);
+            assert!(world.ranges().sweep());
+            assert_eq!(world.found(), 2);
+        });
+    });
+}
+
+/// Who lists handlers dies; the next one finishes it, and no signal is found twice.
+#[test]
+fn who_lists_handlers_dies() {
+    explore_deaths("listing", 2, |k| {
+        with(Unlisted::new(), |world| {
+            world.add(1);
+            let holder = thread::spawn(move || after(k, || world.ranges().sweep()).is_none());
+            let sender = thread::spawn(|| world.found());
+            let died = holder.join().unwrap();
+            assert_eq!(sender.join().unwrap(), 1);
+            if died {
+                world.ranges().disown(2, true);
+            }
+            assert!(world.ranges().sweep() && !world.ranges().is_untidy());
+            assert_eq!(world.found(), 1);
+            died
+        })
+    });
+}

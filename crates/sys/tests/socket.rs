@@ -38,8 +38,11 @@ fn a_name_has_one_listener_which_can_be_named() {
         let holder = socket::holder(&address).unwrap();
         assert_eq!(holder.pid, std::process::id());
         assert_eq!(Some(holder.comm), comm(std::process::id()));
+        assert_eq!(holder.user, Some(portolan_sys::process::user()));
+        assert!(!holder.stopped && socket::occupant(&address).unwrap().listens);
         drop(listener);
         assert_eq!(socket::holder(&address), None);
+        assert_eq!(socket::occupant(&address), None);
         remove(&address);
     }
 }

@@ -146,7 +146,7 @@ impl Image {
         let words = self.words(self.geometry.handlers, len)?;
         // The state is the first word: what it is used for, then whose it is.
         let states = words.iter().filter(|(o, _)| o % HANDLER_BYTES == 0);
-        let owned = states.filter(|(_, word)| matches!(word.to_le_bytes()[0], 1 | 2));
+        let owned = states.filter(|(_, word)| matches!(word.to_le_bytes()[0], 1 | 2 | 4));
         Ok(owned.map(|(_, word)| word.to_le_bytes()[1]).collect())
     }
 
@@ -194,13 +194,6 @@ impl Image {
     /// Deaths whose reclaim has finished.
     pub(crate) fn reclaims(&self) -> io::Result<u64> {
         self.word(at(offset_of!(Header, reclaims.value)))
-    }
-
-    /// The space that holds the lock on names.
-    pub(crate) fn names_lock(&self) -> io::Result<Option<u32>> {
-        let both = self.word(at(offset_of!(Header, names.epoch)))?;
-        let lock = both.to_le_bytes();
-        Ok(u32::from_le_bytes([lock[4], lock[5], lock[6], lock[7]]).checked_sub(1))
     }
 
     pub(crate) fn limit(&self) -> io::Result<u64> {

@@ -39,8 +39,7 @@ const fn scene(
 }
 
 /// Every scene: one for each rule, and more for the one that wakes in several ways.
-pub(crate) static SCENES: [Scene; 15] = [
-    scene("names", "bind.names_locked", bind),
+pub(crate) static SCENES: [Scene; 14] = [
     scene("extents", "send.before_publish", send_extents),
     scene("moving", "right.receive_leaves", send_port),
     scene("claims", "send.claimed", send),

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use portolan_abi::limits::MAX_NAME;
+use portolan_abi::name::{RULE, is_name};
 
 use super::{exit_codes, timeout};
 
@@ -235,9 +237,10 @@ pub(crate) struct ServeArgs {
 
 /// A name that no port can have would be waited for in vain.
 fn port_name(text: &str) -> Result<String, String> {
-    match text.len() {
-        1..=63 => Ok(text.to_owned()),
-        _ => Err("a port's name has 1 to 63 bytes".to_owned()),
+    if is_name(text, MAX_NAME) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("a port's name has 1 to {MAX_NAME} bytes {RULE}"))
     }
 }
 

@@ -133,6 +133,7 @@ fn fill(region: &Region, settings: &Builder, limit: u64, us: &Us) {
         let live = SpaceStatus {
             phase: SpacePhase::Live,
             disconnected: false,
+            claimer: 0,
             incarnation: FIRST.incarnation,
         };
         // Release: who sees the space sees whose it is.

@@ -8,7 +8,6 @@ use portolan_sys::fork::{CloseOnFork, close_in_child};
 use portolan_sys::process::ProcessMemory;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 
 /// A descriptor of ours, which forked children let go of.
 #[derive(Debug)]
@@ -24,9 +23,8 @@ pub(crate) struct Descriptor<T: AsFd + Into<OwnedFd> = OwnedFd> {
 type Identity = (u64, u64);
 
 fn identity(fd: BorrowedFd<'_>) -> Option<Identity> {
-    // Through /proc, because that needs no further descriptor.
-    let file = std::fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-    Some((file.dev(), file.ino()))
+    let file = rustix::fs::fstat(fd).ok()?;
+    Some((file.st_dev, file.st_ino))
 }
 
 impl<T: AsFd + Into<OwnedFd>> Descriptor<T> {

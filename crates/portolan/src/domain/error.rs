@@ -105,6 +105,12 @@ pub enum JoinError {
         /// The host, if it can be told.
         host: Option<Holder>,
     },
+    /// The host's: it cannot read `/proc`, and so not tell who a newcomer is.
+    #[error("the domain's host cannot read /proc{}: mount it where that process runs", by(.host))]
+    HostProc {
+        /// The host, if it can be told.
+        host: Option<Holder>,
+    },
     /// Ours: this process has no descriptor left.
     #[error("this process is out of file descriptors: raise `ulimit -n`, which is {limit}")]
     Descriptors {
@@ -159,12 +165,22 @@ pub enum JoinError {
         /// The listener, if it can be told.
         holder: Option<Holder>,
     },
-    /// The host's, or nobody's: no answer came in time.
-    #[error("no host answered within {waited:?}{}; it may be stopped", by(.holder))]
+    /// The members', or a stranger's, who has a socket of the domain's name: no answer came in time.
+    #[error("no host or other member answered within {waited:?}{}", silent(.holder))]
     TimedOut {
         /// How long we tried.
         waited: Duration,
         /// Who has the socket, if it can be told.
+        holder: Option<Holder>,
+    },
+    /// A stranger's: something else than a domain has the name of the domain's socket.
+    #[error(
+        "the socket name {socket} is taken by {}, which answers no newcomer there: end it, or let the domain's members meet in a private directory (Builder::path)", occupier(.holder)
+    )]
+    Occupied {
+        /// The socket's name.
+        socket: String,
+        /// Who has it, if it can be told.
         holder: Option<Holder>,
     },
     /// The host's: what it sent is not the sealed memory of a domain.
@@ -221,11 +237,47 @@ fn nameless(user: u32) -> &'static str {
     }
 }
 
-/// ` (held by process 7, "name")`, or nothing.
+/// `process 7, "name", of user 1000`.
+fn process(
+    Holder {
+        pid, comm, user, ..
+    }: &Holder,
+) -> String {
+    let of = user.map_or_else(String::new, |user| format!(", of user {user}"));
+    format!("process {pid}, {comm:?}{of}")
+}
+
+/// ` (process 7, "name", of user 1000, has its socket)`, or nothing.
 fn by(holder: &Option<Holder>) -> String {
-    holder.as_ref().map_or_else(String::new, |h| {
-        format!(" (process {}, {:?}, has its socket)", h.pid, h.comm)
+    holder.as_ref().map_or_else(String::new, |holder| {
+        format!(" ({}, has its socket)", process(holder))
     })
+}
+
+/// Why nobody may have answered.
+fn silent(holder: &Option<Holder>) -> String {
+    match holder {
+        Some(holder) if holder.stopped => format!(
+            ": {}, has the domain's socket and is stopped; `kill -CONT {}` lets it go on",
+            process(holder),
+            holder.pid
+        ),
+        Some(holder) => format!(
+            ": {}, has the domain's socket and does not answer; if it is no member of the domain, \
+             end it, or let the members meet in a private directory (Builder::path)",
+            process(holder)
+        ),
+        None => "; they may be stopped".to_owned(),
+    }
+}
+
+/// Who has a name that is not its own.
+fn occupier(holder: &Option<Holder>) -> String {
+    match holder {
+        Some(holder) if holder.stopped => format!("{} (stopped)", process(holder)),
+        Some(holder) => process(holder),
+        None => "a process that this user may not look into (`ss -xap` tells root)".to_owned(),
+    }
 }
 
 impl JoinError {

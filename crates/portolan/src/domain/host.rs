@@ -2,7 +2,11 @@
 //!
 //! One poll without a timeout over everything that can happen. Nothing is done here
 //! while members send and receive: the host is never on the way of a message.
+//!
+//! Other members admit newcomers while the host is stopped, so the host compares its list with
+//! the region's entries whenever something happens (D6).
 
+use super::admit::{Admission, Event};
 use super::descriptor::Descriptor;
 use super::introduce::Reception;
 use super::link::{Keeper, Rope, Stop};
@@ -13,13 +17,13 @@ use super::watch::Control;
 use super::{Role, hosting, me, reclaim};
 use crate::member::Member;
 use portolan_abi::control::{FromHost, FromMember};
+use portolan_abi::limits::MAX_SPACES;
 use portolan_abi::mediate::{ENTRUSTED, Terms};
 use portolan_abi::space::{HostWord, SpacePhase, SpaceStatus};
 use portolan_shm::atomic::Ordering;
 use portolan_sys::memory;
-use portolan_sys::process::{EventFd, PidFd, poll};
-use portolan_sys::socket::{self, Address, Peer, SocketError};
-use std::fs::File;
+use portolan_sys::process::{PidFd, poll};
+use portolan_sys::socket::{self, SocketError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -32,16 +36,12 @@ const RECORDS_AT_ONCE: usize = 32;
 pub(super) struct Host {
     /// Every other space that is joining or live.
     pub(super) watched: Vec<Watched>,
-    /// Connections that have not greeted yet.
-    pub(super) newcomers: Vec<Option<Newcomer>>,
+    /// Newcomers.
+    pub(super) admission: Admission,
     /// What is offered to visitors, and who waits for it.
     pub(super) reception: Reception,
     /// Who copies to and from what members have entrusted to us.
     pub(super) mediators: Mediators,
-    /// Given up for a moment to refuse a newcomer when there is no other descriptor left.
-    pub(super) spare: Option<Descriptor<EventFd>>,
-    /// Newcomers wait: there is no descriptor to accept them with, not even to refuse them.
-    pub(super) deaf: bool,
 }
 
 /// A space that we watch.
@@ -56,21 +56,12 @@ pub(super) struct Watched {
     pub(super) done: bool,
 }
 
-/// A connection that has not greeted yet.
-pub(super) struct Newcomer {
-    pub(super) connection: Descriptor,
-    /// `None` if it may not join.
-    pub(super) pidfd: Option<Descriptor<PidFd>>,
-    pub(super) peer: Peer,
-}
-
 /// What something happened to: an index into the host's lists.
 #[derive(Clone, Copy)]
 enum Source {
     Prompt,
     Listener,
-    Greeting(usize),
-    NewcomersDeath(usize),
+    Newcomers(Event),
     Connection(usize),
     Death(usize),
     Waiting(usize),
@@ -99,29 +90,33 @@ pub(super) fn region_is_ours(member: &Member) -> bool {
 impl Host {
     /// The host of a domain that has no other members yet.
     pub(super) fn first() -> io::Result<Self> {
+        Self::with(Admission::of_host()?)
+    }
+
+    fn with(admission: Admission) -> io::Result<Self> {
         Ok(Self {
             watched: Vec::new(),
-            newcomers: Vec::new(),
+            admission,
             reception: Reception::default(),
             mediators: Mediators::new()?,
-            spare: Some(Descriptor::new(EventFd::new()?)),
-            deaf: false,
         })
     }
 
     /// Takes the place of the host before, whose host word we have just taken: watches the
-    /// living, buries the dead, and finishes what the dead host was at.
+    /// living, buries the dead, and finishes what the dead host was at. The newcomers that we
+    /// were admitting are ours still.
     ///
     /// # Errors
     ///
     /// A living member could not be watched, for want of a descriptor.
-    pub(super) fn succeed(member: &Member) -> io::Result<Self> {
+    pub(super) fn succeed(member: &Member, mut admission: Admission) -> io::Result<Self> {
         portolan_shm::mark!("host.won");
         let header = member.tables().header;
         // Relaxed: a counter for people, written by the host alone.
         header.host.takeovers.fetch_add(1, Ordering::Relaxed);
         portolan_shm::mark!("host.counted");
-        let mut host = Self::first()?;
+        admission.promote()?;
+        let mut host = Self::with(admission)?;
         for space in 1..=u8::MAX {
             host.look_at(member, space)?;
         }
@@ -144,7 +139,8 @@ impl Host {
         let SpaceStatus {
             phase, incarnation, ..
         } = space::status(entry);
-        if phase == SpacePhase::Free || space == member.space {
+        // What is claimed is its claimer's, and free again when that one is buried (A2).
+        if matches!(phase, SpacePhase::Free | SpacePhase::Claimed) || space == member.space {
             return Ok(());
         }
         portolan_shm::mark!("host.look");
@@ -167,21 +163,48 @@ impl Host {
         Ok(())
     }
 
+    /// Watches the spaces that others have admitted, and none any more whose admission was undone
+    /// (D6).
+    fn compare(&mut self, member: &Member) {
+        self.prune(member);
+        let mut known = [false; MAX_SPACES];
+        for watched in self.watched.iter().filter(|w| !w.done) {
+            known[usize::from(watched.space)] = true;
+        }
+        for space in member.tables().used_spaces() {
+            if !known[usize::from(space)] && self.look_at(member, space).is_err() {
+                // For want of a descriptor: again when something happens.
+                return;
+            }
+        }
+    }
+
+    /// Drops the spaces that are not there any more.
+    pub(super) fn prune(&mut self, member: &Member) {
+        for watched in &mut self.watched {
+            let entry = member.tables().spaces.get(usize::from(watched.space));
+            let there = entry.map(space::status).is_some_and(|s| {
+                s.incarnation == watched.incarnation
+                    && !matches!(s.phase, SpacePhase::Free | SpacePhase::Claimed)
+            });
+            watched.done |= !there;
+        }
+    }
+
     fn sources<'h>(&'h self, rope: &'h Rope) -> Vec<(Source, BorrowedFd<'h>)> {
         let mut all = vec![
             (Source::Prompt, rope.prompt.as_fd()),
             (Source::Mediators, self.mediators.bell()),
         ];
-        if !self.deaf {
+        if !self.admission.is_deaf() {
             all.push((Source::Listener, rope.listener.as_fd()));
         }
-        for (i, newcomer) in self.newcomers.iter().enumerate() {
-            let Some(newcomer) = newcomer else { continue };
-            all.push((Source::Greeting(i), newcomer.connection.as_fd()));
-            if let Some(pidfd) = &newcomer.pidfd {
-                all.push((Source::NewcomersDeath(i), pidfd.as_fd()));
-            }
-        }
+        let newcomers = self.admission.sources(rope);
+        all.extend(
+            newcomers
+                .into_iter()
+                .map(|(e, fd)| (Source::Newcomers(e), fd)),
+        );
         for (i, visitor) in self.reception.waiting.iter().enumerate() {
             let Some(visitor) = visitor else { continue };
             all.push((Source::Waiting(i), visitor.connection.as_fd()));
@@ -197,18 +220,20 @@ impl Host {
 
     /// Deals with all that happened. `false`: our descriptors are not ours any more.
     fn act(&mut self, member: &Member, rope: &Rope, happened: &[Source]) -> bool {
+        self.compare(member);
         // Deaths first: what they return may be what a newcomer needs.
         for source in happened {
             match *source {
                 Source::Death(i) => self.died(member, i, End::Death),
-                Source::NewcomersDeath(i) => self.newcomers[i] = None,
+                Source::Newcomers(Event::Death(i)) => self.admission.died(i),
+                Source::Newcomers(Event::Welcomed(i)) => self.admission.forget(member, i),
                 _ => {}
             }
         }
         for source in happened {
             match *source {
                 Source::Connection(i) if !self.watched[i].done => self.listen(member, rope, i),
-                Source::Greeting(i) => self.greet(member, rope, i),
+                Source::Newcomers(Event::Greeting(i)) => self.greet(member, rope, i),
                 Source::Waiting(i) => self.interrupted(member, i),
                 Source::Prompt => self.post_own(member, rope),
                 Source::Mediators => self.hear_mediators(member, rope),
@@ -216,28 +241,26 @@ impl Host {
             }
         }
         // Last, because it may drop newcomers that have not greeted to make room.
-        let accepts = happened.iter().any(|s| matches!(s, Source::Listener));
-        let heard = !accepts || self.accept(member, rope);
+        let mut heard = true;
+        for source in happened {
+            heard &= match source {
+                Source::Listener => self.admission.accept(member, &rope.listener),
+                Source::Newcomers(Event::Fallback) => self.admission.accept(member, &rope.fallback),
+                _ => true,
+            };
+        }
         let before = self.strangers() + self.watched.len();
         self.watched.retain(|w| !w.done);
-        self.newcomers.retain(Option::is_some);
+        self.admission.tidy();
         self.reception.waiting.retain(Option::is_some);
-        if self.deaf && self.strangers() + self.watched.len() < before {
-            self.rest();
+        if self.admission.is_deaf() && self.strangers() + self.watched.len() < before {
+            self.admission.rest();
         }
         heard
     }
 
     fn strangers(&self) -> usize {
-        self.newcomers.len() + self.reception.waiting.len()
-    }
-
-    /// Makes the spare descriptor again, if there is one to be had, and listens again.
-    pub(super) fn rest(&mut self) {
-        if self.spare.is_none() {
-            self.spare = EventFd::new().ok().map(Descriptor::new);
-        }
-        self.deaf = self.spare.is_none();
+        self.admission.len() + self.reception.waiting.len()
     }
 
     fn died(&mut self, member: &Member, index: usize, end: End) {
@@ -311,7 +334,7 @@ impl Host {
     }
 
     /// A connection has ended. That is no death.
-    fn hung_up(&mut self, member: &Member, index: usize) {
+    pub(super) fn hung_up(&mut self, member: &Member, index: usize) {
         let watched = &mut self.watched[index];
         watched.connection = None;
         watched.handed = 0;
@@ -354,10 +377,8 @@ impl Host {
         });
         if others {
             reclaim::reclaim(member, us.space, us.incarnation, End::Leave);
-        } else if let Address::Path(path) = &rope.address {
-            // The last one takes the socket's file away, while nobody can take its place.
-            let _directory = lock_directory(path);
-            let _ = std::fs::remove_file(path);
+        } else {
+            rope.remove_files();
         }
         if !others && let Some(entry) = member.tables().spaces.get(usize::from(us.space)) {
             // Nobody is left to return what we held; observers see that it is over.
@@ -408,19 +429,15 @@ fn hear(connection: &Descriptor) -> Heard {
     }
 }
 
-/// Keeps others from replacing a socket's file, until the answer is dropped.
-pub(super) fn lock_directory(socket: &std::path::Path) -> io::Result<File> {
-    let directory = File::open(socket.parent().unwrap_or(std::path::Path::new("/")))?;
-    directory.lock()?;
-    Ok(directory)
-}
-
 /// Returns what a dead or leaving space held, or undoes its admission.
 fn bury(member: &Member, space: u8, incarnation: u32, end: End) {
     let Some(entry) = member.tables().spaces.get(usize::from(space)) else {
         return;
     };
     if !space::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free) {
+        // Before its own entry is free: who has that next claims others.
+        space::release_claims(member, space);
+        portolan_shm::mark!("host.claims_released");
         reclaim::reclaim(member, space, incarnation, end);
     }
 }

@@ -14,9 +14,9 @@
 //!   never more than [`Limits`] says, of one user and of all. Who is too much is told so.
 //! - **V3** The host waits for nobody: what does not fit a socket at once is not sent.
 
-use super::admit::refuse;
+use super::admit::{Newcomer, refuse};
 use super::descriptor::Descriptor;
-use super::host::{Host, Newcomer};
+use super::host::Host;
 use super::link::Rope;
 use super::permissions::{Verdict, judge, started};
 use super::{hosting, me};

@@ -20,8 +20,10 @@ use crate::member::Member;
 use portolan_abi::space::SpaceStatus;
 use portolan_sys::process::{EventFd, spawn_quiet};
 use portolan_sys::socket::Address;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{JoinHandle, ThreadId};
@@ -32,7 +34,7 @@ const STACK: usize = 512 << 10;
 /// How long whoever leaves waits for clients and servers that were dropped, at most: longer
 /// than they wait for anything but a method that runs.
 const ENDING: Duration = Duration::from_secs(20);
-/// Looks so often whether they have ended.
+/// Looks so often whether they have ended, or whether a lock is free.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The thread that watches the host, or hosts; and what it shares with the membership.
@@ -76,13 +78,17 @@ impl Drop for Bell {
 
 /// The descriptors that every member of a domain with a socket has, and where it is.
 pub(super) struct Rope {
-    /// The listening socket, shared by all (D4).
+    /// The fallback socket, likewise shared. It closes before the other one, so whoever finds
+    /// that name free finds this one free, too, or about to be.
+    pub(super) fallback: Descriptor,
+    /// The host's listening socket, shared by all (D4).
     pub(super) listener: Descriptor,
     /// Readable when the keeper is to look what we offer, or to stop.
     pub(super) prompt: Descriptor<EventFd>,
     /// To stop, it is.
     pub(super) stopping: AtomicBool,
     pub(super) address: Address,
+    pub(super) fallback_address: Address,
     /// Whose domain it is.
     pub(super) owner: u32,
     /// How long leaving may take.
@@ -92,7 +98,23 @@ pub(super) struct Rope {
 impl Rope {
     /// Whether our descriptors are what they were.
     pub(super) fn is_whole(&self) -> bool {
-        self.prompt.is_ours() && self.listener.is_ours()
+        self.prompt.is_ours() && self.listener.is_ours() && self.fallback.is_ours()
+    }
+
+    /// Takes the sockets' files away, while nobody can take their place. For the last to leave.
+    pub(super) fn remove_files(&self) {
+        let Address::Path(path) = &self.address else {
+            return;
+        };
+        // Without the lock they stay, and the next newcomer replaces them.
+        let until = Instant::now() + self.patience;
+        if let Ok(Some(_directory)) = lock_directory(path, until) {
+            for address in [&self.fallback_address, &self.address] {
+                if let Address::Path(path) = address {
+                    let _ = std::fs::remove_file(path);
+                }
+            }
+        }
     }
 
     /// Takes a prompt; whether it says to stop.
@@ -100,6 +122,20 @@ impl Rope {
         let _ = self.prompt.drain();
         // Acquire pairs with the Release in `depart`. It was stored before the prompt.
         self.stopping.load(Ordering::Acquire)
+    }
+}
+
+/// Keeps others from replacing a socket's file, until the answer is dropped. `None`: somebody else
+/// does so until the deadline.
+pub(super) fn lock_directory(socket: &Path, until: Instant) -> io::Result<Option<File>> {
+    let directory = File::open(socket.parent().unwrap_or(Path::new("/")))?;
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Ok(Some(directory)),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => return Ok(None),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK),
+        }
     }
 }
 
@@ -172,7 +208,11 @@ impl Link {
 #[derive(Clone)]
 pub(super) struct Settled(Arc<Latch>);
 
-impl Settled {
+/// Tells when the membership is wholly gone, and waits only when asked.
+#[derive(Clone)]
+pub(super) struct Ending(Arc<Latch>);
+
+impl Ending {
     /// Waits until the membership is wholly gone; `false` if that does not come by `deadline`.
     pub(super) fn gone_by(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -183,6 +223,10 @@ impl Settled {
 }
 
 impl Settled {
+    pub(super) fn ending(&self) -> Ending {
+        Ending(Arc::clone(&self.0))
+    }
+
     /// Waits until the keeper does not hold the membership.
     fn wait(&self) {
         // A forked child has no keeper, and its lock may be held for ever.

@@ -23,6 +23,7 @@ use crate::{Deadline, Disowned, NoDescriptor};
 use portolan_abi::control::{Announcement, Decline, FromMember};
 use portolan_abi::limits::{MAX_NAME, MAX_OFFERS};
 use portolan_abi::mediate::{Terms, Ticket};
+use portolan_abi::name::RULE;
 pub(crate) use portolan_abi::visit::OfferKind;
 use portolan_abi::visit::{Grants, OfferName, Visit, VisitAnswer};
 use portolan_sys::process::{EventFd, PidFd, ProcessMemory};
@@ -75,8 +76,8 @@ pub(crate) struct Offer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OfferError {
-    /// The caller's: the name is too long, empty, or has a zero byte.
-    #[error("no name for an offer: use 1 to {MAX_NAME} bytes without zero bytes")]
+    /// The caller's: the name is too long, empty, or has a zero byte or an `@`.
+    #[error("no name for an offer: use 1 to {MAX_NAME} bytes {RULE}")]
     BadName,
     /// The caller's: the permissions say something that cannot be granted.
     #[error(transparent)]

@@ -44,9 +44,9 @@ pub mod sabotage {
     static OFF: OnceLock<String> = OnceLock::new();
 
     /// The rules, as [`switch_off`] takes them.
-    pub const RULES: [&str; 11] = [
-        "names", "extents", "moving", "claims", "ports", "rights", "chunks", "waits", "signals",
-        "channels", "wakes",
+    pub const RULES: [&str; 10] = [
+        "extents", "moving", "claims", "ports", "rights", "chunks", "waits", "signals", "channels",
+        "wakes",
     ];
 
     /// Switches a rule off in this process, for good; the first call wins.
@@ -186,7 +186,6 @@ fn count(counter: &Cell<u64>) {
 impl<'m> Estate<'m> {
     /// All steps but the last, in their order.
     fn settle(&self) {
-        self.keep("names", Self::release_names);
         trace::bury(self.member, self.space, self.incarnation);
         mark!("host.reclaim.trace");
         self.keep("extents", Self::return_extents);
@@ -210,20 +209,6 @@ impl<'m> Estate<'m> {
         if sabotage::holds(rule) {
             step(self);
         }
-    }
-
-    /// Releases the lock on names if the space died with it.
-    fn release_names(&self) {
-        let lock = &self.member.tables().header.names.lock;
-        let held = u32::from(self.space) + 1;
-        // Release: pairs with the next holder's Acquire.
-        if lock
-            .compare_exchange(held, 0, Ordering::Release, Ordering::Relaxed)
-            .is_ok()
-        {
-            futex::wake(lock, u32::MAX);
-        }
-        mark!("host.reclaim.names");
     }
 
     /// Frees every extent that the space held, or was sending and had not sent (R1).
@@ -459,7 +444,6 @@ impl<'m> Estate<'m> {
         }
         port::wake_waiters(member);
         crate::signal::wake_all(member);
-        futex::wake(&tables.header.names.lock, u32::MAX);
         mark!("host.reclaim.wakes");
     }
 

@@ -2,16 +2,18 @@
 //!
 //! Whoever binds *and listens* first creates the domain (D4). Between the two, a
 //! connection is refused and the address is in use: look again. A connection that gets
-//! no answer is closed and made anew, for its host may have died with it in hand.
+//! no answer is closed and made anew, for its host may have died with it in hand. After a second
+//! without an answer newcomers connect to the fallback socket, where every member admits.
 
 use super::admit::OVERFLOW_ID;
 use super::create::{self, FIRST};
 use super::descriptor::Descriptor;
 use super::error::JoinError;
-use super::host::{Host, lock_directory};
+use super::host::Host;
 use super::introduce::open_to_all;
-use super::link::{Link, Rope, Settled};
+use super::link::{Link, Rope, lock_directory};
 use super::observe::ABSENCE;
+use super::place::place;
 use super::settings::Builder;
 use super::space::{self, Owner};
 use super::watch::Control;
@@ -25,7 +27,6 @@ use crate::region::Region;
 use crate::sealed::Depot;
 use crate::signal::Threads;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::control::FromMember;
 use portolan_abi::hello::{Answer, Hello, Reason, Refusal, Welcome};
 use portolan_abi::limits::MAX_NAME;
 use portolan_abi::region::{Geometry, MAGIC};
@@ -34,15 +35,15 @@ use portolan_shm::atomic::Ordering;
 use portolan_shm::region::Header;
 use portolan_sys::memory;
 use portolan_sys::process::{EventFd, poll};
-use portolan_sys::socket::{self, Address, SocketError};
+use portolan_sys::socket::{self, Address, Holder, Peer, SocketError};
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Newcomers that may wait while the host is busy, or while there is none.
@@ -50,48 +51,40 @@ const BACKLOG: u32 = 4096;
 /// How long the first connection waits for an answer. Each one more waits twice as long,
 /// because a host may be busy returning what a dead space held, up to the second value.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// How long the host may take to answer before newcomers turn to the other members.
+const GRACE: Duration = Duration::from_secs(1);
 /// Pause before looking again at an address that is neither listening nor free.
 const PAUSE: Duration = Duration::from_millis(2);
-
-/// A membership of this process: to be had again, or to be waited for while it ends.
-type Place = Mutex<Option<(Weak<Member>, Settled)>>;
-
-/// The place of this process's membership in the domain at `address`.
-fn place(address: &Address) -> Arc<Place> {
-    static PLACES: OnceLock<Mutex<HashMap<Address, Arc<Place>>>> = OnceLock::new();
-    let places = PLACES.get_or_init(Mutex::default);
-    let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
-    Arc::clone(places.entry(address.clone()).or_default())
-}
 
 /// Joins, or creates.
 pub(super) fn join(settings: &Builder) -> Result<Domain, JoinError> {
     let deadline = Instant::now() + settings.deadline;
     let address = settings.address();
     let place = place(&address);
-    // Held while we join: the region has one address, so a process maps it once.
-    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((member, settled)) = &*place {
-        if let Some(member) = member.upgrade() {
-            check_protection(settings, member.protection)?;
-            if settings.always_open && !member.always_open() {
-                return Err(JoinError::GuardedAlready);
-            }
-            return Ok(Domain::new(member));
-        }
-        // Its last handle is being dropped: its addresses are free afterwards.
-        settled.gone_by(deadline);
-    }
-    let domain = Search {
+    let search = Search {
         settings,
+        fallback: settings.fallback_address(),
         address,
         deadline,
         absent_since: Cell::new(None),
+    };
+    let _turn = place.enter(deadline).ok_or_else(|| search.timed_out())?;
+    let known = place.state().member.clone();
+    if let Some(member) = known.as_ref().and_then(|(member, _)| member.upgrade()) {
+        check_protection(settings, member.protection)?;
+        if settings.always_open && !member.always_open() {
+            return Err(JoinError::GuardedAlready);
+        }
+        return Ok(Domain::new(member));
     }
-    .run()?;
-    *place = Some((
+    if let Some((_, ending)) = known {
+        // Its last handle is being dropped: its addresses are free afterwards.
+        ending.gone_by(deadline);
+    }
+    let domain = search.run()?;
+    place.state().member = Some((
         Arc::downgrade(domain.member()),
-        domain.member().link.settled(),
+        domain.member().link.settled().ending(),
     ));
     Ok(domain)
 }
@@ -170,10 +163,52 @@ fn check_protection(settings: &Builder, found: Protection) -> Result<(), JoinErr
 /// One call of `join`.
 struct Search<'s> {
     settings: &'s Builder,
+    /// Where the host answers.
     address: Address,
+    /// Where every member does.
+    fallback: Address,
     deadline: Instant,
     /// When it was first seen that nobody listens, if nobody was met since.
     absent_since: Cell<Option<Instant>>,
+}
+
+/// How a search has gone so far.
+struct Progress {
+    /// How long to wait for the next answer.
+    patience: Duration,
+    /// When we first connected to a host that has not answered.
+    unanswered: Option<Instant>,
+    /// Whether we have turned to the other members.
+    at_fallback: bool,
+}
+
+impl Progress {
+    const BEGUN: Self = Self {
+        patience: PATIENCE.0,
+        unanswered: None,
+        at_fallback: false,
+    };
+
+    /// Where to ask next is the fallback socket; until when to wait there, or at the other.
+    fn next(&mut self, deadline: Instant) -> Instant {
+        let now = Instant::now();
+        let turns = self.unanswered.map(|since| since + GRACE);
+        if !self.at_fallback && turns.is_some_and(|at| now >= at) {
+            self.at_fallback = true;
+            self.patience = PATIENCE.0;
+        }
+        let until = deadline.min(now + self.patience);
+        match turns {
+            Some(at) if !self.at_fallback => until.min(at),
+            _ => until,
+        }
+    }
+
+    /// Somebody is asked.
+    fn asked(&mut self) {
+        self.unanswered.get_or_insert_with(Instant::now);
+        self.patience = (self.patience * 2).min(PATIENCE.1);
+    }
 }
 
 /// Why an attempt led to nothing.
@@ -194,9 +229,9 @@ impl From<JoinError> for Miss {
 
 impl Search<'_> {
     fn run(&self) -> Result<Domain, JoinError> {
-        let mut patience = PATIENCE.0;
+        let mut progress = Progress::BEGUN;
         loop {
-            match self.attempt(&mut patience) {
+            match self.attempt(&mut progress) {
                 Ok(domain) => return Ok(domain),
                 Err(Miss::Failed(error)) => return Err(error),
                 Err(Miss::Again) => {}
@@ -213,30 +248,54 @@ impl Search<'_> {
         if self.absent_since.get().is_some() {
             return self.not_running();
         }
-        let holder = socket::holder(&self.address);
-        if holder.is_none() && *owner != self.settings.user {
-            return JoinError::Absent {
+        let occupant = socket::occupant(&self.address);
+        match occupant {
+            Some(found) if !found.listens => JoinError::Occupied {
+                socket: self.address.to_string(),
+                holder: found.holder,
+            },
+            None if *owner != self.settings.user => JoinError::Absent {
                 name: name.clone(),
                 owner: *owner,
-            };
-        }
-        JoinError::TimedOut {
-            waited: self.settings.deadline,
-            holder,
+            },
+            found => JoinError::TimedOut {
+                waited: self.settings.deadline,
+                holder: found.and_then(|found| found.holder),
+            },
         }
     }
 
-    fn attempt(&self, patience: &mut Duration) -> Result<Domain, Miss> {
-        let until = self.deadline.min(Instant::now() + *patience);
-        match socket::connect_by(&self.address, Some(until)) {
+    /// Somebody else has the fallback socket's name, and does not let go of it.
+    fn occupied(&self) -> JoinError {
+        JoinError::Occupied {
+            socket: self.fallback.to_string(),
+            holder: socket::occupant(&self.fallback).and_then(|found| found.holder),
+        }
+    }
+
+    fn attempt(&self, progress: &mut Progress) -> Result<Domain, Miss> {
+        let until = progress.next(self.deadline);
+        let address = if progress.at_fallback {
+            &self.fallback
+        } else {
+            &self.address
+        };
+        match socket::connect_by(address, Some(until)) {
             Ok(connection) => {
                 self.absent_since.set(None);
-                *patience = (*patience * 2).min(PATIENCE.1);
+                progress.asked();
                 self.greet(connection, until)
             }
-            Err(SocketError::Refused { .. } | SocketError::NotFound { .. }) => self.found(),
+            Err(SocketError::Refused { .. } | SocketError::NotFound { .. }) => {
+                let gone = progress.at_fallback;
+                *progress = Progress::BEGUN;
+                if gone { Err(Miss::Later) } else { self.found() }
+            }
             // The host is busy or stopped, and many wait for it.
-            Err(SocketError::BacklogFull { .. }) => Err(Miss::Again),
+            Err(SocketError::BacklogFull { .. }) => {
+                progress.asked();
+                Err(Miss::Again)
+            }
             Err(error) => Err(JoinError::socket(error).into()),
         }
     }
@@ -250,22 +309,23 @@ impl Search<'_> {
             return Err(Miss::Later);
         }
         portolan_shm::mark!("join.before_listen");
-        let listener = match &self.address {
-            Address::Abstract(_) => socket::listen(&self.address, BACKLOG),
-            Address::Path(path) => self.replace(path)?,
-        };
-        let listener = match listener {
+        let listener = match self.listen(&self.address)? {
             Ok(listener) => Descriptor::new(listener),
             // Somebody else was faster, and may be about to listen.
             Err(SocketError::AddressInUse { .. }) => return Err(Miss::Later),
             Err(error) => return Err(JoinError::socket(error).into()),
         };
         portolan_shm::mark!("join.listening");
-        let created = self.create(listener);
-        if created.is_err()
-            && let Address::Path(path) = &self.address
-        {
-            let _ = std::fs::remove_file(path);
+        let created = self.listen_for_all().and_then(|fallback| {
+            portolan_shm::mark!("join.fallback");
+            self.create(listener, fallback)
+        });
+        if created.is_err() {
+            for address in [&self.address, &self.fallback] {
+                if let Address::Path(path) = address {
+                    let _ = std::fs::remove_file(path);
+                }
+            }
         }
         created.map_err(Miss::Failed)
     }
@@ -287,23 +347,51 @@ impl Search<'_> {
         }
     }
 
+    /// Listens where every member answers. We listen at the other address already, so nobody but
+    /// the members that had it last, and are ending, can be in the way; or a stranger.
+    fn listen_for_all(&self) -> Result<Descriptor, JoinError> {
+        loop {
+            match self.listen(&self.fallback)? {
+                Ok(listener) => return Ok(Descriptor::new(listener)),
+                Err(SocketError::AddressInUse { .. }) if Instant::now() < self.deadline => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(SocketError::AddressInUse { .. }) => return Err(self.occupied()),
+                Err(error) => return Err(JoinError::socket(error)),
+            }
+        }
+    }
+
+    fn listen(&self, address: &Address) -> Result<Result<OwnedFd, SocketError>, JoinError> {
+        match address {
+            Address::Abstract(_) => Ok(socket::listen(address, BACKLOG)),
+            Address::Path(path) => self.replace(address, path),
+        }
+    }
+
     /// Listens at a path. A file that nobody listens at was left by somebody who was killed.
-    fn replace(&self, path: &std::path::Path) -> Result<Result<OwnedFd, SocketError>, JoinError> {
+    fn replace(
+        &self,
+        address: &Address,
+        path: &Path,
+    ) -> Result<Result<OwnedFd, SocketError>, JoinError> {
         let refused = |error| JoinError::directory(path, error);
+        let taken = || SocketError::AddressInUse {
+            address: address.clone(),
+        };
         // Whoever holds it is the only one to bind, to listen, or to remove.
-        let _directory = lock_directory(path).map_err(refused)?;
-        match socket::connect_by(&self.address, Some(Instant::now())) {
+        let Some(_directory) = lock_directory(path, self.deadline).map_err(refused)? else {
+            return Ok(Err(taken()));
+        };
+        match socket::connect_by(address, Some(Instant::now())) {
             Err(SocketError::NotFound { .. }) => {}
             Err(SocketError::Refused { .. }) => {
                 std::fs::remove_file(path).map_err(refused)?;
             }
             // Somebody listens there by now.
-            _ => {
-                let address = self.address.clone();
-                return Ok(Err(SocketError::AddressInUse { address }));
-            }
+            _ => return Ok(Err(taken())),
         }
-        let listener = socket::listen(&self.address, BACKLOG);
+        let listener = socket::listen(address, BACKLOG);
         if let Err(SocketError::Io { source, .. }) = listener {
             return Err(refused(source));
         }
@@ -314,9 +402,9 @@ impl Search<'_> {
         Ok(listener)
     }
 
-    fn create(&self, listener: Descriptor) -> Result<Domain, JoinError> {
+    fn create(&self, listener: Descriptor, fallback: Descriptor) -> Result<Domain, JoinError> {
         let host = Host::first().map_err(|e| JoinError::system("make event descriptors", e))?;
-        let rope = self.rope(listener)?;
+        let rope = self.rope(listener, fallback)?;
         let region = create::region(self.settings, &self.settings.name)?;
         let link = Link::new(Some(rope));
         let member = Arc::new(member(self.settings, region, FIRST, link)?);
@@ -331,13 +419,15 @@ impl Search<'_> {
         Ok(Domain::new(member))
     }
 
-    fn rope(&self, listener: Descriptor) -> Result<Rope, JoinError> {
+    fn rope(&self, listener: Descriptor, fallback: Descriptor) -> Result<Rope, JoinError> {
         let prompt = EventFd::new().map_err(|e| JoinError::system("make event descriptors", e))?;
         Ok(Rope {
+            fallback,
             listener,
             prompt: Descriptor::new(prompt),
             stopping: AtomicBool::new(false),
             address: self.address.clone(),
+            fallback_address: self.fallback.clone(),
             owner: self.settings.owner,
             patience: self.settings.deadline,
         })
@@ -356,7 +446,7 @@ impl Search<'_> {
         let hello = Hello { version, name }.encode();
         let mut answer = [0; Answer::BYTES];
         let answered = socket::send_by(&connection, &hello, &[], Some(until))
-            .and_then(|()| socket::receive_by(&connection, &mut answer, 2, Some(until)));
+            .and_then(|()| socket::receive_by(&connection, &mut answer, 3, Some(until)));
         portolan_shm::mark!("join.answered");
         let received = match answered {
             Ok(received) => received,
@@ -387,10 +477,10 @@ impl Search<'_> {
             return Err(JoinError::OtherVersion { theirs, ours }.into());
         }
         let count = fds.len() as u64;
-        let Ok([file, listener]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return Err(garbled("number of descriptors", count, 2).into());
+        let Ok([file, listener, fallback]) = <[OwnedFd; 3]>::try_from(fds) else {
+            return Err(garbled("number of descriptors", count, 3).into());
         };
-        let rope = self.rope(Descriptor::new(listener))?;
+        let rope = self.rope(Descriptor::new(listener), Descriptor::new(fallback))?;
         let region = open(file, &welcome)?;
         portolan_shm::mark!("join.mapped");
         check_protection(self.settings, protection_of(region.tables().header))?;
@@ -403,6 +493,11 @@ impl Search<'_> {
         if !sees_host(&member, &connection) {
             return Err(JoinError::OtherNamespace.into());
         }
+        // Before we are live: who dies as a member is known to the host, or about to be (D6).
+        let control = match member.link.rope() {
+            Some(rope) if !welcome.by_host => Control::admitted(&member, rope),
+            _ => Control::welcomed(connection, super::hosting(&member)),
+        };
         let entry = member.tables().spaces.get(usize::from(us.space));
         let joined = entry
             .is_some_and(|e| space::step(e, us.incarnation, SpacePhase::Joining, SpacePhase::Live));
@@ -411,11 +506,8 @@ impl Search<'_> {
             return Err(Miss::Again);
         }
         portolan_shm::mark!("join.live");
-        // For the host's information: the status counts. It may be dead by now.
-        let arrived = FromMember::Arrived.encode();
-        let _ = socket::send_by(&connection, &arrived, &[], Some(Instant::now()));
+        control.tell_arrived();
         portolan_shm::mark!("join.arrived");
-        let control = Control::welcomed(connection, super::hosting(&member));
         let started = start(&member, Role::Member(control));
         if let (Err(_), Some(entry)) = (&started, entry) {
             // The connection has closed with the role: the host returns us to free.
@@ -445,6 +537,9 @@ pub(super) fn refused(refusal: Refusal, address: &Address, owner: u32) -> JoinEr
         Reason::Descriptors => JoinError::HostDescriptors {
             host: socket::holder(address),
         },
+        Reason::Proc => JoinError::HostProc {
+            host: socket::holder(address),
+        },
         Reason::Namespace => JoinError::OtherNamespace,
         // The last two are for visitors, who do not come here.
         Reason::Garbled | Reason::Stranger | Reason::Token | Reason::Busy => {
@@ -459,14 +554,18 @@ pub(super) fn check_owner(
     address: &Address,
     owner: u32,
 ) -> Result<(), JoinError> {
-    let found = socket::peer(connection).map_err(JoinError::socket)?.uid;
+    let Peer {
+        uid: found, pid, ..
+    } = socket::peer(connection).map_err(JoinError::socket)?;
     if found == owner && found != OVERFLOW_ID {
         return Ok(());
     }
     Err(JoinError::Impostor {
         owner,
         found,
-        holder: socket::holder(address),
+        // Of another user's process we may not list the descriptors; the kernel has told its id.
+        holder: socket::holder(address)
+            .or_else(|| Holder::of(pid).filter(|holder| holder.user == Some(found))),
     })
 }
 

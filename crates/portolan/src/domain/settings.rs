@@ -3,7 +3,7 @@
 use super::error::JoinError;
 use super::{Domain, Observer, rendezvous};
 use crate::Protection;
-use portolan_abi::hello::socket_name;
+use portolan_abi::hello::{fallback_name, socket_name};
 use portolan_abi::region::Geometry;
 use portolan_sys::socket::Address;
 use std::path::PathBuf;
@@ -246,7 +246,16 @@ impl Builder {
 
     /// Where the members meet.
     pub(super) fn address(&self) -> Address {
-        let name = socket_name(self.owner, &self.name).unwrap_or_default();
+        self.at(socket_name(self.owner, &self.name))
+    }
+
+    /// Where every member answers newcomers whom the host does not.
+    pub(super) fn fallback_address(&self) -> Address {
+        self.at(fallback_name(self.owner, &self.name))
+    }
+
+    fn at(&self, name: Option<String>) -> Address {
+        let name = name.unwrap_or_default();
         match &self.directory {
             None => Address::Abstract(name.into_bytes()),
             Some(directory) => Address::Path(directory.join(name.replace('/', "-"))),

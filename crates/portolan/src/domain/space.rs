@@ -4,6 +4,7 @@ use crate::member::Member;
 use portolan_abi::space::{SpacePhase, SpaceStatus};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::region::SpaceEntry;
+use portolan_shm::space;
 use portolan_sys::process::{PidFd, start_time};
 use std::io;
 
@@ -80,8 +81,7 @@ pub(super) fn has_execed(entry: &SpaceEntry, base: usize) -> bool {
 
 /// What the entry is doing.
 pub(super) fn status(entry: &SpaceEntry) -> SpaceStatus {
-    // Acquire: the entry's other fields were written before.
-    SpaceStatus::unpack(entry.status.load(Ordering::Acquire))
+    space::status(&entry.status)
 }
 
 /// Changes the status of the space with this incarnation, if `to` says to what.
@@ -91,32 +91,17 @@ pub(super) fn change(
     incarnation: u32,
     to: impl Fn(SpaceStatus) -> Option<SpaceStatus>,
 ) -> bool {
-    let mut was = entry.status.load(Ordering::Acquire);
-    loop {
-        let now = SpaceStatus::unpack(was);
-        let Some(next) = Some(now)
-            .filter(|s| s.incarnation == incarnation)
-            .and_then(&to)
-        else {
-            return false;
-        };
-        let swapped = entry.status.compare_exchange(
-            was,
-            next.pack(),
-            // AcqRel: what we did to the space before is seen by who finds the new status.
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-        match swapped {
-            Ok(_) => return true,
-            Err(other) => was = other,
-        }
-    }
+    space::change(&entry.status, incarnation, to)
 }
 
 /// Moves the status from one phase to another; see [`change`].
 pub(super) fn step(entry: &SpaceEntry, incarnation: u32, from: SpacePhase, to: SpacePhase) -> bool {
-    change(entry, incarnation, |s| {
-        (s.phase == from).then_some(SpaceStatus { phase: to, ..s })
-    })
+    space::step(&entry.status, incarnation, from, to)
+}
+
+/// Frees the entries that a space had claimed for newcomers when it died (A2).
+pub(super) fn release_claims(member: &Member, claimer: u8) {
+    for entry in member.tables().spaces {
+        space::release(&entry.status, claimer);
+    }
 }

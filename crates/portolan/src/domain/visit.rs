@@ -21,6 +21,7 @@ use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::{Reason, socket_name};
 use portolan_abi::limits::MAX_NAME;
 use portolan_abi::mediate::Ticket;
+use portolan_abi::name::RULE;
 use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::process::{EventFd, poll};
 use portolan_sys::socket::{self, Address, SocketError};
@@ -51,7 +52,7 @@ pub(crate) struct Introduction {
 #[non_exhaustive]
 pub enum VisitError {
     /// The caller's: nothing is offered by such a name.
-    #[error("{name:?} is no name of an offer: use 1 to {MAX_NAME} bytes without zero bytes")]
+    #[error("{name:?} is no name of an offer: use 1 to {MAX_NAME} bytes {RULE}")]
     BadName {
         /// The name.
         name: String,

@@ -13,6 +13,7 @@
 //! and makes itself known again. Only until the new host has answered does it look at
 //! the word by the clock; that, and nothing else here, is ever timed.
 
+use super::admit::{Admission, Event};
 use super::descriptor::Descriptor;
 use super::error::LeaveError;
 use super::host::{self, Host, region_is_ours};
@@ -36,6 +37,8 @@ use std::time::{Duration, Instant};
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
 /// How long a connection to a full backlog may take at one time.
 const CONNECT: Duration = Duration::from_millis(50);
+/// How long a member that has no descriptor left does not look for newcomers.
+const REST: Duration = Duration::from_secs(1);
 
 /// A member's connection to its host.
 pub(super) struct Control {
@@ -49,6 +52,8 @@ pub(super) struct Control {
     pause: Option<Duration>,
     /// Offers and withdrawals that it has not answered.
     unanswered: u32,
+    /// Newcomers that come to us because the host does not answer them.
+    admission: Admission,
 }
 
 impl Default for Control {
@@ -60,6 +65,7 @@ impl Default for Control {
             trusted: false,
             pause: None,
             unanswered: 0,
+            admission: Admission::default(),
         }
     }
 }
@@ -131,9 +137,25 @@ impl Control {
             connection: Some(connection),
             known: Some(by),
             host: by,
-            trusted: false,
-            pause: None,
-            unanswered: 0,
+            ..Self::default()
+        }
+    }
+
+    /// Another member than the host has welcomed us: makes us known to the host. It wakes for
+    /// that when it goes on, whatever has become of us.
+    pub(super) fn admitted(member: &Member, rope: &Rope) -> Self {
+        let mut control = Self::default();
+        control.connect(member, rope, hosting(member));
+        portolan_shm::mark!("join.returning");
+        control
+    }
+
+    /// Tells the host that we are live, for its information: the status counts.
+    pub(super) fn tell_arrived(&self) {
+        if let Some(connection) = self.connection.as_ref().filter(|_| self.known.is_some()) {
+            // It may be dead by now.
+            let arrived = FromMember::Arrived.encode();
+            let _ = socket::send_by(connection, &arrived, &[], Some(Instant::now()));
         }
     }
 
@@ -274,19 +296,29 @@ impl Control {
         self.unanswered = 0;
     }
 
-    /// Sleeps until the host is dead, says something, or hangs up, or until prompted, and
-    /// fails if that is to stop.
+    /// Sleeps until the host is dead, says something, or hangs up, until newcomers come to us, or
+    /// until prompted, and fails if that is to stop. What happened to newcomers; none come to a
+    /// member that is leaving, and takes no prompts.
     fn sleep(
         &mut self,
         ties: &Ties,
         prompts: Option<&Rope>,
         pidfd: Option<&Descriptor<PidFd>>,
         until: Option<Instant>,
-    ) -> Result<(), Stop> {
+    ) -> Result<Vec<Event>, Stop> {
         let prompt = prompts.map(|rope| rope.prompt.as_fd());
         let connection = self.connection.as_ref().map(AsFd::as_fd);
         let pidfd = pidfd.map(AsFd::as_fd);
-        let fds: Vec<_> = [prompt, connection, pidfd].into_iter().flatten().collect();
+        let mut fds: Vec<_> = [prompt, connection, pidfd].into_iter().flatten().collect();
+        let others = fds.len();
+        let newcomers = prompts.map_or_else(Vec::new, |rope| self.admission.sources(rope));
+        fds.extend(newcomers.iter().map(|(_, fd)| *fd));
+        let until = if self.admission.is_deaf() {
+            let rested = Instant::now() + REST;
+            Some(until.map_or(rested, |until| until.min(rested)))
+        } else {
+            until
+        };
         // An error (no memory) is met again at the next turn; meanwhile we look around.
         let ready = poll(&fds, until).unwrap_or_default();
         if ready.iter().any(|r| r.invalid) {
@@ -299,8 +331,12 @@ impl Control {
         {
             return Err(Stop::Told);
         }
+        let events = newcomers.iter().zip(ready.iter().skip(others));
+        let happened = events.filter(|(_, ready)| ready.any());
+        let happened = happened.map(|((event, _), _)| *event).collect();
+        self.admission.listen_again();
         self.listen(&ties.offers);
-        Ok(())
+        Ok(happened)
     }
 }
 
@@ -319,8 +355,26 @@ impl Keeper {
             if let Role::Member(control) = &mut self.role {
                 control.announce(&ties.offers);
                 let until = control.deadline();
-                control.sleep(&ties, Some(rope), pidfd.as_ref(), until)?;
+                let newcomers = control.sleep(&ties, Some(rope), pidfd.as_ref(), until)?;
+                if !newcomers.is_empty() {
+                    let admitted =
+                        self.attend(|keeper, member| keeper.admit(member, rope, &newcomers));
+                    admitted.ok_or(Stop::Told)??;
+                }
             }
+        }
+    }
+
+    /// Deals with newcomers whom the host has not answered.
+    fn admit(&mut self, member: &Member, rope: &Rope, newcomers: &[Event]) -> Result<(), Stop> {
+        let Role::Member(control) = &mut self.role else {
+            return Ok(());
+        };
+        let able = rope.is_whole() && region_is_ours(member);
+        if able && control.admission.act(member, rope, newcomers) {
+            Ok(())
+        } else {
+            Err(Stop::Disconnected)
         }
     }
 
@@ -335,6 +389,9 @@ impl Keeper {
         portolan_shm::mark!("leave.begin");
         space::step(entry, us.incarnation, SpacePhase::Live, SpacePhase::Dead);
         portolan_shm::mark!("leave.dead");
+        if let Role::Member(control) = &mut self.role {
+            control.admission.end(member);
+        }
         let deadline = Instant::now() + rope.patience;
         let mut told = false;
         loop {
@@ -397,7 +454,8 @@ impl Keeper {
                 return Ok(Turn::Again);
             }
         }
-        if let Ok(host) = Host::succeed(member) {
+        let admission = std::mem::take(&mut control.admission);
+        if let Ok(host) = Host::succeed(member, admission) {
             self.role = Role::Host(Box::new(host));
             return Ok(Turn::Host);
         }

@@ -5,6 +5,7 @@ use crate::member::Member;
 use crate::region::Attached;
 use crate::{Disowned, Domain};
 use portolan_abi::limits::{MAX_NAME, MAX_PORTS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
+use portolan_abi::name::RULE;
 use portolan_abi::port::{ANY_BYTES, Leaving, PortName, PortPhase, PortStatus};
 use portolan_abi::slot::inline_capacity;
 use portolan_shm::mark;
@@ -39,8 +40,8 @@ pub struct PortOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// The caller's: the name is empty, too long, or holds a zero byte.
-    #[error("{name:?} is no port name: use 1 to {MAX_NAME} bytes without a zero byte")]
+    /// The caller's: the name is empty, too long, or holds a zero byte or an `@`.
+    #[error("{name:?} is no port name: use 1 to {MAX_NAME} bytes {RULE}")]
     BadName {
         /// The name.
         name: String,
@@ -66,16 +67,6 @@ pub enum BindError {
         "the domain has no room for another port ({MAX_PORTS} entries, 4 GiB of queues): close some, or use smaller queues"
     )]
     NoRoom,
-    /// A peer's: another space has held the lock on names for too long.
-    #[error(
-        "space {holder} has held the lock on names for {seconds} s (is it stopped?): try again"
-    )]
-    NamesLocked {
-        /// Who.
-        holder: u8,
-        /// How long we waited.
-        seconds: u64,
-    },
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
@@ -208,14 +199,24 @@ pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
     member.present()?;
     member.link.connected()?;
     let (slots, lines) = options.shape()?;
-    let lock = match &options.name {
-        Some(name) => Some(names::reserve(member, name)?),
-        None => None,
-    };
+    if let Some(name) = &options.name {
+        names::check(member, name)?;
+    }
     let (index, entry, generation) = take_entry(member, slots, lines)?;
     mark!("bind.entry_taken");
     let name = options.name.as_deref().unwrap_or("");
     write_text(&entry.name.words, name);
+    let won = match &options.name {
+        Some(name) => Some(names::win(member, index, name).inspect_err(|_| {
+            // Nobody has heard of it. Release: the next one to bind it sees no name of ours.
+            let free = PortStatus {
+                generation,
+                ..PortStatus::FRESH
+            };
+            entry.control.status.store(free.pack(), Ordering::Release);
+        })?),
+        None => None,
+    };
     entry.control.transit.store(0, Ordering::Relaxed);
     entry.control.most.store(options.most, Ordering::Relaxed);
     entry.sleep.clear_events(generation);
@@ -239,8 +240,8 @@ pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
     };
     // Release: everything above comes before the port is open.
     entry.control.status.store(status.pack(), Ordering::Release);
-    if let Some(lock) = lock {
-        lock.publish(index, name);
+    if let Some(won) = won {
+        won.show();
     }
     mark!("bind.done");
     let attached =

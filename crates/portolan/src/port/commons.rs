@@ -65,18 +65,21 @@ fn make_of(
     name: Option<&str>,
     message: &mut Message,
 ) -> Result<SendRight, MakeError> {
-    let lock = match name {
-        Some(name) => Some(names::reserve(member, name)?),
-        None => None,
-    };
+    if let Some(name) = name {
+        names::check(member, name)?;
+    }
     let port = bind(member, &PortOptions::unnamed().queue(1).inline_bytes(48))?;
     let right = port.make_send();
     let at = port.at();
+    let entry = at.queue().port;
+    write_text(&entry.name.words, name.unwrap_or(""));
+    let won = match name {
+        Some(name) => Some(names::win(member, at.port.index, name)?),
+        None => None,
+    };
     let spot = Spot::new(at.queue().port.sender.tail.load(Ordering::Relaxed));
     send::plan_and_post(at, &spot, Kind::Message, None, message)?;
     mark!("segment.posted");
-    let entry = at.queue().port;
-    write_text(&entry.name.words, name.unwrap_or(""));
     let status = &entry.control.status;
     let was = PortStatus::unpack(status.load(Ordering::Acquire));
     let shared = PortStatus {
@@ -87,8 +90,8 @@ fn make_of(
     // The line of no return. Release: all of it comes before it is everybody's.
     status.store(shared.pack(), Ordering::Release);
     mark!("segment.shared");
-    if let Some(lock) = lock {
-        lock.publish(at.port.index, name.unwrap_or(""));
+    if let Some(won) = won {
+        won.show();
     }
     port.given();
     Ok(right)

@@ -1,22 +1,21 @@
-//! Names of ports: a lock for those who give one, a futex for those who wait for one.
+//! Names of ports: won without a lock ([`portolan_shm::names`]), and a futex for those who wait
+//! for one.
 
 use super::{BindError, SendRight};
 use crate::member::Member;
 use crate::region::Attached;
 use crate::{Deadline, Disowned, Domain};
 use portolan_abi::limits::MAX_NAME;
+use portolan_abi::name::{RULE, is_name};
 use portolan_abi::port::{PortName, PortPhase, PortStatus};
+use portolan_shm::atomic::AtomicU64;
 use portolan_shm::mark;
+use portolan_shm::names::{self, Lost, NameHash};
+use portolan_shm::queue::PortEntry;
 use portolan_shm::region::read_text;
 use portolan_sys::futex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// How long a bind waits for another one that holds the lock.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks at the lock, where nobody wakes us.
-const LOCK_LOOK: Duration = Duration::from_millis(20);
 
 /// Why a name did not lead to a port.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +30,7 @@ pub enum ConnectError {
         name: String,
     },
     /// The caller's: no port can have this name, so waiting for one would be in vain.
-    #[error("{name:?} is no port name: use 1 to {MAX_NAME} bytes without a zero byte")]
+    #[error("{name:?} is no port name: use 1 to {MAX_NAME} bytes {RULE}")]
     BadName {
         /// The name.
         name: String,
@@ -77,7 +76,7 @@ pub(super) fn wait_for<R>(
     deadline: Deadline,
     take: impl Fn(PortName, bool) -> Option<R>,
 ) -> Result<R, ConnectError> {
-    if !is_name(name) {
+    if !is_name(name, MAX_NAME) {
         return Err(ConnectError::BadName {
             name: name.to_owned(),
         });
@@ -88,7 +87,7 @@ pub(super) fn wait_for<R>(
         let epoch = &member.tables().header.names.epoch;
         // Acquire: a name that appears after this changes the epoch, and we do not sleep.
         let seen = epoch.load(Ordering::Acquire);
-        if let Some((port, _, shared)) = find(member, name)
+        if let Some((port, shared)) = find(member, name)
             && let Some(taken) = take(port, shared)
         {
             return Ok(taken);
@@ -102,17 +101,12 @@ pub(super) fn wait_for<R>(
     }
 }
 
-/// Whether a port can have this name.
-fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.len() <= MAX_NAME && !name.contains('\0')
-}
-
-/// The open port of this name, its owner, and whether it is a segment.
-fn find(member: &Member, name: &str) -> Option<(PortName, u8, bool)> {
+/// The open port of this name, and whether it is a segment.
+fn find(member: &Member, name: &str) -> Option<(PortName, bool)> {
     let tables = member.tables();
-    let hash = hash(name);
+    let hash = NameHash::of(name);
     tables.used_ports().find_map(|(index, entry)| {
-        if tables.names[usize::from(index)].load(Ordering::Acquire) != hash {
+        if !hash.is_shown(&tables.names[usize::from(index)]) {
             return None;
         }
         let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
@@ -123,76 +117,90 @@ fn find(member: &Member, name: &str) -> Option<(PortName, u8, bool)> {
                 index,
                 generation: status.generation,
             },
-            status.owner,
             status.shared,
         ))
     })
 }
 
-/// FNV-1a, never 0: every build must agree on it, and 0 means "no name".
-fn hash(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
-        (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
-    }) | 1
+/// A port that has this name, or is about to; its owner's space.
+fn owner(entry: &PortEntry, name: &str) -> Option<u8> {
+    let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+    let there = matches!(
+        status.phase,
+        PortPhase::Binding | PortPhase::Open | PortPhase::Moving
+    );
+    (there && read_text(&entry.name.words) == name).then_some(status.owner)
 }
 
-/// The lock on names, held while a name is checked and given. A dead holder's lock is
-/// released by the host.
-pub(super) struct Reserved<'m> {
-    member: &'m Member,
-}
-
-/// Takes the lock and makes sure that no open port has this name.
-pub(super) fn reserve<'m>(member: &'m Member, name: &str) -> Result<Reserved<'m>, BindError> {
-    if !is_name(name) {
+/// Makes sure that this is a name, and that no port has it. One that takes it from here on is
+/// found by [`win`].
+pub(super) fn check(member: &Member, name: &str) -> Result<(), BindError> {
+    if !is_name(name, MAX_NAME) {
         return Err(BindError::BadName {
             name: name.to_owned(),
         });
     }
-    let lock = &member.tables().header.names.lock;
-    let give_up = Instant::now() + LOCK_PATIENCE;
-    let us = u32::from(member.space) + 1;
-    while let Err(holder) = lock.compare_exchange(0, us, Ordering::Acquire, Ordering::Relaxed) {
-        if Instant::now() >= give_up {
-            let holder = u8::try_from(holder.saturating_sub(1)).unwrap_or(0);
-            return Err(BindError::NamesLocked {
-                holder,
-                seconds: LOCK_PATIENCE.as_secs(),
-            });
-        }
-        // Two threads of one space may meet here too; both just wait. A look now and then:
-        // whoever gives it back may be stopped before it wakes us, and so may another one that
-        // it wakes.
-        let soon = give_up.min(Instant::now() + LOCK_LOOK);
-        let _ = futex::wait(lock, holder, Some(soon));
-    }
-    mark!("bind.names_locked");
-    let reserved = Reserved { member };
-    match find(member, name) {
-        Some((_, owner, _)) => Err(BindError::NameTaken {
-            name: name.to_owned(),
-            owner,
-        }),
-        None => Ok(reserved),
-    }
+    let (tables, hash) = (member.tables(), NameHash::of(name));
+    let taken = tables.used_ports().find_map(|(index, entry)| {
+        let taken = hash.is_taken(&tables.names[usize::from(index)]);
+        taken.then(|| owner(entry, name)).flatten()
+    });
+    taken.map_or(Ok(()), |owner| Err(taken_by(name, owner)))
 }
 
-impl Reserved<'_> {
-    /// Lets others find the port, and wakes who waits for a name.
-    pub(super) fn publish(self, index: u16, name: &str) {
-        // Release: the port is open before its name leads to it.
-        self.member.tables().names[usize::from(index)].store(hash(name), Ordering::Release);
+fn taken_by(name: &str, owner: u8) -> BindError {
+    let name = name.to_owned();
+    BindError::NameTaken { name, owner }
+}
+
+/// Wins `name` for the port entry `index`, which is ours and has the name's text. Waits for
+/// nobody: of those that bind one name at the same time one gets it (N1 of
+/// [`portolan_shm::names`]).
+pub(super) fn win<'m>(member: &'m Member, index: u16, name: &str) -> Result<Won<'m>, BindError> {
+    let (tables, hash) = (member.tables(), NameHash::of(name));
+    let used = || tables.used_ports().map(|(index, _)| usize::from(index));
+    let owner = |other: usize| tables.ports.get(other).and_then(|e| owner(e, name));
+    loop {
+        let same = |other| owner(other).is_some();
+        match names::win(tables.names, index.into(), hash, used(), same) {
+            Ok(()) => break,
+            Err(Lost::To(other)) => return Err(taken_by(name, owner(other).unwrap_or(0))),
+            // Each time to another binder of a lower entry, which mostly wins.
+            Err(Lost::Again) => {}
+        }
+    }
+    Ok(Won {
+        member,
+        index,
+        hash,
+    })
+}
+
+/// A name that was won, and that nobody can find yet. Given up when dropped.
+#[must_use = "a name that is not shown is given up"]
+pub(super) struct Won<'m> {
+    member: &'m Member,
+    index: u16,
+    hash: NameHash,
+}
+
+impl Won<'_> {
+    /// Lets others find the port, which is open, and wakes who waits for a name.
+    pub(super) fn show(self) {
+        names::show(self.word(), self.hash);
         mark!("bind.name_published");
         wake_waiters(self.member);
     }
+
+    fn word(&self) -> &AtomicU64 {
+        &self.member.tables().names[usize::from(self.index)]
+    }
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for Won<'_> {
     fn drop(&mut self) {
-        let lock = &self.member.tables().header.names.lock;
-        lock.store(0, Ordering::Release);
-        mark!("bind.names_released");
-        futex::wake(lock, 1);
+        // Nothing, if it is shown.
+        names::give_up(self.word(), self.hash);
     }
 }
 

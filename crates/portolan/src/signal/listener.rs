@@ -161,9 +161,9 @@ impl Listener {
             How::Upcall => self.upcalls(&member)?.index,
             _ => self.intake.index,
         };
-        let locked = lock::lock(&member)?;
         let ranges = member.tables().ranges();
-        let id = ranges.free_handler().ok_or(SignalError::NoHandler)?;
+        let locked = lock::lock(&member);
+        let id = ranges.claim(member.space).ok_or(SignalError::NoHandler)?;
         // Before it is told of anything.
         self.take_on(Handling {
             id,
@@ -171,7 +171,18 @@ impl Listener {
             how,
             run: Mutex::new(Box::new(run)),
         });
-        let added = ranges.add(id, member.space, (start, end), fifo, how.code());
+        let added = if locked.is_some() {
+            ranges.add(id, member.space, (start, end), fifo, how.code())
+        } else {
+            // Who has the lock is stopped, perhaps.
+            ranges.add_unlisted(id, (start, end), fifo, how.code())
+        };
+        if added.is_err() {
+            ranges.unclaim(id, member.space);
+        }
+        if locked.is_none() {
+            lock::tidy(&member);
+        }
         drop(locked);
         if let Err(crowded) = added {
             self.let_go(id);
@@ -255,7 +266,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`SignalError::Locked`]; it is still here then. [`Disowned`](crate::Disowned).
+    /// [`Disowned`](crate::Disowned).
     ///
     /// ```
     /// # use portolan::{Domain, ListenerOptions};
@@ -282,9 +293,7 @@ impl Listener {
             return Ok(false);
         }
         let member = Arc::clone(&self.intake.member);
-        let locked = lock::lock(&member)?;
-        member.tables().ranges().remove(handler.0, member.space);
-        drop(locked);
+        remove(&member, std::iter::once(handler.0));
         self.let_go(handler.0);
         Ok(true)
     }
@@ -504,6 +513,18 @@ impl Listener {
     }
 }
 
+/// Takes handlers out of the table, or leaves that to whoever has the lock.
+fn remove(member: &Member, handlers: impl Iterator<Item = u16>) {
+    let ranges = member.tables().ranges();
+    if let Some(locked) = lock::lock(member) {
+        handlers.for_each(|id| ranges.remove(id, member.space));
+        drop(locked);
+    } else {
+        handlers.for_each(|id| ranges.orphan(id, member.space));
+        lock::tidy(member);
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         if self.intake.member.present().is_err() {
@@ -515,17 +536,9 @@ impl Drop for Listener {
             self.intake.take_in(handling, had);
         }
         let member = Arc::clone(&self.intake.member);
-        // If somebody has held the lock for too long, they stay until we leave the domain:
-        // their signals go to a FIFO that nobody reads, which is then kept.
-        let Ok(locked) = lock::lock(&member) else {
-            return;
-        };
         let upcalls = self.upcalls.as_mut().map_or_else(Vec::new, Upcalls::ids);
         let own = self.intake.handlers.ids();
-        for id in own.chain(upcalls) {
-            member.tables().ranges().remove(id, member.space);
-        }
-        drop(locked);
+        remove(&member, own.chain(upcalls));
         if let Some(upcalls) = self.upcalls.take() {
             upcalls.close();
         }

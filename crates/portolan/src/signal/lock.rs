@@ -1,21 +1,20 @@
-//! The lock on signal ranges: held while handlers are added and removed. A dead holder's
-//! is released by the host.
+//! The lock on the table of signal ranges: held while handlers are listed and taken out. A dead
+//! holder's is released by the host. A stopped holder holds nobody up: after a moment others
+//! add and give up handlers without the lock, and whoever has it next brings the table in order.
 
-use super::SignalError;
 use crate::member::Member;
+use portolan_shm::atomic::store_load_barrier;
 use portolan_shm::mark;
 use portolan_sys::futex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long to wait for another one that holds it.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks at it, where nobody wakes us.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long to wait for another one that holds it: longer than any change takes whose thread runs.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The lock, held.
 pub(super) struct Locked<'m> {
-    word: &'m AtomicU32,
+    member: &'m Member,
 }
 
 fn word(member: &Member) -> &AtomicU32 {
@@ -24,15 +23,15 @@ fn word(member: &Member) -> &AtomicU32 {
 
 /// Takes the lock if nobody has it.
 pub(super) fn try_lock(member: &Member) -> Option<Locked<'_>> {
-    let word = word(member);
     let us = u32::from(member.space) + 1;
-    word.compare_exchange(0, us, Ordering::Acquire, Ordering::Relaxed)
+    word(member)
+        .compare_exchange(0, us, Ordering::Acquire, Ordering::Relaxed)
         .ok()
-        .map(|_| Locked { word })
+        .map(|_| Locked { member })
 }
 
-/// Takes the lock, and tidies up what the dead have left.
-pub(super) fn lock(member: &Member) -> Result<Locked<'_>, SignalError> {
+/// Takes the lock, and tidies up what others have left; `None` if somebody else keeps it.
+pub(super) fn lock(member: &Member) -> Option<Locked<'_>> {
     let give_up = Instant::now() + PATIENCE;
     let locked = loop {
         if let Some(locked) = try_lock(member) {
@@ -40,21 +39,26 @@ pub(super) fn lock(member: &Member) -> Result<Locked<'_>, SignalError> {
         }
         let holder = word(member).load(Ordering::Relaxed);
         if Instant::now() >= give_up {
-            return Err(SignalError::Locked {
-                holder: u8::try_from(holder.saturating_sub(1)).unwrap_or(0),
-                seconds: PATIENCE.as_secs(),
-            });
+            return None;
         }
         if holder != 0 {
-            // A look now and then: whoever gives it back may be stopped before it wakes us, and
-            // so may another one that it wakes.
-            let soon = give_up.min(Instant::now() + LOOK);
-            let _ = futex::wait(word(member), holder, Some(soon));
+            let _ = futex::wait(word(member), holder, Some(give_up));
         }
     };
     mark!("signal.locked");
     member.tables().ranges().sweep();
-    Ok(locked)
+    Some(locked)
+}
+
+/// After a change without the lock: sees to it that somebody brings the table in order, who has
+/// the lock now, or ourselves.
+pub(super) fn tidy(member: &Member) {
+    // After the change, whose last access was a read-modify-write; pairs with the drop of the lock.
+    store_load_barrier();
+    if let Some(locked) = try_lock(member) {
+        member.tables().ranges().sweep();
+        drop(locked);
+    }
 }
 
 /// Releases the lock if `space`, which is dead, has it; whether it had.
@@ -74,8 +78,26 @@ pub(super) fn release_of(member: &Member, space: u8) -> bool {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.word.store(0, Ordering::Release);
-        mark!("signal.unlocked");
-        futex::wake(self.word, 1);
+        let (word, ranges) = (word(self.member), self.member.tables().ranges());
+        let us = u32::from(self.member.space) + 1;
+        loop {
+            // Release, then look, beside a change and then a look at the lock (`tidy`): one of
+            // the two sees the other. A read-modify-write, for the barrier.
+            word.swap(0, Ordering::AcqRel);
+            store_load_barrier();
+            futex::wake(word, 1);
+            let again = ranges.is_untidy()
+                && word
+                    .compare_exchange(0, us, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok();
+            // Where there is no room to list a handler it stays as it is.
+            if !again || !ranges.sweep() {
+                if again {
+                    word.swap(0, Ordering::AcqRel);
+                    futex::wake(word, 1);
+                }
+                return;
+            }
+        }
     }
 }

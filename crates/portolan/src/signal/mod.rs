@@ -84,16 +84,6 @@ pub enum SignalError {
     /// The state's: the range needs more blocks than are left.
     #[error(transparent)]
     Crowded(#[from] Crowded),
-    /// A peer's: another space has held the lock on ranges for too long.
-    #[error(
-        "space {holder} has held the lock on signal ranges for {seconds} s (is it stopped?): try again"
-    )]
-    Locked {
-        /// Who.
-        holder: u8,
-        /// How long we waited.
-        seconds: u64,
-    },
     /// The caller's: upcalls come by real-time signals, which carry an address.
     #[error("signal {signal} is not a real-time signal: take one from SIGRTMIN to SIGRTMAX")]
     NotRealTime {
@@ -229,10 +219,7 @@ pub(crate) fn bury(member: &Member, space: u8) {
         mark!("host.reclaim.fifo");
     }
     // Only tidiness: whoever next has the lock does it too.
-    if let Some(lock) = lock::try_lock(member) {
-        tables.ranges().sweep();
-        drop(lock);
-    }
+    lock::tidy(member);
     mark!("host.reclaim.signals");
 }
 

@@ -322,7 +322,7 @@ impl Trace {
                 self.readers.entry(id).or_insert_with(|| Reader::new(since));
             }
             let process = number(entry.pid.load(Ordering::Relaxed));
-            if process != 0 && phase != SpacePhase::Free {
+            if process != 0 && !matches!(phase, SpacePhase::Free | SpacePhase::Claimed) {
                 let name = || read_text(&entry.name);
                 let key = (id, lower(incarnation));
                 self.known.entry(key).or_insert_with(|| TracedSpace {

@@ -92,7 +92,7 @@ pub(super) fn on(member: &Member, space: u8, switch: TraceSwitch) -> Result<(), 
     Ok(())
 }
 
-/// For the host: a space is joining. If there is a trace, it takes part from the start.
+/// For who admits a newcomer: its space is claimed. If there is a trace, it takes part from the start.
 pub(crate) fn newcomer(member: &Member, space: u8) {
     let Some(entry) = entry(member, space) else {
         return;

@@ -168,6 +168,11 @@ impl State {
                 Ok("done".to_owned())
             }
             #[cfg(feature = "marks")]
+            ["stop", "once", "at", mark] => {
+                crate::orders::fate::stop_once_at(mark);
+                Ok("done".to_owned())
+            }
+            #[cfg(feature = "marks")]
             ["die", "at", mark] => {
                 crate::orders::fate::die_at(mark);
                 Ok("done".to_owned())
@@ -198,6 +203,12 @@ impl State {
                 right.watch(self.ports.last().unwrap(), 1)?;
                 self.rights.push(right);
                 Ok("done".to_owned())
+            }
+            ["lose", "/proc"] => {
+                // SAFETY:
+                // - The path ends in a zero byte. The process has a mount namespace of its own.
+                let lost = unsafe { libc::umount2(c"/proc".as_ptr(), libc::MNT_DETACH) };
+                Ok(lost.to_string())
             }
             ["threads"] => Ok(threads()),
             ["trace"] => match self.domain().trace() {

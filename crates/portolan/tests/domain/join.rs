@@ -158,7 +158,7 @@ fn a_socket_in_a_directory_serves_as_well_and_is_replaced_or_removed() {
     assert_eq!(second.ask(&join), "space 2");
     host.kill();
     second.kill();
-    assert_eq!(entries(), 1, "the socket's file outlives the killed");
+    assert_eq!(entries(), 2, "the sockets' files outlive the killed");
     let mut third = Child::new();
     let mut fourth = Child::new();
     assert_eq!(third.ask(&join), "space 1");

@@ -20,6 +20,8 @@ mod on_the_way;
 mod orders;
 mod reclaim;
 mod refused;
+mod squatters;
+mod stopped;
 mod storm;
 mod takeover;
 mod trace;

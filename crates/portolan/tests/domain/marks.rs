@@ -4,8 +4,8 @@
 use crate::child::{Child, unique, until};
 
 const RECLAIM: [&str; 25] = [
+    "host.claims_released",
     "host.reclaim.dead",
-    "host.reclaim.names",
     "host.reclaim.trace",
     "host.reclaim.extent",
     "reclaim.row",
@@ -187,6 +187,7 @@ fn a_creator_dies_at_every_step_of_creating() {
     let marks = [
         "join.before_listen",
         "join.listening",
+        "join.fallback",
         "join.mapped",
         "join.created",
         "join.hosting",
@@ -213,7 +214,12 @@ fn a_creator_dies_at_every_step_of_creating() {
 
 #[test]
 fn the_host_dies_at_every_step_of_an_admission() {
-    for mark in ["join.accepted", "join.reserved", "join.welcomed"] {
+    for mark in [
+        "join.accepted",
+        "join.claimed",
+        "join.reserved",
+        "join.welcomed",
+    ] {
         let name = unique("admitting");
         let mut host = Child::joined(&name);
         let mut second = Child::joined(&name);

@@ -254,10 +254,14 @@ pub(crate) fn obey(mut act: impl FnMut(&str) -> Answer) {
 pub(crate) mod fate {
     use portolan_sys::process::{PidFd, Signal, signal};
     use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
     /// The mark at which something happens to this process, and what.
     static DEADLY: OnceLock<(String, Signal)> = OnceLock::new();
+    /// Whether it happens once only, and whether it has.
+    static ONCE: AtomicBool = AtomicBool::new(false);
+    static PASSED: AtomicBool = AtomicBool::new(false);
 
     /// Kills this process the next time that it passes the mark.
     pub(crate) fn die_at(mark: &str) {
@@ -271,9 +275,16 @@ pub(crate) mod fate {
         portolan_shm::mark::install(passed);
     }
 
+    /// Stops this process when it next passes the mark, and never again.
+    pub(crate) fn stop_once_at(mark: &str) {
+        ONCE.store(true, Ordering::Relaxed);
+        stop_at(mark);
+    }
+
     fn passed(mark: &'static str) {
         if let Some((deadly, fate)) = DEADLY.get()
             && deadly == mark
+            && !(ONCE.load(Ordering::Relaxed) && PASSED.swap(true, Ordering::Relaxed))
         {
             let own = PidFd::open(std::process::id()).unwrap();
             signal(&own, *fate).unwrap();

@@ -119,7 +119,7 @@ fn a_publisher_that_could_not_be_followed_is_tried_again() {
 #[test]
 fn names_and_lengths_that_cannot_be_are_refused() {
     let domain = Domain::private().unwrap();
-    for name in ["", "a\0b", &"x".repeat(60)] {
+    for name in ["", "a\0b", "a@b", &"x".repeat(60)] {
         let refused = domain.publisher::<u64>(name, options()).map(|p| p.id());
         let Err(TopicError::BadName { topic }) = refused else {
             panic!("{refused:?}")

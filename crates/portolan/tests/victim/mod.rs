@@ -45,3 +45,26 @@ pub(crate) fn die() {
     // - Sends a signal to ourselves; nothing is touched.
     unsafe { libc::raise(libc::SIGKILL) };
 }
+
+/// From here on this process stops the next time that it comes to `mark`, and never again.
+#[cfg(feature = "marks")]
+pub(crate) fn stop_at(mark: String) {
+    static FATAL: std::sync::Mutex<Option<String>> = std::sync::Mutex::new(None);
+    *FATAL.lock().unwrap() = Some(mark);
+    portolan_shm::mark::install(|mark| {
+        let stops = FATAL.lock().unwrap().take_if(|at| at == mark).is_some();
+        if stops {
+            // SAFETY:
+            // - Sends a signal to ourselves; nothing is touched.
+            unsafe { libc::raise(libc::SIGSTOP) };
+        }
+    });
+}
+
+/// Lets a process that has stopped go on.
+pub(crate) fn resume(process: &Child) {
+    let pid = libc::pid_t::try_from(process.id()).unwrap();
+    // SAFETY:
+    // - Sends a signal to a child that has not been waited for; nothing is touched.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+}

@@ -66,8 +66,10 @@ fn what_never_appears_is_waited_for_until_the_deadline() {
     let nowhere = Domain::builder("no such domain").import("x", Deadline::NOW);
     let error = visit_error(nowhere);
     assert!(matches!(error, VisitError::NotRunning { .. }), "{error:?}");
-    let bad = visit_error(domain.import("", Deadline::NOW));
-    assert!(matches!(bad, VisitError::BadName { .. }), "{bad:?}");
+    for name in ["", "x@node"] {
+        let bad = visit_error(domain.import(name, Deadline::NOW));
+        assert!(matches!(bad, VisitError::BadName { .. }), "{bad:?}");
+    }
 }
 
 #[test]

@@ -1,4 +1,19 @@
 //! From an address to the handlers of the ranges that hold it (S4).
+//!
+//! The table of blocks changes under a lock. Who holds it may be stopped, and holds nobody up: a
+//! handler can be added *unlisted*, without blocks, and taken out as an *orphan*, whose blocks
+//! stay. Neither needs the lock; whoever next has it lists the ones and takes out the others
+//! ([`Ranges::sweep`]). While there are unlisted handlers senders look at all handlers instead of
+//! the table.
+//!
+//! ```text
+//!       claim           add                        remove, or orphan and sweep
+//! free ------> disabled ---------------> enabled --------------------------------> free
+//!                  |  add_unlisted          ^
+//!                  +-------> unlisted ------+ sweep: blocks first
+//! ```
+
+mod unlisted;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, store_load_barrier};
 use crate::mark;
@@ -10,12 +25,15 @@ use portolan_abi::signal::{Block, LEVELS, blocks};
 pub struct RangesLine {
     /// A bit for each level that may have blocks; read by every sender.
     levels: AtomicU64,
-    /// Blocks in the table.
-    count: AtomicU64,
+    /// Bit 0: there may be unlisted handlers; read by every sender. Above it, how often one was
+    /// added, so that the bit is not taken back while another one is.
+    unlisted: AtomicU64,
     /// Blocks of each level; never too few.
     of_level: [AtomicU32; LEVELS],
     /// Somebody died in the middle of a change: count anew.
     dirty: AtomicU32,
+    /// Blocks in the table.
+    count: AtomicU64,
     /// Handlers that were ever used: those before it.
     used: AtomicU64,
     /// Entries before this one are in use.
@@ -54,8 +72,13 @@ pub enum HandlerState {
         /// The space.
         space: u8,
     },
-    /// Its space is dead: whoever next has the lock takes it out.
+    /// Its space is dead, or has given it up: whoever next has the lock takes it out.
     Orphan,
+    /// It gets signals, and is not in the table: whoever next has the lock lists it.
+    Unlisted {
+        /// The space.
+        space: u8,
+    },
 }
 
 impl HandlerState {
@@ -65,6 +88,7 @@ impl HandlerState {
             Self::Disabled { space } => u64::from(space) << 8 | 1,
             Self::Enabled { space } => u64::from(space) << 8 | 2,
             Self::Orphan => 3,
+            Self::Unlisted { space } => u64::from(space) << 8 | 4,
         }
     }
 
@@ -75,6 +99,7 @@ impl HandlerState {
             1 => Self::Disabled { space },
             2 => Self::Enabled { space },
             3 => Self::Orphan,
+            4 => Self::Unlisted { space },
             _ => Self::Free,
         }
     }
@@ -157,9 +182,14 @@ impl<'a> Ranges<'a> {
         &self.handlers[..used.unwrap_or(usize::MAX).min(self.handlers.len())]
     }
 
-    /// Every enabled handler whose range holds the byte at `offset`; stops nobody.
+    /// Every handler that gets signals and whose range holds the byte at `offset`; stops nobody.
     #[inline]
     pub fn find(&self, offset: u64, mut each: impl FnMut(u16, &'a HandlerEntry)) {
+        // Acquire: pairs with `add_unlisted`; and with `sweep`, so that the blocks are there of
+        // whatever is listed by now.
+        if self.line.unlisted.load(Ordering::Acquire) & 1 != 0 {
+            return self.find_all(offset, each);
+        }
         // Acquire: pairs with the release of `add`, so that its blocks are there.
         let mut levels = self.line.levels.load(Ordering::Acquire);
         while levels != 0 {
@@ -198,8 +228,43 @@ impl<'a> Ranges<'a> {
         }
     }
 
-    /// Makes handler `index`, which must be free, tell `fifo` of the bytes from `start` up
-    /// to `end`, for `space`. Under the lock.
+    fn claim_entry(&self, index: u16, entry: &HandlerEntry, space: u8) -> bool {
+        // Before it is anybody's: whoever looks at all handlers looks at this one too.
+        self.line
+            .used
+            .fetch_max(u64::from(index) + 1, Ordering::AcqRel);
+        let claimed = entry.state.compare_exchange(
+            HandlerState::Free.pack(),
+            HandlerState::Disabled { space }.pack(),
+            // Acquire: whatever its last owner wrote is overwritten. No block leads to it.
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        claimed.is_ok()
+    }
+
+    /// The entry of a handler, and how many blocks there are, if there is room for those of a
+    /// range.
+    fn room_for(
+        &self,
+        index: u16,
+        start: u64,
+        end: u64,
+    ) -> Result<(usize, &'a HandlerEntry), Crowded> {
+        let wanted = blocks(start, end).count();
+        let used = usize::try_from(self.line.count.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        // Half full at most: searches stay short.
+        let places = self.places.len() / 2;
+        let entry = self.handlers.get(usize::from(index));
+        let room = used.saturating_add(wanted) <= places;
+        entry
+            .filter(|_| room)
+            .map(|entry| (used, entry))
+            .ok_or(Crowded { used, places })
+    }
+
+    /// Makes handler `index`, which must be free or claimed by `space`, tell `fifo` of the bytes
+    /// from `start` up to `end`, for `space`. Under the lock.
     pub fn add(
         &self,
         index: u16,
@@ -208,28 +273,20 @@ impl<'a> Ranges<'a> {
         fifo: u32,
         delivery: u32,
     ) -> Result<(), Crowded> {
-        let wanted = blocks(start, end).count();
-        let used = usize::try_from(self.line.count.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
-        // Half full at most: searches stay short.
-        let places = self.places.len() / 2;
-        if used.saturating_add(wanted) > places {
+        let (used, entry) = self.room_for(index, start, end)?;
+        self.claim_entry(index, entry, space);
+        if entry.state() != (HandlerState::Disabled { space }) {
+            let places = self.places.len() / 2;
             return Err(Crowded { used, places });
         }
-        let Some(entry) = self.handlers.get(usize::from(index)) else {
-            return Err(Crowded { used, places });
-        };
-        // Before it is anybody's: whoever looks at all handlers looks at this one too.
-        let hint = u64::from(index) + 1;
-        self.line.used.fetch_max(hint, Ordering::AcqRel);
-        // Free, and so without blocks: whatever of these it lives to write, none is there.
+        // No block leads to it: whatever of these it lives to write, none is there.
         entry.start.store(start, Ordering::Relaxed);
         entry.end.store(end, Ordering::Relaxed);
-        entry
-            .state
-            .store(HandlerState::Disabled { space }.pack(), Ordering::Release);
         // Not free any more. Relaxed, as where it is lowered: under the lock.
         if self.line.full.load(Ordering::Relaxed) == u64::from(index) {
-            self.line.full.store(hint, Ordering::Relaxed);
+            self.line
+                .full
+                .store(u64::from(index) + 1, Ordering::Relaxed);
         }
         mark!("signal.handler_claimed");
         entry.fifo.store(fifo, Ordering::Relaxed);
@@ -290,7 +347,9 @@ impl<'a> Ranges<'a> {
             return;
         };
         match entry.state() {
-            HandlerState::Enabled { space: owner } | HandlerState::Disabled { space: owner }
+            HandlerState::Enabled { space: owner }
+            | HandlerState::Disabled { space: owner }
+            | HandlerState::Unlisted { space: owner }
                 if owner == space => {}
             _ => return,
         }
@@ -308,16 +367,7 @@ impl<'a> Ranges<'a> {
             entry.end.load(Ordering::Relaxed),
         );
         for block in blocks(start, end) {
-            let word = block.pack(index);
-            let mut at = None;
-            self.search(block, |index, place| {
-                let found = place.load(Ordering::Relaxed) == word;
-                if found {
-                    at = Some(index);
-                }
-                found
-            });
-            if let Some(at) = at {
+            if let Some(at) = self.place_of(block, index) {
                 self.give_up(at);
                 self.counted(block, false);
             }
@@ -331,6 +381,20 @@ impl<'a> Ranges<'a> {
         entry
             .state
             .store(HandlerState::Free.pack(), Ordering::Release);
+    }
+
+    /// Where the table says that a block leads to a handler.
+    fn place_of(&self, block: Block, handler: u16) -> Option<usize> {
+        let word = block.pack(handler);
+        let mut at = None;
+        self.search(block, |index, place| {
+            let found = place.load(Ordering::Relaxed) == word;
+            if found {
+                at = Some(index);
+            }
+            found
+        });
+        at
     }
 
     /// Gives a place up, and those before it that only led here.
@@ -360,6 +424,7 @@ impl<'a> Ranges<'a> {
             match entry.state() {
                 HandlerState::Enabled { space: owner }
                 | HandlerState::Disabled { space: owner }
+                | HandlerState::Unlisted { space: owner }
                     if owner == space =>
                 {
                     entry
@@ -375,8 +440,16 @@ impl<'a> Ranges<'a> {
         self.line.orphans.store(1, Ordering::Release);
     }
 
-    /// Takes out what the dead have left; one look where nobody has died. Under the lock.
-    pub fn sweep(&self) {
+    /// Takes out what the dead have left, and what was given up without the lock; lists what was
+    /// added without it. One look where there is nothing of that. Under the lock. Whether
+    /// nothing is left to do: there may be no room for the blocks of a handler.
+    pub fn sweep(&self) -> bool {
+        let tidy = self.list();
+        self.take_out_orphans();
+        tidy
+    }
+
+    fn take_out_orphans(&self) {
         // Acquire: pairs with `disown`. Taken back first: who is disowned meanwhile says so
         // again. Whoever dies from here on is `dirty`.
         let orphans = self.line.orphans.swap(0, Ordering::AcqRel);
@@ -410,17 +483,5 @@ impl<'a> Ranges<'a> {
         self.line.count.store(count, Ordering::Relaxed);
         // Release: pairs with `find`.
         self.line.levels.store(levels, Ordering::Release);
-    }
-
-    /// An entry that is free. Under the lock.
-    pub fn free_handler(&self) -> Option<u16> {
-        let free = |e: &HandlerEntry| e.state() == HandlerState::Free;
-        let (used, full) = (self.handlers(), self.line.full.load(Ordering::Relaxed));
-        let full = usize::try_from(full).unwrap_or(used.len());
-        let index = used.iter().skip(full).position(free);
-        let index = index.map_or(used.len(), |index| full + index);
-        u16::try_from(index)
-            .ok()
-            .filter(|i| usize::from(*i) < self.handlers.len())
     }
 }

@@ -16,7 +16,7 @@ pub use maps::{Area, Maps, MapsError};
 pub use memory::{ForeignError, Need, OpenError, ProcessMemory};
 pub use own::{dies_with_us, random, spawn_quiet, user};
 pub use pidfd::{PidFd, signal};
-pub use proc::{comm, start_time};
+pub use proc::{comm, is_stopped, start_time};
 pub use rustix::process::Signal;
 pub use thread::{ThreadFd, has_thread, thread};
 pub use transfer::TransferError;

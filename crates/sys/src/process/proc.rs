@@ -19,6 +19,16 @@ pub fn comm(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
 }
 
+/// Whether a signal or a debugger has stopped the process, as far as can be told.
+///
+/// ```
+/// assert!(!portolan_sys::process::is_stopped(std::process::id()));
+/// ```
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    matches!(field(&stat, 3), Some("T" | "t"))
+}
+
 /// Whether the process's first thread has begun to end; `None` if there is no such process, or it
 /// cannot be told.
 pub(super) fn is_ending(pid: u32) -> Option<bool> {

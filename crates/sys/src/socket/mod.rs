@@ -17,5 +17,7 @@ pub use message::{
     MAX_DESCRIPTORS, Received, close_entrance, pair, receive, receive_by, send, send_by,
     try_receive,
 };
-pub use peer::{Holder, Peer, accept_descriptors, holder, peer, refuse_descriptors};
+pub use peer::{
+    Holder, Occupant, Peer, accept_descriptors, holder, occupant, peer, refuse_descriptors,
+};
 pub(crate) use peer::{credentials, option};

@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 
 use super::{Address, SocketError};
-use crate::process::comm;
+use crate::process::{comm, is_stopped};
 
 /// Linux 4.13: the supplementary groups of a socket's peer.
 const SO_PEERGROUPS: i32 = 59;
@@ -177,13 +178,46 @@ fn read_option(socket: BorrowedFd<'_>, name: i32, words: &mut [u32]) -> io::Resu
     Ok(len as usize / size_of::<u32>())
 }
 
-/// A process that has a listening socket.
+/// A process that has a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Its process id.
     pub pid: u32,
     /// The short name of its program.
     pub comm: String,
+    /// Its effective user, if it still is there.
+    pub user: Option<u32>,
+    /// Whether it is stopped (`SIGSTOP`, or by a debugger).
+    pub stopped: bool,
+}
+
+impl Holder {
+    /// What can be said of a process; `None` if there is none.
+    ///
+    /// ```
+    /// use portolan_sys::socket::Holder;
+    /// let us = Holder::of(std::process::id()).unwrap();
+    /// assert!(us.user.is_some() && !us.stopped);
+    /// ```
+    pub fn of(pid: u32) -> Option<Self> {
+        let comm = comm(pid)?;
+        let user = std::fs::metadata(format!("/proc/{pid}")).map(|m| m.uid());
+        Some(Self {
+            pid,
+            comm,
+            user: user.ok(),
+            stopped: is_stopped(pid),
+        })
+    }
+}
+
+/// What has a socket's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupant {
+    /// Whether it accepts connections there.
+    pub listens: bool,
+    /// Who it is, if that can be told.
+    pub holder: Option<Holder>,
 }
 
 /// Who listens at `address`, for error messages; `None` if nobody or if it is hidden.
@@ -191,27 +225,40 @@ pub struct Holder {
 /// Only processes whose descriptors we may list are found. Of several, the one with the
 /// lowest process id.
 pub fn holder(address: &Address) -> Option<Holder> {
+    occupant(address).filter(|o| o.listens)?.holder
+}
+
+/// What has the name of `address`, for error messages: a listening socket, or one that was bound
+/// and does not listen. `None` if nothing has it.
+///
+/// The process is found as by [`holder`].
+pub fn occupant(address: &Address) -> Option<Occupant> {
     let table = std::fs::read("/proc/self/net/unix").ok()?;
-    let inode = listening_inode(&table, address)?;
+    let (inode, listens) = bound_inode(&table, address)?;
     let wanted = format!("socket:[{inode}]");
     let mut pids: Vec<u32> = std::fs::read_dir("/proc")
-        .ok()?
+        .into_iter()
+        .flatten()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     pids.sort_unstable();
     let pid = pids
         .into_iter()
-        .find(|&pid| has_descriptor(pid, wanted.as_bytes()))?;
-    Some(Holder {
-        pid,
-        comm: comm(pid).unwrap_or_default(),
+        .find(|&pid| has_descriptor(pid, wanted.as_bytes()));
+    Some(Occupant {
+        listens,
+        holder: pid.and_then(Holder::of),
     })
 }
 
-/// The inode of the socket that listens at `address`, from `/proc/net/unix`.
-fn listening_inode(table: &[u8], address: &Address) -> Option<u64> {
+/// The inode of the socket that is bound to `address`, from `/proc/net/unix`, and whether it
+/// accepts connections. One that does comes first.
+fn bound_inode(table: &[u8], address: &Address) -> Option<(u64, bool)> {
     /// The flag of a socket that accepts connections.
     const ACCEPTS: &str = "00010000";
+    /// The state of a socket that is not connected. Those that were accepted at an address have
+    /// its name as well, and are.
+    const UNCONNECTED: &str = "01";
     let shown: Vec<u8> = match address {
         // The kernel shows a zero byte as `@`, first of all the one that marks the name.
         Address::Abstract(name) => std::iter::once(b'@')
@@ -220,17 +267,19 @@ fn listening_inode(table: &[u8], address: &Address) -> Option<u64> {
         Address::Path(path) => path.as_os_str().as_bytes().to_vec(),
     };
     // A line: number, references, protocol, flags, type, state, inode, name.
-    table.split(|&byte| byte == b'\n').find_map(|line| {
+    let bound = table.split(|&byte| byte == b'\n').filter_map(|line| {
         let fields = line.strip_suffix(shown.as_slice())?.strip_suffix(b" ")?;
         let fields: Vec<&str> = std::str::from_utf8(fields)
             .ok()?
             .split_whitespace()
             .collect();
         match fields[..] {
-            [_, _, _, ACCEPTS, _, _, inode] => inode.parse().ok(),
+            [_, _, _, ACCEPTS, _, _, inode] => Some((inode.parse().ok()?, true)),
+            [_, _, _, _, _, UNCONNECTED, inode] => Some((inode.parse().ok()?, false)),
             _ => None,
         }
-    })
+    });
+    bound.max_by_key(|(_, accepts)| *accepts)
 }
 
 fn has_descriptor(pid: u32, wanted: &[u8]) -> bool {

@@ -53,6 +53,7 @@ use crate::wait_set::{AddReaderError, WaitError, WaitSetError};
 use crate::{Deadline, Domain};
 use portolan_abi::channel::{MAX_UNIT, MIN_UNITS, UNIT_HEAD_WORDS};
 use portolan_abi::limits::{LINE, MAX_NAME, PAGE};
+use portolan_abi::name::{RULE, is_name};
 use sample::COPY_ALIGN;
 use store::{Form, Note, TAG};
 
@@ -156,9 +157,7 @@ pub enum TopicError {
         found: u64,
     },
     /// The caller's.
-    #[error(
-        "the topic name {topic:?} is empty, longer than {MAX_TOPIC} bytes, or holds a zero byte: choose another"
-    )]
+    #[error("{topic:?} is no name of a topic: use 1 to {MAX_TOPIC} bytes {RULE}")]
     BadName {
         /// The name.
         topic: String,
@@ -438,7 +437,7 @@ impl Lobby {
         topic: &str,
         options: &TopicOptions,
     ) -> Result<Self, TopicError> {
-        if topic.is_empty() || topic.len() > MAX_TOPIC || topic.contains('\0') {
+        if !is_name(topic, MAX_TOPIC) {
             let topic = topic.to_owned();
             return Err(TopicError::BadName { topic });
         }
