@@ -11,8 +11,9 @@
 mod support;
 
 use loom::thread;
-use portolan_shm::atomic::Ordering;
-use portolan_shm::queue::{CloseStep, Closing, Cursor, Published, Spot};
+use portolan_abi::slot::Phase;
+use portolan_shm::atomic::{AtomicU64, Ordering};
+use portolan_shm::queue::{CloseStep, Closing, Cursor, Next, Published, Spot};
 use support::{Port, Sent, explore, with};
 
 /// Words of sender `s` are `s * 10 + 1` and up.
@@ -268,6 +269,61 @@ fn no_room_is_slept_over_by_two() {
             senders
                 .into_iter()
                 .for_each(|s| assert_eq!(s.join().unwrap(), Sent::Yes));
+        });
+    });
+}
+
+/// Whoever finds a message taken finds what its receiver noted before. The receiver lives,
+/// so nothing but the queue orders the two.
+fn look_for_a_taken_one(port: &Port, position: u64, noted: &AtomicU64) {
+    let state = port.queue().slot(position).state(Ordering::Acquire);
+    if state.phase() == Phase::Published && !port.queue().is_untaken(state) {
+        assert_eq!(noted.load(Ordering::Relaxed), 1, "taken, and not noted");
+    }
+}
+
+/// Notes, then takes what is found.
+fn note_and_take(port: &Port, cursor: &mut Cursor, noted: &AtomicU64) {
+    let Next::Found(found) = port.queue().next(cursor) else {
+        panic!("it was published");
+    };
+    noted.store(1, Ordering::Relaxed);
+    let _ = port.queue().take(cursor, found);
+}
+
+/// Q5: the commit point of a receive publishes what the receiver wrote before.
+#[test]
+fn what_is_taken_was_noted_before() {
+    explore("taken, and looked at", 3, || {
+        with((Port::new(2), AtomicU64::new(0)), |(port, noted)| {
+            assert_eq!(port.send(&port.spots[1], 1, 11), Sent::Yes);
+            let mut cursor = Cursor::resume(&port.queue());
+            let position = cursor.head();
+            let looker = thread::spawn(move || look_for_a_taken_one(port, position, noted));
+            note_and_take(port, &mut cursor, noted);
+            looker.join().unwrap();
+        });
+    });
+}
+
+/// Q5: so does the commit point of the receive of a passed message.
+#[test]
+fn what_is_taken_and_was_passed_was_noted_before() {
+    explore("passed, taken, and looked at", 3, || {
+        with((Port::new(2), AtomicU64::new(0)), |(port, noted)| {
+            let queue = port.queue();
+            let claim = queue.claim(&port.spots[1], 1).unwrap();
+            let position = claim.position();
+            let mut cursor = Cursor::resume(&queue);
+            queue.pass_published(&mut cursor, |_| {});
+            // The head stops at a claim with nothing behind it.
+            assert_eq!(port.send(&port.spots[2], 2, 21), Sent::Yes);
+            assert_eq!(poll(port, &mut cursor, 1), [21]);
+            assert!(cursor.head() > position);
+            let _ = claim.publish();
+            let looker = thread::spawn(move || look_for_a_taken_one(port, position, noted));
+            note_and_take(port, &mut cursor, noted);
+            looker.join().unwrap();
         });
     });
 }
