@@ -190,7 +190,11 @@ fn the_bytes_of_an_extent_that_was_cut_anew_are_its_allocators() {
     explore("cut anew under an allocator", 2, || {
         const MIDDLE: usize = CHUNK_PAGES;
         let words = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-        let row = |pages| (0..pages).map(|_| OwnerEntry::default()).collect::<Vec<_>>();
+        let row = |pages| {
+            (0..pages)
+                .map(|_| OwnerEntry::default())
+                .collect::<Vec<_>>()
+        };
         let world = (
             words(MIDDLE + 1),
             words(2),
