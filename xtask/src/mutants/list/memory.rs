@@ -88,7 +88,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "let _ = (word, size);
         true
     }",
-        found_by: model("loom_owner", "a_chunk_changes_its_cut_under_an_allocator"),
+        found_by: model("loom_owner", "an_extent_of_another_cut_is_not_allocated"),
     },
     Mutant {
         name: "chunk-head-first",

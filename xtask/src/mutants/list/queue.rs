@@ -18,14 +18,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "if slot.exchange(free, free.claimed(at, space)).is_ok() {",
         replace: "if slot.words()[0].load(Ordering::SeqCst) == free.0 {
             slot.words()[0].store(free.claimed(at, space).0, Ordering::SeqCst);",
-        found_by: model("loom_queue", "closing_meets_every_message_once"),
+        found_by: model("loom_queue", "two_claims_at_one_place"),
     },
     Mutant {
-        name: "queue-publish-relaxed",
+        name: "queue-find-relaxed",
         breaks: "Q1: a receiver finds a message published and not its words",
-        file: "crates/shm/src/queue/sender.rs",
-        find: "fetch_add(SlotState::PUBLISH, Ordering::AcqRel)",
-        replace: "fetch_add(SlotState::PUBLISH, Ordering::Relaxed)",
+        file: "crates/shm/src/queue/receiver.rs",
+        find: "let state = self.slot(cursor.head).state(Ordering::Acquire);
+            if state.phase() == Phase::Published",
+        replace: "let state = self.slot(cursor.head).state(Ordering::Relaxed);
+            if state.phase() == Phase::Published",
         found_by: model("loom_queue", "one_sender_and_one_receiver"),
     },
     Mutant {
@@ -98,7 +100,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/shm/src/queue/sender.rs",
         find: "} else if asleep || was.has(SlotState::ASLEEP) {",
         replace: "} else if was.has(SlotState::ASLEEP) {",
-        found_by: model("loom_queue", "no_publication_of_two_senders_is_slept_over"),
+        found_by: model(
+            "loom_queue",
+            "no_publication_beside_a_stopped_sender_is_slept_over",
+        ),
     },
     Mutant {
         name: "queue-wait-unannounced",

@@ -20,7 +20,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: FIFO,
         find: "if is_before(found.lap(), lap) {",
         replace: "if false && is_before(found.lap(), lap) {",
-        found_by: shm("signal", "a_fifo_is_a_bounded_deque"),
+        found_by: model("loom_signal", "no_signal_goes_beyond_a_full_slot"),
     },
     Mutant {
         name: "signal-moved-unseen",
