@@ -54,7 +54,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: ".store(AllocWord::new(Alloc::Free, generation).0, Ordering::Release);",
         replace: ".store(AllocWord::new(Alloc::Free, generation).0, Ordering::Relaxed);",
         found_by: model(
-            "loom_owner",
+            "loom_bytes",
             "the_bytes_of_a_freed_extent_are_its_next_holders",
         ),
     },
@@ -67,7 +67,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "AllocWord::used(generation, row.space, born).0,
                 Ordering::Relaxed,",
         found_by: model(
-            "loom_owner",
+            "loom_bytes",
             "the_bytes_of_an_extent_that_was_cut_anew_are_its_allocators",
         ),
     },
@@ -88,7 +88,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "let _ = (word, size);
         true
     }",
-        found_by: model("loom_owner", "an_extent_of_another_cut_is_not_allocated"),
+        found_by: model("loom_bytes", "an_extent_of_another_cut_is_not_allocated"),
     },
     Mutant {
         name: "chunk-head-first",
