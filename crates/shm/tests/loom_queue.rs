@@ -377,6 +377,28 @@ fn what_is_taken_and_was_passed_was_noted_before() {
     });
 }
 
+/// Q5: a message that is passed between the two looks of somebody else is not taken.
+#[test]
+fn what_is_passed_is_not_taken() {
+    explore("passed, and looked at", 3, || {
+        with(Port::new(8), |port| {
+            assert_eq!(port.send(&port.spots[1], 1, 11), Sent::Yes);
+            let mut cursor = Cursor::resume(&port.queue());
+            let position = cursor.head();
+            let passer = thread::spawn(move || {
+                port.queue()
+                    .pass_published(&mut cursor, |_| Default::default());
+            });
+            let looker = thread::spawn(move || {
+                let state = port.queue().slot(position).state(Ordering::Acquire);
+                assert!(port.queue().is_untaken(state), "nobody takes it");
+            });
+            passer.join().unwrap();
+            looker.join().unwrap();
+        });
+    });
+}
+
 /// Closes a queue as its owner does; the words that waited in it.
 fn close(port: &Port) -> Vec<u64> {
     let queue = port.queue();

@@ -87,6 +87,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        name: "queue-passed-for-taken",
+        breaks: "Q5: a message that is passed between two looks counts as taken",
+        file: "crates/shm/src/queue/mod.rs",
+        find: "holds(now) && now.position() == state.position() && now.has(SlotState::PASSED)",
+        replace: "let _ = now;
+        false",
+        found_by: model("loom_queue", "what_is_passed_is_not_taken"),
+    },
+    Mutant {
         name: "queue-no-mark-seen",
         breaks: "Q6: a sender that claimed before the receiver fell asleep owes no wake",
         file: "crates/shm/src/queue/sender.rs",
