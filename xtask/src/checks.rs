@@ -1,16 +1,20 @@
 //! The other slow checks: each runs a tool, and says what to install if it is missing.
 
+use crate::unsafe_code;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+/// Features of the library that the tests are run with.
+pub(crate) const FEATURES: &str = "portolan/tokio,portolan/marks,portolan/metrics";
+
 /// The workspace.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// A command in the workspace; variables that this process's own cargo has set for it
 /// would speak of another toolchain.
-fn command(line: &[&str]) -> Command {
+pub(crate) fn command(line: &[&str]) -> Command {
     let (program, arguments) = line.split_first().unwrap_or((&"true", &[]));
     let mut command = Command::new(program);
     command
@@ -47,7 +51,7 @@ fn is_there(line: &[&str]) -> bool {
         .is_ok_and(|s| s.success())
 }
 
-fn code(success: bool) -> ExitCode {
+pub(crate) fn code(success: bool) -> ExitCode {
     if success {
         ExitCode::SUCCESS
     } else {
@@ -235,9 +239,8 @@ pub(crate) fn lint() -> ExitCode {
             "clippy",
             "--workspace",
             "--all-targets",
-            // Those that the tests are run with.
             "--features",
-            "portolan/tokio,portolan/marks,portolan/metrics",
+            FEATURES,
             "--",
             "-D",
             "warnings",
@@ -290,22 +293,9 @@ pub(crate) fn lint() -> ExitCode {
         eprintln!("cargo-deny is missing and left out: cargo install cargo-deny");
     }
     // All of them, to see everything that is wrong.
-    let confined = unsafe_is_confined();
     let done: Vec<bool> = lines.iter_mut().map(step).collect();
-    code(confined && !done.contains(&false))
-}
-
-/// Whether hand-written `unsafe` is where it may be; says where else.
-fn unsafe_is_confined() -> bool {
     eprintln!("==> files with unsafe code");
-    match crate::confined::faults(&root()) {
-        Ok(faults) => {
-            faults.iter().for_each(|fault| eprintln!("{fault}"));
-            faults.is_empty()
-        }
-        Err(error) => {
-            eprintln!("the sources cannot be read: {error}");
-            false
-        }
-    }
+    let differences = unsafe_code::differences(&root());
+    differences.iter().for_each(|line| eprintln!("{line}"));
+    code(differences.is_empty() && !done.contains(&false))
 }

@@ -1,12 +1,16 @@
-//! Slower checks of Portolan: `cargo xtask torture`, `stage`, `loom`, `miri`, `fuzz`, `lint`.
+//! Slower checks of Portolan: `cargo xtask torture`, `stage`, `loom`, `mutants`, `repeat`, `miri`,
+//! `fuzz`, `lint`.
 #![forbid(unsafe_code)]
 
 mod audit;
+mod built;
 mod checks;
-mod confined;
 mod marks;
+mod mutants;
+mod repeat;
 mod stage;
 mod torture;
+mod unsafe_code;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
@@ -56,6 +60,35 @@ enum Task {
         /// Only the tests in these files of crates/shm/tests
         tests: Vec<String>,
     },
+    /// Break named invariants one at a time, in a copy, and see that the named tests fail
+    #[command(after_help = "Example:\n  cargo xtask mutants\n  cargo xtask mutants queue --json")]
+    Mutants {
+        /// Only these, or those whose names begin so
+        names: Vec<String>,
+        /// List them, and try none
+        #[arg(long)]
+        list: bool,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run the tests that start processes many times, beside threads that keep processors busy
+    #[command(
+        after_help = "Example:\n  cargo xtask repeat\n  cargo xtask repeat --times 100 port planted"
+    )]
+    Repeat {
+        /// Only these test targets of `portolan` and `xtask`
+        tests: Vec<String>,
+        /// How often each is run
+        #[arg(long, default_value_t = 20)]
+        times: u32,
+        /// How many threads keep processors busy
+        #[arg(long, default_value_t = 8)]
+        load: u32,
+        /// A run that takes longer is ended, and has failed
+        #[arg(long, value_name = "SECONDS", default_value_t = 1200)]
+        limit: u64,
+    },
     /// Run the tests of crates without system calls under Miri
     #[command(after_help = "Example:\n  cargo xtask miri")]
     Miri,
@@ -70,7 +103,7 @@ enum Task {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
-    /// Format, where unsafe code is, clippy, rustdoc, and cargo-deny if it is installed
+    /// Format, clippy, rustdoc, which files have unsafe, and cargo-deny if it is installed
     #[command(after_help = "Example:\n  cargo xtask lint")]
     Lint,
 }
@@ -161,6 +194,18 @@ fn main() -> ExitCode {
             stage: StageArgs { scene, off },
         } => stage::act(scene, part, &domain, off),
         Task::Loom { tests } => checks::loom(&tests),
+        Task::Mutants { names, list, json } => mutants::run(&names, list, json),
+        Task::Repeat {
+            tests,
+            times,
+            load,
+            limit,
+        } => repeat::run(&repeat::Plan {
+            times,
+            load,
+            limit: Duration::from_secs(limit),
+            tests: &tests,
+        }),
         Task::Miri => checks::miri(),
         Task::Fuzz { targets, seconds } => checks::fuzz(&targets, seconds),
         Task::Lint => checks::lint(),

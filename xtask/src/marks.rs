@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 252] = [
+pub(crate) static MARKS: [&str; 249] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -12,8 +12,6 @@ pub(crate) static MARKS: [&str; 252] = [
     "bind.name_contested",
     "bind.name_published",
     "bind.name_won",
-    "bind.names_locked",
-    "bind.names_released",
     "bind.queue_open",
     "call.begun",
     "call.connected",
@@ -233,7 +231,6 @@ pub(crate) static MARKS: [&str; 252] = [
     "signal.moved",
     "signal.orphaned",
     "signal.unlisted",
-    "signal.unlocked",
     "sleep.armed",
     "sleep.before_futex",
     "topic.kept",

@@ -42,6 +42,27 @@ fn an_overtaken_reader_never_sees_a_torn_unit() {
     });
 }
 
+/// The same of a unit that is not read in one go.
+#[test]
+fn an_overtaken_reader_never_sees_a_torn_unit_that_it_looked_at() {
+    explore("six messages over four units, a reader", 2, || {
+        with(World::new(LOSSY), |world| {
+            let mut reading = world.channel().start_reading(Since::Now);
+            let mut pen = world.channel().resume_writing(1);
+            for n in 0..5 {
+                assert!(world.write(&mut pen, n));
+                if n == 0 {
+                    assert_eq!(world.read(&mut reading), Some(0));
+                }
+            }
+            let writer = thread::spawn(move || assert!(world.write(&mut pen, 5)));
+            let first = world.read(&mut reading);
+            assert!(first.is_some_and(|n| n > 0), "{first:?}");
+            writer.join().unwrap();
+        });
+    });
+}
+
 #[test]
 fn no_reader_sleeps_on() {
     explore("two messages, a reader that sleeps", 3, || {

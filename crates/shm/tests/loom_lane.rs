@@ -53,10 +53,10 @@ struct Shared {
 
 impl Shared {
     fn new() -> Self {
-        let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
         Self {
-            page: words(LANE),
-            ring: words(LINE / 8),
+            page: (0..LANE).map(|_| AtomicU64::new(0)).collect(),
+            // Bytes: each side uses them only while they are its own.
+            ring: (0..LINE / 8).map(|_| AtomicU64::plain(0)).collect(),
             for_reader: Bell::default(),
             for_writer: Bell::default(),
         }
@@ -113,7 +113,7 @@ fn a_reader_does_not_sleep_for_good() {
     pass("one line", &[7], 6);
 }
 
-/// Two lines through a ring of one: each side sleeps, and what was read is overwritten.
+/// L1, L3. Two lines through a ring of one: each side sleeps, and what was read is overwritten.
 #[test]
 fn nobody_sleeps_for_good_and_nothing_is_overwritten_that_was_not_read() {
     pass("two lines through one", &[7, 9], 4);

@@ -10,9 +10,11 @@
 
 mod support;
 
+use loom::sync::atomic::AtomicBool;
 use loom::thread;
-use portolan_shm::atomic::Ordering;
-use portolan_shm::queue::{CloseStep, Closing, Cursor, Published, Spot};
+use portolan_abi::slot::Phase;
+use portolan_shm::atomic::{AtomicU64, Ordering};
+use portolan_shm::queue::{CloseStep, Closing, Cursor, Next, Published, Spot};
 use support::{Port, Sent, explore, with};
 
 /// Words of sender `s` are `s * 10 + 1` and up.
@@ -60,6 +62,26 @@ fn two_senders_and_one_receiver() {
             assert_eq!(of_sender(&got, 1), sent[0]);
             assert_eq!(of_sender(&got, 2), sent[1]);
             port.is_usable(&mut cursor, 3);
+        });
+    });
+}
+
+/// Q1: two senders that know where the end is claim there at once; each gets a slot.
+#[test]
+fn two_claims_at_one_place() {
+    explore("two claims", 3, || {
+        with(Port::new(2), |port| {
+            let mut cursor = Cursor::resume(&port.queue());
+            let end = cursor.head();
+            let senders = [1, 2].map(|s| {
+                thread::spawn(move || port.send(&Spot::new(end), s, u64::from(s) * 10 + 1))
+            });
+            for sender in senders {
+                assert_eq!(sender.join().unwrap(), Sent::Yes);
+            }
+            let mut got = port.drain(&mut cursor);
+            got.sort_unstable();
+            assert_eq!(got, [11, 21]);
         });
     });
 }
@@ -157,6 +179,32 @@ fn no_publication_of_two_senders_is_slept_over() {
             senders
                 .into_iter()
                 .for_each(|s| assert_eq!(s.join().unwrap().len(), 1));
+        });
+    });
+}
+
+/// Q6: the sender that has claimed the slot with the receiver's mark stops there, and another
+/// one's message is found nevertheless.
+#[test]
+fn no_publication_beside_a_stopped_sender_is_slept_over() {
+    explore("sleep, a sender stops", 2, || {
+        with((Port::new(2), AtomicBool::new(false)), |(port, came)| {
+            let sender = thread::spawn(move || {
+                let stopped = port.queue().claim(&port.spots[1], 1).unwrap();
+                stopped.write(0, &[11]);
+                assert_eq!(port.send(&port.spots[2], 2, 21), Sent::Yes);
+                while !came.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
+                if stopped.publish() == Published::Wake {
+                    port.wake_receiver();
+                }
+            });
+            let mut cursor = Cursor::resume(&port.queue());
+            assert_eq!(port.receive_waiting(&mut cursor, || false), Some(21));
+            came.store(true, Ordering::Release);
+            assert_eq!(port.receive_waiting(&mut cursor, || false), Some(11));
+            sender.join().unwrap();
         });
     });
 }
@@ -268,6 +316,85 @@ fn no_room_is_slept_over_by_two() {
             senders
                 .into_iter()
                 .for_each(|s| assert_eq!(s.join().unwrap(), Sent::Yes));
+        });
+    });
+}
+
+/// Whoever finds a message taken finds what its receiver noted before. The receiver lives,
+/// so nothing but the queue orders the two.
+fn look_for_a_taken_one(port: &Port, position: u64, noted: &AtomicU64) {
+    let state = port.queue().slot(position).state(Ordering::Acquire);
+    if state.phase() == Phase::Published && !port.queue().is_untaken(state) {
+        assert_eq!(noted.load(Ordering::Relaxed), 1, "taken, and not noted");
+    }
+}
+
+/// Notes, then takes what is found.
+fn note_and_take(port: &Port, mut cursor: Cursor, noted: &AtomicU64) {
+    let Next::Found(found) = port.queue().next(&mut cursor) else {
+        panic!("it was published");
+    };
+    noted.store(1, Ordering::Relaxed);
+    let _ = port.queue().take(&mut cursor, found);
+}
+
+/// Q5: the commit point of a receive publishes what the receiver wrote before.
+#[test]
+fn what_is_taken_was_noted_before() {
+    explore("taken, and looked at", 3, || {
+        with((Port::new(2), AtomicU64::new(0)), |(port, noted)| {
+            assert_eq!(port.send(&port.spots[1], 1, 11), Sent::Yes);
+            let cursor = Cursor::resume(&port.queue());
+            let position = cursor.head();
+            let taker = thread::spawn(move || note_and_take(port, cursor, noted));
+            let looker = thread::spawn(move || look_for_a_taken_one(port, position, noted));
+            taker.join().unwrap();
+            looker.join().unwrap();
+        });
+    });
+}
+
+/// Q5: so does the commit point of the receive of a passed message.
+#[test]
+fn what_is_taken_and_was_passed_was_noted_before() {
+    explore("passed, taken, and looked at", 3, || {
+        // So many slots that no look for senders that wait, with its barrier, lies in between.
+        with((Port::new(8), AtomicU64::new(0)), |(port, noted)| {
+            let queue = port.queue();
+            let claim = queue.claim(&port.spots[1], 1).unwrap();
+            let position = claim.position();
+            let mut cursor = Cursor::resume(&queue);
+            // Only a claim with something behind it is passed.
+            assert_eq!(port.send(&port.spots[2], 2, 21), Sent::Yes);
+            assert_eq!(poll(port, &mut cursor, 1), [21]);
+            assert!(cursor.head() > position);
+            let _ = claim.publish();
+            let taker = thread::spawn(move || note_and_take(port, cursor, noted));
+            let looker = thread::spawn(move || look_for_a_taken_one(port, position, noted));
+            taker.join().unwrap();
+            looker.join().unwrap();
+        });
+    });
+}
+
+/// Q5: a message that is passed between the two looks of somebody else is not taken.
+#[test]
+fn what_is_passed_is_not_taken() {
+    explore("passed, and looked at", 3, || {
+        with(Port::new(8), |port| {
+            assert_eq!(port.send(&port.spots[1], 1, 11), Sent::Yes);
+            let mut cursor = Cursor::resume(&port.queue());
+            let position = cursor.head();
+            let passer = thread::spawn(move || {
+                port.queue()
+                    .pass_published(&mut cursor, |_| Default::default());
+            });
+            let looker = thread::spawn(move || {
+                let state = port.queue().slot(position).state(Ordering::Acquire);
+                assert!(port.queue().is_untaken(state), "nobody takes it");
+            });
+            passer.join().unwrap();
+            looker.join().unwrap();
         });
     });
 }

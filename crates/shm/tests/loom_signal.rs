@@ -110,6 +110,25 @@ fn a_full_fifo_counts_what_it_drops() {
     );
 }
 
+/// S2: a sender that finds a slot of the lap before full does not go on to the next one, which
+/// may be emptied by then.
+#[test]
+fn no_signal_goes_beyond_a_full_slot() {
+    explore("a full FIFO, read while one more signal comes", 3, || {
+        let (world, mut head) = World::new();
+        with(world, |world| {
+            assert!(world.push(10) && world.push(20));
+            let sender = thread::spawn(move || world.push(30));
+            let mut got = Vec::new();
+            got.extend((0..2).filter_map(|_| world.fifo().pop(&mut head)));
+            world.fifo().settle(&mut head);
+            let pushed = sender.join().unwrap();
+            got.extend(core::iter::from_fn(|| world.fifo().pop(&mut head)));
+            assert_eq!(got, [10, 20, 30][..2 + usize::from(pushed)]);
+        });
+    });
+}
+
 #[test]
 fn a_sender_dies() {
     explore_deaths("sender, reader asleep", 2, |k| {

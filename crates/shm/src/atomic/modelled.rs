@@ -1,4 +1,9 @@
 //! Loom's atomics, each access counted against the life of the thread that makes it.
+//!
+//! A word may stand for plain memory ([`AtomicU64::plain`]): bytes of an extent or of a ring,
+//! which only one side uses at a time. Loom then reports a load and a store that nothing
+//! orders. Between atomics it could not: a load never sees a store that comes later in the
+//! execution, although the language and some processors allow that.
 
 pub use loom::sync::atomic::{Ordering, fence};
 
@@ -114,15 +119,39 @@ macro_rules! counted {
     ($name:ident, $int:ty) => {
         /// Loom's, with each access counted.
         #[derive(Debug, Default)]
-        pub struct $name(loom::sync::atomic::$name);
+        pub struct $name {
+            word: loom::sync::atomic::$name,
+            plain: bool,
+        }
 
         impl $name {
             /// A new one.
             pub fn new(value: $int) -> Self {
-                Self(loom::sync::atomic::$name::new(value))
+                let word = loom::sync::atomic::$name::new(value);
+                Self { word, plain: false }
             }
 
-            counted!(@ $int, load(order: Ordering) -> $int);
+            /// One that stands for plain memory: a load of it and a store to it that are not
+            /// ordered fail the model.
+            pub fn plain(value: $int) -> Self {
+                let plain = true;
+                Self { plain, ..Self::new(value) }
+            }
+
+            /// As the standard library's.
+            #[track_caller]
+            pub fn load(&self, order: Ordering) -> $int {
+                death::access();
+                asked::access();
+                if self.plain {
+                    // SAFETY:
+                    // - Races: loom runs one thread at a time, and fails the model if a store is
+                    //   not ordered before or after this load.
+                    unsafe { self.word.unsync_load() };
+                }
+                self.word.load(order)
+            }
+
             counted!(@ $int, store(value: $int, order: Ordering) -> ());
             counted!(@ $int, swap(value: $int, order: Ordering) -> $int);
             counted!(@ $int, fetch_add(value: $int, order: Ordering) -> $int);
@@ -139,7 +168,7 @@ macro_rules! counted {
         pub fn $method(&self, $($arg: $type),*) -> $result {
             death::access();
             asked::access();
-            self.0.$method($($arg),*)
+            self.word.$method($($arg),*)
         }
     };
 }

@@ -321,10 +321,18 @@ impl<'r> Queue<'r> {
 
     /// Whether a slot in this state holds a message that nobody has taken (Q5).
     pub fn is_untaken(&self, state: SlotState) -> bool {
+        let holds = |state: SlotState| {
+            state.phase() == portolan_abi::slot::Phase::Published && !state.has(SlotState::CLOSING)
+        };
+        // Acquire: pairs with the Release of whoever moves it.
         let head = self.port.receiver.head.load(Ordering::Acquire);
-        state.phase() == portolan_abi::slot::Phase::Published
-            && !state.has(SlotState::CLOSING)
-            && (state.position() >= head || state.has(SlotState::PASSED))
+        if !holds(state) || state.position() >= head || state.has(SlotState::PASSED) {
+            return holds(state);
+        }
+        // The head has gone beyond it: it was taken, or, since its state was read, passed. Then
+        // its mark, which came before the head, is there now.
+        let now = self.slot(state.position()).state(Ordering::Acquire);
+        holds(now) && now.position() == state.position() && now.has(SlotState::PASSED)
     }
 }
 

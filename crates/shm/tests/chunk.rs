@@ -1,0 +1,30 @@
+//! Chunks whose taker has died (C2, C3).
+#![cfg(not(loom))]
+
+use portolan_abi::owner::{ChunkUse, Size};
+use portolan_shm::atomic::AtomicU64;
+use portolan_shm::chunk::Chunks;
+use portolan_shm::owner::AllocWords;
+
+const TAKER: u8 = 1;
+
+#[test]
+fn a_chunk_whose_taker_died_waits_until_its_memory_is_gone() {
+    let words = [0, 0].map(AtomicU64::new);
+    let chunks = Chunks::new(&words);
+    let alloc = AllocWords::new(&[]);
+    assert_eq!(chunks.claim_run(0..2, 2, TAKER), Some(0));
+    // Of the first it has all its memory, of the second perhaps a part.
+    chunks.note_populated(0, false);
+    assert!(!chunks.reclaim(&alloc, 0, TAKER));
+    assert_eq!(chunks.read(0).r#use, ChunkUse::Free);
+    assert!(
+        chunks.reclaim(&alloc, 1, TAKER),
+        "its memory is to be given back first"
+    );
+    assert_eq!(chunks.claim_run(1..2, Size::run(1).chunks(), 2), None);
+    // As the host does once it has given the memory to the kernel.
+    chunks.abandon(1, 1);
+    assert!(!chunks.read(1).populated);
+    assert_eq!(chunks.claim_run(1..2, Size::run(1).chunks(), 2), Some(1));
+}

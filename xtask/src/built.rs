@@ -1,0 +1,140 @@
+//! Test binaries that cargo has built, and how they are run: each in a process group of its
+//! own, which is ended with what it started if it takes too long.
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A test binary.
+pub(crate) struct Binary {
+    /// Its package and target.
+    pub(crate) name: String,
+    program: PathBuf,
+    /// Where cargo runs it.
+    folder: PathBuf,
+}
+
+impl Binary {
+    /// A command that runs it as cargo does.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .current_dir(&self.folder)
+            .env("CARGO_MANIFEST_DIR", &self.folder);
+        command
+    }
+}
+
+/// Runs a `cargo test --no-run --message-format json`: the binaries, or what the compiler said.
+pub(crate) fn binaries(build: &mut Command) -> io::Result<Result<Vec<Binary>, String>> {
+    let output = build.stderr(Stdio::piped()).output()?;
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let messages = || {
+        let messages = lines.lines();
+        messages.filter_map(|line| serde_json::from_str::<Value>(line).ok())
+    };
+    if !output.status.success() {
+        let rendered =
+            messages().filter_map(|m| Some(m["message"]["rendered"].as_str()?.to_owned()));
+        let said: String = rendered.collect();
+        return Ok(Err(said + &String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(Ok(messages().filter_map(|m| binary(&m)).collect()))
+}
+
+fn binary(message: &Value) -> Option<Binary> {
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+    let package = folder.file_name()?.to_string_lossy();
+    let target = message["target"]["name"].as_str()?;
+    Some(Binary {
+        name: format!("{package}/{target}"),
+        program: message["executable"].as_str()?.into(),
+        folder: folder.to_owned(),
+    })
+}
+
+/// What a process came to.
+pub(crate) struct Ran {
+    /// `None`: it took too long, and was ended.
+    pub(crate) status: Option<ExitStatus>,
+    /// All that it said.
+    pub(crate) output: String,
+}
+
+/// Runs a command for at most `limit`. What it says goes to a file, and not to a pipe, which
+/// processes that outlive it would hold open.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Ran> {
+    let mut said = unnamed_file()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(said.try_clone()?)
+        .stderr(said.try_clone()?)
+        .process_group(0)
+        .spawn()?;
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if began.elapsed() > limit {
+            if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                // The child is not reaped yet, so the number is still its group's.
+                kill_process_group(group, Signal::KILL)?;
+            }
+            child.wait()?;
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    said.rewind()?;
+    let mut output = Vec::new();
+    said.read_to_end(&mut output)?;
+    let output = String::from_utf8_lossy(&output).into_owned();
+    Ok(Ran { status, output })
+}
+
+fn unnamed_file() -> io::Result<File> {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    Ok(memfd_create("output", MemfdFlags::CLOEXEC)?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_too_long_is_ended_with_what_it_started() {
+        let mut endless = Command::new("sh");
+        endless.args(["-c", "echo begun; sleep 1000 & echo $!; wait"]);
+        let ran = run(&mut endless, Duration::from_millis(500)).unwrap();
+        assert!(ran.status.is_none());
+        let mut lines = ran.output.lines();
+        assert_eq!(lines.next(), Some("begun"));
+        let sleeper: u32 = lines.next().unwrap().parse().unwrap();
+        // It is a zombie until somebody reaps it, or gone.
+        let is_gone = || {
+            let stat = std::fs::read_to_string(format!("/proc/{sleeper}/stat"));
+            stat.is_err() || stat.is_ok_and(|s| s.contains(") Z "))
+        };
+        while !is_gone() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn what_ends_is_reported_with_what_it_said() {
+        let mut failing = Command::new("sh");
+        failing.args(["-c", "echo out; echo err >&2; exit 3"]);
+        let ran = run(&mut failing, Duration::from_secs(60)).unwrap();
+        assert_eq!(ran.status.and_then(|s| s.code()), Some(3));
+        assert_eq!(ran.output, "out\nerr\n");
+    }
+}

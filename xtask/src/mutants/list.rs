@@ -1,0 +1,39 @@
+//! The mutants, by the room whose invariants they break.
+
+mod channel;
+mod lane;
+mod memory;
+mod queue;
+mod signal;
+mod trace;
+mod waits;
+
+use super::{Mutant, Test};
+
+/// All of them, room by room.
+pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
+    let rooms: [&'static [Mutant]; 7] = [
+        queue::MUTANTS,
+        memory::MUTANTS,
+        waits::MUTANTS,
+        signal::MUTANTS,
+        channel::MUTANTS,
+        lane::MUTANTS,
+        trace::MUTANTS,
+    ];
+    rooms.into_iter().flatten()
+}
+
+/// A test of `crates/shm/tests/FILE.rs` under loom.
+const fn model(file: &'static str, name: &'static str) -> Test {
+    Test::Model { file, name }
+}
+
+/// A test of `crates/shm/tests/TARGET.rs`.
+const fn shm(target: &'static str, name: &'static str) -> Test {
+    Test::Of {
+        folder: "shm",
+        target,
+        name,
+    }
+}

@@ -1,0 +1,137 @@
+//! Runs the tests that start processes again and again, from their built binaries, while all
+//! processors are busy: what fails once in so many runs has a cause that a quiet run hides.
+
+use crate::built::{self, Binary};
+use crate::checks::{FEATURES, code, command, root};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Packages whose tests start processes.
+const PACKAGES: [&str; 2] = ["portolan", "xtask"];
+
+/// What to run, and how often.
+pub(crate) struct Plan<'a> {
+    /// How often each.
+    pub(crate) times: u32,
+    /// How many threads do nothing but turn round.
+    pub(crate) load: u32,
+    /// After so long a run is ended, and has failed.
+    pub(crate) limit: Duration,
+    /// Targets, as `port` or `portolan/port`; all, if there are none.
+    pub(crate) tests: &'a [String],
+}
+
+/// How often a binary ran and failed.
+#[derive(Default)]
+struct Tally {
+    name: String,
+    runs: u32,
+    failures: u32,
+    longest: Duration,
+}
+
+pub(crate) fn run(plan: &Plan<'_>) -> ExitCode {
+    let binaries = match binaries(plan.tests) {
+        Ok(binaries) => binaries,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    let over = AtomicBool::new(false);
+    let tallies = thread::scope(|scope| {
+        for _ in 0..plan.load {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let tallies = all(plan, &binaries);
+        over.store(true, Ordering::Relaxed);
+        tallies
+    });
+    println!(
+        "{:<36} {:>5} {:>8} {:>9}",
+        "test", "runs", "failures", "longest"
+    );
+    for tally in &tallies {
+        let longest = tally.longest.as_secs_f64();
+        println!(
+            "{:<36} {:>5} {:>8} {longest:>7.1} s",
+            tally.name, tally.runs, tally.failures
+        );
+    }
+    code(tallies.iter().all(|t| t.failures == 0))
+}
+
+fn binaries(tests: &[String]) -> Result<Vec<Binary>, String> {
+    let mut build = command(&["cargo", "test", "--no-run", "--message-format", "json"]);
+    for package in PACKAGES {
+        build.args(["--package", package]);
+    }
+    build.args(["--features", FEATURES]);
+    let built = built::binaries(&mut build).map_err(|e| format!("cargo cannot be run: {e}"))?;
+    let all = built.map_err(|said| format!("the tests do not compile:\n{said}"))?;
+    if tests.is_empty() {
+        return Ok(all);
+    }
+    let is_named = |b: &Binary, test: &str| b.name == test || b.name.ends_with(&format!("/{test}"));
+    if let Some(unknown) = tests.iter().find(|t| !all.iter().any(|b| is_named(b, t))) {
+        let names: Vec<&str> = all.iter().map(|b| b.name.as_str()).collect();
+        return Err(format!(
+            "there is no test {unknown}, but: {}",
+            names.join(", ")
+        ));
+    }
+    let chosen = all
+        .into_iter()
+        .filter(|b| tests.iter().any(|t| is_named(b, t)));
+    Ok(chosen.collect())
+}
+
+/// In rounds, so that a run that is broken off has tried each about as often.
+fn all(plan: &Plan<'_>, binaries: &[Binary]) -> Vec<Tally> {
+    let tally = |b: &Binary| Tally {
+        name: b.name.clone(),
+        ..Tally::default()
+    };
+    let mut tallies: Vec<Tally> = binaries.iter().map(tally).collect();
+    for round in 1..=plan.times {
+        for (binary, tally) in binaries.iter().zip(&mut tallies) {
+            once(plan, round, binary, tally);
+        }
+        let failures: u32 = tallies.iter().map(|t| t.failures).sum();
+        eprintln!(
+            "round {round} of {}: {failures} failures so far",
+            plan.times
+        );
+    }
+    tallies
+}
+
+fn once(plan: &Plan<'_>, round: u32, binary: &Binary, tally: &mut Tally) {
+    let began = Instant::now();
+    let ran = built::run(&mut binary.command(), plan.limit);
+    tally.runs += 1;
+    tally.longest = tally.longest.max(began.elapsed());
+    let (what, output) = match ran {
+        Ok(ran) if ran.status.is_some_and(|s| s.success()) => return,
+        Ok(ran) => match ran.status {
+            Some(status) => (status.to_string(), ran.output),
+            None => (format!("no end within {:?}", plan.limit), ran.output),
+        },
+        Err(error) => (format!("it could not be run: {error}"), String::new()),
+    };
+    tally.failures += 1;
+    let folder = root().join("target/repeat");
+    let file = folder.join(format!("{}-{round}.txt", binary.name.replace('/', "-")));
+    let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, &output));
+    let said = match kept {
+        Ok(()) => format!("its output lies in {}", file.display()),
+        Err(error) => format!("{} cannot be written ({error}):\n{output}", file.display()),
+    };
+    eprintln!("round {round}: {} fails ({what}); {said}", binary.name);
+}
