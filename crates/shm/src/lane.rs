@@ -20,7 +20,8 @@
 //!   during the copy, and then has sent a mixture.
 //! - **L3** Who sleeps is rung for: it says that it sleeps, then looks at the other one's
 //!   count; the other one counts, then looks whether it sleeps. One of the two sees the other.
-//!   Sleeps are numbered, and each is rung for once.
+//!   Sleeps are numbered, and each is rung for once: a side has no other one that could ring
+//!   for it, and a process that is stopped before it rings holds up its own lane alone.
 //!
 //! Bytes are passed in *pieces*: the reader begins with the first while the writer copies
 //! the second, so that the two copies overlap, and a piece is still in a cache that both

@@ -44,6 +44,8 @@ use std::time::Duration;
 pub struct Writer {
     ring: Ring,
     pen: Pen,
+    /// How often it has woken readers.
+    wakes: u64,
 }
 
 /// What a writer has signalled, since it was bound.
@@ -66,7 +68,7 @@ pub struct Writer {
 pub struct WriterCounts {
     /// Signals: looks for readers that sleep, at the end of each signalling unit.
     pub signals: u64,
-    /// Those that found some, and woke them.
+    /// How often some were found, and woken.
     pub wakes: u64,
 }
 
@@ -132,7 +134,8 @@ impl Writer {
         }
         let mut pen = channel.resume_writing(space);
         pen.relax_when(barrier::allowed);
-        Ok(Self { ring, pen })
+        let wakes = 0;
+        Ok(Self { ring, pen, wakes })
     }
 
     /// Always makes barriers: for a writer whose every message is waited for.
@@ -345,7 +348,7 @@ impl Writer {
     pub fn counts(&self) -> WriterCounts {
         WriterCounts {
             signals: self.pen.signals(),
-            wakes: self.pen.wakes(),
+            wakes: self.wakes,
         }
     }
 
@@ -403,14 +406,15 @@ impl Writer {
     }
 
     #[inline]
-    fn owe(&self, finished: Finished) {
+    fn owe(&mut self, finished: Finished) {
         if finished == Finished::Wake {
             self.wake();
         }
     }
 
     #[cold]
-    fn wake(&self) {
+    fn wake(&mut self) {
+        self.wakes += 1;
         self.ring.wake_readers();
     }
 
@@ -425,7 +429,7 @@ impl Writer {
         let channel = self.ring.channel();
         let bell = channel.wait_for_room(&mut self.pen, units)?;
         if channel.signal_now(&mut self.pen) == Finished::Wake {
-            self.ring.wake_readers();
+            self.wake();
         }
         Some(bell)
     }

@@ -5,25 +5,24 @@ use portolan::channel::{ChannelOptions, Lagging, ReadError, ReaderOptions};
 use portolan::{Deadline, Domain, ListenerOptions, PortOptions};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 thread_local! {
-    static STOP_AT: Cell<Option<&'static str>> = const { Cell::new(None) };
+    /// Where this thread stops, for once, and the count of its test's stopped ones.
+    static STOP_AT: Cell<Option<(&'static str, &'static AtomicU64)>> = const { Cell::new(None) };
     /// Marks at which this thread is late, for once.
     static LATE_AT: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
-static STOPPED: AtomicU64 = AtomicU64::new(0);
-/// One test at a time: they count who is stopped.
-static TURN: Mutex<()> = Mutex::new(());
 const STOP: Duration = Duration::from_secs(5);
 const LATE: Duration = Duration::from_millis(300);
 
 fn hook(name: &'static str) {
-    if STOP_AT.with(Cell::get) == Some(name) {
+    if let Some((at, stopped)) = STOP_AT.with(Cell::get)
+        && at == name
+    {
         STOP_AT.with(|s| s.set(None));
-        STOPPED.fetch_add(1, Ordering::SeqCst);
+        stopped.fetch_add(1, Ordering::SeqCst);
         // As SIGSTOP would.
         std::thread::sleep(STOP);
     }
@@ -37,26 +36,32 @@ fn hook(name: &'static str) {
     }
 }
 
-/// From now on the calling thread stops at the mark.
-fn stop_at(name: &'static str) {
-    STOP_AT.with(|at| at.set(Some(name)));
-}
+/// Threads of one test that stop.
+#[derive(Clone, Copy)]
+struct Stops(&'static AtomicU64);
 
-fn begin() -> (std::sync::MutexGuard<'static, ()>, u64) {
-    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    portolan_shm::mark::install(hook);
-    (turn, STOPPED.load(Ordering::SeqCst))
-}
+impl Stops {
+    fn begin() -> Self {
+        portolan_shm::mark::install(hook);
+        Self(Box::leak(Box::default()))
+    }
 
-fn wait_stopped(n: u64) {
-    while STOPPED.load(Ordering::SeqCst) < n {
-        std::thread::sleep(Duration::from_millis(1));
+    /// From now on the calling thread stops at the mark.
+    fn at(self, name: &'static str) {
+        STOP_AT.with(|at| at.set(Some((name, self.0))));
+    }
+
+    /// Waits until so many have.
+    fn wait_for(self, n: u64) {
+        while self.0.load(Ordering::SeqCst) < n {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
 #[test]
 fn a_stopped_writer_of_many() {
-    let (_turn, n) = begin();
+    let stops = Stops::begin();
     let domain = Domain::private().unwrap();
     let channel = domain
         .make_channel(&ChannelOptions::unnamed().many_writers())
@@ -76,10 +81,10 @@ fn a_stopped_writer_of_many() {
         });
         std::thread::sleep(Duration::from_millis(300));
         s.spawn(move || {
-            stop_at("channel.before_wake");
+            stops.at("channel.before_wake");
             one.write(b"one", Deadline::NEVER).unwrap();
         });
-        wait_stopped(n + 1);
+        stops.wait_for(1);
         two.write(b"two", Deadline::NEVER).unwrap();
         let got = r.join().unwrap();
         assert!(
@@ -92,7 +97,7 @@ fn a_stopped_writer_of_many() {
 /// In the middle of their messages, one behind the other.
 #[test]
 fn two_stopped_writers_of_many() {
-    let (_turn, n) = begin();
+    let stops = Stops::begin();
     let domain = Domain::private().unwrap();
     let options = ChannelOptions::unnamed().many_writers();
     let channel = domain.make_channel(&options).unwrap();
@@ -102,10 +107,10 @@ fn two_stopped_writers_of_many() {
     std::thread::scope(|s| {
         for (at, mut stopped) in (1..).zip(stopped) {
             s.spawn(move || {
-                stop_at("channel.begun");
+                stops.at("channel.begun");
                 let _ = stopped.write(b"late", Deadline::NOW);
             });
-            wait_stopped(n + at);
+            stops.wait_for(at);
         }
         let r = s.spawn(move || {
             let t = Instant::now();
@@ -130,7 +135,7 @@ fn two_stopped_writers_of_many() {
 
 #[test]
 fn a_stopped_signaller() {
-    let (_turn, n) = begin();
+    let stops = Stops::begin();
     let domain = Domain::private().unwrap();
     let segment = domain.make_segment(None, 4096).unwrap();
     let at = segment.address();
@@ -155,10 +160,10 @@ fn a_stopped_signaller() {
         });
         std::thread::sleep(Duration::from_millis(300));
         s.spawn(move || {
-            stop_at("signal.before_wake");
+            stops.at("signal.before_wake");
             d.signal(at).unwrap();
         });
-        wait_stopped(n + 1);
+        stops.wait_for(1);
         d.signal(at + 64).unwrap();
         let got = r.join().unwrap();
         assert!(
@@ -171,7 +176,7 @@ fn a_stopped_signaller() {
 /// As above, for a thread that is interrupted.
 #[test]
 fn a_stopped_signaller_of_upcalls() {
-    let (_turn, n) = begin();
+    let stops = Stops::begin();
     let domain = Domain::private().unwrap();
     let segment = domain.make_segment(None, 4096).unwrap();
     let at = segment.address();
@@ -188,10 +193,10 @@ fn a_stopped_signaller_of_upcalls() {
         });
         std::thread::sleep(Duration::from_millis(300));
         s.spawn(move || {
-            stop_at("signal.before_wake");
+            stops.at("signal.before_wake");
             d.signal(at).unwrap();
         });
-        wait_stopped(n + 1);
+        stops.wait_for(1);
         d.signal(at + 64).unwrap();
         let got = r.join().unwrap();
         assert!(
@@ -203,7 +208,7 @@ fn a_stopped_signaller_of_upcalls() {
 
 #[test]
 fn a_stopped_reader_that_nobody_waits_for() {
-    let (_turn, n) = begin();
+    let stops = Stops::begin();
     let domain = Domain::private().unwrap();
     let channel = domain
         .make_channel(&ChannelOptions::unnamed().reliable().unit(64).units(16))
@@ -226,12 +231,12 @@ fn a_stopped_reader_that_nobody_waits_for() {
         });
         std::thread::sleep(Duration::from_millis(300));
         s.spawn(move || {
-            stop_at("channel.room_made");
+            stops.at("channel.room_made");
             for _ in 0..8 {
                 skips.receive(Deadline::NOW).unwrap();
             }
         });
-        wait_stopped(n + 1);
+        stops.wait_for(1);
         for _ in 0..16 {
             waits.receive(Deadline::NOW).unwrap();
         }
@@ -247,21 +252,21 @@ fn a_stopped_reader_that_nobody_waits_for() {
 /// Between giving the lock on names back and waking who waits for it.
 #[test]
 fn a_stopped_binder_of_a_name() {
-    let (_turn, n) = begin();
+    let stops = Stops::begin();
     let domain = Domain::private().unwrap();
     let named = |name: &str| PortOptions::named(name);
     std::thread::scope(|s| {
         let d = &domain;
         s.spawn(move || {
             LATE_AT.with(|late| late.borrow_mut().push("bind.names_locked"));
-            stop_at("bind.names_released");
+            stops.at("bind.names_released");
             d.bind(named("one")).unwrap();
         });
         std::thread::sleep(LATE / 2);
         let t = Instant::now();
         let other = d.bind(named("two")).unwrap();
         let took = t.elapsed();
-        wait_stopped(n + 1);
+        stops.wait_for(1);
         drop(other);
         assert!(
             took < Duration::from_secs(2),
@@ -273,7 +278,7 @@ fn a_stopped_binder_of_a_name() {
 /// Between giving the lock on ranges back and waking who waits for it.
 #[test]
 fn a_stopped_listener() {
-    let (_turn, n) = begin();
+    let stops = Stops::begin();
     let domain = Domain::private().unwrap();
     let segment = domain.make_segment(None, 4096).unwrap();
     let at = segment.address();
@@ -282,7 +287,7 @@ fn a_stopped_listener() {
         s.spawn(move || {
             let mut listener = d.listen(ListenerOptions::default()).unwrap();
             LATE_AT.with(|late| late.borrow_mut().push("signal.locked"));
-            stop_at("signal.unlocked");
+            stops.at("signal.unlocked");
             listener.on(at..at + 64, |_| {}).unwrap();
         });
         std::thread::sleep(LATE / 2);
@@ -290,7 +295,7 @@ fn a_stopped_listener() {
         let t = Instant::now();
         listener.on(at + 64..at + 128, |_| {}).unwrap();
         let took = t.elapsed();
-        wait_stopped(n + 1);
+        stops.wait_for(1);
         assert!(
             took < Duration::from_secs(2),
             "a stopped listener held up another one: {took:?}"

@@ -34,7 +34,6 @@ pub struct Pen {
     relaxed: bool,
     may_relax: fn() -> bool,
     signals: u64,
-    wakes: u64,
 }
 
 /// Signals after which a writer that found no sleeper does without barriers: as many as
@@ -61,16 +60,6 @@ impl Pen {
     /// How often it has signalled: looked for sleeping readers.
     pub fn signals(&self) -> u64 {
         self.signals
-    }
-
-    /// How often it was to wake some.
-    pub fn wakes(&self) -> u64 {
-        self.wakes
-    }
-
-    fn count(&mut self, signal: Finished) {
-        self.signals += 1;
-        self.wakes += u64::from(signal == Finished::Wake);
     }
 
     /// Whether a message was begun and not ended.
@@ -155,7 +144,6 @@ impl<'a> Channel<'a> {
             relaxed: false,
             may_relax: || false,
             signals: 0,
-            wakes: 0,
         }
     }
 
@@ -523,9 +511,8 @@ impl<'a> Channel<'a> {
                 return Ok(match self.mode.signalling {
                     Signalling::Never => Finished::Done,
                     _ => {
-                        let finished = self.owed();
-                        pen.count(finished);
-                        finished
+                        pen.signals += 1;
+                        self.owed()
                     }
                 });
             }

@@ -446,7 +446,8 @@ impl<'r> Queue<'r> {
             return Woken::Nobody;
         }
         // An announcement made at this instant is lost, but not the wake: that sender has
-        // read `room` before, and our caller changes it after.
+        // read `room` before, and our caller changes it after. Taken before the wake is made:
+        // nobody but us makes room, and who closes the port after our death wakes them all.
         waiting.store(0, Ordering::SeqCst);
         Woken::Senders
     }

@@ -16,7 +16,6 @@ impl Channel<'_> {
                 relaxed.store(0, Ordering::Release);
             }
             return if sleepers & ASLEEP != 0 {
-                pen.wakes += 1;
                 Finished::Wake
             } else {
                 Finished::Done
@@ -60,9 +59,8 @@ impl Channel<'_> {
             return Finished::Done;
         }
         pen.unsignalled = 0;
-        let finished = self.signal();
-        pen.count(finished);
-        finished
+        pen.signals += 1;
+        self.signal()
     }
 
     /// Whether a reader sleeps, after something was written that was not signalled.
