@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 225] = [
+pub(crate) static MARKS: [&str; 226] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -9,6 +9,7 @@ pub(crate) static MARKS: [&str; 225] = [
     "bind.done",
     "bind.entry_taken",
     "bind.name_published",
+    "bind.names_awaited",
     "bind.names_locked",
     "bind.queue_open",
     "call.begun",

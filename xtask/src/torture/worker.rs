@@ -219,9 +219,7 @@ impl Worker {
     fn work(&mut self) -> Outcome {
         self.join()?;
         loop {
-            self.board
-                .of(self.at, Entry::Beat)
-                .fetch_add(1, Ordering::Relaxed);
+            self.beat();
             self.pause();
             match self
                 .board
@@ -236,6 +234,12 @@ impl Worker {
                 _ => self.operate()?,
             }
         }
+    }
+
+    /// It goes on.
+    fn beat(&self) {
+        let beats = self.board.of(self.at, Entry::Beat);
+        beats.fetch_add(1, Ordering::Relaxed);
     }
 
     fn doing(&self, doing: Doing) {

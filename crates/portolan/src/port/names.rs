@@ -160,6 +160,7 @@ pub(super) fn reserve<'m>(member: &'m Member, name: &str) -> Result<Reserved<'m>
         }
         // Two threads of one space may meet here too; both just wait.
         let _ = futex::wait(lock, holder, Some(give_up));
+        mark!("bind.names_awaited");
     }
     mark!("bind.names_locked");
     let reserved = Reserved { member };
@@ -186,7 +187,8 @@ impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         let lock = &self.member.tables().header.names.lock;
         lock.store(0, Ordering::Release);
-        futex::wake(lock, 1);
+        // Everybody: one alone may be stopped before it takes the lock, and wakes nobody then.
+        futex::wake(lock, u32::MAX);
     }
 }
 
