@@ -218,6 +218,15 @@ pub(crate) fn run(plan: Plan) -> std::io::Result<Report> {
     Ok(coordinator.finish())
 }
 
+/// Sends a signal to a child that was not waited for.
+fn signal_to(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        // Cannot fail: it is our child.
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
 /// Where another has to die for the host to pass a mark.
 fn bait(mark: &str) -> Option<&'static str> {
     match mark {
@@ -512,13 +521,8 @@ impl Coordinator {
     }
 
     fn signal(&self, worker: usize, signal: Signal) {
-        let pid = self.places[worker]
-            .child
-            .as_ref()
-            .and_then(|c| Pid::from_raw(i32::try_from(c.id()).ok()?));
-        if let Some(pid) = pid {
-            // Cannot fail: it is our child, and was not waited for.
-            let _ = rustix::process::kill_process(pid, signal);
+        if let Some(child) = &self.places[worker].child {
+            signal_to(child, signal);
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::super::Doing;
 use super::super::board::Entry;
-use super::{CREATORS, Coordinator, LONG_BOUND, SPARE, STOPS, bait};
+use super::stops::STOPPED;
+use super::{CREATORS, Coordinator, LONG_BOUND, SPARE, STOPS, bait, signal_to};
 use crate::marks::{MARKS, Passer, passer};
 use rustix::process::Signal;
 use std::sync::atomic::Ordering;
@@ -250,7 +251,8 @@ impl Coordinator {
         }
     }
 
-    /// The creator of another domain dies at `mark`; a second process must get in.
+    /// The creator of another domain dies or stops at `mark`; a second process must get in, or
+    /// does when the creator goes on.
     pub(super) fn create(&mut self, mark: usize) -> std::io::Result<()> {
         let domain = format!("{}-{}", self.domain, self.random.next());
         let [creator, second] = CREATORS;
@@ -263,10 +265,18 @@ impl Coordinator {
         ];
         let end = Instant::now() + LONG_BOUND;
         let mut joined = false;
+        let mut stopped = None;
         while !joined && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(2));
             // Others may wait for who is dead or stopped by now.
             self.look_around()?;
+            if self.board.get(creator, Entry::StoppedAt) != 0 {
+                let since = *stopped.get_or_insert_with(Instant::now);
+                if since.elapsed() > STOPPED {
+                    self.board.set(creator, Entry::StoppedAt, 0);
+                    signal_to(&children[0], Signal::CONT);
+                }
+            }
             joined = self.board.get(second, Entry::Space) != 0;
             if children[1].try_wait()?.is_some() {
                 break;
@@ -277,6 +287,11 @@ impl Coordinator {
             let _ = child.kill();
             child.wait()?;
         }
+        if stopped.is_some() {
+            self.marked.hits[mark] += 1;
+            self.stops[mark] += 1;
+            self.report.stops += 1;
+        }
         if self.died_at(creator).is_some() {
             self.marked.hits[mark] += 1;
             self.deaths[mark] += 1;
@@ -284,7 +299,7 @@ impl Coordinator {
         }
         if !joined {
             self.found_failed_takeover(&format!(
-                "a second process could not join after the creator died at {}",
+                "a second process could not join after the creator died or stopped at {}",
                 MARKS[mark]
             ));
         }

@@ -6,21 +6,29 @@ use super::super::board::Entry;
 use super::Coordinator;
 use crate::audit::process_state;
 use crate::marks::{MARKS, Passer, passer};
+use portolan_abi::space::HostWord;
 use std::time::{Duration, Instant};
 
 /// How long somebody is stopped.
 pub(super) const STOPPED: Duration = Duration::from_secs(2);
 /// How long a worker may get nowhere while others are stopped.
 const HELD_UP: Duration = Duration::from_secs(1);
-/// Time that counts for one look at the most: a coordinator that was not run did not look.
-const LOOK: Duration = Duration::from_millis(20);
+/// Time that counts for one look at the most: where the coordinator waits for a processor,
+/// workers that need each other do too.
+const LOOK: Duration = Duration::from_millis(8);
 
 /// Who is stopped.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
-    /// Somebody at one of these marks.
-    At(&'static [&'static str]),
-    /// The host, wherever it is, and whoever is about to become it.
+    Anybody,
+    /// The host, or a member that is about to become it.
     Host,
+    /// The host, and a member that died has the lock on names.
+    HostWithNames,
+    /// The member that has the lock on names.
+    Names,
+    /// The member that has the lock on signal ranges.
+    Ranges,
 }
 
 /// What has to wait until somebody goes on who is stopped, and why.
@@ -30,9 +38,51 @@ struct Wait {
     why: &'static str,
 }
 
+/// Everything in which a port, a segment or a channel is given a name.
+const NAMING: &[Doing] = &[
+    Doing::Binding,
+    Doing::Sharing,
+    Doing::Streaming,
+    Doing::Publishing,
+    Doing::Calling,
+    Doing::Exporting,
+    Doing::Visiting,
+];
+
 /// All that waits. A worker that gets nowhere for a second, and does nothing that is listed
 /// here for somebody who is stopped, is a finding.
-static WAITS: [Wait; 0] = [];
+static WAITS: [Wait; 6] = [
+    Wait {
+        who: Who::Host,
+        what: &[Doing::Joining, Doing::Leaving],
+        why: "the host admits, and returns what a member held that leaves",
+    },
+    Wait {
+        who: Who::Host,
+        what: &[Doing::Binding],
+        why: "a dead member's names are taken until the host has returned them",
+    },
+    Wait {
+        who: Who::HostWithNames,
+        what: NAMING,
+        why: "a dead member's lock on names is released by the host",
+    },
+    Wait {
+        who: Who::Names,
+        what: NAMING,
+        why: "one member at a time gives names",
+    },
+    Wait {
+        who: Who::Ranges,
+        what: &[Doing::Sharing, Doing::Leaving],
+        why: "one member at a time changes signal ranges",
+    },
+    Wait {
+        who: Who::Anybody,
+        what: &[Doing::Leaving],
+        why: "threads of who leaves end first, and one may have something for who is stopped",
+    },
+];
 
 /// What is known of a worker beside others that are stopped.
 #[derive(Default)]
@@ -44,25 +94,6 @@ pub(super) struct Beside {
     counted: bool,
 }
 
-impl Wait {
-    fn is_for(&self, mark: Option<usize>, hosts: bool, doing: Doing) -> bool {
-        let mark = mark.map(|mark| MARKS[mark]);
-        let who = match self.who {
-            Who::At(marks) => mark.is_some_and(|mark| marks.contains(&mark)),
-            Who::Host => {
-                let becomes = |mark| {
-                    matches!(
-                        passer(mark),
-                        Passer::Host | Passer::Successor | Passer::LeavingHost
-                    )
-                };
-                hosts || mark.is_some_and(becomes)
-            }
-        };
-        who && self.what.contains(&doing)
-    }
-}
-
 impl Coordinator {
     pub(super) fn is_anybody_stopped(&self) -> bool {
         self.places.iter().any(|place| place.stopped.is_some())
@@ -72,7 +103,8 @@ impl Coordinator {
     pub(super) fn stop_at_a_mark(&mut self) -> std::io::Result<()> {
         let is_meant = |place: &super::Place| place.stopped.is_some() || place.armed.is_some();
         let meant = self.places.iter().filter(|place| is_meant(place)).count();
-        if meant + 1 >= self.places.len() / 2 {
+        // Most are armed for marks that they do not come to.
+        if meant >= self.places.len() * 3 / 5 {
             return Ok(());
         }
         self.hit_a_mark()
@@ -139,10 +171,9 @@ impl Coordinator {
         stopped: &[(usize, Option<usize>)],
         threads: &str,
     ) {
-        let known = WAITS.iter().find(|wait| {
-            let mut all = stopped.iter();
-            all.any(|(at, mark)| wait.is_for(*mark, self.host == Some(*at), doing))
-        });
+        let who = self.who_is_stopped(stopped);
+        let is_known = |wait: &&Wait| who.contains(&wait.who) && wait.what.contains(&doing);
+        let known = WAITS.iter().find(is_known);
         if let Some(wait) = known {
             *self.report.waits.entry(wait.why).or_default() += 1;
             return;
@@ -161,6 +192,42 @@ impl Coordinator {
         self.note(format!(
             "worker {worker} gets nowhere while {doing:?}, and stopped is {stopped}; its threads: {threads}"
         ));
+    }
+    /// In which roles they are stopped.
+    fn who_is_stopped(&self, stopped: &[(usize, Option<usize>)]) -> Vec<Who> {
+        let becomes = |mark: usize| {
+            let passer = passer(MARKS[mark]);
+            matches!(
+                passer,
+                Passer::Host | Passer::Successor | Passer::LeavingHost
+            )
+        };
+        let mut all = stopped.iter();
+        let hosts = all.any(|(at, mark)| self.host == Some(*at) || mark.is_some_and(becomes));
+        let image = self.image.as_ref();
+        let names = image.and_then(|image| image.names_lock().ok()?);
+        let names = names.and_then(|space| u8::try_from(space).ok());
+        let ranges = image.and_then(|image| image.signal_lock().ok()?);
+        let space = |worker: usize| HostWord::unpack(self.board.get(worker, Entry::Space)).space;
+        let has = |lock: Option<u8>| {
+            let mut all = stopped.iter();
+            lock.is_some_and(|holder| all.any(|(at, _)| space(*at) == holder))
+        };
+        // The living who have it will give it back.
+        let lives = |holder: u8| (0..self.places.len()).any(|worker| space(worker) == holder);
+        let who = [
+            (Who::Anybody, true),
+            (Who::Host, hosts),
+            (
+                Who::HostWithNames,
+                hosts && names.is_some_and(|holder| !lives(holder)),
+            ),
+            (Who::Names, has(names)),
+            (Who::Ranges, has(ranges)),
+        ];
+        who.into_iter()
+            .filter_map(|(who, is)| is.then_some(who))
+            .collect()
     }
 }
 

@@ -261,7 +261,7 @@ impl Worker {
         let Some(client) = self.holds.calls.client.clone() else {
             return;
         };
-        let limit = [5, 50, 1000][self.random.below(3)];
+        let limit = [5, 50, 500][self.random.below(3)];
         let client = client.within(Duration::from_millis(limit));
         let over = match self.random.below(8) {
             0..2 => Some(self.await_calls(&client)),
@@ -392,6 +392,8 @@ impl Worker {
     /// Compares how a call has ended with how often it has run. Whether the connection is of
     /// no use any more.
     pub(super) fn settle(&self, number: u64, ended: Result<bool, RpcError>) -> bool {
+        // Each call has a limit of its own.
+        self.beat();
         let Some(times) = self.board.has_run(self.at, number) else {
             // Whether the connection is of use, a later call says.
             return false;
