@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 251] = [
+pub(crate) static MARKS: [&str; 249] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -12,8 +12,6 @@ pub(crate) static MARKS: [&str; 251] = [
     "bind.name_contested",
     "bind.name_published",
     "bind.name_won",
-    "bind.names_awaited",
-    "bind.names_locked",
     "bind.queue_open",
     "call.begun",
     "call.connected",

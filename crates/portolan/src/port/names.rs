@@ -140,39 +140,12 @@ pub(super) fn check(member: &Member, name: &str) -> Result<(), BindError> {
             name: name.to_owned(),
         });
     }
-<<<<<<< HEAD
     let (tables, hash) = (member.tables(), NameHash::of(name));
     let taken = tables.used_ports().find_map(|(index, entry)| {
         let taken = hash.is_taken(&tables.names[usize::from(index)]);
         taken.then(|| owner(entry, name)).flatten()
     });
     taken.map_or(Ok(()), |owner| Err(taken_by(name, owner)))
-=======
-    let lock = &member.tables().header.names.lock;
-    let give_up = Instant::now() + LOCK_PATIENCE;
-    let us = u32::from(member.space) + 1;
-    while let Err(holder) = lock.compare_exchange(0, us, Ordering::Acquire, Ordering::Relaxed) {
-        if Instant::now() >= give_up {
-            let holder = u8::try_from(holder.saturating_sub(1)).unwrap_or(0);
-            return Err(BindError::NamesLocked {
-                holder,
-                seconds: LOCK_PATIENCE.as_secs(),
-            });
-        }
-        // Two threads of one space may meet here too; both just wait.
-        let _ = futex::wait(lock, holder, Some(give_up));
-        mark!("bind.names_awaited");
-    }
-    mark!("bind.names_locked");
-    let reserved = Reserved { member };
-    match find(member, name) {
-        Some((_, owner, _)) => Err(BindError::NameTaken {
-            name: name.to_owned(),
-            owner,
-        }),
-        None => Ok(reserved),
-    }
->>>>>>> guarded
 }
 
 fn taken_by(name: &str, owner: u8) -> BindError {
@@ -226,15 +199,8 @@ impl Won<'_> {
 
 impl Drop for Won<'_> {
     fn drop(&mut self) {
-<<<<<<< HEAD
         // Nothing, if it is shown.
         names::give_up(self.word(), self.hash);
-=======
-        let lock = &self.member.tables().header.names.lock;
-        lock.store(0, Ordering::Release);
-        // Everybody: one alone may be stopped before it takes the lock, and wakes nobody then.
-        futex::wake(lock, u32::MAX);
->>>>>>> guarded
     }
 }
 

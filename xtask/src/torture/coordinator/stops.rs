@@ -6,7 +6,6 @@ use super::super::board::Entry;
 use super::Coordinator;
 use crate::audit::process_state;
 use crate::marks::{MARKS, Passer, passer};
-use portolan_abi::space::HostWord;
 use std::time::{Duration, Instant};
 
 /// How long somebody is stopped.
@@ -23,12 +22,6 @@ enum Who {
     Anybody,
     /// The host, or a member that is about to become it.
     Host,
-    /// The host, and a member that died has the lock on names.
-    HostWithNames,
-    /// The member that has the lock on names.
-    Names,
-    /// The member that has the lock on signal ranges.
-    Ranges,
 }
 
 /// What has to wait until somebody goes on who is stopped, and why.
@@ -38,44 +31,18 @@ struct Wait {
     why: &'static str,
 }
 
-/// Everything in which a port, a segment or a channel is given a name.
-const NAMING: &[Doing] = &[
-    Doing::Binding,
-    Doing::Sharing,
-    Doing::Streaming,
-    Doing::Publishing,
-    Doing::Calling,
-    Doing::Exporting,
-    Doing::Visiting,
-];
-
 /// All that waits. A worker that gets nowhere for a second, and does nothing that is listed
 /// here for somebody who is stopped, is a finding.
-static WAITS: [Wait; 6] = [
+static WAITS: [Wait; 3] = [
     Wait {
         who: Who::Host,
         what: &[Doing::Joining, Doing::Leaving],
-        why: "the host admits, and returns what a member held that leaves",
+        why: "the host is asked to admit, and another member after a second; it returns what a member held that leaves",
     },
     Wait {
         who: Who::Host,
         what: &[Doing::Binding],
         why: "a dead member's names are taken until the host has returned them",
-    },
-    Wait {
-        who: Who::HostWithNames,
-        what: NAMING,
-        why: "a dead member's lock on names is released by the host",
-    },
-    Wait {
-        who: Who::Names,
-        what: NAMING,
-        why: "one member at a time gives names",
-    },
-    Wait {
-        who: Who::Ranges,
-        what: &[Doing::Sharing, Doing::Leaving],
-        why: "one member at a time changes signal ranges",
     },
     Wait {
         who: Who::Anybody,
@@ -204,27 +171,7 @@ impl Coordinator {
         };
         let mut all = stopped.iter();
         let hosts = all.any(|(at, mark)| self.host == Some(*at) || mark.is_some_and(becomes));
-        let image = self.image.as_ref();
-        let names = image.and_then(|image| image.names_lock().ok()?);
-        let names = names.and_then(|space| u8::try_from(space).ok());
-        let ranges = image.and_then(|image| image.signal_lock().ok()?);
-        let space = |worker: usize| HostWord::unpack(self.board.get(worker, Entry::Space)).space;
-        let has = |lock: Option<u8>| {
-            let mut all = stopped.iter();
-            lock.is_some_and(|holder| all.any(|(at, _)| space(*at) == holder))
-        };
-        // The living who have it will give it back.
-        let lives = |holder: u8| (0..self.places.len()).any(|worker| space(worker) == holder);
-        let who = [
-            (Who::Anybody, true),
-            (Who::Host, hosts),
-            (
-                Who::HostWithNames,
-                hosts && names.is_some_and(|holder| !lives(holder)),
-            ),
-            (Who::Names, has(names)),
-            (Who::Ranges, has(ranges)),
-        ];
+        let who = [(Who::Anybody, true), (Who::Host, hosts)];
         who.into_iter()
             .filter_map(|(who, is)| is.then_some(who))
             .collect()
