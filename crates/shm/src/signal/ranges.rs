@@ -112,6 +112,31 @@ impl HandlerEntry {
         HandlerState::unpack(self.state.load(Ordering::Acquire))
     }
 
+    /// Makes it an orphan if it belongs to `space`; whether it did. Somebody may list it at the
+    /// same time.
+    fn disown(&self, space: u8) -> bool {
+        let mut word = self.state.load(Ordering::Acquire);
+        loop {
+            let owner = match HandlerState::unpack(word) {
+                HandlerState::Enabled { space }
+                | HandlerState::Disabled { space }
+                | HandlerState::Unlisted { space } => Some(space),
+                HandlerState::Free | HandlerState::Orphan => None,
+            };
+            if owner != Some(space) {
+                return false;
+            }
+            let orphan = HandlerState::Orphan.pack();
+            match self
+                .state
+                .compare_exchange(word, orphan, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+    }
+
     /// Where its signals go.
     #[inline]
     pub fn fifo(&self) -> u32 {
@@ -421,18 +446,8 @@ impl<'a> Ranges<'a> {
             self.line.dirty.store(1, Ordering::Release);
         }
         for entry in self.handlers() {
-            match entry.state() {
-                HandlerState::Enabled { space: owner }
-                | HandlerState::Disabled { space: owner }
-                | HandlerState::Unlisted { space: owner }
-                    if owner == space =>
-                {
-                    entry
-                        .state
-                        .store(HandlerState::Orphan.pack(), Ordering::Release);
-                    mark!("host.reclaim.handler");
-                }
-                _ => {}
+            if entry.disown(space) {
+                mark!("host.reclaim.handler");
             }
         }
         // Release: pairs with `sweep`. Also where there were none: a host that died here before

@@ -70,16 +70,7 @@ impl<'a> Ranges<'a> {
         let Some(entry) = self.handlers.get(usize::from(index)) else {
             return;
         };
-        let ours = match entry.state() {
-            HandlerState::Enabled { space: owner }
-            | HandlerState::Disabled { space: owner }
-            | HandlerState::Unlisted { space: owner } => owner == space,
-            HandlerState::Free | HandlerState::Orphan => false,
-        };
-        if ours {
-            entry
-                .state
-                .store(HandlerState::Orphan.pack(), Ordering::Release);
+        if entry.disown(space) {
             mark!("signal.orphaned");
             // Release: pairs with `sweep`. A read-modify-write, for the barrier before the caller's
             // look at the lock.
