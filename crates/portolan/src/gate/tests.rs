@@ -541,7 +541,7 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     let stop = Arc::new(EventFd::new().unwrap());
     let mut server = Side::host(pair, Line::new(Descriptor::new(ours), None, false), stop);
     let mut answers = |extents: usize| {
-        let mut pending = right
+        let pending = right
             .request(Message::new(b"how many?").unwrap(), WhenFull::Fail)
             .unwrap();
         let mut request = [0; Manifest::BYTES];
