@@ -47,7 +47,8 @@ fn shop() -> Outcome {
         );
         kept.push(sample);
     }
-    domain.publisher::<u8>("stop", options)?.publish(&1)?;
+    let mut stop = domain.publisher::<u8>("stop", options)?;
+    stop.publish(&1)?;
     market.wait()?;
     // The market has gone; who keeps a sample has it still.
     println!("of day {}: kept", kept[0].root()?.day);

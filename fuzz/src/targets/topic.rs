@@ -4,7 +4,7 @@
 
 use arbitrary::{Result, Unstructured};
 use portolan::channel::{
-    ChannelOptions, Payload, Publisher, ReadError, Reader, ReaderOptions, Sample, SubscribeError,
+    ChannelOptions, Flat, Publisher, ReadError, Reader, ReaderOptions, Sample, SubscribeError,
     Subscriber, TopicOptions, Writer,
 };
 use portolan::{Deadline, Domain, PortKind};
@@ -29,7 +29,7 @@ fn domain() -> &'static Domain {
 }
 
 /// What is published here.
-trait Kind: Payload {
+trait Kind: Flat {
     /// One that is told from others, of about so many bytes if that is for us to say.
     fn make(number: u64, len: usize) -> Box<Self>;
     /// Of all that is in it.

@@ -71,7 +71,7 @@ pub(crate) use topic::Subscribes;
 #[doc(hidden)]
 pub use topic::fields;
 pub use topic::{
-    Loan, Payload, Plain, PublishError, Publisher, Sample, StructureLoan, SubscribeError,
+    Flat, Loan, Payload, Plain, PublishError, Publisher, Sample, StructureLoan, SubscribeError,
     Subscriber, TopicError, TopicOptions, Unpublished,
 };
 pub use writer::{Claim, WriteError, Writer, WriterCounts};

@@ -116,46 +116,19 @@ fn is_padding(at: usize) -> bool {
         .all(|(start, len)| !(*start..start + len).contains(&at))
 }
 
-/// A value that lies in memory whose padding is not zero.
+/// Values in memory whose padding is not zero.
 fn dirty() -> Vec<Track> {
-    let mut values = Vec::with_capacity(400);
-    let room: &mut [std::mem::MaybeUninit<Track>] = values.spare_capacity_mut();
-    for (id, place) in room[..300].iter_mut().enumerate() {
-        place.as_bytes_mut_of_track();
-        let to = place.as_mut_ptr();
-        let from = track(id as u64);
+    let mut values: Vec<_> = (0..300).map(track).collect();
+    let first = values.as_mut_ptr().cast::<u8>();
+    let bytes = size_of_val(&*values);
+    for at in (0..bytes).filter(|at| is_padding(at % size_of::<Track>())) {
+        let place = first.wrapping_add(at);
         // SAFETY:
-        // - in bounds, aligned: a place of the vector's; field by field, so that the padding
-        //   keeps what it has.
-        unsafe {
-            (&raw mut (*to).seen).write(from.seen);
-            (&raw mut (*to).id).write(from.id);
-            (&raw mut (*to).kind).write(from.kind);
-            (&raw mut (*to).number).write(from.number);
-            (&raw mut (*to).mark).write(from.mark);
-            (&raw mut (*to).what).write(from.what);
-        }
+        // - in bounds: a byte of the vector's, and exclusive; no field has it, so the values stay
+        //   what they are.
+        unsafe { place.write(0xee) };
     }
-    // SAFETY:
-    // - all fields of so many were written.
-    unsafe { values.set_len(300) };
     values
-}
-
-trait Dirty {
-    fn as_bytes_mut_of_track(&mut self);
-}
-
-impl Dirty for std::mem::MaybeUninit<Track> {
-    fn as_bytes_mut_of_track(&mut self) {
-        // SAFETY:
-        // - in bounds: a place of this size, whatever it holds.
-        unsafe {
-            self.as_mut_ptr()
-                .cast::<u8>()
-                .write_bytes(0xee, size_of::<Track>())
-        };
-    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::super::payload;
 use super::super::random::Random;
 use super::{SHORT, Worker, keep};
 use portolan::channel::{
-    Payload, PublishError, Publisher, Sample, SubscribeError, Subscriber, TopicError, TopicOptions,
+    Flat, PublishError, Publisher, Sample, SubscribeError, Subscriber, TopicError, TopicOptions,
 };
 use portolan::{Deadline, Domain};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn paint(bytes: &mut [u8], who: u64, number: u64) {
 }
 
 /// What is published.
-trait Content: Payload {
+trait Content: Flat {
     fn within(topics: &mut Topics) -> &mut Of<Self>;
     fn topic(random: &mut Random) -> &'static str;
     /// Publishes the sample `number` of `who`; `false` if a loan was given up instead.
@@ -182,7 +182,7 @@ impl Topics {
     }
 }
 
-impl<T: Payload + ?Sized> Of<T> {
+impl<T: Flat + ?Sized> Of<T> {
     /// The same, but for samples.
     fn counts(&self) -> (usize, usize, usize) {
         let publishes = usize::from(self.publisher.is_some());

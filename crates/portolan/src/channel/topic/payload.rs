@@ -107,14 +107,20 @@ pub(super) mod sealed {
         ) -> Result<Option<Held<Self>>, NotASample>;
     }
 
-    /// A type, or a slice of one.
+    /// Of what is a topic's samples ([`super::Payload`]): a type, or a slice of one, and no
+    /// structure. What is published by reference, and read by dereferencing.
     pub trait Flat: super::Payload {
+        /// The type.
         type Element: Plain;
 
         /// Values in so many bytes.
+        #[doc(hidden)]
         fn count(bytes: usize) -> usize;
+        #[doc(hidden)]
         fn values(&self) -> &[Self::Element];
+        #[doc(hidden)]
         fn of(values: &[Self::Element]) -> &Self;
+        #[doc(hidden)]
         fn of_mut(values: &mut [Self::Element]) -> &mut Self;
     }
 

@@ -75,7 +75,7 @@ impl<T: Root + 'static> Publisher<Structure<T>> {
         let refuse = |error: PublishError, structure| {
             Err(Unpublished {
                 error: Box::new(error),
-                structure: Some(structure),
+                structure: Some(Box::new(structure)),
             })
         };
         if let Err(error) = structure.root() {
@@ -109,7 +109,7 @@ impl<T: Root + 'static> Publisher<Structure<T>> {
                     let structure = extent.map(|first| {
                         message.extents = std::iter::once(*first).chain(extents).collect();
                         message.structure = true;
-                        Structure::of(message)
+                        Box::new(Structure::of(message))
                     });
                     return Err(Unpublished {
                         error: Box::new(reason.into()),
@@ -189,7 +189,7 @@ pub struct Unpublished<T> {
     #[source]
     pub error: Box<PublishError>,
     /// The structure; nothing, if a part of it was shared before something failed.
-    pub structure: Option<Structure<T>>,
+    pub structure: Option<Box<Structure<T>>>,
 }
 
 impl<T> std::fmt::Debug for Unpublished<T> {
