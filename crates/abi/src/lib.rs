@@ -41,6 +41,7 @@ pub mod limits;
 pub mod mediate;
 pub mod owner;
 pub mod port;
+pub mod public;
 pub mod region;
 pub mod rpc;
 pub mod signal;
@@ -53,4 +54,4 @@ pub mod visit;
 pub mod vmmc;
 
 /// The format of a region. A member that speaks another one is refused at the door.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;

@@ -1,10 +1,11 @@
 //! Writing.
 
-use super::{BindChannelError, Channel};
+use super::{BindChannelError, Channel, Purpose};
 use crate::region::Ring;
 use crate::segment::copy_to;
+use crate::trace::{About, Begun};
 use crate::wait::Backoff;
-use crate::{Deadline, Disowned};
+use crate::{Deadline, Disowned, EventKind};
 use portolan_shm::channel::{self as shm, Finished, Pen};
 use portolan_shm::mark;
 use portolan_sys::{barrier, futex};
@@ -44,6 +45,10 @@ use std::time::Duration;
 pub struct Writer {
     ring: Ring,
     pen: Pen,
+    /// What its messages are to a trace: nothing, where somebody else tells of them.
+    event: Option<EventKind>,
+    /// Where the message that is appended to began, and its bytes so far.
+    appended: (u64, u64),
 }
 
 /// What a writer has signalled, since it was bound.
@@ -132,7 +137,16 @@ impl Writer {
         }
         let mut pen = channel.resume_writing(space);
         pen.relax_when(barrier::allowed);
-        Ok(Self { ring, pen })
+        let event = match channel.purpose() {
+            Purpose::Messages | Purpose::Publishers => Some(EventKind::Write),
+            Purpose::Topic | Purpose::Calls | Purpose::Answers => None,
+        };
+        Ok(Self {
+            ring,
+            pen,
+            event,
+            appended: (0, 0),
+        })
     }
 
     /// Always makes barriers: for a writer whose every message is waited for.
@@ -168,6 +182,18 @@ impl Writer {
         deadline: impl Into<Deadline>,
     ) -> Result<u64, WriteError> {
         self.present()?;
+        if self.is_traced() {
+            return self.write_traced(parts, deadline.into());
+        }
+        self.write_untraced(parts, deadline)
+    }
+
+    #[inline]
+    fn write_untraced(
+        &mut self,
+        parts: &[&[u8]],
+        deadline: impl Into<Deadline>,
+    ) -> Result<u64, WriteError> {
         self.finish_begun();
         let position = self.pen.position();
         match self.ring.channel().write(&mut self.pen, parts) {
@@ -176,6 +202,31 @@ impl Writer {
             Err(error) => return self.retry(error, parts, deadline.into()),
         }
         Ok(self.written(position))
+    }
+
+    /// Whether its messages are recorded. Not in a forked child.
+    #[inline]
+    fn is_traced(&self) -> bool {
+        let member = &self.ring.segment().right().to.member;
+        self.event.is_some_and(|event| member.traces(event))
+    }
+
+    #[cold]
+    fn write_traced(&mut self, parts: &[&[u8]], deadline: Deadline) -> Result<u64, WriteError> {
+        let begun = self.event.map(Begun::now);
+        let position = self.write_untraced(parts, deadline)?;
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        self.record(begun, position, bytes as u64);
+        Ok(position)
+    }
+
+    #[cold]
+    fn record(&self, begun: Option<Begun>, position: u64, bytes: u64) {
+        let to = &self.ring.segment().right().to;
+        if let Some(begun) = begun {
+            let about = About::message(to.port.index, position, bytes);
+            to.member.record(begun, about);
+        }
     }
 
     /// As [`Self::write`], of a message of `len` bytes that `copy` puts at the beginning of the
@@ -292,9 +343,13 @@ impl Writer {
     ) -> Result<usize, WriteError> {
         self.whole_only()?;
         let deadline = deadline.into();
+        if !self.pen.is_within_message() {
+            self.appended = (self.pen.position(), 0);
+        }
         loop {
             match self.ring.channel().append(&mut self.pen, bytes) {
                 Ok((done, finished)) => {
+                    self.appended.1 += done as u64;
                     self.owe(finished);
                     return Ok(done);
                 }
@@ -322,10 +377,18 @@ impl Writer {
     pub fn end(&mut self, deadline: impl Into<Deadline>) -> Result<(), WriteError> {
         self.whole_only()?;
         let deadline = deadline.into();
+        if !self.pen.is_within_message() {
+            self.appended = (self.pen.position(), 0);
+        }
+        let begun = self.event.filter(|_| self.is_traced()).map(Begun::now);
         loop {
             match self.ring.channel().end(&mut self.pen) {
                 Ok(finished) => {
                     self.owe(finished);
+                    if begun.is_some() {
+                        let (position, bytes) = self.appended;
+                        self.record(begun, position, bytes);
+                    }
                     return Ok(());
                 }
                 Err(shm::WriteError::Full { wanted, .. }) => {
@@ -549,8 +612,12 @@ impl Claim<'_> {
     pub fn commit(self) -> u64 {
         let writer = self.writer;
         let position = writer.pen.position();
+        let begun = writer.event.filter(|_| writer.is_traced()).map(Begun::now);
         let finished = writer.ring.channel().commit(&mut writer.pen, self.len);
         writer.owe(finished);
+        if begun.is_some() {
+            writer.record(begun, position, self.len as u64);
+        }
         position
     }
 }

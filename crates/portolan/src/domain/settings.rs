@@ -225,6 +225,11 @@ impl Builder {
     }
 
     /// Where the members meet.
+    /// Which domain it is: its name, and whose it is.
+    pub(crate) fn whose(&self) -> (&str, u32) {
+        (&self.name, self.owner)
+    }
+
     pub(super) fn address(&self) -> Address {
         let name = socket_name(self.owner, &self.name).unwrap_or_default();
         match &self.directory {

@@ -41,7 +41,7 @@ pub(super) fn is_segment(entry: &PortEntry, port: PortName) -> bool {
 }
 
 /// The header of the message that holds a segment which nobody writes any more.
-const FROZEN: &[u8] = b"frozen";
+pub(crate) const FROZEN: &[u8] = b"frozen";
 
 /// What a segment's one message says.
 pub(crate) struct Memory {

@@ -33,8 +33,8 @@ pub use subscriber::Subscriber;
 pub(crate) use subscriber::Subscribes;
 
 use super::{
-    BindChannelError, Channel, ChannelOptions, FindChannelError, MakeChannelError, ReadError,
-    WriteError,
+    BindChannelError, Channel, ChannelOptions, FindChannelError, MakeChannelError, Purpose,
+    ReadError, WriteError,
 };
 use crate::port::BindError;
 use crate::rpc::Hash;
@@ -115,6 +115,7 @@ impl TopicOptions {
             .units(self.units())
             .readers(subscribers)
             .content(content_of::<T>())
+            .used_for(Purpose::Topic)
     }
 
     /// Units of a channel that keeps the history.
@@ -365,7 +366,8 @@ impl Lobby {
             .many_writers()
             .units(16)
             .readers(options.subscribers)
-            .content(content);
+            .content(content)
+            .used_for(Purpose::Publishers);
         let channel = open(domain, &wanted, &name)?;
         check::<T>(topic, &channel, Self::PUBLISHERS)?;
         let [publishers, ..] = channel.content().to_le_bytes();

@@ -5,7 +5,8 @@ use super::sample::COPY_ALIGN;
 use super::store::{Block, Form, Store, TAG};
 use super::{PublishError, TopicOptions};
 use crate::channel::{Channel, Writer};
-use crate::{Deadline, Domain};
+use crate::trace::{About, Begun};
+use crate::{Deadline, Domain, EventKind};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -51,6 +52,31 @@ impl<T: Payload + ?Sized> Publisher<T> {
     /// [`PublishError`]; nobody was told.
     #[inline]
     pub fn publish(&mut self, sample: &T) -> Result<u64, PublishError> {
+        let begun = self.begins();
+        let position = self.publish_sample(sample)?;
+        self.has_published(begun, position, size_of_val(sample));
+        Ok(position)
+    }
+
+    /// When it begins to publish, if that is recorded.
+    #[inline]
+    fn begins(&self) -> Option<Begun> {
+        let member = &self.channel.segment().right().to.member;
+        member.present().ok()?;
+        member.begins(EventKind::Publish)
+    }
+
+    #[inline]
+    fn has_published(&self, begun: Option<Begun>, position: u64, bytes: usize) {
+        if let Some(begun) = begun {
+            let to = &self.channel.segment().right().to;
+            let about = About::message(to.port.index, position, bytes as u64);
+            to.member.record(begun, about);
+        }
+    }
+
+    #[inline]
+    fn publish_sample(&mut self, sample: &T) -> Result<u64, PublishError> {
         let bytes = sample.bytes();
         if self.copies(bytes.len()) {
             let parts = self.form.parts(bytes);
@@ -181,6 +207,13 @@ impl<T: Payload + ?Sized> Loan<'_, T> {
     ///
     /// [`PublishError::Write`]; nobody was told.
     pub fn publish(mut self) -> Result<u64, PublishError> {
+        let begun = self.publisher.begins();
+        let position = self.publish_untraced()?;
+        self.publisher.has_published(begun, position, self.len);
+        Ok(position)
+    }
+
+    fn publish_untraced(&mut self) -> Result<u64, PublishError> {
         let len = self.len;
         match self.block.take() {
             Some(block) => self.publisher.tell(block, len),

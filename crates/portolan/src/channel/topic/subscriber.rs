@@ -5,8 +5,9 @@ use super::store::Form;
 use super::{Lobby, Sample, SubscribeError, TopicError, check, form_of};
 use crate::channel::{ReadError, Reader, ReaderOptions, Since};
 use crate::member::Member;
+use crate::trace::About;
 use crate::wait_set::{Token, WaitSet};
-use crate::{Deadline, Domain, Waiting};
+use crate::{Deadline, Domain, EventKind, Waiting};
 use portolan_abi::port::PortName;
 use std::any::Any;
 use std::marker::PhantomData;
@@ -308,6 +309,12 @@ fn next_of<T: Payload + ?Sized>(
                 let sample =
                     bytes.and_then(|b| Sample::<T>::new(b, publisher, received.position()));
                 if let Some(sample) = sample {
+                    // A forked child has come no further than the wait set.
+                    if member.traces(EventKind::Take) {
+                        let (port, bytes) = (source.channel.index, size_of_val(&*sample) as u64);
+                        let about = About::message(port, sample.position(), bytes);
+                        member.happened(EventKind::Take, about);
+                    }
                     let missed = std::mem::take(&mut source.missed);
                     return Ok(Some(sample.after(missed)));
                 }
