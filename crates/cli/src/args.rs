@@ -430,6 +430,30 @@ pub(crate) enum EventName {
     Wake,
     /// A receiver, or a sender without room, slept
     Sleep,
+    /// A message was written to a channel
+    Write,
+    /// A message was read from a channel
+    Read,
+    /// A sample was published
+    Publish,
+    /// A sample was taken
+    Take,
+    /// A client called, until it had its answer
+    Call,
+    /// A server ran a call
+    Answer,
+    /// An address was signalled
+    Signal,
+    /// Handlers ran for a signal
+    Deliver,
+    /// Imported memory was written
+    Update,
+    /// A notification of an importer was taken
+    Notify,
+    /// A message went to another domain
+    Depart,
+    /// A message came from another domain
+    Arrive,
     /// A process died
     Death,
     /// What a process had held was returned
@@ -445,6 +469,18 @@ impl From<EventName> for portolan::EventKind {
             EventName::Fault => Self::Fault,
             EventName::Wake => Self::Wake,
             EventName::Sleep => Self::Sleep,
+            EventName::Write => Self::Write,
+            EventName::Read => Self::Read,
+            EventName::Publish => Self::Publish,
+            EventName::Take => Self::Take,
+            EventName::Call => Self::Call,
+            EventName::Answer => Self::Answer,
+            EventName::Signal => Self::Signal,
+            EventName::Deliver => Self::Deliver,
+            EventName::Update => Self::Update,
+            EventName::Notify => Self::Notify,
+            EventName::Depart => Self::Depart,
+            EventName::Arrive => Self::Arrive,
             EventName::Death => Self::Death,
             EventName::Reclaim => Self::Reclaim,
         }

@@ -14,6 +14,7 @@ mod doctor;
 mod error;
 mod ls;
 mod port;
+mod seen;
 mod top;
 mod trace;
 
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
     let outcome = match Args::parse_from(words::arguments()).command {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
-        Command::Ls(args) => ls::run(&args).map_err(CliError::from),
+        Command::Ls(args) => ls::run(&args),
         Command::Port(args) => port::run(&args.command),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),
