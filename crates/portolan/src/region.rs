@@ -48,18 +48,16 @@ pub(crate) struct Picture {
     _mapping: Mapping,
     file: OwnedFd,
     len: u64,
+    /// Bytes that are copied at the most.
+    most: u64,
     /// Bytes that were copied, or were to be.
     copied: AtomicU64,
     buffer: Mutex<Vec<u8>>,
 }
 
-/// Bytes of tables that an observer copies for one look at the most. Those of a domain of
-/// 16 GiB with every page an extent take 200 MiB.
-const MOST_COPIED: u64 = 512 << 20;
-
 impl Picture {
-    /// One of a region of this geometry, with nothing in it.
-    pub(crate) fn new(geometry: Geometry) -> Result<Self, MapError> {
+    /// One of a region of this geometry, of `most` bytes at the most, with nothing in it.
+    pub(crate) fn new(geometry: Geometry, most: u64) -> Result<Self, MapError> {
         let len = geometry.pool;
         let refused = |source| MapError::Refused {
             base: 0,
@@ -81,6 +79,7 @@ impl Picture {
             _mapping: mapping,
             file,
             len,
+            most,
             copied: AtomicU64::new(0),
             buffer: Mutex::new(vec![0; 64 << 10]),
         })
@@ -93,7 +92,7 @@ impl Picture {
 
     /// Whether something was not copied, because it was too much or there was no memory.
     pub(crate) fn is_full(&self) -> bool {
-        self.copied.load(Ordering::Relaxed) > MOST_COPIED
+        self.copied.load(Ordering::Relaxed) > self.most
     }
 
     /// Forgets what was copied.
@@ -109,7 +108,7 @@ impl Picture {
     pub(crate) fn copy(&self, from: &OwnedFd, part: Range<u64>) -> bool {
         let end = part.end.min(self.len);
         let len = end.saturating_sub(part.start);
-        if self.copied.fetch_add(len, Ordering::Relaxed) + len > MOST_COPIED {
+        if self.copied.fetch_add(len, Ordering::Relaxed) + len > self.most {
             self.copied.store(u64::MAX / 2, Ordering::Relaxed);
             return false;
         }

@@ -12,6 +12,8 @@ mod listeners;
 mod metrics;
 mod outside;
 mod segments;
+#[cfg(test)]
+mod tests;
 
 pub use extents::{AGES, Holder, HoldingSurvey};
 pub(crate) use ground::Ground;

@@ -26,10 +26,7 @@ const INTERVALS: [Duration; 8] = [
 /// Cells of the bar that shows how much memory is used.
 const BAR: usize = 10;
 const HELP: &[(&str, &str)] = &[
-    (
-        "Tab 1 ... 7",
-        "spaces, ports, shared memory, calls, ...",
-    ),
+    ("Tab 1 ... 7", "spaces, ports, shared memory, calls, ..."),
     ("s  S", "sort by the next column, or the one before"),
     ("r", "the other way round"),
     ("/", "only rows with this (Enter keeps, Esc drops)"),

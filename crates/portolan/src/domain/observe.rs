@@ -30,6 +30,10 @@ const ABSENCE: Duration = Duration::from_millis(50);
 /// Pause before looking again.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// Bytes of tables that are copied for one look at the most. Those of a domain of 16 GiB with
+/// every page an extent take 200 MiB.
+const MOST_COPIED: u64 = 512 << 20;
+
 /// Reads a domain's tables, without being in it: for tools that watch.
 ///
 /// ```
@@ -205,7 +209,7 @@ fn ask(
     let (file, geometry) = check(file, &welcome)?;
     let observer = Observer {
         file,
-        picture: Mutex::new(Picture::new(geometry).map_err(JoinError::map)?),
+        picture: Mutex::new(Picture::new(geometry, MOST_COPIED).map_err(JoinError::map)?),
         name: settings.name.clone(),
     };
     if observer.lives() {
