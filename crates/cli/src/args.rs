@@ -149,6 +149,10 @@ pub(crate) enum BenchKind {
 /// another user must permit that. Ports in use: `queue` is messages that wait and
 /// slots there are; `lost` is what was dropped because the queue was full, or what a
 /// dying sender left unfinished.
+///
+/// Shared memory: what each segment is (a channel, a topic's or a service's, a frame buffer),
+/// who writes it, how many read, and how many units the slowest is behind. Then calls and
+/// signals, exported memory, and connections with other domains.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  portolan ls\n  portolan ls frames --json")]
 pub(crate) struct LsArgs {
@@ -159,7 +163,7 @@ pub(crate) struct LsArgs {
     pub(crate) json: bool,
 }
 
-/// Watch a domain on a screen: spaces, ports, queues, rates, waiters, extents by age.
+/// Watch a domain on a screen: spaces, ports, channels, calls, exports, bridges, extents.
 ///
 /// The domain is only read: nobody in it notices, and it ends as if nobody watched. Rates
 /// are per second, over the last interval. Press ? for the keys. NO_COLOR is respected.
@@ -386,7 +390,7 @@ fn interval(text: &str) -> Result<f64, String> {
 /// end: after --seconds, at Ctrl-C, or when the domain ends. Nothing has to be restarted,
 /// and nothing stays on if this command is killed. The file is in the Chrome trace event
 /// format: a process for each space, a track for each thread, an arrow from each message's
-/// send to its receive. What the rings could not keep is counted as lost.
+/// send to its receive, from each write to its reads, from each call to its answer. What the rings could not keep is counted as lost.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  portolan trace frames --seconds 2\n  portolan trace frames --events send,receive,wake --output frames.json"

@@ -67,7 +67,7 @@ pub use writer::{Finished, Pen, WriteError};
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::mark;
 use portolan_abi::channel::{
-    MAGIC, Purpose, ReaderState, Shape, Stamp, UNIT_HEAD_WORDS, UnitPhase, WriterWord, word,
+    MAGIC, Purpose, ReaderState, Shape, Stamp, UNIT_HEAD_WORDS, UnitPhase, WriterWord,
 };
 use portolan_abi::sum;
 
@@ -93,6 +93,7 @@ const _: () = assert!(size_of::<Head>() as u64 == portolan_abi::channel::HEAD_BY
 #[cfg(not(loom))]
 const _: () = {
     use core::mem::offset_of;
+    use portolan_abi::channel::word;
     assert!(8 * word::UNIT == offset_of!(Head, config.unit));
     assert!(8 * word::UNITS == offset_of!(Head, config.units));
     assert!(8 * word::READERS == offset_of!(Head, config.readers));
