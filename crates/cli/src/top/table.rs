@@ -425,6 +425,8 @@ fn extents(held: &Extents) -> Vec<Cell> {
 
 /// A number in five places at the most.
 pub(crate) fn short(value: f64) -> String {
+    // The sum of no numbers is -0.
+    let value = value + 0.0;
     for (limit, one, unit) in [(1e4, 1.0, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M")] {
         let shown = value / one;
         if value < limit {
@@ -485,6 +487,7 @@ mod tests {
     fn numbers_are_short_whatever_they_are() {
         for (value, shown) in [
             (0.0, "0"),
+            (-0.0, "0"),
             (0.4, "0.4"),
             (7.0, "7"),
             (9_999.0, "9999"),

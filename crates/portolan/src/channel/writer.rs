@@ -1,9 +1,11 @@
 //! Writing.
 
+mod traced;
+
 use super::{BindChannelError, Channel, Purpose};
 use crate::region::Ring;
 use crate::segment::copy_to;
-use crate::trace::{About, Begun};
+use crate::trace::Begun;
 use crate::wait::Backoff;
 use crate::{Deadline, Disowned, EventKind};
 use portolan_shm::channel::{self as shm, Finished, Pen};
@@ -202,31 +204,6 @@ impl Writer {
             Err(error) => return self.retry(error, parts, deadline.into()),
         }
         Ok(self.written(position))
-    }
-
-    /// Whether its messages are recorded. Not in a forked child.
-    #[inline]
-    fn is_traced(&self) -> bool {
-        let member = &self.ring.segment().right().to.member;
-        self.event.is_some_and(|event| member.traces(event))
-    }
-
-    #[cold]
-    fn write_traced(&mut self, parts: &[&[u8]], deadline: Deadline) -> Result<u64, WriteError> {
-        let begun = self.event.map(Begun::now);
-        let position = self.write_untraced(parts, deadline)?;
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        self.record(begun, position, bytes as u64);
-        Ok(position)
-    }
-
-    #[cold]
-    fn record(&self, begun: Option<Begun>, position: u64, bytes: u64) {
-        let to = &self.ring.segment().right().to;
-        if let Some(begun) = begun {
-            let about = About::message(to.port.index, position, bytes);
-            to.member.record(begun, about);
-        }
     }
 
     /// As [`Self::write`], of a message of `len` bytes that `copy` puts at the beginning of the

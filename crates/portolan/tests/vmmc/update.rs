@@ -1,7 +1,7 @@
 //! Deliberate update, remote read, and words, by other processes.
 
 use crate::child::Child;
-use crate::orders::{PATIENCE, unique, until};
+use crate::orders::{PATIENCE, unique};
 use crate::revoke::SetOnDrop;
 use crate::{content, domain, export};
 use portolan::vmmc::{ExportMemory, ExportOptions, OrdinaryMemory, Reach, UpdateError};
