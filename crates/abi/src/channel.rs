@@ -34,6 +34,15 @@ pub const MAX_READERS: u64 = 255;
 
 /// Words of a head, and of a reader's entry, that observers read.
 pub mod word {
+    use crate::limits::LINE;
+
+    /// Words of a head.
+    pub const HEAD: usize = 4 * LINE / 8;
+    /// Words of a reader's entry.
+    pub const READER: usize = LINE / 8;
+    const _: () = assert!(8 * HEAD as u64 == super::HEAD_BYTES);
+    const _: () = assert!(8 * READER as u64 == super::READER_BYTES);
+
     /// [`MAGIC`](super::MAGIC).
     pub const MAGIC: usize = 0;
     /// Bytes of a unit.

@@ -148,11 +148,7 @@ pub struct TraceSwitch {
 impl TraceSwitch {
     /// Packs it. Never 0, for the tracer is somebody.
     pub const fn pack(self) -> u64 {
-        let ring = if self.ring < MIN_RING {
-            0
-        } else {
-            self.ring - MIN_RING
-        };
+        let ring = self.ring.saturating_sub(MIN_RING);
         (self.kinds & ((1 << KINDS) - 1)) as u64
             | ((ring & 0xf) as u64) << KINDS
             | (self.tracer as u64) << 24

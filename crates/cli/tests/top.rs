@@ -7,14 +7,13 @@ mod support;
 use portolan::{Access, Domain, Extent, Message, PortOptions, ReceiveRight, WhenFull};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use shown::{PATIENCE, Shown};
 use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::process::{Child, Command};
+use std::io::Read as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::{portolan, succeeds};
 

@@ -40,7 +40,8 @@ pub(crate) struct Lively {
     pub(crate) domain: Domain,
     ticks: Writer,
     reader: Reader,
-    pub(crate) laggard: Reader,
+    /// It reads nothing.
+    _laggard: Reader,
     frames: FrameWriter,
     _frames: Channel,
     pub(crate) plain: Segment,
@@ -137,7 +138,7 @@ impl Lively {
             beside,
             ticks: channel.bind_writer().unwrap(),
             reader,
-            laggard,
+            _laggard: laggard,
             frames: frames.bind_frame_writer().unwrap(),
             _frames: frames,
             plain,
@@ -183,13 +184,13 @@ impl Lively {
         self.orders
             .send(Message::new(b"go there").unwrap(), WhenFull::Wait(soon()))
             .unwrap();
-        self.ordered.receive(Access::Later, soon()).unwrap();
+        drop(self.ordered.receive(Access::Later, soon()).unwrap());
         self.news.write(b"it rains", soon()).unwrap();
         assert_eq!(*self.told.receive(soon()).unwrap(), *b"it rains");
         self.into
             .send(Message::new(b"hello").unwrap(), WhenFull::Wait(soon()))
             .unwrap();
-        self.inbox.receive(Access::Later, soon()).unwrap();
+        drop(self.inbox.receive(Access::Later, soon()).unwrap());
         assert!(self.followed.is_live() && self.back.is_live());
         assert_eq!(self.shared.len(), 10_000);
     }

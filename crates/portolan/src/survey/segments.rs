@@ -176,7 +176,7 @@ pub(super) fn memory(ground: &Ground<'_>, queue: &Queue<'_>) -> Option<Memory> {
 /// is used for. All of it is copied first, for its users go on writing.
 fn channel(ground: &Ground<'_>, extent: &Descriptor) -> Option<(ChannelSurvey, bool, Purpose)> {
     let at = ground.tables.geometry.pool + u64::from(extent.page) * PAGE as u64;
-    let head: [u64; HEAD_BYTES as usize / 8] = peek_words(ground, at)?;
+    let head: [u64; word::HEAD] = peek_words(ground, at)?;
     if head[word::MAGIC] != MAGIC {
         return None;
     }
@@ -189,8 +189,7 @@ fn channel(ground: &Ground<'_>, extent: &Descriptor) -> Option<(ChannelSurvey, b
     let written = head[word::NEXT];
     let entries = at + HEAD_BYTES;
     let readers = (0..shape.readers).filter_map(|index| {
-        let entry: [u64; READER_BYTES as usize / 8] =
-            peek_words(ground, entries + index * READER_BYTES)?;
+        let entry: [u64; word::READER] = peek_words(ground, entries + index * READER_BYTES)?;
         let (space, dropped) = match ReaderState::unpack(entry[word::READER_STATE]) {
             ReaderState::Free => return None,
             ReaderState::Joining { space } | ReaderState::Live { space, .. } => (space, false),
