@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 249] = [
+pub(crate) static MARKS: [&str; 252] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -104,6 +104,7 @@ pub(crate) static MARKS: [&str; 249] = [
     "host.reclaim.owner_row",
     "host.reclaim.port",
     "host.reclaim.ports",
+    "host.reclaim.public_row",
     "host.reclaim.punched",
     "host.reclaim.right",
     "host.reclaim.right_row",
@@ -165,6 +166,8 @@ pub(crate) static MARKS: [&str; 249] = [
     "offer.entered",
     "offer.entrusted",
     "offer.withdrawn",
+    "public.shown",
+    "public.taken",
     "receive.before_retire",
     "receive.before_take",
     "receive.mark_off",

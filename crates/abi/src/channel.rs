@@ -32,6 +32,41 @@ pub const MAX_UNITS: u64 = 1 << 24;
 /// Readers of a channel that have an entry, at most: one for each space.
 pub const MAX_READERS: u64 = 255;
 
+/// Words of a head, and of a reader's entry, that observers read.
+pub mod word {
+    use crate::limits::LINE;
+
+    /// Words of a head.
+    pub const HEAD: usize = 4 * LINE / 8;
+    /// Words of a reader's entry.
+    pub const READER: usize = LINE / 8;
+    const _: () = assert!(8 * HEAD as u64 == super::HEAD_BYTES);
+    const _: () = assert!(8 * READER as u64 == super::READER_BYTES);
+
+    /// [`MAGIC`](super::MAGIC).
+    pub const MAGIC: usize = 0;
+    /// Bytes of a unit.
+    pub const UNIT: usize = 1;
+    /// Units.
+    pub const UNITS: usize = 2;
+    /// Entries for readers.
+    pub const READERS: usize = 3;
+    /// How it is used.
+    pub const MODE: usize = 4;
+    /// [`WriterWord`](super::WriterWord).
+    pub const OWNER: usize = 5;
+    /// [`Purpose`](super::Purpose).
+    pub const PURPOSE: usize = 7;
+    /// The position that is written next.
+    pub const NEXT: usize = 8;
+    /// Bit 0: readers sleep.
+    pub const SLEEP: usize = 16;
+    /// Of an entry: [`ReaderState`](super::ReaderState).
+    pub const READER_STATE: usize = 0;
+    /// Of an entry: the position that it reads next.
+    pub const READER_CURSOR: usize = 1;
+}
+
 /// Positions are below this.
 pub const POSITIONS: u64 = 1 << (64 - POSITION_SHIFT);
 
@@ -244,6 +279,41 @@ impl Shape {
     }
 }
 
+/// What a channel is used for, as its maker says. For observers; nothing else depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Purpose {
+    /// Its users' own.
+    #[default]
+    Messages = 0,
+    /// The samples of one publisher of a topic.
+    Topic = 1,
+    /// On it the publishers of a topic announce themselves.
+    Publishers = 2,
+    /// Calls, on their way to a server.
+    Calls = 3,
+    /// Answers, on their way to clients.
+    Answers = 4,
+}
+
+impl Purpose {
+    /// As a word.
+    pub const fn pack(self) -> u64 {
+        self as u64
+    }
+
+    /// From a word; an unknown one reads as [`Self::Messages`].
+    pub const fn unpack(word: u64) -> Self {
+        match word {
+            1 => Self::Topic,
+            2 => Self::Publishers,
+            3 => Self::Calls,
+            4 => Self::Answers,
+            _ => Self::Messages,
+        }
+    }
+}
+
 /// How a reader that does not keep up is treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -384,5 +454,15 @@ mod tests {
             assert_eq!(ReaderState::unpack(state.pack()), state);
         }
         assert_eq!(ReaderState::unpack(77), ReaderState::Free);
+        for purpose in [
+            Purpose::Messages,
+            Purpose::Topic,
+            Purpose::Publishers,
+            Purpose::Calls,
+            Purpose::Answers,
+        ] {
+            assert_eq!(Purpose::unpack(purpose.pack()), purpose);
+        }
+        assert_eq!(Purpose::unpack(u64::MAX), Purpose::Messages);
     }
 }

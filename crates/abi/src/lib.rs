@@ -42,6 +42,7 @@ pub mod mediate;
 pub mod name;
 pub mod owner;
 pub mod port;
+pub mod public;
 pub mod region;
 pub mod rpc;
 pub mod signal;

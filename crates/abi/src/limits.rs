@@ -13,6 +13,9 @@ pub const MAX_SPACES: usize = 256;
 /// Thread lines of a space: one for each of its threads that sends or waits, while they last;
 /// the last is shared by all further ones.
 pub const THREAD_LINES: usize = 64;
+/// Public entries of a space: its exports and its connections to other domains, as observers
+/// see them. Further ones work as well, and are not seen.
+pub const PUBLIC_ENTRIES: usize = 256;
 /// Ports of a domain: reply ports count, and 10,000 idle ones must fit beside them.
 pub const MAX_PORTS: usize = 32_768;
 /// Wait sets of a domain.

@@ -1,7 +1,7 @@
 //! Where each table lies in a region's file.
 //!
 //! ```text
-//! header | spaces | thread lines | ports | name hashes | wait sets | watches
+//! header | spaces | thread lines | public entries | ports | name hashes | wait sets | watches
 //!   | signal FIFOs | signal ranges | signal handlers | chunk words
 //!   | allocation words | right rows | owner rows | queue heap | trace rings
 //!   | pool: small part, then large part          (both chunk-aligned)
@@ -13,7 +13,7 @@
 
 use crate::limits::{
     CHUNK, CHUNK_PAGES, LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE,
-    QUEUE_HEAP, THREAD_LINES,
+    PUBLIC_ENTRIES, QUEUE_HEAP, THREAD_LINES,
 };
 use crate::signal::{MAX_HANDLERS, MAX_PLACES};
 use crate::trace::MAX_RING;
@@ -25,7 +25,9 @@ pub const HEADER_BYTES: u64 = 4096;
 /// Bytes of a space's entry.
 pub const SPACE_BYTES: u64 = 256;
 /// Bytes of a thread line.
-pub const THREAD_BYTES: u64 = 64;
+pub const THREAD_BYTES: u64 = 128;
+/// Bytes of a public entry.
+pub const PUBLIC_BYTES: u64 = 320;
 /// Bytes of a port's entry.
 pub const PORT_BYTES: u64 = 512;
 /// Bytes of a wait set's entry.
@@ -47,6 +49,8 @@ pub const TRACE_HEAD: usize = PAGE / LINE;
 pub const TRACE_BYTES: u64 = ((TRACE_HEAD + (1 << MAX_RING)) * LINE) as u64;
 
 const _: () = assert!(TRACE_BYTES.is_multiple_of(PAGE as u64));
+const _: () = assert!(Geometry::THREAD_ROW.is_multiple_of(PAGE as u64));
+const _: () = assert!(Geometry::PUBLIC_ROW.is_multiple_of(PAGE as u64));
 
 /// Lowest address that a region may have.
 pub const BASE_LOWEST: u64 = 0x2000_0000_0000;
@@ -71,6 +75,8 @@ pub struct Geometry {
     pub spaces: u64,
     /// Offset of the thread lines.
     pub threads: u64,
+    /// Offset of the public entries.
+    pub publics: u64,
     /// Offset of the ports.
     pub ports: u64,
     /// Offset of the ports' name hashes.
@@ -115,7 +121,8 @@ impl Geometry {
         let pages = 2 * part_chunks * CHUNK_PAGES as u64;
         let spaces = HEADER_BYTES;
         let threads = page(spaces + MAX_SPACES as u64 * SPACE_BYTES);
-        let ports = page(threads + MAX_SPACES as u64 * Self::THREAD_ROW);
+        let publics = page(threads + MAX_SPACES as u64 * Self::THREAD_ROW);
+        let ports = page(publics + MAX_SPACES as u64 * Self::PUBLIC_ROW);
         let names = page(ports + MAX_PORTS as u64 * PORT_BYTES);
         let wait_sets = page(names + MAX_PORTS as u64 * 8);
         let watches = page(wait_sets + MAX_WAIT_SETS as u64 * WAIT_SET_BYTES);
@@ -134,6 +141,7 @@ impl Geometry {
             part_chunks,
             spaces,
             threads,
+            publics,
             ports,
             names,
             wait_sets,
@@ -152,8 +160,11 @@ impl Geometry {
         })
     }
 
-    /// Bytes of one space's thread lines: a page.
+    /// Bytes of one space's thread lines: whole pages.
     pub const THREAD_ROW: u64 = THREAD_LINES as u64 * THREAD_BYTES;
+
+    /// Bytes of one space's public entries: whole pages.
+    pub const PUBLIC_ROW: u64 = PUBLIC_ENTRIES as u64 * PUBLIC_BYTES;
 
     /// Bytes of one space's right row.
     pub const RIGHT_ROW: u64 = MAX_PORTS as u64 * RIGHT_BYTES;
@@ -220,6 +231,7 @@ mod tests {
                 0,
                 g.spaces,
                 g.threads,
+                g.publics,
                 g.ports,
                 g.names,
                 g.wait_sets,

@@ -1,8 +1,8 @@
 //! The trace: the switch in a space's entry, and the words of an event.
 //!
 //! ```text
-//! switch:  63           32 31   24 23    16 15       0
-//!          [ incarnation  ][ ring ][ tracer ][ kinds  ]     0: nobody traces
+//! switch:  63           32 31    24 23  20 19       0
+//!          [ incarnation  ][ tracer ][ ring ][ kinds  ]     0: nobody traces
 //!
 //! state:   63              17 16          1   0
 //!          [ position + 1    ][ incarnation ][busy]         0: never written
@@ -37,11 +37,39 @@ pub enum EventKind {
     Death = 6,
     /// The host returned what a space had held.
     Reclaim = 7,
+    /// A message was written to a channel.
+    Write = 8,
+    /// A message was read from a channel.
+    Read = 9,
+    /// A sample was published.
+    Publish = 10,
+    /// A sample was taken.
+    Take = 11,
+    /// A client called, and has its answer.
+    Call = 12,
+    /// A server ran a call.
+    Answer = 13,
+    /// An address was signalled.
+    Signal = 14,
+    /// A signal came to its handlers.
+    Deliver = 15,
+    /// Imported memory was written.
+    Update = 16,
+    /// Notifications of an export's importers were taken.
+    Notify = 17,
+    /// A message went to another domain.
+    Depart = 18,
+    /// A message came from another domain.
+    Arrive = 19,
 }
+
+/// Kinds that a switch has bits for.
+const KINDS: u32 = 20;
+const _: () = assert!(EventKind::ALL.len() == KINDS as usize);
 
 impl EventKind {
     /// Every kind, in the order of their codes.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 20] = [
         Self::Send,
         Self::Receive,
         Self::Map,
@@ -50,11 +78,23 @@ impl EventKind {
         Self::Sleep,
         Self::Death,
         Self::Reclaim,
+        Self::Write,
+        Self::Read,
+        Self::Publish,
+        Self::Take,
+        Self::Call,
+        Self::Answer,
+        Self::Signal,
+        Self::Deliver,
+        Self::Update,
+        Self::Notify,
+        Self::Depart,
+        Self::Arrive,
     ];
 
     /// Its bit in a switch.
     #[inline]
-    pub const fn bit(self) -> u16 {
+    pub const fn bit(self) -> u32 {
         1 << self as u8
     }
 
@@ -69,6 +109,18 @@ impl EventKind {
             Self::Sleep => "sleep",
             Self::Death => "death",
             Self::Reclaim => "reclaim",
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Publish => "publish",
+            Self::Take => "take",
+            Self::Call => "call",
+            Self::Answer => "answer",
+            Self::Signal => "signal",
+            Self::Deliver => "deliver",
+            Self::Update => "update",
+            Self::Notify => "notify",
+            Self::Depart => "depart",
+            Self::Arrive => "arrive",
         }
     }
 }
@@ -83,8 +135,8 @@ impl EventKind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceSwitch {
-    /// [`EventKind::bit`]s of what is recorded.
-    pub kinds: u16,
+    /// [`EventKind::bit`]s of what is recorded; higher ones are not kept.
+    pub kinds: u32,
     /// The space that traces.
     pub tracer: u8,
     /// Binary logarithm of the number of events in a ring.
@@ -96,9 +148,10 @@ pub struct TraceSwitch {
 impl TraceSwitch {
     /// Packs it. Never 0, for the tracer is somebody.
     pub const fn pack(self) -> u64 {
-        self.kinds as u64
-            | (self.tracer as u64) << 16
-            | (self.ring as u64) << 24
+        let ring = self.ring.saturating_sub(MIN_RING);
+        (self.kinds & ((1 << KINDS) - 1)) as u64
+            | ((ring & 0xf) as u64) << KINDS
+            | (self.tracer as u64) << 24
             | (self.incarnation as u64) << 32
     }
 
@@ -109,16 +162,11 @@ impl TraceSwitch {
             return None;
         }
         let b = word.to_le_bytes();
+        let ring = MIN_RING + (b[2] >> 4);
         Some(Self {
-            kinds: u16::from_le_bytes([b[0], b[1]]),
-            tracer: b[2],
-            ring: if b[3] < MIN_RING {
-                MIN_RING
-            } else if b[3] > MAX_RING {
-                MAX_RING
-            } else {
-                b[3]
-            },
+            kinds: u32::from_le_bytes([b[0], b[1], b[2] & 0xf, 0]),
+            tracer: b[3],
+            ring: if ring > MAX_RING { MAX_RING } else { ring },
             incarnation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
         })
     }
@@ -169,7 +217,8 @@ pub struct EventWords {
     pub port: u16,
     /// The thread.
     pub thread: u32,
-    /// A message's position; a page of the pool; an incarnation.
+    /// A message's position; a call's number; the offset of a signalled or updated byte; a page
+    /// of the pool; an incarnation.
     pub position: u64,
     /// Bytes.
     pub bytes: u64,
@@ -233,7 +282,7 @@ mod tests {
             assert_eq!(EventWords::unpack(event.pack()), Some(event));
         }
         let mut unknown = [0; EVENT_WORDS];
-        unknown[2] = 8;
+        unknown[2] = EventKind::ALL.len() as u64;
         assert_eq!(EventWords::unpack(unknown), None);
         let state = EventState {
             number: (1 << 47) - 1,
@@ -246,22 +295,29 @@ mod tests {
 
     #[test]
     fn a_garbled_switch_names_a_ring_that_exists() {
-        for (ring, read) in [(0, MIN_RING), (13, 13), (255, MAX_RING)] {
+        for ring in 0..=0xf_u64 {
+            let word = 1 | ring << KINDS | 1 << 24;
+            let unpacked = TraceSwitch::unpack(word).unwrap();
+            assert!(
+                (MIN_RING..=MAX_RING).contains(&unpacked.ring),
+                "{unpacked:?}"
+            );
+        }
+        for ring in MIN_RING..=MAX_RING {
             let switch = TraceSwitch {
-                kinds: 1,
-                tracer: 1,
+                kinds: (1 << KINDS) - 1,
+                tracer: 255,
                 ring,
-                incarnation: 1,
+                incarnation: u32::MAX,
             };
-            let unpacked = TraceSwitch::unpack(switch.pack()).unwrap();
-            assert_eq!(unpacked.ring, read);
+            assert_eq!(TraceSwitch::unpack(switch.pack()), Some(switch));
         }
     }
 
     #[test]
     fn every_kind_has_its_own_bit_and_name() {
         let bits = EventKind::ALL.iter().fold(0, |all, k| all | k.bit());
-        assert_eq!(bits, 0xff);
+        assert_eq!(bits, (1 << KINDS) - 1);
         let names: std::collections::BTreeSet<_> =
             EventKind::ALL.iter().map(|k| k.name()).collect();
         assert_eq!(names.len(), EventKind::ALL.len());

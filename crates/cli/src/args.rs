@@ -206,6 +206,10 @@ pub(crate) enum BenchKind {
 /// another user must permit that. Ports in use: `queue` is messages that wait and
 /// slots there are; `lost` is what was dropped because the queue was full, or what a
 /// dying sender left unfinished.
+///
+/// Shared memory: what each segment is (a channel, a topic's or a service's, a frame buffer),
+/// who writes it, how many read, and how many units the slowest is behind. Then calls and
+/// signals, exported memory, and connections with other domains.
 #[derive(Debug, clap::Args)]
 #[command(after_help = concat!("Example:\n  portolan ls\n  portolan ls frames --json", exit_codes!()))]
 pub(crate) struct LsArgs {
@@ -218,7 +222,7 @@ pub(crate) struct LsArgs {
     pub(crate) json: bool,
 }
 
-/// Watch a domain on a screen: spaces, ports, queues, rates, waiters, extents by age.
+/// Watch a domain on a screen: spaces, ports, channels, calls, exports, bridges, extents.
 ///
 /// The domain is only read: nobody in it notices, and it ends as if nobody watched. Rates
 /// are per second, over the last interval. Press ? for the keys. NO_COLOR is respected.
@@ -265,7 +269,7 @@ fn interval(text: &str) -> Result<f64, String> {
 /// end: after --seconds, at Ctrl-C, or when the domain ends. Nothing has to be restarted,
 /// and nothing stays on if this command is killed. The file is in the Chrome trace event
 /// format: a process for each space, a track for each thread, an arrow from each message's
-/// send to its receive. What the rings could not keep is counted as lost.
+/// send to its receive, from each write to its reads, from each call to its answer. What the rings could not keep is counted as lost.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = concat!("Example:\n  portolan trace frames --seconds 2\n  portolan trace frames --events send,receive,wake --output frames.json", exit_codes!())
@@ -311,6 +315,30 @@ pub(crate) enum EventName {
     Wake,
     /// A receiver, or a sender without room, slept
     Sleep,
+    /// A message was written to a channel
+    Write,
+    /// A message was read from a channel
+    Read,
+    /// A sample was published
+    Publish,
+    /// A sample was taken
+    Take,
+    /// A client called, until it had its answer
+    Call,
+    /// A server ran a call
+    Answer,
+    /// An address was signalled
+    Signal,
+    /// Handlers ran for a signal
+    Deliver,
+    /// Imported memory was written
+    Update,
+    /// A notification of an importer was taken
+    Notify,
+    /// A message went to another domain
+    Depart,
+    /// A message came from another domain
+    Arrive,
     /// A process died
     Death,
     /// What a process had held was returned
@@ -326,6 +354,18 @@ impl From<EventName> for portolan::EventKind {
             EventName::Fault => Self::Fault,
             EventName::Wake => Self::Wake,
             EventName::Sleep => Self::Sleep,
+            EventName::Write => Self::Write,
+            EventName::Read => Self::Read,
+            EventName::Publish => Self::Publish,
+            EventName::Take => Self::Take,
+            EventName::Call => Self::Call,
+            EventName::Answer => Self::Answer,
+            EventName::Signal => Self::Signal,
+            EventName::Deliver => Self::Deliver,
+            EventName::Update => Self::Update,
+            EventName::Notify => Self::Notify,
+            EventName::Depart => Self::Depart,
+            EventName::Arrive => Self::Arrive,
             EventName::Death => Self::Death,
             EventName::Reclaim => Self::Reclaim,
         }

@@ -16,6 +16,7 @@ mod json;
 mod ls;
 mod pages;
 mod port;
+mod seen;
 mod top;
 mod trace;
 
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     let outcome = match Args::parsed().command {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
-        Command::Ls(args) => ls::run(&args).map_err(CliError::from),
+        Command::Ls(args) => ls::run(&args),
         Command::Port(args) => port::run(&args.command),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),

@@ -3,7 +3,9 @@
 mod support;
 
 use portolan::{Domain, Extent, Message, PortOptions, ReceiveRight, SendRight, WhenFull};
+use portolan_sys::socket::{self, Address};
 use serde_json::Value;
+use std::time::{Duration, Instant};
 use support::succeeds;
 
 /// A domain of this process: two ports, a message that waits, an extent that we own.
@@ -105,13 +107,42 @@ fn the_table_says_the_same_within_80_columns() {
 }
 
 #[test]
-fn a_domain_that_is_not_there_is_no_error_and_is_not_made() {
-    for _ in 0..2 {
-        let text = succeeds(&["ls", "no-such-domain"]);
-        assert!(
-            text.contains("no domain named \"no-such-domain\""),
-            "{text}"
-        );
-        assert!(listed("no-such-domain").is_empty());
-    }
+fn a_name_that_is_no_text_hides_no_domain() {
+    let busy = Busy::start("bytes");
+    let mut odd = b"\xff\xfe no text ".to_vec();
+    odd.extend(busy.name.bytes());
+    let _anybodys = socket::listen(&Address::Abstract(odd), 1).unwrap();
+    let user = portolan_sys::process::user();
+    let mut like_ours = format!("portolan/{user}/{}", busy.name).into_bytes();
+    like_ours.push(0xff);
+    let _like_ours = socket::listen(&Address::Abstract(like_ours), 1).unwrap();
+    assert_eq!(listed(&busy.name).len(), 1);
+    let snapshot = succeeds(&["top", &busy.name, "--json", "--interval", "0.1"]);
+    assert!(snapshot.contains("frames"), "{snapshot}");
+}
+
+#[test]
+fn many_that_do_not_answer_hold_it_up_as_long_as_one() {
+    let busy = Busy::start("silent");
+    let user = portolan_sys::process::user();
+    let silent = |nth: usize| {
+        let name = format!("portolan/{user}/{}-silent-{nth}", busy.name);
+        socket::listen(&Address::Abstract(name.into_bytes()), 8).unwrap()
+    };
+    let _silent: Vec<_> = (0..30).map(silent).collect();
+    let begun = Instant::now();
+    let report: Value = serde_json::from_str(&succeeds(&["ls", "--json"])).unwrap();
+    // Asked one after another, each for two seconds, they would take a minute.
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
+    let domains = report["domains"].as_array().unwrap();
+    let (seen, unseen): (Vec<&Value>, Vec<&Value>) = domains
+        .iter()
+        .filter(|domain| domain["name"].as_str().unwrap().starts_with(&busy.name))
+        .partition(|domain| domain["unreachable"].is_null());
+    assert_eq!((seen.len(), unseen.len()), (1, 30));
+    assert_eq!(seen[0]["ports"][0]["name"], "frames");
 }

@@ -1,128 +1,21 @@
 //! `portolan top` on a terminal of 80x24, and as JSON.
 
+#[path = "support/shown.rs"]
+mod shown;
 mod support;
 
 use portolan::{Access, Domain, Extent, Message, PortOptions, ReceiveRight, WhenFull};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
+use shown::{PATIENCE, Shown};
 use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::process::{Child, Command};
+use std::io::Read as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::{portolan, succeeds};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// `portolan top` on a terminal of its own.
-struct Shown {
-    process: Child,
-    keys: File,
-    slave: File,
-    screen: Arc<Mutex<vt100::Parser>>,
-}
-
-impl Shown {
-    fn start(args: &[&str]) -> Self {
-        let master =
-            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-        let slave = File::options().read(true).write(true).open(path).unwrap();
-        let size = Winsize {
-            ws_row: 24,
-            ws_col: 80,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        tcsetwinsize(&slave, size).unwrap();
-        let end = || slave.try_clone().unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_portolan"))
-            .arg("top")
-            .args(args)
-            .env("TERM", "xterm-256color")
-            .stdin(end())
-            .stdout(end())
-            .stderr(end())
-            .spawn()
-            .unwrap();
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(24, 80, 0)));
-        let keys = File::from(master);
-        let mut output = keys.try_clone().unwrap();
-        let sink = Arc::clone(&screen);
-        // Ends with the last descriptor of the other side.
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(read @ 1..) = output.read(&mut bytes) {
-                sink.lock().unwrap().process(&bytes[..read]);
-            }
-        });
-        Self {
-            process,
-            keys,
-            slave,
-            screen,
-        }
-    }
-
-    fn text(&self) -> String {
-        self.screen.lock().unwrap().screen().contents()
-    }
-
-    fn until(&self, what: &str) -> String {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let text = self.text();
-            if text.contains(what) {
-                return text;
-            }
-            assert!(Instant::now() < end, "no {what:?} in\n{text}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).unwrap();
-    }
-
-    fn is_raw(&self) -> bool {
-        let modes = tcgetattr(&self.slave).unwrap().local_modes;
-        !modes.contains(LocalModes::ICANON)
-    }
-
-    fn is_full_screen(&self) -> bool {
-        self.screen.lock().unwrap().screen().alternate_screen()
-    }
-
-    /// Waits for its end; the terminal must be as it was.
-    fn ends_well(&mut self) {
-        let end = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = self.process.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < end, "it goes on:\n{}", self.text());
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        assert!(status.success(), "{status}: {}", self.text());
-        assert!(!self.is_raw());
-        while self.is_full_screen() {
-            assert!(Instant::now() < end, "its screen stays");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-impl Drop for Shown {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 /// A domain of this process with a port, a message in it, and an extent.
 struct Busy {
@@ -175,7 +68,7 @@ fn the_screen_shows_the_domain_and_keys_change_it() {
     // What happens is seen: eight more messages, of which one has no room.
     busy.send(8);
     top.until("8/8");
-    top.press("3");
+    top.press("7");
     let text = top.until("(in queues)");
     assert!(text.contains("128 KiB"), "{text}");
     top.press("q");

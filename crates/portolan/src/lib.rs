@@ -80,6 +80,7 @@ mod message;
 #[path = "../tests/orders/mod.rs"]
 mod orders;
 mod port;
+mod public;
 mod region;
 pub mod rpc;
 mod sealed;
@@ -268,8 +269,9 @@ pub use signal::{
     Source, SourceError,
 };
 pub use survey::{
-    AGES, Holder, HoldingSurvey, MemorySurvey, PortKind, PortState, PortSurvey, SpaceState,
-    SpaceSurvey, Survey,
+    AGES, ChannelSurvey, ConnectionKind, ConnectionSurvey, ExportSurvey, Holder, HoldingSurvey,
+    ListenerSurvey, MemorySurvey, PortKind, PortState, PortSurvey, ReaderSurvey, SegmentKind,
+    SegmentSurvey, SpaceState, SpaceSurvey, Survey,
 };
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
 pub use wait::Waiting;

@@ -20,10 +20,10 @@ use portolan_shm::region::Tables;
 use portolan_sys::fault::{self, Fault, Verdict, Watch, WatchError};
 use portolan_sys::memory::{self, Access, MapError, Mapping};
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A mapped region and its file.
 pub(crate) struct Region {
@@ -40,43 +40,120 @@ pub(crate) struct Ground {
     _mapping: Arc<Mapping>,
 }
 
-/// A region's tables, mapped for reading only; the pool is not mapped.
-pub(crate) struct View {
+/// A copy of a region's tables, in a file of the observer's own: a part is there once it was
+/// copied, and zeros until then. The pool is not copied.
+pub(crate) struct Picture {
     // Declared before the mapping that it points into; both go together.
     tables: Tables<'static>,
     _mapping: Mapping,
-    fd: OwnedFd,
+    file: OwnedFd,
+    len: u64,
+    /// Bytes that are copied at the most.
+    most: u64,
+    /// Bytes that were copied, or were to be.
+    copied: AtomicU64,
+    buffer: Mutex<Vec<u8>>,
 }
 
-impl View {
-    /// Maps the tables of the region in `fd`.
-    pub(crate) fn new(fd: OwnedFd, geometry: Geometry) -> Result<Self, MapError> {
-        let len = usize::try_from(geometry.pool).unwrap_or(usize::MAX);
-        let mapping = Mapping::read_only(&fd, len)?;
+impl Picture {
+    /// One of a region of this geometry, of `most` bytes at the most, with nothing in it.
+    pub(crate) fn new(geometry: Geometry, most: u64) -> Result<Self, MapError> {
+        let len = geometry.pool;
+        let refused = |source| MapError::Refused {
+            base: 0,
+            len: usize::try_from(len).unwrap_or(usize::MAX),
+            source,
+        };
+        let file = memory::create("portolan-picture", len).map_err(refused)?;
+        let mapping = Mapping::shared_anywhere(&file, usize::try_from(len).unwrap_or(usize::MAX))?;
         // SAFETY:
         // - mapped and aligned: up to the pool, and page-aligned;
         // - live: the mapping is kept by the same struct, and `tables()` hands the
         //   reference out for no longer than a borrow of it;
-        // - only loaded: this struct is given to the survey alone, which loads. A store
-        //   would end in a signal, never in a change of the region;
-        // - protocol: as in `Region::new`.
+        // - protocol: the file is ours alone, and is given to the survey, which loads. What is
+        //   copied there somebody else has written; the survey takes it as words, of which any
+        //   are valid, and checks what it makes of them.
         let tables = unsafe { Tables::new(mapping.base(), geometry) };
         Ok(Self {
             tables,
             _mapping: mapping,
-            fd,
+            file,
+            len,
+            most,
+            copied: AtomicU64::new(0),
+            buffer: Mutex::new(vec![0; 64 << 10]),
         })
     }
 
-    /// The tables, to be loaded from.
+    /// The tables, as far as they were copied.
     pub(crate) fn tables(&self) -> &Tables<'_> {
         &self.tables
     }
 
-    /// The file.
-    pub(crate) fn fd(&self) -> &OwnedFd {
-        &self.fd
+    /// Whether something was not copied, because it was too much or there was no memory.
+    pub(crate) fn is_full(&self) -> bool {
+        self.copied.load(Ordering::Relaxed) > self.most
     }
+
+    /// Forgets what was copied.
+    pub(crate) fn clear(&self) {
+        if self.copied.swap(0, Ordering::Relaxed) > 0 {
+            // Should it fail, something older is read where now nothing is.
+            let _ = memory::punch(&self.file, 0, self.len);
+        }
+    }
+
+    /// Copies a part of the region in `from`; `false` if that is too much, or fails. No hole
+    /// of `from` gets memory by it, whatever becomes of it meanwhile.
+    pub(crate) fn copy(&self, from: &OwnedFd, part: Range<u64>) -> bool {
+        let end = part.end.min(self.len);
+        let len = end.saturating_sub(part.start);
+        if self.copied.fetch_add(len, Ordering::Relaxed) + len > self.most {
+            self.copied.store(u64::MAX / 2, Ordering::Relaxed);
+            return false;
+        }
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut at = part.start;
+        while at < end {
+            let now = usize::try_from(end - at)
+                .unwrap_or(usize::MAX)
+                .min(buffer.len());
+            let read = read_at(from, at, &mut buffer[..now]);
+            if read == 0 || write_at(&self.file, at, &buffer[..read]).is_err() {
+                self.copied.store(u64::MAX / 2, Ordering::Relaxed);
+                return false;
+            }
+            at += read as u64;
+        }
+        true
+    }
+}
+
+/// Reads bytes of a file; how many came.
+pub(crate) fn read_at(file: &OwnedFd, offset: u64, out: &mut [u8]) -> usize {
+    let mut done = 0;
+    while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(file, rest, offset + done as u64) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => break,
+        }
+    }
+    done
+}
+
+fn write_at(file: &OwnedFd, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pwrite(file, rest, offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => done += written,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 impl Region {
@@ -139,17 +216,7 @@ impl Region {
     /// Reads the extent at `page`, from byte `at` on, through the file, whoever has it open; how
     /// many bytes came. A hole reads as zeros, and stays one.
     pub(crate) fn peek(&self, page: u32, at: usize, out: &mut [u8]) -> usize {
-        let start = self.offset(page) + at as u64;
-        let mut done = 0;
-        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match rustix::io::pread(&*self.fd, rest, start + done as u64) {
-                Ok(0) => break,
-                Ok(read) => done += read,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => break,
-            }
-        }
-        done
+        read_at(&self.fd, self.offset(page) + at as u64, out)
     }
 
     /// The bytes of the extent at `page`.

@@ -6,22 +6,32 @@
 //! domain that is hardly used takes microseconds and allocates nothing in it.
 
 mod extents;
+mod ground;
+mod listeners;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod outside;
+mod segments;
+#[cfg(test)]
+mod tests;
 
 pub use extents::{AGES, Holder, HoldingSurvey};
+pub(crate) use ground::Ground;
+pub use listeners::ListenerSurvey;
+pub use outside::{ConnectionKind, ConnectionSurvey, ExportSurvey};
+pub use segments::{ChannelSurvey, ReaderSurvey, SegmentKind, SegmentSurvey};
 
 use crate::{Disowned, Domain, Protection};
 use portolan_abi::limits::MAX_SPACES;
 use portolan_abi::port::{PortName, PortPhase, PortStatus};
-use portolan_abi::region::{Geometry, PORT_BYTES, RIGHT_BYTES, THREAD_BYTES};
+use portolan_abi::region::{
+    Geometry, HEADER_BYTES, PORT_BYTES, RIGHT_BYTES, SPACE_BYTES, THREAD_BYTES,
+};
 use portolan_abi::space::{HostWord, SpacePhase, SpaceStatus};
 use portolan_abi::thread::{At, Wait};
-use portolan_shm::region::{Tables, read_text};
-use portolan_sys::memory;
-use std::collections::HashMap;
-use std::ops::Range;
-use std::os::fd::OwnedFd;
+use portolan_shm::queue::Queue;
+use portolan_shm::region::read_text;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
 /// What [`Domain::survey`] found.
@@ -42,10 +52,20 @@ pub struct Survey {
     pub memory: MemorySurvey,
     /// Every space, in the order of their numbers.
     pub spaces: Vec<SpaceSurvey>,
-    /// Every port, in the order of their numbers.
+    /// Every port, in the order of their numbers; segments too, whose entries are ports'.
     pub ports: Vec<PortSurvey>,
+    /// Every segment, and what it is used for, in the order of their numbers.
+    pub segments: Vec<SegmentSurvey>,
+    /// Every queue of signals.
+    pub listeners: Vec<ListenerSurvey>,
+    /// What is exported, by space. Each space shows 256 exports and connections at the most.
+    pub exports: Vec<ExportSurvey>,
+    /// Connections with other domains, by space.
+    pub connections: Vec<ConnectionSurvey>,
     /// Every extent in use, by holder and size.
     pub holdings: Vec<HoldingSurvey>,
+    /// Whether nothing is missing: an observer copies what it reads, 512 MiB at the most.
+    pub whole: bool,
 }
 
 /// A domain's memory, in bytes.
@@ -62,6 +82,8 @@ pub struct MemorySurvey {
     pub free: u64,
     /// What is in messages that wait in queues.
     pub queued: u64,
+    /// What is in segments, which several spaces have: channels, topics, shared extents.
+    pub shared: u64,
 }
 
 /// One space.
@@ -95,6 +117,14 @@ pub struct SpaceSurvey {
     pub sleeping: u32,
     /// Threads of its that wait for room in a queue.
     pub awaiting_room: u32,
+    /// Calls that it has made.
+    pub calls: u64,
+    /// Calls that it has run for clients.
+    pub answers: u64,
+    /// Addresses that it has signalled.
+    pub signals: u64,
+    /// Signals that came to handlers of its.
+    pub delivered: u64,
     /// Extents that it owns.
     pub extents: u64,
     /// Bytes in those.
@@ -135,7 +165,7 @@ pub struct PortSurvey {
     pub by_urgency: bool,
     /// Whether receivers get copies.
     pub copied: bool,
-    /// Messages that wait.
+    /// Messages that wait; none in a segment's entry.
     pub depth: usize,
     /// Slots of its queue; one of them is kept for the message that is being read.
     pub slots: usize,
@@ -210,35 +240,26 @@ impl Domain {
     pub fn survey(&self) -> Result<Survey, Disowned> {
         let member = self.member();
         member.present()?;
-        Ok(take(
-            member.tables(),
-            member.region.fd(),
-            self.name(),
-            self.protection(),
-        ))
+        let ground = Ground::of_member(member.tables(), member.region.fd());
+        Ok(take(&ground, self.name(), self.protection()))
     }
 }
 
-/// What is looked at: a region's tables, and its file, which tells where they have memory.
-pub(crate) struct Ground<'r> {
-    tables: &'r Tables<'r>,
-    fd: &'r OwnedFd,
-}
-
 /// Surveys a region.
-pub(crate) fn take(
-    tables: &Tables<'_>,
-    fd: &OwnedFd,
-    domain: &str,
-    protection: Protection,
-) -> Survey {
-    let ground = &Ground { tables, fd };
-    let header = tables.header;
+pub(crate) fn take(ground: &Ground<'_>, domain: &str, protection: Protection) -> Survey {
+    let header = ground.tables.header;
+    ground.fetch(0..HEADER_BYTES);
     // Acquire: the host's entry is as it was when it became the host.
     let host = HostWord::unpack(header.host.word.load(Ordering::Acquire));
     let mut spaces = spaces(ground);
     let waits = waits(ground, &mut spaces);
-    let (memory, holdings) = extents::take(ground, &mut spaces);
+    let Entries {
+        ports,
+        segments,
+        shared,
+    } = entries(ground, &spaces, &waits);
+    let (memory, holdings) = extents::take(ground, &mut spaces, &shared);
+    let (exports, connections) = outside::take(ground, &spaces);
     Survey {
         domain: domain.to_owned(),
         user: u32::try_from(header.user.load(Ordering::Relaxed)).unwrap_or(u32::MAX),
@@ -246,13 +267,20 @@ pub(crate) fn take(
         takeovers: header.host.takeovers.load(Ordering::Relaxed),
         protection,
         memory,
-        ports: ports(ground, &spaces, &waits),
+        ports,
+        segments,
+        listeners: listeners::take(ground),
+        exports,
+        connections,
         spaces,
         holdings,
+        whole: ground.is_whole(),
     }
 }
 
 fn spaces(ground: &Ground<'_>) -> Vec<SpaceSurvey> {
+    let start = ground.tables.geometry.spaces;
+    ground.fetch(start..start + SPACE_BYTES * MAX_SPACES as u64);
     let entries = ground.tables.spaces.iter().enumerate().take(MAX_SPACES);
     let known = entries.filter_map(|(id, entry)| {
         // Acquire: who it is was written before the status.
@@ -279,6 +307,10 @@ fn spaces(ground: &Ground<'_>) -> Vec<SpaceSurvey> {
             spinning: 0,
             sleeping: 0,
             awaiting_room: 0,
+            calls: 0,
+            answers: 0,
+            signals: 0,
+            delivered: 0,
             extents: 0,
             owned: 0,
         })
@@ -310,6 +342,10 @@ fn waits(ground: &Ground<'_>, spaces: &mut [SpaceSurvey]) -> HashMap<u16, Waiter
             space.sent_bytes += line.sent_bytes.load(Ordering::Relaxed);
             space.full += line.full.load(Ordering::Relaxed);
             space.dropped += line.dropped.load(Ordering::Relaxed);
+            space.calls += line.calls.load(Ordering::Relaxed);
+            space.answers += line.answers.load(Ordering::Relaxed);
+            space.signals += line.signals.load(Ordering::Relaxed);
+            space.delivered += line.delivered.load(Ordering::Relaxed);
             match Wait::unpack(line.waits.load(Ordering::Relaxed)) {
                 Wait::Nothing => {}
                 Wait::Spinning(place) => {
@@ -334,17 +370,52 @@ fn waits(ground: &Ground<'_>, spaces: &mut [SpaceSurvey]) -> HashMap<u16, Waiter
     at
 }
 
-fn ports(
-    ground: &Ground<'_>,
-    spaces: &[SpaceSurvey],
-    waits: &HashMap<u16, Waiters>,
-) -> Vec<PortSurvey> {
+/// What the table of ports holds.
+struct Entries {
+    ports: Vec<PortSurvey>,
+    segments: Vec<SegmentSurvey>,
+    /// First pages of segments' extents.
+    shared: HashSet<u32>,
+}
+
+fn entries(ground: &Ground<'_>, spaces: &[SpaceSurvey], waits: &HashMap<u16, Waiters>) -> Entries {
     let tables = ground.tables;
     let held = senders(ground, spaces);
-    let known = ground.entries(tables.geometry.ports, PORT_BYTES, tables.ports.len());
-    known
-        .filter_map(|index| port(ground, u16::try_from(index).ok()?, &held, waits))
-        .collect()
+    let mut entries = Entries {
+        ports: Vec::new(),
+        segments: Vec::new(),
+        shared: HashSet::new(),
+    };
+    // More slots than the queues of one region can have are not looked at.
+    let mut slots = tables.queue_lines();
+    for index in ground.entries(tables.geometry.ports, PORT_BYTES, tables.ports.len()) {
+        let Ok(index) = u16::try_from(index) else {
+            continue;
+        };
+        let queue = tables.queue(index);
+        if let Some(queue) = &queue {
+            let lines = queue.slots() * queue.slot_lines();
+            if lines > slots {
+                continue;
+            }
+            slots -= lines;
+            ground.fetch_queue(index, lines);
+        }
+        let Some(port) = port(ground, index, queue.as_ref(), &held, waits) else {
+            continue;
+        };
+        if port.kind == PortKind::Segment {
+            if let Some(segment) = segments::take(ground, index, port.senders) {
+                entries.segments.push(segment);
+            }
+            let memory = queue.and_then(|queue| segments::memory(ground, &queue));
+            entries
+                .shared
+                .extend(memory.map(|memory| memory.extent.page));
+        }
+        entries.ports.push(port);
+    }
+    entries
 }
 
 /// Counts of send rights: of which port, and how many.
@@ -371,6 +442,7 @@ fn senders(ground: &Ground<'_>, spaces: &[SpaceSurvey]) -> Senders {
 fn port(
     ground: &Ground<'_>,
     index: u16,
+    queue: Option<&Queue<'_>>,
     senders: &Senders,
     waits: &HashMap<u16, Waiters>,
 ) -> Option<PortSurvey> {
@@ -384,7 +456,6 @@ fn port(
         PortPhase::Moving => PortState::Moving,
         PortPhase::Closing | PortPhase::Lingering => PortState::Closing,
     };
-    let queue = ground.tables.queue(index);
     let waiters = waits.get(&index).copied().unwrap_or_default();
     Some(PortSurvey {
         index,
@@ -402,8 +473,10 @@ fn port(
         state,
         by_urgency: status.by_urgency,
         copied: status.copied,
-        depth: queue.as_ref().map_or(0, |queue| queue.depth()),
-        slots: queue.as_ref().map_or(0, |queue| queue.slots()),
+        depth: queue
+            .filter(|_| !status.shared)
+            .map_or(0, |queue| queue.depth()),
+        slots: queue.map_or(0, |queue| queue.slots()),
         taken: entry.receiver.taken.load(Ordering::Relaxed),
         taken_bytes: entry.receiver.bytes.load(Ordering::Relaxed),
         voids: entry.receiver.voids.load(Ordering::Relaxed),
@@ -419,24 +492,4 @@ fn port(
         awaiting_room: waiters.for_room,
         armed: entry.sleep.asleep.load(Ordering::Relaxed) != 0,
     })
-}
-
-impl Ground<'_> {
-    /// Indices of those of `count` entries of `size` bytes from `start` on that have memory.
-    fn entries(&self, start: u64, size: u64, count: usize) -> impl Iterator<Item = usize> + use<> {
-        let whole = start..start + size * count as u64;
-        let ranges = memory::data_ranges(self.fd, whole.clone());
-        // A file system that cannot tell holes has none; a failure reads as such.
-        let ranges: Vec<Range<u64>> = ranges
-            .collect::<Result<_, _>>()
-            .unwrap_or_else(|_| vec![whole]);
-        let mut next = 0;
-        ranges.into_iter().flat_map(move |range| {
-            // An entry that two ranges share is of both.
-            let first = ((range.start - start) / size).max(next);
-            let end = (range.end - start).div_ceil(size).min(count as u64);
-            next = next.max(end);
-            (first..end).filter_map(|index| usize::try_from(index).ok())
-        })
-    }
 }

@@ -110,6 +110,49 @@ pub(crate) fn dropped(member: &Member) {
     add(&line.dropped, 1, shared);
 }
 
+/// A call was made.
+#[inline]
+pub(crate) fn called(member: &Member) {
+    let (line, shared) = line(member);
+    add(&line.calls, 1, shared);
+}
+
+/// A call was run for a client.
+#[inline]
+pub(crate) fn answered(member: &Member) {
+    let (line, shared) = line(member);
+    add(&line.answers, 1, shared);
+}
+
+/// An address was signalled. In an upcall, too, of a thread that is [`prepare`]d.
+#[inline]
+pub(crate) fn signalled(member: &Member) {
+    let (line, shared) = line(member);
+    add(&line.signals, 1, shared);
+}
+
+/// A signal came to its handlers.
+#[inline]
+pub(crate) fn delivered(member: &Member) {
+    let (line, shared) = line(member);
+    add(&line.delivered, 1, shared);
+}
+
+/// As [`delivered`], in an upcall, which may interrupt its thread while that counts.
+#[inline]
+pub(crate) fn delivered_by_upcall(member: &Member) {
+    let lines = member.tables().thread_lines(member.space);
+    add(&lines[SHARED].delivered, 1, true);
+}
+
+/// Takes a line for this thread, should it have none: from here on nothing that counts takes
+/// memory, so upcalls may.
+pub(crate) fn prepare() {
+    if LINE.get() == NONE {
+        take();
+    }
+}
+
 /// Says what this thread waits for, from now on.
 #[inline]
 pub(crate) fn waits(member: &Member, wait: Wait) {

@@ -230,6 +230,12 @@ impl Client {
             .is_some_and(|p| p.serial == id.serial && p.phase == Phase::Open)
     }
 
+    /// The number of a call that nobody has taken the outcome of.
+    pub fn number(&self, id: CallId) -> Option<u64> {
+        let place = self.places.get(id.place)?;
+        (place.serial == id.serial && place.phase != Phase::Free).then_some(place.number)
+    }
+
     #[inline]
     fn place(&mut self, id: CallId) -> Option<&mut Place> {
         self.places

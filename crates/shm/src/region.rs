@@ -14,7 +14,8 @@ use crate::wait_set::WaitSetEntry;
 use crate::watch::WatchEntry;
 use core::marker::PhantomData;
 use portolan_abi::limits::{
-    LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, QUEUE_HEAP, THREAD_LINES,
+    LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PUBLIC_ENTRIES, QUEUE_HEAP,
+    THREAD_LINES,
 };
 use portolan_abi::region::{Geometry, TRACE_BYTES, TRACE_HEAD};
 use portolan_abi::signal::{MAX_HANDLERS, MAX_PLACES};
@@ -130,7 +131,7 @@ pub struct SpaceEntry {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<SpaceEntry>() as u64 == portolan_abi::region::SPACE_BYTES);
 
-/// One thread's line: only that thread writes it (but for a space's last line, which all
+/// One thread's lines: only that thread writes them (but for a space's last ones, which all
 /// its further threads share), so counting costs no line from afar and loses nothing.
 #[repr(C, align(64))]
 pub struct ThreadLine {
@@ -144,7 +145,15 @@ pub struct ThreadLine {
     pub dropped: AtomicU64,
     /// [`portolan_abi::thread::Wait`].
     pub waits: AtomicU64,
-    spare: [AtomicU64; 3],
+    /// Calls made.
+    pub calls: AtomicU64,
+    /// Calls run for clients.
+    pub answers: AtomicU64,
+    /// Addresses signalled.
+    pub signals: AtomicU64,
+    /// Signals that came to handlers.
+    pub delivered: AtomicU64,
+    spare: [AtomicU64; 7],
 }
 
 #[cfg(not(loom))]
@@ -159,14 +168,68 @@ impl ThreadLine {
             full,
             dropped,
             waits,
+            calls,
+            answers,
+            signals,
+            delivered,
             spare: _,
         } = self;
-        for word in [sent, sent_bytes, full, dropped, waits] {
+        let words = [
+            sent, sent_bytes, full, dropped, waits, calls, answers, signals, delivered,
+        ];
+        for word in words {
             // Relaxed: the space's status follows with Release.
             word.store(0, Ordering::Relaxed);
         }
     }
 }
+
+/// What a space has outside the region, for observers; only that space writes it while it
+/// lives. Whoever takes the entry writes the first line and the texts, then the state; whoever
+/// works for what it tells of, the counters.
+#[repr(C, align(64))]
+pub struct PublicEntry {
+    /// [`portolan_abi::public::PublicState`].
+    pub state: AtomicU64,
+    /// [`portolan_abi::public::flag`]s.
+    pub flags: AtomicU64,
+    /// Bytes of an export.
+    pub bytes: AtomicU64,
+    /// The port or segment of a connection, plus one; 0 for none.
+    pub port: AtomicU64,
+    /// The other side's process.
+    pub pid: AtomicU64,
+    /// And its user.
+    pub user: AtomicU64,
+    spare: [AtomicU64; 2],
+    /// What is counted.
+    pub counters: PublicCounters,
+    /// Its name, zero-padded.
+    pub name: [AtomicU64; 8],
+    /// The other domain's name, zero-padded.
+    pub domain: [AtomicU64; 16],
+}
+
+/// See [`PublicEntry::counters`].
+#[repr(C, align(64))]
+pub struct PublicCounters {
+    /// Messages that went to the other domain.
+    pub out: AtomicU64,
+    /// Bytes in those.
+    pub out_bytes: AtomicU64,
+    /// Messages that came from there.
+    pub came: AtomicU64,
+    /// Bytes in those.
+    pub came_bytes: AtomicU64,
+    /// Importers of an export.
+    pub importers: AtomicU64,
+    /// Notifications of importers.
+    pub notifications: AtomicU64,
+    spare: [AtomicU64; 2],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<PublicEntry>() as u64 == portolan_abi::region::PUBLIC_BYTES);
 
 /// Records that are made of atomics only, so that any bytes are valid ones and
 /// several processes may write them.
@@ -184,6 +247,8 @@ unsafe impl Words for Header {}
 unsafe impl Words for SpaceEntry {}
 // SAFETY: as above.
 unsafe impl Words for ThreadLine {}
+// SAFETY: as above.
+unsafe impl Words for PublicEntry {}
 // SAFETY: as above.
 unsafe impl Words for PortEntry {}
 // SAFETY: as above.
@@ -244,6 +309,7 @@ pub struct Tables<'r> {
     /// Allocation words.
     pub alloc: AllocWords<'r>,
     threads: &'r [ThreadLine],
+    publics: &'r [PublicEntry],
     /// Signal FIFOs.
     pub fifos: &'r [FifoEntry],
     places: &'r [AtomicU64],
@@ -283,6 +349,7 @@ impl<'r> Tables<'r> {
             chunks: Chunks::new(ground.table(geometry.chunks, size(geometry.all_chunks()))),
             alloc: AllocWords::new(ground.table(geometry.alloc, size(geometry.pages()))),
             threads: ground.table(geometry.threads, MAX_SPACES * THREAD_LINES),
+            publics: ground.table(geometry.publics, MAX_SPACES * PUBLIC_ENTRIES),
             fifos: ground.table(geometry.fifos, MAX_FIFOS),
             places: ground.table(geometry.ranges, MAX_PLACES),
             handlers: ground.table(geometry.handlers, MAX_HANDLERS),
@@ -324,6 +391,12 @@ impl<'r> Tables<'r> {
     pub fn thread_lines(&self, space: u8) -> &'r [ThreadLine] {
         let first = usize::from(space) * THREAD_LINES;
         &self.threads[first..first + THREAD_LINES]
+    }
+
+    /// The public entries of `space`.
+    pub fn publics(&self, space: u8) -> &'r [PublicEntry] {
+        let first = usize::from(space) * PUBLIC_ENTRIES;
+        &self.publics[first..first + PUBLIC_ENTRIES]
     }
 
     /// The right row of `space`.
@@ -392,6 +465,11 @@ impl<'r> Tables<'r> {
             .queues
             .get(offset / LINE..(offset / LINE).checked_add(lines)?)?;
         Queue::new(port, lines, slot_lines).ok()
+    }
+
+    /// Lines that all queues together can have.
+    pub fn queue_lines(&self) -> usize {
+        self.queues.len()
     }
 
     /// Sets aside memory for a queue; its offset plus one line, as it goes into a port's entry.

@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `snapshot` | two surveys become one snapshot with rates; also what `--json` prints |
-//! | `table` | the cells of the three tables |
+//! | `table` | the cells of the tables |
 //! | `screen` | what is drawn, and what the keys do |
 //!
 //! The domain is looked into as an observer: nobody in it knows, and it ends when its
@@ -12,6 +12,8 @@
 mod screen;
 mod snapshot;
 mod table;
+
+pub(crate) use table::{short, short_bytes};
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
@@ -36,13 +38,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_UP: Duration = Duration::from_millis(250);
 
 pub(crate) fn run(args: &TopArgs) -> Result<()> {
+    let (name, user) = which(args.domain.as_deref(), args.user)?;
+    let builder = Domain::builder(&name).of_user(user).deadline(PATIENCE);
+    let observer = observe(builder, &name)?;
+    // Asked last: a domain that is not there is not there for any terminal.
     let terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !args.json && !terminal {
         return Err(CliError::NoTerminal);
     }
-    let (name, user) = which(args.domain.as_deref(), args.user)?;
-    let builder = Domain::builder(&name).of_user(user).deadline(PATIENCE);
-    let observer = observe(builder, &name)?;
     let interval = Duration::from_secs_f64(args.interval);
     if args.json {
         return once(&observer, interval);

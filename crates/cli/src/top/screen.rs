@@ -24,9 +24,9 @@ const INTERVALS: [Duration; 8] = [
     Duration::from_secs(60),
 ];
 /// Cells of the bar that shows how much memory is used.
-const BAR: usize = 16;
+const BAR: usize = 10;
 const HELP: &[(&str, &str)] = &[
-    ("Tab 1 2 3", "spaces, ports, extents"),
+    ("Tab 1 ... 7", "spaces, ports, shared memory, calls, ..."),
     ("s  S", "sort by the next column, or the one before"),
     ("r", "the other way round"),
     ("/", "only rows with this (Enter keeps, Esc drops)"),
@@ -41,7 +41,9 @@ const HELP: &[(&str, &str)] = &[
         "threads that wait: looking, asleep, for a queue",
     ),
     ("set", "a wait set or a task sleeps there"),
-    ("VOID DROP", "messages lost: sender died, queue was full"),
+    ("VOID DROP", "lost: sender died, queue was full"),
+    ("READ BEHIND", "a channel's readers; the slowest, in units"),
+    ("RUN", "calls that a server runs"),
     ("*", "the space that hosts"),
 ];
 
@@ -71,7 +73,7 @@ pub(crate) struct Screen {
     pub(crate) paused: bool,
     colour: bool,
     tab: Tab,
-    places: [Place; 3],
+    places: [Place; Tab::ALL.len()],
     filter: String,
     /// The filter is being typed.
     typing: bool,
@@ -127,9 +129,10 @@ impl Screen {
             KeyCode::Char('?' | 'h') => self.help = true,
             KeyCode::Tab | KeyCode::Right => self.turn(1),
             KeyCode::BackTab | KeyCode::Left => self.turn(Tab::ALL.len() - 1),
-            KeyCode::Char('1') => self.tab = Tab::Spaces,
-            KeyCode::Char('2') => self.tab = Tab::Ports,
-            KeyCode::Char('3') => self.tab = Tab::Extents,
+            KeyCode::Char(digit @ '1'..='9') => {
+                let nth = usize::from(digit as u8 - b'1');
+                self.tab = *Tab::ALL.get(nth).unwrap_or(&self.tab);
+            }
             KeyCode::Char('s') => self.sort(1),
             KeyCode::Char('S') => self.sort(columns - 1),
             KeyCode::Char('r') => self.place().reverse ^= true,
@@ -209,7 +212,7 @@ impl Screen {
     /// Draws all of it.
     pub(crate) fn draw(&mut self, frame: &mut Frame<'_>) {
         let [head, tabs, table, foot] = Layout::vertical([
-            Constraint::Length(3),
+            Constraint::Length(4),
             Constraint::Length(1),
             Constraint::Min(1),
             Constraint::Length(1),
@@ -302,7 +305,26 @@ impl Screen {
                 },
             ),
         ]);
-        vec![first, second, third]
+        let mut fourth = vec![
+            Span::raw(format!("{} shared  ", sum(memory.shared_bytes as f64))),
+            Span::styled(format!("{} units/s", short(totals.units_per_second)), bold),
+            Span::raw("  "),
+            Span::styled(format!("{} calls/s", short(totals.calls_per_second)), bold),
+            Span::raw("  "),
+            Span::styled(
+                format!("{} signals/s", short(totals.signals_per_second)),
+                bold,
+            ),
+            Span::raw(format!(
+                "  {}  {}",
+                counted(now.exports.len(), "export"),
+                counted(now.connections.len(), "bridge"),
+            )),
+        ];
+        if !now.whole {
+            fourth.push(Span::styled("  not all", self.style(Color::Red)));
+        }
+        vec![first, second, third, Line::from(fourth)]
     }
 
     fn tabs(&self) -> Line<'static> {
@@ -314,14 +336,7 @@ impl Screen {
                 Style::new()
             };
             line.push(Span::styled(format!("{number} {}", tab.title()), style));
-            line.push(Span::raw("   "));
-        }
-        if self.typing || !self.filter.is_empty() {
-            let cursor = if self.typing { "_" } else { "" };
-            line.push(Span::styled(
-                format!("/{}{cursor}", self.filter),
-                self.style(Color::Yellow),
-            ));
+            line.push(Span::raw(" "));
         }
         Line::from(line)
     }
@@ -407,7 +422,18 @@ impl Screen {
         } else {
             Span::raw(format!("every {}s", self.interval.as_secs_f64()))
         };
-        let keys = "  q quit  Tab table  s sort  r reverse  / find  p pause  +- pace  ? help";
+        if self.typing || !self.filter.is_empty() {
+            let cursor = if self.typing { "_" } else { "" };
+            let wanted = format!("  /{}{cursor}", self.filter);
+            let keys = if self.typing {
+                "  Enter keeps it, Esc drops it"
+            } else {
+                "  Esc drops it  q quit  ? help"
+            };
+            let wanted = Span::styled(wanted, self.style(Color::Yellow));
+            return Line::from(vec![state, wanted, Span::raw(keys)]);
+        }
+        let keys = "  q quit  Tab table  s sort  r turn  / find  p pause  +- pace  ? help";
         Line::from(vec![state, Span::raw(keys)])
     }
 

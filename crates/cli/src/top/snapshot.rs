@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use portolan::{
-    AGES, Holder, HoldingSurvey, PortKind, PortState, PortSurvey, Protection, SpaceState,
-    SpaceSurvey, Survey,
+    AGES, ConnectionSurvey, ExportSurvey, Holder, HoldingSurvey, PortKind, PortState, PortSurvey,
+    Protection, SegmentSurvey, SpaceState, SpaceSurvey, Survey,
 };
 use serde::Serialize;
+
+use crate::seen::{Bridge, Export, Listener, Segment};
 
 /// A domain at one time. Rates are those since the survey before, and 0 for what was not
 /// there then.
@@ -25,7 +27,41 @@ pub(crate) struct Snapshot {
     pub(crate) totals: Totals,
     pub(crate) spaces: Vec<Space>,
     pub(crate) ports: Vec<Port>,
+    pub(crate) segments: Vec<Shared>,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) exports: Vec<Exported>,
+    pub(crate) connections: Vec<Connected>,
     pub(crate) extents: Vec<Extents>,
+    /// Whether nothing is missing: of a domain with very many entries an observer sees some.
+    pub(crate) whole: bool,
+}
+
+/// A segment, and how fast it is written.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Shared {
+    #[serde(flatten)]
+    pub(crate) segment: Segment,
+    /// Units of a channel.
+    pub(crate) units_per_second: f64,
+}
+
+/// An export, and how often its exporter is notified.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Exported {
+    #[serde(flatten)]
+    pub(crate) export: Export,
+    pub(crate) notifications_per_second: f64,
+}
+
+/// A connection with another domain, and how much goes over it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Connected {
+    #[serde(flatten)]
+    pub(crate) bridge: Bridge,
+    pub(crate) out_per_second: f64,
+    pub(crate) out_bytes_per_second: f64,
+    pub(crate) in_per_second: f64,
+    pub(crate) in_bytes_per_second: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -35,6 +71,7 @@ pub(crate) struct Memory {
     pub(crate) used_bytes: u64,
     pub(crate) free_bytes: u64,
     pub(crate) queued_bytes: u64,
+    pub(crate) shared_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -50,6 +87,12 @@ pub(crate) struct Totals {
     pub(crate) awaiting_room: u32,
     pub(crate) voids: u64,
     pub(crate) dropped: u64,
+    /// Units written to channels and topics; those of calls and answers are calls.
+    pub(crate) units_per_second: f64,
+    pub(crate) calls_per_second: f64,
+    pub(crate) signals_per_second: f64,
+    /// Messages that went to other domains, and came from there.
+    pub(crate) passed_per_second: f64,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -72,6 +115,14 @@ pub(crate) struct Space {
     pub(crate) awaiting_room: u32,
     pub(crate) found_full: u64,
     pub(crate) dropped: u64,
+    pub(crate) calls: u64,
+    pub(crate) answers: u64,
+    pub(crate) signals: u64,
+    pub(crate) delivered: u64,
+    pub(crate) calls_per_second: f64,
+    pub(crate) answers_per_second: f64,
+    pub(crate) signals_per_second: f64,
+    pub(crate) delivered_per_second: f64,
     pub(crate) owned_extents: u64,
     pub(crate) owned_bytes: u64,
 }
@@ -104,7 +155,7 @@ pub(crate) struct Port {
 /// Extents of one size in one holder's hands.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Extents {
-    /// A space, or none for what is in queues or being sent.
+    /// A space, or none for what is in queues or being sent, or shared.
     pub(crate) space: Option<u8>,
     pub(crate) name: String,
     pub(crate) size_bytes: u64,
@@ -119,7 +170,11 @@ impl Snapshot {
     /// What `now` says, with rates since `before`.
     pub(crate) fn new(now: &Survey, before: Option<(&Survey, Duration)>) -> Self {
         let rates = Rates::new(before);
-        let ports: Vec<Port> = now.ports.iter().map(|port| rates.port(port)).collect();
+        let ports = now.ports.iter().filter(|p| p.kind != PortKind::Segment);
+        let ports: Vec<Port> = ports.map(|port| rates.port(port)).collect();
+        let segments: Vec<Shared> = now.segments.iter().map(|s| rates.segment(s)).collect();
+        let connections = now.connections.iter().map(|c| rates.connection(c));
+        let connections: Vec<Connected> = connections.collect();
         let mut spaces: Vec<Space> = now.spaces.iter().map(|space| rates.space(space)).collect();
         for space in &mut spaces {
             space.host = space.id == now.host;
@@ -137,6 +192,21 @@ impl Snapshot {
             awaiting_room: spaces.iter().map(|s| s.awaiting_room).sum(),
             voids: ports.iter().map(|p| p.voids).sum(),
             dropped: ports.iter().map(|p| p.dropped).sum(),
+            units_per_second: segments
+                .iter()
+                .filter(|s| !matches!(s.segment.kind, "calls" | "answers"))
+                .map(|s| s.units_per_second)
+                .sum(),
+            // Of calls between spaces that have come and gone, only one side tells.
+            calls_per_second: f64::max(
+                spaces.iter().map(|s| s.calls_per_second).sum(),
+                spaces.iter().map(|s| s.answers_per_second).sum(),
+            ),
+            signals_per_second: spaces.iter().map(|s| s.signals_per_second).sum(),
+            passed_per_second: connections
+                .iter()
+                .map(|c| c.out_per_second + c.in_per_second)
+                .sum(),
         };
         let extents = now.holdings.iter().map(|held| extents(held, &spaces));
         Self {
@@ -155,22 +225,75 @@ impl Snapshot {
                 used_bytes: now.memory.used,
                 free_bytes: now.memory.free,
                 queued_bytes: now.memory.queued,
+                shared_bytes: now.memory.shared,
             },
             totals,
             extents: extents.collect(),
             spaces,
             ports,
+            segments,
+            listeners: now.listeners.iter().map(Listener::new).collect(),
+            exports: now.exports.iter().map(|e| rates.export(e)).collect(),
+            connections,
+            whole: now.whole,
         }
     }
 }
 
 /// Counts of the survey before.
+#[derive(Default)]
 struct Rates {
     seconds: f64,
-    /// Sent messages and bytes, by space and incarnation.
-    spaces: HashMap<(u8, u32), (u64, u64)>,
+    /// Sent messages and bytes, calls, answers, signals sent and handled, by space and
+    /// incarnation.
+    spaces: HashMap<(u8, u32), [u64; 6]>,
     /// Taken messages and bytes, by port. They go on when another port gets its number.
     ports: HashMap<u16, (u64, u64)>,
+    /// Units written, by segment and generation.
+    segments: HashMap<(u16, u32), u64>,
+    /// Notifications, by space and name.
+    exports: HashMap<(u8, String), u64>,
+    /// What went out and came in, messages and bytes, by all that tells one from others.
+    connections: HashMap<Ends, [u64; 4]>,
+}
+
+/// Space, offer, process and port of a connection.
+type Ends = (u8, String, u32, Option<u16>);
+
+fn ends(connection: &ConnectionSurvey) -> Ends {
+    let offer = connection.offer.clone();
+    (connection.space, offer, connection.pid, connection.port)
+}
+
+fn passed(connection: &ConnectionSurvey) -> [u64; 4] {
+    let ConnectionSurvey {
+        out,
+        out_bytes,
+        came,
+        came_bytes,
+        ..
+    } = *connection;
+    [out, out_bytes, came, came_bytes]
+}
+
+fn counts(space: &SpaceSurvey) -> [u64; 6] {
+    let SpaceSurvey {
+        sent,
+        sent_bytes,
+        calls,
+        answers,
+        signals,
+        delivered,
+        ..
+    } = *space;
+    [sent, sent_bytes, calls, answers, signals, delivered]
+}
+
+fn written(segment: &SegmentSurvey) -> u64 {
+    segment
+        .channel
+        .as_ref()
+        .map_or(0, |channel| channel.written)
 }
 
 impl Rates {
@@ -178,16 +301,21 @@ impl Rates {
         let Some((survey, time)) = before else {
             return Self {
                 seconds: 0.0,
-                spaces: HashMap::new(),
-                ports: HashMap::new(),
+                ..Self::default()
             };
         };
-        let of_space = |s: &SpaceSurvey| ((s.id, s.incarnation), (s.sent, s.sent_bytes));
+        let of_space = |s: &SpaceSurvey| ((s.id, s.incarnation), counts(s));
+        let of_segment = |s: &SegmentSurvey| ((s.index, s.generation), written(s));
+        let of_export = |e: &ExportSurvey| ((e.space, e.name.clone()), e.notifications);
+        let of_connection = |c: &ConnectionSurvey| (ends(c), passed(c));
         let of_port = |p: &PortSurvey| (p.index, (p.taken, p.taken_bytes));
         Self {
             seconds: time.as_secs_f64(),
             spaces: survey.spaces.iter().map(of_space).collect(),
             ports: survey.ports.iter().map(of_port).collect(),
+            segments: survey.segments.iter().map(of_segment).collect(),
+            exports: survey.exports.iter().map(of_export).collect(),
+            connections: survey.connections.iter().map(of_connection).collect(),
         }
     }
 
@@ -198,8 +326,39 @@ impl Rates {
         }
     }
 
+    fn segment(&self, segment: &SegmentSurvey) -> Shared {
+        let before = self.segments.get(&(segment.index, segment.generation));
+        Shared {
+            segment: Segment::new(segment),
+            units_per_second: self.rate(written(segment), before.copied()),
+        }
+    }
+
+    fn export(&self, export: &ExportSurvey) -> Exported {
+        let before = self.exports.get(&(export.space, export.name.clone()));
+        Exported {
+            export: Export::new(export),
+            notifications_per_second: self.rate(export.notifications, before.copied()),
+        }
+    }
+
+    fn connection(&self, connection: &ConnectionSurvey) -> Connected {
+        let before = self.connections.get(&ends(connection));
+        let now = passed(connection);
+        let rate = |which: usize| self.rate(now[which], before.map(|before| before[which]));
+        Connected {
+            bridge: Bridge::new(connection),
+            out_per_second: rate(0),
+            out_bytes_per_second: rate(1),
+            in_per_second: rate(2),
+            in_bytes_per_second: rate(3),
+        }
+    }
+
     fn space(&self, space: &SpaceSurvey) -> Space {
         let before = self.spaces.get(&(space.id, space.incarnation));
+        let now = counts(space);
+        let rate = |which: usize| self.rate(now[which], before.map(|before| before[which]));
         Space {
             id: space.id,
             pid: space.pid,
@@ -214,8 +373,16 @@ impl Rates {
             },
             sent_messages: space.sent,
             sent_bytes: space.sent_bytes,
-            sent_per_second: self.rate(space.sent, before.map(|b| b.0)),
-            sent_bytes_per_second: self.rate(space.sent_bytes, before.map(|b| b.1)),
+            sent_per_second: rate(0),
+            sent_bytes_per_second: rate(1),
+            calls: space.calls,
+            answers: space.answers,
+            signals: space.signals,
+            delivered: space.delivered,
+            calls_per_second: rate(2),
+            answers_per_second: rate(3),
+            signals_per_second: rate(4),
+            delivered_per_second: rate(5),
             taken_per_second: 0.0,
             spinning: space.spinning,
             sleeping: space.sleeping,
@@ -271,6 +438,7 @@ fn extents(held: &HoldingSurvey, spaces: &[Space]) -> Extents {
     Extents {
         space,
         name: match space {
+            None if held.holder == Holder::Segments => "(shared)".to_owned(),
             None => "(in queues)".to_owned(),
             Some(_) => named.map_or_else(String::new, |s| s.name.clone()),
         },

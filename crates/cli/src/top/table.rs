@@ -1,8 +1,8 @@
-//! The three tables: their columns, and the cells of a snapshot.
+//! The tables: their columns, and the cells of a snapshot.
 
 use std::cmp::Ordering;
 
-use super::snapshot::{Extents, Port, Snapshot, Space};
+use super::snapshot::{Connected, Exported, Extents, Port, Shared, Snapshot, Space};
 
 /// Which table is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,16 +10,32 @@ pub(crate) enum Tab {
     #[default]
     Spaces,
     Ports,
+    Shared,
+    Calls,
+    Exports,
+    Bridges,
     Extents,
 }
 
 impl Tab {
-    pub(crate) const ALL: [Self; 3] = [Self::Spaces, Self::Ports, Self::Extents];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Spaces,
+        Self::Ports,
+        Self::Shared,
+        Self::Calls,
+        Self::Exports,
+        Self::Bridges,
+        Self::Extents,
+    ];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Spaces => "Spaces",
             Self::Ports => "Ports",
+            Self::Shared => "Shared",
+            Self::Calls => "Calls",
+            Self::Exports => "Exports",
+            Self::Bridges => "Bridges",
             Self::Extents => "Extents",
         }
     }
@@ -28,6 +44,10 @@ impl Tab {
         match self {
             Self::Spaces => SPACES,
             Self::Ports => PORTS,
+            Self::Shared => SHARED,
+            Self::Calls => CALLS,
+            Self::Exports => EXPORTS,
+            Self::Bridges => BRIDGES,
             Self::Extents => EXTENTS,
         }
     }
@@ -37,6 +57,10 @@ impl Tab {
         let wanted = match self {
             Self::Spaces => "SENT/s",
             Self::Ports => "TAKEN/s",
+            Self::Shared => "UNITS/s",
+            Self::Calls => "CALLS/s",
+            Self::Exports => "SIZE",
+            Self::Bridges => "OUT/s",
             Self::Extents => "BYTES",
         };
         let at = self.columns().iter().position(|c| c.title == wanted);
@@ -47,6 +71,13 @@ impl Tab {
         match self {
             Self::Spaces => snapshot.spaces.iter().map(space).collect(),
             Self::Ports => snapshot.ports.iter().map(port).collect(),
+            Self::Shared => snapshot.segments.iter().map(shared).collect(),
+            Self::Calls => {
+                let spaces = snapshot.spaces.iter();
+                spaces.map(|space| calls(space, snapshot)).collect()
+            }
+            Self::Exports => snapshot.exports.iter().map(export).collect(),
+            Self::Bridges => snapshot.connections.iter().map(bridge).collect(),
             Self::Extents => snapshot.extents.iter().map(extents).collect(),
         }
     }
@@ -103,6 +134,49 @@ const PORTS: &[Column] = &[
     number("ROOM", 4),
     number("VOID", 4),
     number("DROP", 4),
+];
+const SHARED: &[Column] = &[
+    number("NO", 5),
+    text("NAME", 14),
+    text("IS", 10),
+    number("SIZE", 8),
+    number("UNIT", 7),
+    number("WRITER", 6),
+    number("READ", 4),
+    number("BEHIND", 6),
+    number("UNITS/s", 7),
+];
+const CALLS: &[Column] = &[
+    number("SPACE", 5),
+    number("PROCESS", 7),
+    text("NAME", 10),
+    number("CALLS/s", 7),
+    number("RUN/s", 7),
+    number("SIGNAL/s", 8),
+    number("TAKEN/s", 7),
+    number("HANDLER", 7),
+    number("WAIT", 6),
+    number("DROP", 5),
+];
+const EXPORTS: &[Column] = &[
+    number("SPACE", 5),
+    text("NAME", 20),
+    number("SIZE", 8),
+    text("PERMITS", 11),
+    text("BY", 6),
+    number("IMPORTERS", 9),
+    number("NOTES/s", 7),
+];
+const BRIDGES: &[Column] = &[
+    number("SPACE", 5),
+    text("IS", 8),
+    text("NAME", 11),
+    text("WITH", 12),
+    number("PROCESS", 7),
+    number("OUT/s", 6),
+    number("BYTES/s", 8),
+    number("IN/s", 6),
+    number("BYTES/s", 8),
 ];
 const EXTENTS: &[Column] = &[
     number("SPACE", 5),
@@ -248,6 +322,93 @@ fn port(port: &Port) -> Vec<Cell> {
     ]
 }
 
+fn shared(shared: &Shared) -> Vec<Cell> {
+    let Shared {
+        segment,
+        units_per_second,
+    } = shared;
+    let kind = match segment.kind {
+        "frame buffer" => "frames",
+        "shared extent" => "extent",
+        kind => kind,
+    };
+    let mut cells = vec![
+        cell(segment.index.to_string(), segment.index.into()),
+        name(segment.name.as_deref().unwrap_or("-")),
+        name(kind),
+        bytes(segment.bytes as f64),
+    ];
+    let Some(channel) = &segment.channel else {
+        cells.extend((0..5).map(|_| cell("-".to_owned(), -1.0)));
+        return cells;
+    };
+    // A message-consistent channel overwrites what is behind by a lap.
+    let behind = segment.behind();
+    let dropped = channel.readers.iter().any(|reader| reader.dropped);
+    let writer = channel.writer.map_or(0.0, f64::from);
+    cells.extend([
+        bytes(channel.unit_bytes as f64),
+        cell(channel.writers(), writer),
+        count(channel.readers.len() as u64),
+        Cell {
+            alarm: dropped || behind * 4 >= channel.units * 3,
+            ..count(behind)
+        },
+        rate(*units_per_second),
+    ]);
+    cells
+}
+
+fn calls(space: &Space, snapshot: &Snapshot) -> Vec<Cell> {
+    let listeners = || snapshot.listeners.iter().filter(|l| l.space == space.id);
+    let waiting: usize = listeners().map(|l| l.waiting).sum();
+    vec![
+        cell(space.id.to_string(), space.id.into()),
+        cell(space.pid.to_string(), space.pid.into()),
+        name(&space.name),
+        rate(space.calls_per_second),
+        rate(space.answers_per_second),
+        rate(space.signals_per_second),
+        rate(space.delivered_per_second),
+        count(listeners().map(|l| u64::from(l.handlers)).sum()),
+        count(waiting as u64),
+        lost(listeners().map(|l| l.dropped).sum()),
+    ]
+}
+
+fn export(exported: &Exported) -> Vec<Cell> {
+    let export = &exported.export;
+    let by = if export.kernel_mediated {
+        "kernel"
+    } else {
+        "memory"
+    };
+    vec![
+        cell(export.space.to_string(), export.space.into()),
+        name(&export.name),
+        bytes(export.bytes as f64),
+        name(export.permits),
+        name(by),
+        count(export.importers),
+        rate(exported.notifications_per_second),
+    ]
+}
+
+fn bridge(connected: &Connected) -> Vec<Cell> {
+    let bridge = &connected.bridge;
+    vec![
+        cell(bridge.space.to_string(), bridge.space.into()),
+        name(bridge.kind),
+        name(&bridge.offer),
+        name(&bridge.with()),
+        cell(bridge.pid.to_string(), bridge.pid.into()),
+        rate(connected.out_per_second),
+        bytes(connected.out_bytes_per_second),
+        rate(connected.in_per_second),
+        bytes(connected.in_bytes_per_second),
+    ]
+}
+
 fn extents(held: &Extents) -> Vec<Cell> {
     let space = held.space.map_or("-".to_owned(), |id| id.to_string());
     let mut cells = vec![
@@ -264,6 +425,8 @@ fn extents(held: &Extents) -> Vec<Cell> {
 
 /// A number in five places at the most.
 pub(crate) fn short(value: f64) -> String {
+    // The sum of no numbers is -0.
+    let value = value + 0.0;
     for (limit, one, unit) in [(1e4, 1.0, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M")] {
         let shown = value / one;
         if value < limit {
@@ -324,6 +487,7 @@ mod tests {
     fn numbers_are_short_whatever_they_are() {
         for (value, shown) in [
             (0.0, "0"),
+            (-0.0, "0"),
             (0.4, "0.4"),
             (7.0, "7"),
             (9_999.0, "9999"),

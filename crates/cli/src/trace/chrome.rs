@@ -92,6 +92,8 @@ struct Point {
 #[derive(Clone, Copy)]
 struct Half {
     sent: bool,
+    /// Each of several readers gets it.
+    shared: bool,
     at: Point,
 }
 
@@ -202,13 +204,18 @@ impl<W: Write> Chrome<W> {
         }
         let dur = Some(micros(event.took));
         self.entry(&Entry { dur, ..entry })?;
-        match (event.port, event.position) {
-            (Some(port), Some(position)) => {
-                let sent = event.kind == EventKind::Send;
-                self.half((port, position), Half { sent, at })
-            }
-            _ => Ok(()),
-        }
+        let (Some(port), Some(position)) = (event.port, event.position) else {
+            return Ok(());
+        };
+        use EventKind as Kind;
+        let (sent, shared) = match event.kind {
+            Kind::Send | Kind::Call => (true, false),
+            Kind::Receive | Kind::Answer => (false, false),
+            Kind::Write | Kind::Publish => (true, true),
+            Kind::Read | Kind::Take => (false, true),
+            _ => return Ok(()),
+        };
+        self.half((port, position), Half { sent, shared, at })
     }
 
     /// Ends the file.
@@ -224,13 +231,20 @@ impl<W: Write> Chrome<W> {
 
     /// Notes a message's half; draws its arrow if the other one is known.
     fn half(&mut self, message: (u16, u64), half: Half) -> io::Result<()> {
-        let other = match self.halves.remove(&message) {
-            Some(other) if other.sent != half.sent => other,
+        let other = match self.halves.get(&message) {
+            Some(other) if other.sent != half.sent => *other,
+            // A second reader before the writer: the first one's arrow is not drawn.
             _ => {
                 self.remember(message, half);
                 return Ok(());
             }
         };
+        match (half.shared, half.sent) {
+            // What is written stays known, for further readers.
+            (true, true) => self.remember(message, half),
+            (true, false) => {}
+            (false, _) => _ = self.halves.remove(&message),
+        }
         let (from, to) = if half.sent {
             (half, other)
         } else {

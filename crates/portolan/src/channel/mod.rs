@@ -64,6 +64,7 @@ pub use options::{ChannelOptions, OptionsError, ReaderOptions};
 pub use parcel::{
     Delivery, NoParcel, Parcel, ParcelBindError, ParcelError, ParcelReader, ParcelWriter,
 };
+pub(crate) use portolan_abi::channel::Purpose;
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
 pub use reader::{Missed, ReadError, Reader, Received};
 pub use stream::{StreamReader, StreamWriter};
@@ -189,7 +190,7 @@ impl Domain {
     pub fn make_channel(&self, options: &ChannelOptions) -> Result<Channel, MakeChannelError> {
         let (shape, mode) = options.check()?;
         let bytes = usize::try_from(shape.len()).unwrap_or(usize::MAX);
-        let image = Units::image(shape, mode, options.content_word());
+        let image = Units::image(shape, mode, options.content_word(), options.purpose());
         let segment = self.make_segment_with(options.name(), bytes, |memory| {
             for (word, at) in image.iter().zip(memory.chunks_exact_mut(8)) {
                 at.copy_from_slice(&word.to_le_bytes());

@@ -1,6 +1,6 @@
 //! How a channel is to be, and one of its readers.
 
-use portolan_abi::channel::{Shape, ShapeError};
+use portolan_abi::channel::{Purpose, Shape, ShapeError};
 use portolan_abi::limits::LINE;
 use portolan_shm::channel::{Lagging, Mode, Signalling, Since};
 
@@ -25,6 +25,7 @@ pub struct ChannelOptions {
     readers: u64,
     mode: Mode,
     content: u64,
+    purpose: Purpose,
 }
 
 /// The caller's: a channel cannot be like this.
@@ -71,6 +72,7 @@ impl ChannelOptions {
                 signalling: Signalling::Message,
             },
             content: 0,
+            purpose: Purpose::Messages,
         }
     }
 
@@ -134,6 +136,16 @@ impl ChannelOptions {
     pub fn content(mut self, content: u64) -> Self {
         self.content = content;
         self
+    }
+
+    /// What it is used for, as observers are told.
+    pub(crate) fn used_for(mut self, purpose: Purpose) -> Self {
+        self.purpose = purpose;
+        self
+    }
+
+    pub(super) fn purpose(&self) -> Purpose {
+        self.purpose
     }
 
     pub(super) fn content_word(&self) -> u64 {

@@ -1,10 +1,13 @@
 //! Writing.
 
-use super::{BindChannelError, Channel};
+mod traced;
+
+use super::{BindChannelError, Channel, Purpose};
 use crate::region::Ring;
 use crate::segment::copy_to;
+use crate::trace::Begun;
 use crate::wait::Backoff;
-use crate::{Deadline, Disowned};
+use crate::{Deadline, Disowned, EventKind};
 use portolan_shm::channel::{self as shm, Finished, Pen};
 use portolan_shm::mark;
 use portolan_sys::{barrier, futex};
@@ -46,6 +49,10 @@ pub struct Writer {
     pen: Pen,
     /// How often it has woken readers.
     wakes: u64,
+    /// What its messages are to a trace: nothing, where somebody else tells of them.
+    event: Option<EventKind>,
+    /// Where the message that is appended to began, and its bytes so far.
+    appended: (u64, u64),
 }
 
 /// What a writer has signalled, since it was bound.
@@ -134,8 +141,17 @@ impl Writer {
         }
         let mut pen = channel.resume_writing(space);
         pen.relax_when(barrier::allowed);
-        let wakes = 0;
-        Ok(Self { ring, pen, wakes })
+        let event = match channel.purpose() {
+            Purpose::Messages | Purpose::Publishers => Some(EventKind::Write),
+            Purpose::Topic | Purpose::Calls | Purpose::Answers => None,
+        };
+        Ok(Self {
+            ring,
+            pen,
+            wakes: 0,
+            event,
+            appended: (0, 0),
+        })
     }
 
     /// Always makes barriers: for a writer whose every message is waited for.
@@ -171,6 +187,18 @@ impl Writer {
         deadline: impl Into<Deadline>,
     ) -> Result<u64, WriteError> {
         self.present()?;
+        if self.is_traced() {
+            return self.write_traced(parts, deadline.into());
+        }
+        self.write_untraced(parts, deadline)
+    }
+
+    #[inline]
+    fn write_untraced(
+        &mut self,
+        parts: &[&[u8]],
+        deadline: impl Into<Deadline>,
+    ) -> Result<u64, WriteError> {
         self.finish_begun();
         let position = self.pen.position();
         match self.ring.channel().write(&mut self.pen, parts) {
@@ -295,9 +323,13 @@ impl Writer {
     ) -> Result<usize, WriteError> {
         self.whole_only()?;
         let deadline = deadline.into();
+        if !self.pen.is_within_message() {
+            self.appended = (self.pen.position(), 0);
+        }
         loop {
             match self.ring.channel().append(&mut self.pen, bytes) {
                 Ok((done, finished)) => {
+                    self.appended.1 += done as u64;
                     self.owe(finished);
                     return Ok(done);
                 }
@@ -325,10 +357,18 @@ impl Writer {
     pub fn end(&mut self, deadline: impl Into<Deadline>) -> Result<(), WriteError> {
         self.whole_only()?;
         let deadline = deadline.into();
+        if !self.pen.is_within_message() {
+            self.appended = (self.pen.position(), 0);
+        }
+        let begun = self.event.filter(|_| self.is_traced()).map(Begun::now);
         loop {
             match self.ring.channel().end(&mut self.pen) {
                 Ok(finished) => {
                     self.owe(finished);
+                    if begun.is_some() {
+                        let (position, bytes) = self.appended;
+                        self.record(begun, position, bytes);
+                    }
                     return Ok(());
                 }
                 Err(shm::WriteError::Full { wanted, .. }) => {
@@ -552,8 +592,12 @@ impl Claim<'_> {
     pub fn commit(self) -> u64 {
         let writer = self.writer;
         let position = writer.pen.position();
+        let begun = writer.event.filter(|_| writer.is_traced()).map(Begun::now);
         let finished = writer.ring.channel().commit(&mut writer.pen, self.len);
         writer.owe(finished);
+        if begun.is_some() {
+            writer.record(begun, position, self.len as u64);
+        }
         position
     }
 }

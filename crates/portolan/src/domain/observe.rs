@@ -10,14 +10,16 @@ use super::error::JoinError;
 use super::rendezvous::{check, check_owner, garbled, protection_of, refused};
 use super::settings::Builder;
 use super::space::{self, Owner};
-use crate::region::View;
-use crate::survey::{self, Survey};
+use crate::region::Picture;
+use crate::survey::{self, Ground, Survey};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::{Answer, Look};
+use portolan_abi::region::HEADER_BYTES;
 use portolan_abi::space::{HostWord, SpacePhase};
 use portolan_shm::atomic::Ordering;
 use portolan_sys::socket::{self, Address, SocketError};
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long one connection waits for an answer, at first and at most; as in joining.
@@ -27,6 +29,10 @@ const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::fr
 pub(super) const ABSENCE: Duration = Duration::from_millis(50);
 /// Pause before looking again.
 const PAUSE: Duration = Duration::from_millis(2);
+
+/// Bytes of tables that are copied for one look at the most. Those of a domain of 16 GiB with
+/// every page an extent take 200 MiB.
+const MOST_COPIED: u64 = 512 << 20;
 
 /// Reads a domain's tables, without being in it: for tools that watch.
 ///
@@ -43,7 +49,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Observer {
-    view: View,
+    file: OwnedFd,
+    /// What is copied of it, for each look anew.
+    picture: Mutex<Picture>,
     name: String,
 }
 
@@ -102,46 +110,59 @@ impl Observer {
     ///
     /// [`Over`].
     pub fn survey(&self) -> Result<Survey, Over> {
-        if !self.lives() {
+        let picture = self.picture();
+        let ground = Ground::of_observer(&picture, &self.file);
+        if !lives(&ground, &picture) {
             return Err(Over);
         }
-        let protection = protection_of(self.view.tables().header);
-        Ok(survey::take(
-            self.view.tables(),
-            self.view.fd(),
-            &self.name,
-            protection,
-        ))
+        let protection = protection_of(picture.tables().header);
+        Ok(survey::take(&ground, &self.name, protection))
     }
 
-    /// Whether any space's process lives. The host's, as a rule, so the first look tells.
+    /// The memory for a copy, with nothing in it.
+    fn picture(&self) -> MutexGuard<'_, Picture> {
+        // Whoever panicked has left an old copy, which goes now.
+        let picture = self.picture.lock().unwrap_or_else(PoisonError::into_inner);
+        picture.clear();
+        picture
+    }
+
     fn lives(&self) -> bool {
-        let tables = self.view.tables();
-        let host = HostWord::unpack(tables.header.host.word.load(Ordering::Acquire)).space;
-        let others = (1..=u8::MAX).filter(|space| *space != host);
-        let spaces = std::iter::once(host)
-            .filter(|host| *host != 0)
-            .chain(others);
-        let mut living = spaces.filter(|space| {
-            let Some(entry) = tables.spaces.get(usize::from(*space)) else {
-                return false;
-            };
-            let alive = || !matches!(space::owner(entry), Owner::Dead);
-            matches!(
-                space::status(entry).phase,
-                SpacePhase::Joining | SpacePhase::Live
-            ) && alive()
-        });
-        let base = usize::try_from(tables.header.base.load(Ordering::Relaxed)).unwrap_or(0);
-        match (living.next(), living.next()) {
-            (None, _) => false,
-            // Alone: it may be another program by now, which nobody else would notice.
-            (Some(only), None) => tables
-                .spaces
-                .get(usize::from(only))
-                .is_some_and(|entry| !space::has_execed(entry, base)),
-            (Some(_), Some(_)) => true,
-        }
+        let picture = self.picture();
+        lives(&Ground::of_observer(&picture, &self.file), &picture)
+    }
+}
+
+/// Whether any space's process lives. The host's, as a rule, so the first look tells.
+fn lives(ground: &Ground<'_>, picture: &Picture) -> bool {
+    let tables = picture.tables();
+    let geometry = &tables.geometry;
+    ground.fetch(0..HEADER_BYTES);
+    ground.fetch(geometry.spaces..geometry.threads);
+    let host = HostWord::unpack(tables.header.host.word.load(Ordering::Acquire)).space;
+    let others = (1..=u8::MAX).filter(|space| *space != host);
+    let spaces = std::iter::once(host)
+        .filter(|host| *host != 0)
+        .chain(others);
+    let mut living = spaces.filter(|space| {
+        let Some(entry) = tables.spaces.get(usize::from(*space)) else {
+            return false;
+        };
+        let alive = || !matches!(space::owner(entry), Owner::Dead);
+        matches!(
+            space::status(entry).phase,
+            SpacePhase::Joining | SpacePhase::Live
+        ) && alive()
+    });
+    let base = usize::try_from(tables.header.base.load(Ordering::Relaxed)).unwrap_or(0);
+    match (living.next(), living.next()) {
+        (None, _) => false,
+        // Alone: it may be another program by now, which nobody else would notice.
+        (Some(only), None) => tables
+            .spaces
+            .get(usize::from(only))
+            .is_some_and(|entry| !space::has_execed(entry, base)),
+        (Some(_), Some(_)) => true,
     }
 }
 
@@ -187,7 +208,8 @@ fn ask(
     };
     let (file, geometry) = check(file, &welcome)?;
     let observer = Observer {
-        view: View::new(file, geometry).map_err(JoinError::map)?,
+        file,
+        picture: Mutex::new(Picture::new(geometry, MOST_COPIED).map_err(JoinError::map)?),
         name: settings.name.clone(),
     };
     if observer.lives() {

@@ -467,6 +467,7 @@ impl<'m> Estate<'m> {
         mark!("host.reclaim.owner_row");
         let _ = memory::punch(fd, rights, Geometry::RIGHT_ROW);
         mark!("host.reclaim.right_row");
+        crate::public::bury(self.member, self.space);
         trace::give_back(self.member, self.space);
         mark!("host.reclaim.trace_ring");
     }

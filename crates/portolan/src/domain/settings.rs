@@ -245,6 +245,11 @@ impl Builder {
     }
 
     /// Where the members meet.
+    /// Which domain it is: its name, and whose it is.
+    pub(crate) fn whose(&self) -> (&str, u32) {
+        (&self.name, self.owner)
+    }
+
     pub(super) fn address(&self) -> Address {
         self.at(socket_name(self.owner, &self.name))
     }

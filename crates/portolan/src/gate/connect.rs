@@ -9,13 +9,16 @@ use super::side::Side;
 use crate::domain::{Builder, Descriptor, Introduction, OfferKind, visit};
 use crate::member::Member;
 use crate::port::{PortOptions, SendRight, bind_port};
+use crate::public::{Public, Shown};
 use crate::{Deadline, Domain, Protection};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Granted};
 use portolan_abi::port::Leaving;
+use portolan_abi::public::PublicKind;
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, SocketError};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
@@ -74,8 +77,9 @@ impl Domain {
             });
         }
         let options = options.begun();
+        let sought = Sought::of(other, name);
         visit_until(other, OfferKind::Port, name, &options, |introduction| {
-            connect_over(self, introduction, name, &options)
+            connect_over(self, introduction, &sought, &options)
         })
     }
 }
@@ -107,7 +111,7 @@ pub(super) fn visit_until<T>(
 pub(super) fn connect_over(
     domain: &Domain,
     introduction: Introduction,
-    name: &str,
+    sought: &Sought<'_>,
     options: &ConnectOptions,
 ) -> Result<SendRight, ConnectToError> {
     let most = cap(domain.member(), options.most);
@@ -119,6 +123,7 @@ pub(super) fn connect_over(
     };
     let socket = introduction.connection;
     let (granted, pair, process) = agree(&socket, &ask, options.answer_by())?;
+    let pid = process.id();
     let line = Line::new(socket, Some(process), false);
     let side = Side::visitor(pair, line, None, ask.sealed);
 
@@ -135,8 +140,44 @@ pub(super) fn connect_over(
     let proxy = bind_port(domain.member(), &proxy)?;
     let right = proxy.make_send();
     portolan_shm::mark!("gate.bound");
-    Ferry::launch(proxy, side, there, most, name)?;
+    let port = right.to.port.index;
+    let shown = sought.show(domain.member(), PublicKind::ConnectedTo, port, pid);
+    Ferry::launch(proxy, side, there, most, sought.name, shown)?;
     Ok(right)
+}
+
+/// What was asked for: an offer of somebody's domain.
+pub(super) struct Sought<'a> {
+    /// The domain, and whose it is.
+    domain: &'a str,
+    user: u32,
+    /// The offer.
+    pub(super) name: &'a str,
+}
+
+impl<'a> Sought<'a> {
+    pub(super) fn of(other: &'a Builder, name: &'a str) -> Self {
+        let (domain, user) = other.whose();
+        Self { domain, user, name }
+    }
+
+    /// Shows observers the connection to it, of this port or segment of ours.
+    pub(super) fn show(
+        &self,
+        member: &Arc<Member>,
+        kind: PublicKind,
+        port: u16,
+        pid: Option<u32>,
+    ) -> Shown {
+        let public = Public {
+            port: Some(port),
+            pid: pid.unwrap_or(0),
+            user: self.user,
+            domain: self.domain,
+            ..Public::new(kind, self.name)
+        };
+        Shown::new(member, &public)
+    }
 }
 
 /// Bytes that a message may take in a domain: as many as are allowed, and never so many that

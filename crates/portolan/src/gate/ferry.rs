@@ -14,12 +14,15 @@
 
 use super::cargo;
 use super::error::{BreachKind, ConnectToError, Over};
-use super::side::{BUSY, Side};
+use super::side::{BUSY, Side, bytes_of, crossing};
 use crate::ending::Ending;
 use crate::member::Member;
 use crate::port::{is_unused, may_leave};
+use crate::public::Shown;
 use crate::wait::{Patience, waiting_beside};
-use crate::{Access, Deadline, NoDescriptor, Notice, ReceiveError, ReceiveRight, Request};
+use crate::{
+    Access, Deadline, EventKind, NoDescriptor, Notice, ReceiveError, ReceiveRight, Request,
+};
 use portolan_abi::port::{Leaving, PortName};
 use portolan_abi::slot::Kind;
 use portolan_sys::bell::FutexFd;
@@ -43,6 +46,8 @@ pub(super) struct Ferry {
     /// Requests so far.
     asked: u64,
     scratch: Vec<u8>,
+    /// What observers see.
+    shown: Shown,
     // The last field: it outlives the handles in the others.
     _ending: Arc<Ending>,
 }
@@ -85,6 +90,7 @@ impl Ferry {
         there: Leaving,
         back: u64,
         name: &str,
+        shown: Shown,
     ) -> Result<(), ConnectToError> {
         port.request_no_more_senders();
         let at = port.at();
@@ -98,6 +104,7 @@ impl Ferry {
             back,
             asked: 0,
             scratch: Vec::new(),
+            shown,
             _ending: ending,
         };
         let name = name.to_owned();
@@ -145,21 +152,40 @@ impl Ferry {
 
     /// Takes a message over, or a request, whose answer it waits for.
     fn carry(&mut self, next: Request) -> Result<(), Over> {
-        let Self { side, scratch, .. } = self;
+        let member = &self.port.at().member;
+        let port = self.port.at().port.index;
+        let Self {
+            side,
+            scratch,
+            shown,
+            ..
+        } = self;
         // It was looked at when it was sent, but a member may send past its library.
         if may_leave(&next.message, self.there).is_err() {
             return Ok(());
         }
         if !next.wants_reply() {
-            cargo::write(side, Kind::Message, 0, &next.message, scratch)?;
+            crossing(member, EventKind::Depart, port, || {
+                cargo::write(side, Kind::Message, 0, &next.message, scratch)?;
+                Ok(((), bytes_of(&next.message)))
+            })?;
+            shown.went(bytes_of(&next.message));
             portolan_shm::mark!("gate.carried");
             return Ok(());
         }
         self.asked += 1;
-        cargo::write(side, Kind::Request, self.asked, &next.message, scratch)?;
+        crossing(member, EventKind::Depart, port, || {
+            cargo::write(side, Kind::Request, self.asked, &next.message, scratch)?;
+            Ok(((), bytes_of(&next.message)))
+        })?;
+        shown.went(bytes_of(&next.message));
         portolan_shm::mark!("gate.requested");
-        let member = &self.port.at().member;
-        let (manifest, answer) = cargo::read(side, member, self.back, scratch)?;
+        let (manifest, answer) = crossing(member, EventKind::Arrive, port, || {
+            let read = cargo::read(side, member, self.back, scratch)?;
+            let bytes = bytes_of(&read.1);
+            Ok((read, bytes))
+        })?;
+        shown.came(bytes_of(&answer));
         portolan_shm::mark!("gate.answer_came");
         if manifest.tag != self.asked {
             return Err(BreachKind::Manifest.into());

@@ -2,16 +2,18 @@
 //! this one.
 
 use super::cargo;
-use super::connect::{agree, cap, visit_until};
+use super::connect::{Sought, agree, cap, visit_until};
 use super::error::{BreachKind, ConnectToError, Over};
 use super::line::Line;
 use super::options::ConnectOptions;
-use super::side::Side;
+use super::side::{Side, crossing};
 use crate::channel::{Channel, ChannelOptions, MakeChannelError, WriteError, Writer};
 use crate::domain::{Builder, Introduction, OfferKind};
-use crate::{Deadline, Domain, NoDescriptor, Protection};
+use crate::public::Shown;
+use crate::{Deadline, Domain, EventKind, NoDescriptor, Protection};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Ask, Form};
+use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
 use portolan_sys::process::{EventFd, spawn_quiet};
 use portolan_sys::socket::SocketError;
@@ -112,8 +114,9 @@ impl Domain {
             });
         }
         let options = options.begun();
+        let sought = Sought::of(other, name);
         visit_until(other, OfferKind::Channel, name, &options, |introduction| {
-            follow_over(self, introduction, name, &options)
+            follow_over(self, introduction, &sought, &options)
         })
     }
 }
@@ -122,7 +125,7 @@ impl Domain {
 pub(super) fn follow_over(
     domain: &Domain,
     introduction: Introduction,
-    name: &str,
+    sought: &Sought<'_>,
     options: &ConnectOptions,
 ) -> Result<Followed, ConnectToError> {
     let ask = Ask {
@@ -134,6 +137,7 @@ pub(super) fn follow_over(
     let socket = introduction.connection;
     let (granted, pair, process) = agree(&socket, &ask, options.answer_by())?;
     let stop = Arc::new(EventFd::new().map_err(NoDescriptor::from)?);
+    let pid = process.id();
     let mut side = Side::visitor(
         pair,
         Line::new(socket, Some(process), false),
@@ -163,6 +167,10 @@ pub(super) fn follow_over(
     let mut courier = Courier {
         // So that the channel has a writer when its readers look.
         writer: Some(channel.bind_writer().map_err(io::Error::other)?),
+        shown: {
+            let port = channel.segment().right().to.port.index;
+            sought.show(domain.member(), PublicKind::Following, port, pid)
+        },
         channel: channel.clone(),
         side,
         most: granted.most,
@@ -170,7 +178,7 @@ pub(super) fn follow_over(
         tally: Arc::clone(&tally),
         message: Vec::new(),
     };
-    let (of, name) = (domain.member().domain.clone(), name.to_owned());
+    let (of, name) = (domain.member().domain.clone(), sought.name.to_owned());
     let courier = spawn_quiet("portolan-courier", STACK, move || courier.run(&of, &name))?;
     Ok(Followed {
         channel,
@@ -259,6 +267,8 @@ struct Courier {
     missed: u64,
     tally: Arc<Mutex<Tally>>,
     message: Vec<u8>,
+    /// What observers see.
+    shown: Shown,
 }
 
 impl Courier {
@@ -288,7 +298,14 @@ impl Courier {
                 return Err(Over::Gone);
             }
         }
-        let manifest = cargo::read_copy(&mut self.side, self.most, &mut self.message)?;
+        let (member, port) = self.shown.whose();
+        let manifest = crossing(member, EventKind::Arrive, port, || {
+            let read = cargo::read_copy(&mut self.side, self.most, &mut self.message)?;
+            Ok((read, self.message.len() as u64))
+        })?;
+        if manifest.kind != Kind::Dropped {
+            self.shown.came(self.message.len() as u64);
+        }
         match manifest.kind {
             Kind::Dropped => {
                 self.writer = None;

@@ -8,16 +8,18 @@ use super::cargo;
 use super::error::{Breach, Over};
 use super::options::{OfferOptions, lane};
 use super::porter::let_in;
-use super::side::{BUSY, Side};
+use super::side::{BUSY, Side, crossing};
 use super::visitors::{Gate, Offered, Open, Place};
 use crate::channel::{
     BindChannelError, Channel, Lagging, ReadError, Reader, ReaderOptions, Signalling,
 };
 use crate::domain::{OfferKind, Visitor};
+use crate::public::Shown;
 use crate::wait::{Patience, waiting_beside};
-use crate::{OfferError, Permissions};
+use crate::{EventKind, OfferError, Permissions};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Denied, Form, Granted, LANE_BYTES};
+use portolan_abi::public::PublicKind;
 use portolan_sys::bell::FutexFd;
 use std::os::fd::AsFd;
 
@@ -153,12 +155,15 @@ struct Crier {
     /// Positions that were not handed on, since the visitor came.
     missed: u64,
     scratch: Vec<u8>,
+    /// What observers see.
+    shown: Shown,
 }
 
 impl Crier {
     fn let_in(gate: &Gate<Heard>, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
         let channel = &gate.what.channel;
         let mut own = None;
+        let who = (visitor.peer.uid, visitor.peer.pid);
         let (_, mut side) = let_in(gate, visitor, has_place, |ask| {
             // From here on it misses nothing without being told.
             let mut options = ReaderOptions::default().lagging(gate.what.lagging);
@@ -196,6 +201,12 @@ impl Crier {
             patience: Patience::default(),
             missed: 0,
             scratch: Vec::new(),
+            shown: gate.show(
+                channel.member(),
+                PublicKind::Follower,
+                channel.segment().right().to.port.index,
+                who,
+            ),
         })
     }
 
@@ -210,11 +221,22 @@ impl Crier {
 
     fn cry_next(&mut self) -> Result<(), Over> {
         self.side.look_up()?;
-        let Self { side, scratch, .. } = self;
+        let Self {
+            side,
+            scratch,
+            shown,
+            ..
+        } = self;
         match self.reader.receive(crate::Deadline::NOW) {
             Ok(message) => {
                 self.missed += message.position().saturating_sub(self.at);
-                cargo::write_copy(side, self.missed, &message, scratch)?;
+                let bytes = message.len() as u64;
+                let (member, port) = shown.whose();
+                crossing(member, EventKind::Depart, port, || {
+                    cargo::write_copy(side, self.missed, &message, scratch)?;
+                    Ok(((), bytes))
+                })?;
+                shown.went(bytes);
                 portolan_shm::mark!("gate.cried");
                 self.at = self.reader.position();
                 Ok(())

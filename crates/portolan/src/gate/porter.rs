@@ -7,14 +7,16 @@ use super::line::Line;
 use super::offered::{InHand, OfferedTo};
 use super::options::lane;
 use super::pair::Pair;
-use super::side::Side;
+use super::side::{Side, bytes_of, crossing};
 use super::visitors::{Gate, Place, deny};
 use crate::domain::Visitor;
 use crate::port::{PendingReply, RequestError, Unsent, WhenFull, may_leave};
-use crate::{Access, Deadline, Message};
+use crate::public::Shown;
+use crate::{Access, Deadline, EventKind, Message};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Answer, Ask, Denied, Granted, LANE_BYTES};
 use portolan_abi::port::Leaving;
+use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
 use portolan_sys::bell::FutexFd;
 use portolan_sys::socket;
@@ -60,12 +62,15 @@ struct Porter<'g> {
     delivered: u64,
     /// What an answer may take there.
     back: Leaving,
+    /// What observers see.
+    shown: Shown,
 }
 
 impl<'g> Porter<'g> {
     /// Hears what a visitor asks for, and answers.
     fn let_in(gate: &'g Gate<OfferedTo>, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
         let mut bell = None;
+        let who = (visitor.peer.uid, visitor.peer.pid);
         let (ask, side) = let_in(gate, visitor, has_place, |ask| {
             if !gate.what.right.is_live() {
                 return Err(Denied::Over);
@@ -90,6 +95,10 @@ impl<'g> Porter<'g> {
                 most: ask.most,
                 sealed: false,
             },
+            shown: {
+                let to = &gate.what.right.to;
+                gate.show(&to.member, PublicKind::Client, to.port.index, who)
+            },
         })
     }
 
@@ -109,9 +118,15 @@ impl<'g> Porter<'g> {
                 return Err(Over::Gone);
             }
         }
-        let member = &self.gate.what.right.to.member;
-        let (manifest, message) =
-            cargo::read(&mut self.side, member, self.gate.most, &mut self.scratch)?;
+        let to = &self.gate.what.right.to;
+        let (member, port) = (&to.member, to.port.index);
+        let (manifest, message) = crossing(member, EventKind::Arrive, port, || {
+            let most = self.gate.most;
+            let read = cargo::read(&mut self.side, member, most, &mut self.scratch)?;
+            let bytes = bytes_of(&read.1);
+            Ok((read, bytes))
+        })?;
+        self.shown.came(bytes_of(&message));
         portolan_shm::mark!("gate.whole");
         let hand = self.await_hand(message.sealed().len())?;
         match (manifest.kind, self.gate.what.synchronous) {
@@ -243,7 +258,14 @@ impl Porter<'_> {
     }
 
     fn answer(&mut self, kind: Kind, tag: u64, message: &Message) -> Result<(), Over> {
-        cargo::write(&mut self.side, kind, tag, message, &mut self.scratch)
+        let to = &self.gate.what.right.to;
+        let (member, port) = (&to.member, to.port.index);
+        crossing(member, EventKind::Depart, port, || {
+            cargo::write(&mut self.side, kind, tag, message, &mut self.scratch)?;
+            Ok(((), bytes_of(message)))
+        })?;
+        self.shown.went(bytes_of(message));
+        Ok(())
     }
 }
 

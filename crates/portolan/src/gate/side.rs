@@ -3,8 +3,10 @@
 use super::error::{BreachKind, Over};
 use super::line::Line;
 use super::pair::Pair;
-use crate::Deadline;
+use crate::member::Member;
+use crate::trace::About;
 use crate::wait::{Patience, waiting_beside};
+use crate::{Deadline, EventKind, Message};
 use portolan_shm::lane::{Lane, Passed, Reader, Writer};
 use portolan_sys::process::{self, EventFd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -278,4 +280,29 @@ impl Side {
         let ready = process::poll(&fds, Some(Instant::now()));
         ready.is_ok_and(|ready| ready.iter().any(|stop| stop.any()))
     }
+}
+
+/// Does what takes a message over the border of the domain; how many bytes it had is recorded,
+/// if it is traced.
+pub(super) fn crossing<T>(
+    member: &Member,
+    kind: EventKind,
+    port: u16,
+    carry: impl FnOnce() -> Result<(T, u64), Over>,
+) -> Result<T, Over> {
+    let begun = member.begins(kind);
+    let (carried, bytes) = carry()?;
+    if let Some(begun) = begun {
+        let about = About {
+            bytes,
+            ..About::port(port)
+        };
+        member.record(begun, about);
+    }
+    Ok(carried)
+}
+
+/// Bytes of a message that goes over: its header, and what it holds.
+pub(super) fn bytes_of(message: &Message) -> u64 {
+    (message.header().len() + message.len()) as u64
 }

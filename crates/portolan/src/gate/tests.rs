@@ -1,13 +1,13 @@
 //! Two domains in one process, and what a stranger may send over the raw connection.
 
-use super::connect::{agree, connect_over};
+use super::connect::{Sought, agree, connect_over};
 use super::follow::follow_over;
 use super::line::Line;
 use super::pair::Pair;
 use super::side::Side;
 use super::*;
 use crate::channel::{ChannelOptions, ReadError, ReaderOptions};
-use crate::domain::{Descriptor, Introduction, OfferKind, visit_own};
+use crate::domain::{Builder, Descriptor, Introduction, OfferKind, visit_own};
 use crate::orders::until;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
 use crate::{Unsent, WhenFull};
@@ -52,9 +52,20 @@ fn two(bind: PortOptions, offer: OfferOptions, connect: ConnectOptions) -> Two {
     }
 }
 
+/// The domain that is sought; observers alone are told.
+fn nobody() -> Builder {
+    Domain::builder("elsewhere")
+}
+
 fn join(ours: &Domain, theirs: &Domain, options: &ConnectOptions) -> SendRight {
     let introduction = visit_own(theirs.member(), OfferKind::Port, "frames", None, long()).unwrap();
-    connect_over(ours, introduction, "frames", options).unwrap()
+    connect_over(
+        ours,
+        introduction,
+        &Sought::of(&nobody(), "frames"),
+        options,
+    )
+    .unwrap()
 }
 
 fn plain() -> Two {
@@ -244,7 +255,7 @@ fn two_visitors_and_no_more() {
     let refused = connect_over(
         &two.ours,
         introduction,
-        "frames",
+        &Sought::of(&nobody(), "frames"),
         &ConnectOptions::default(),
     );
     assert!(matches!(refused, Err(ConnectToError::Full)), "{refused:?}");
@@ -399,7 +410,12 @@ fn other_descriptors_than_a_pairs_are_refused() {
         socket::send(&ours, &Answer::Granted(granted).encode(), shown).unwrap();
         let connection = Descriptor::new(theirs);
         let options = ConnectOptions::default();
-        let right = connect_over(&domain, Introduction { connection }, "frames", &options);
+        let right = connect_over(
+            &domain,
+            Introduction { connection },
+            &Sought::of(&nobody(), "frames"),
+            &options,
+        );
         if nth == 0 {
             assert!(right.unwrap().is_live());
         } else {
@@ -429,7 +445,12 @@ fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, Conne
     }
     let connection = Descriptor::new(theirs);
     let options = ConnectOptions::default().deadline(Deadline::after(Duration::from_secs(3)));
-    let followed = follow_over(domain, Introduction { connection }, "news", &options);
+    let followed = follow_over(
+        domain,
+        Introduction { connection },
+        &Sought::of(&nobody(), "news"),
+        &options,
+    );
     (followed, side)
 }
 
@@ -535,7 +556,14 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     socket::send(&ours, &answer, &[pair.as_fd(), own.as_fd()]).unwrap();
     let connection = Descriptor::new(theirs);
     let options = ConnectOptions::default().most_bytes(1 << 20);
-    let right = connect_over(&domain, Introduction { connection }, "frames", &options).unwrap();
+    let other = Domain::builder("other");
+    let right = connect_over(
+        &domain,
+        Introduction { connection },
+        &Sought::of(&other, "frames"),
+        &options,
+    )
+    .unwrap();
     let asked = socket::receive(&ours, &mut [0; Ask::BYTES], 0).unwrap();
     assert_eq!(asked.len, Ask::BYTES);
     let stop = Arc::new(EventFd::new().unwrap());
@@ -580,7 +608,13 @@ fn a_visitor_that_counts_what_was_never_written_is_thrown_out_alone() {
         .unwrap();
     let mut writer = channel.bind_writer().unwrap();
     let visit = || visit_own(theirs.member(), OfferKind::Channel, "news", None, long()).unwrap();
-    let honest = follow_over(&ours, visit(), "news", &ConnectOptions::default()).unwrap();
+    let honest = follow_over(
+        &ours,
+        visit(),
+        &Sought::of(&nobody(), "news"),
+        &ConnectOptions::default(),
+    )
+    .unwrap();
     let mut reader = honest
         .channel()
         .bind_reader(ReaderOptions::default())

@@ -4,9 +4,11 @@ use super::error::{Breach, BreachKind};
 use super::options::OfferOptions;
 use crate::domain::{Descriptor, Desk, Offer, OfferKind, Visitor, offer};
 use crate::member::Member;
+use crate::public::{Public, Shown};
 use crate::{NoDescriptor, OfferError, Permissions};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Answer, Denied};
+use portolan_abi::public::PublicKind;
 use portolan_sys::process::{EventFd, PidFd, spawn_quiet};
 use portolan_sys::socket;
 use std::collections::VecDeque;
@@ -54,6 +56,7 @@ impl<T: Offered> Open<T> {
         let gate = Arc::new(Gate {
             what,
             domain: member.domain.clone(),
+            offer: name.to_owned(),
             most,
             visitors: options.visitors,
             lane: options.lane,
@@ -108,6 +111,8 @@ pub(super) struct Gate<T> {
     pub(super) what: T,
     /// The domain's name, for logs.
     pub(super) domain: String,
+    /// The offer's.
+    pub(super) offer: String,
     pub(super) most: u64,
     visitors: usize,
     pub(super) lane: u64,
@@ -162,6 +167,25 @@ impl<T> Gate<T> {
             breaches.pop_front();
         }
         breaches.push_back(breach);
+    }
+}
+
+impl<T> Gate<T> {
+    /// Shows observers a visitor of ours, who has to do with this port or segment.
+    pub(super) fn show(
+        &self,
+        member: &Arc<Member>,
+        kind: PublicKind,
+        port: u16,
+        (user, pid): (u32, u32),
+    ) -> Shown {
+        let public = Public {
+            port: Some(port),
+            pid,
+            user,
+            ..Public::new(kind, &self.offer)
+        };
+        Shown::new(member, &public)
     }
 }
 

@@ -32,7 +32,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 /// The header of the message that holds a segment which nobody writes any more.
-const FROZEN: &[u8] = b"frozen";
+pub(crate) const FROZEN: &[u8] = b"frozen";
 
 /// What a segment's one message says.
 pub(crate) struct Memory {

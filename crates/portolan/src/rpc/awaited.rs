@@ -23,7 +23,7 @@ use super::method::{self, Method};
 use super::parcel::Reading;
 use super::schema::Schema;
 use super::wire::Pack;
-use crate::Deadline;
+use crate::{Deadline, tally};
 use portolan_proto::{Call, CallId, Flags, NotCalled, Outcome, Status, Time};
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
@@ -114,6 +114,7 @@ impl Stub {
             method,
             call,
             id: None,
+            traced: None,
             result: PhantomData,
         };
         Awaited::new(pending, step)
@@ -193,6 +194,7 @@ impl<R> Awaited<R> {
                 }
                 if call.flags.has(Flags::ONE_WAY) {
                     self.pending.id = None;
+                    connection.ended(self.pending.traced.take());
                     let returned = Outcome::Answered(Status::Returned);
                     return Poll::Ready(Ok((returned, Vec::new(), connection.reading())));
                 }
@@ -206,6 +208,7 @@ impl<R> Awaited<R> {
         let reading = connection.reading();
         if let Some(outcome) = inner.client.take(id, &mut body) {
             self.pending.id = None;
+            connection.ended(self.pending.traced.take());
             inner.waiters.forget(id);
             return Poll::Ready(Ok((outcome, body, reading)));
         }
@@ -234,8 +237,12 @@ impl<R> Awaited<R> {
                 Err(RpcError::Backpressure)
             };
         }
+        let (begins, bytes) = (connection.begins(), ready.body.len());
         match inner.with(|client, ends| client.call(now, ends, call, &mut ready.body)) {
             Ok(id) => {
+                tally::called(&connection.server.to.member);
+                let traced = begins.map(|begins| connection.trace(inner, begins, id, bytes));
+                self.pending.traced = traced;
                 self.pending.id = Some(id);
                 method::spare(ready.body);
                 inner.has_called(now);

@@ -1,6 +1,6 @@
 //! What clients call through: stubs, and the calls that they have begun.
 
-use super::client_end::{Connection, Last, Ready, unsendable};
+use super::client_end::{Connection, Last, Ready, Traced, unsendable};
 use super::error::RpcError;
 use super::link;
 use super::method::{self, Method, pack};
@@ -70,9 +70,12 @@ impl Stub {
         let connection = &*self.connection;
         is_answered(method)?;
         let (mut ready, call, now) = self.prepare(method, arguments)?;
+        let (begins, bytes) = (connection.begins(), ready.body.len());
         let (inner, begun) = connection.begin(connection.lock(), now, call, &mut ready);
-        let mut body = ready.body;
-        let (outcome, _reading) = connection.outcome(inner, begun?, call.deadline, &mut body)?;
+        let (id, mut body) = (begun?, ready.body);
+        let traced = begins.map(|begins| connection.trace(&inner, begins, id, bytes));
+        let (outcome, _reading) = connection.outcome(inner, id, call.deadline, &mut body)?;
+        connection.ended(traced);
         let result = self.result(method, outcome, &body);
         method::spare(body);
         result
@@ -110,13 +113,17 @@ impl Stub {
         is_answered(method)?;
         let (mut ready, call, now) = self.prepare(method, arguments)?;
         let connection = &*self.connection;
+        let (begins, bytes) = (connection.begins(), ready.body.len());
         let (inner, begun) = connection.begin(connection.lock(), now, call, &mut ready);
+        let id = begun?;
+        let traced = begins.map(|begins| connection.trace(&inner, begins, id, bytes));
         drop(inner);
         Ok(Pending {
             stub: self.clone(),
             method,
             call,
-            id: Some(begun?),
+            id: Some(id),
+            traced,
             result: PhantomData,
         })
     }
@@ -155,9 +162,11 @@ impl Stub {
         }
         let connection = &*self.connection;
         let (mut ready, call, now) = self.prepare(method, arguments)?;
+        let (begins, bytes) = (connection.begins(), ready.body.len());
         let (mut inner, begun) = connection.begin(connection.lock(), now, call, &mut ready);
         method::spare(ready.body);
-        begun?;
+        let id = begun?;
+        connection.ended(begins.map(|begins| connection.trace(&inner, begins, id, bytes)));
         // Nobody waits, so whoever calls next does what is due; the driver, if there is one.
         connection.review(&mut inner);
         connection.tell_driver(&mut inner);
@@ -359,6 +368,7 @@ pub struct Pending<R> {
     pub(super) method: &'static Method,
     pub(super) call: Call,
     pub(super) id: Option<CallId>,
+    pub(super) traced: Option<Traced>,
     pub(super) result: PhantomData<fn() -> R>,
 }
 
@@ -377,6 +387,7 @@ impl<R: Schema + DeserializeOwned> Pending<R> {
         let mut body = Vec::new();
         let (outcome, _reading) =
             connection.outcome(connection.lock(), id, self.call.deadline, &mut body)?;
+        connection.ended(self.traced.take());
         self.stub.result(self.method, outcome, &body)
     }
 }

@@ -11,6 +11,8 @@ use crate::Deadline;
 use crate::channel::Interrupter;
 use crate::ending::Ending;
 use crate::port::{SendRight, Unsent, WhenFull};
+use crate::trace::{About, Begun};
+use crate::{EventKind, tally};
 use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Time};
 use portolan_shm::mark;
 use std::sync::{Arc, MutexGuard};
@@ -64,7 +66,33 @@ pub(super) struct Ready {
     pub(super) parcel: Option<Parcel>,
 }
 
+/// A call that is recorded: when it began, and which it is.
+pub(super) struct Traced(Begun, About);
+
 impl Connection {
+    /// When a call begins, if calls are recorded. The caller is no forked child.
+    #[inline]
+    pub(super) fn begins(&self) -> Option<Begun> {
+        self.server.to.member.begins(EventKind::Call)
+    }
+
+    /// A call that was begun, with so many bytes of arguments.
+    #[cold]
+    pub(super) fn trace(&self, inner: &Inner, begun: Begun, id: CallId, bytes: usize) -> Traced {
+        let number = inner.client.number(id).unwrap_or(0);
+        let number = link::trace_number(inner.client.session(), number);
+        let port = self.server.to.port.index;
+        Traced(begun, About::message(port, number, bytes as u64))
+    }
+
+    /// It has ended.
+    #[inline]
+    pub(super) fn ended(&self, traced: Option<Traced>) {
+        if let Some(Traced(begun, about)) = traced {
+            self.server.to.member.record(begun, about);
+        }
+    }
+
     pub(super) fn new(
         client: Client,
         ways: Ways,
@@ -127,6 +155,7 @@ impl Connection {
             let error = match inner.with(|client, ends| client.call(now, ends, call, body)) {
                 Ok(id) => {
                     mark!("call.begun");
+                    tally::called(&self.server.to.member);
                     inner.has_called(now);
                     return (inner, Ok(id));
                 }

@@ -23,7 +23,7 @@ use super::error::ServeError;
 use super::link::{self, SHARED_UNIT, SHARED_UNITS, UNITS, Ways};
 use super::serve::Shared;
 use crate::channel::{
-    Channel, ChannelOptions, Interrupter, ReadError, Reader, ReaderOptions, Writer,
+    Channel, ChannelOptions, Interrupter, Purpose, ReadError, Reader, ReaderOptions, Writer,
 };
 use crate::ending::Ended;
 use crate::port::ReceiveRight;
@@ -77,8 +77,10 @@ impl Commons {
     pub(super) fn open(domain: &Domain, shared: &Arc<Shared>) -> Result<Arc<Self>, ServeError> {
         let calls = ChannelOptions::unnamed().many_writers();
         let calls = calls.unit(SHARED_UNIT).units(SHARED_UNITS).readers(1);
+        let calls = calls.used_for(Purpose::Calls);
         let calls = domain.make_channel(&calls)?;
         let answers = ChannelOptions::unnamed().units(UNITS);
+        let answers = answers.used_for(Purpose::Answers);
         let answers = domain.make_channel(&answers)?;
         Self::over(calls, answers, shared)
     }

@@ -9,7 +9,7 @@ use super::link::{self, Inlet, Ways};
 use super::method::Method;
 use super::parcel::Parcels;
 use super::sharing::Sharing;
-use crate::channel::{ChannelOptions, ReadError, Reader, ReaderOptions};
+use crate::channel::{ChannelOptions, Purpose, ReadError, Reader, ReaderOptions};
 use crate::{Access, Deadline, Domain, Message, PortOptions, Right};
 use portolan_proto::Client;
 use portolan_shm::mark;
@@ -53,7 +53,12 @@ impl Shape {
         } else {
             ChannelOptions::unnamed()
         };
+        let purpose = match part {
+            Part::Answers => Purpose::Answers,
+            _ => Purpose::Calls,
+        };
         let shape = shape.unit(link::OWN_UNIT).units(self.units).readers(1);
+        let shape = shape.used_for(purpose);
         if self.reliable {
             shape.reliable()
         } else {

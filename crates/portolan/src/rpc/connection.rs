@@ -8,9 +8,10 @@ use super::serve::{Serves, Shared};
 use super::task::{OwnedCall, Running};
 use super::turnstile::Turnstile;
 use super::work::{Context, GivenUp, Job, answer_of, said};
-use crate::Deadline;
 use crate::channel::{Interrupter, Writer};
 use crate::port::SendRight;
+use crate::trace::About;
+use crate::{Deadline, EventKind, tally};
 use portolan_proto::{Flags, Incoming, Server as Protocol, ServerCounts, Status};
 use portolan_shm::mark;
 use std::collections::HashMap;
@@ -419,6 +420,8 @@ impl Connection {
             if shared.crew.has_tasks() {
                 let parcels = self.parcels.clone();
                 shared.crew.spawn(until, move || Running {
+                    begun: service.at().0.begins(EventKind::Answer),
+                    service: Arc::clone(&service),
                     method: Some(service.begin(incoming.method, OwnedCall { arguments, parcels })),
                     connection,
                     number,
@@ -463,10 +466,23 @@ impl Connection {
             result,
             parcels: self.parcels.as_ref(),
         };
+        let (member, port) = service.at();
+        let begun = member.begins(EventKind::Answer);
         let run = || context.during(|| service.run(incoming.method, &mut call));
         let ended = catch_unwind(AssertUnwindSafe(run));
         let status = answer_of(ended, result);
+        tally::answered(member);
+        if let Some(begun) = begun {
+            let bytes = result.len() as u64;
+            member.record(begun, self.about(port, incoming.number, bytes));
+        }
         self.answer_and_go_on(incoming.number, status, result)
+    }
+
+    /// A call, for a trace.
+    #[cold]
+    pub(super) fn about(&self, port: u16, number: u64, bytes: u64) -> About {
+        About::message(port, link::trace_number(self.session, number), bytes)
     }
 
     /// Answers a call.

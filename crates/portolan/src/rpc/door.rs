@@ -11,7 +11,9 @@ use super::hello::{Answer, Channels, Hello};
 use super::link;
 use super::parcel::Parcels;
 use super::serve::Shared;
-use crate::channel::{Channel, ChannelOptions, MakeChannelError, ReadError, Reader, ReaderOptions};
+use crate::channel::{
+    Channel, ChannelOptions, MakeChannelError, Purpose, ReadError, Reader, ReaderOptions,
+};
 use crate::port::{ReceiveRight, Request, SendRight};
 use crate::segment::SegmentError;
 use crate::{Access, BindError, Deadline, Domain, Message, Notice, PortOptions, Right};
@@ -307,7 +309,8 @@ pub(super) fn find_or_make(domain: &Domain, name: &str) -> Result<Channel, Serve
     let options = ChannelOptions::named(&name)
         .many_writers()
         .unit(512)
-        .units(64);
+        .units(64)
+        .used_for(Purpose::Calls);
     let mut tries = 0;
     loop {
         let taken = match domain.make_channel(&options) {

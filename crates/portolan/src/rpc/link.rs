@@ -87,6 +87,12 @@ pub(super) fn instant(at: Time) -> Instant {
     Instant::now() + at.since(now())
 }
 
+/// What tells a call from all others in a trace, for both sides.
+pub(super) fn trace_number(session: u64, number: u64) -> u64 {
+    // Sessions are random; numbers of one session's calls follow one another.
+    session.rotate_left(20) ^ number
+}
+
 /// Bytes of a packet on a channel that many connections share; and of what says whose it is.
 const SHARED_PACKET: usize = 1024;
 const SHARED_HEAD: usize = 16;

@@ -11,6 +11,7 @@ use super::task::{MethodFuture, OwnedCall, Spawner, Task};
 use super::work::Crew;
 use crate::channel::{Interrupter, Reader, ReaderOptions, Writer};
 use crate::ending::{Ended, Ending};
+use crate::member::Member;
 use crate::port::{ReceiveRight, SendRight};
 use crate::{Deadline, Domain, Message, PortOptions, WhenFull};
 use portolan_proto::{Server as Protocol, ServerCounts};
@@ -222,11 +223,25 @@ pub(super) trait Serves: Send + Sync {
     fn run(&self, method: u32, call: &mut Dispatch<'_>) -> Result<(), NotDispatched>;
     /// To be awaited; what is not async runs when it is first polled.
     fn begin(self: Arc<Self>, method: u32, call: OwnedCall) -> MethodFuture;
+    /// Whose it is, and the port under which it is known.
+    fn at(&self) -> (&Member, u16);
 }
 
-impl<S: Service> Serves for S {
+/// A service, and where it is served.
+struct Hosted<S> {
+    service: Arc<S>,
+    member: Arc<Member>,
+    port: u16,
+}
+
+impl<S: Service> Serves for Hosted<S> {
     fn name(&self) -> &'static str {
         S::NAME
+    }
+
+    #[inline]
+    fn at(&self) -> (&Member, u16) {
+        (&self.member, self.port)
     }
 
     fn run(&self, method: u32, call: &mut Dispatch<'_>) -> Result<(), NotDispatched> {
@@ -234,11 +249,11 @@ impl<S: Service> Serves for S {
             let methods = S::METHODS.iter().map(|m| (m.name(), m.layout()));
             return call.returns(&methods.collect::<Vec<_>>());
         }
-        self.dispatch(method, call)
+        self.service.dispatch(method, call)
     }
 
     fn begin(self: Arc<Self>, method: u32, call: OwnedCall) -> MethodFuture {
-        match Arc::clone(&self).dispatch_async(method, call) {
+        match Arc::clone(&self.service).dispatch_async(method, call) {
             Ok(future) => future,
             Err(call) => Box::pin(async move {
                 let mut result = Vec::new();
@@ -280,7 +295,11 @@ impl Server {
         incarnation: u64,
     ) -> Result<Self, ServeError> {
         let shared = Arc::new(Shared {
-            service: Arc::new(service),
+            service: Arc::new(Hosted {
+                service: Arc::new(service),
+                member: Arc::clone(&port.at().member),
+                port: port.at().port.index,
+            }),
             crew: match &options.tasks {
                 Some(spawner) => Crew::of_tasks(spawner, options.queue),
                 None => Crew::new(options.concurrency, options.queue)?,

@@ -4,9 +4,12 @@ use super::connection::Connection;
 use super::method::NotDispatched;
 use super::parcel::{self, Parcels};
 use super::schema::Schema;
+use super::serve::Serves;
 use super::wire::Unpack;
 use super::work::{Context, answer_of};
 use crate::ending::Ending;
+use crate::tally;
+use crate::trace::Begun;
 use portolan_proto::Status;
 use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -109,6 +112,9 @@ pub(super) struct Running {
     pub(super) connection: Arc<Connection>,
     pub(super) number: u64,
     pub(super) context: Context,
+    pub(super) service: Arc<dyn Serves>,
+    /// If it is recorded.
+    pub(super) begun: Option<Begun>,
     /// Gone once it has ended.
     pub(super) method: Option<MethodFuture>,
     // The last field: it outlives the handles in the others.
@@ -154,6 +160,14 @@ impl Running {
         };
         // What a method does as it is dropped is its own affair, but must not end the task.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(method)));
+        let (member, port) = self.service.at();
+        if member.present().is_ok() {
+            tally::answered(member);
+            if let Some(begun) = self.begun.take() {
+                let bytes = result.len() as u64;
+                member.record(begun, self.connection.about(port, self.number, bytes));
+            }
+        }
         self.connection.answer(self.number, status, result);
     }
 }

@@ -2,7 +2,9 @@
 
 use super::handlers::{Handlers, Handling, Search};
 use super::{SignalError, address_of};
+use crate::EventKind;
 use crate::member::Member;
+use crate::trace::About;
 use portolan_shm::mark;
 use portolan_shm::signal::{Fifo, FifoEntry, Head};
 use std::collections::VecDeque;
@@ -148,6 +150,16 @@ impl Intake {
     /// Calls the handlers that want a signal; whether there was one.
     #[inline]
     pub(super) fn dispatch(&mut self, signal: Signal) -> bool {
+        let Some(begun) = self.member.begins(EventKind::Deliver) else {
+            return self.call_handlers(signal);
+        };
+        let wanted = self.call_handlers(signal);
+        self.member.record(begun, About::byte(signal.offset, 0));
+        wanted
+    }
+
+    #[inline]
+    fn call_handlers(&mut self, signal: Signal) -> bool {
         let Signal { offset, only } = signal;
         if let Some(id) = only {
             return self.dispatch_to(id, offset);

@@ -9,7 +9,7 @@ use super::upcall::Upcalls;
 use super::{Delivery, Note, SignalError, lock, offset, shared};
 use crate::member::Member;
 use crate::wait::{Patience, Waiting};
-use crate::{Deadline, Domain};
+use crate::{Deadline, Domain, tally};
 use portolan_shm::mark;
 use portolan_shm::signal::Fifo;
 use portolan_sys::futex;
@@ -449,6 +449,7 @@ impl Listener {
     fn handle_one(&mut self) -> bool {
         loop {
             if let Some(signal) = self.intake.next_taken() {
+                tally::delivered(&self.intake.member);
                 if self.intake.dispatch(signal) {
                     return true;
                 }
@@ -463,10 +464,12 @@ impl Listener {
                 }
                 continue;
             }
-            match new {
-                Some(signal) if self.intake.dispatch(signal) => return true,
-                Some(_) => {}
-                None => return false,
+            let Some(signal) = new else {
+                return false;
+            };
+            tally::delivered(&self.intake.member);
+            if self.intake.dispatch(signal) {
+                return true;
             }
         }
     }

@@ -45,7 +45,7 @@ pub(crate) use upcall::Threads;
 use crate::member::Member;
 use crate::port::raise_link;
 use crate::trace::About;
-use crate::{Disowned, Domain, EventKind};
+use crate::{Disowned, Domain, EventKind, tally};
 use portolan_abi::limits::MAX_FIFOS;
 use portolan_shm::mark;
 use portolan_shm::signal::{Crowded, Fifo, FifoControl, Pushed};
@@ -132,7 +132,13 @@ impl Domain {
         let member = self.member();
         member.present()?;
         let offset = offset(member, address)?;
-        Ok(signal(member, offset))
+        tally::signalled(member);
+        let Some(begun) = member.begins(EventKind::Signal) else {
+            return Ok(signal(member, offset));
+        };
+        let reached = signal(member, offset);
+        member.record(begun, About::byte(offset, 0));
+        Ok(reached)
     }
 }
 

@@ -225,6 +225,7 @@ impl Watched for Bound {
         if self.what.is_due()
             && let Some(member) = self.member.upgrade()
         {
+            crate::tally::signalled(&member);
             signal(&member, self.offset);
         }
     }

@@ -31,6 +31,7 @@ use super::handlers::Handling;
 use super::intake::{Intake, give_back};
 use super::{SignalError, address_of, ring};
 use crate::member::Member;
+use crate::tally;
 use portolan_shm::mark;
 use portolan_shm::signal::FifoControl;
 use portolan_sys::futex;
@@ -131,6 +132,7 @@ impl Callee for Interrupted {
         loop {
             while let Some(signal) = self.intake.next() {
                 mark!("signal.interrupted");
+                tally::delivered_by_upcall(&self.intake.member);
                 if self.intake.dispatch(signal) {
                     self.tell();
                 }
@@ -163,6 +165,8 @@ impl Upcalls {
                 errno: error.raw_os_error().unwrap_or(0),
             },
         };
+        // From here on this thread may be interrupted, and count.
+        tally::prepare();
         let intake = Intake::open(member, depth)?;
         let index = intake.index;
         let ran = Arc::<Ran>::default();

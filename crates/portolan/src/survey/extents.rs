@@ -2,11 +2,11 @@
 
 use super::{Ground, MemorySurvey, SpaceSurvey};
 use crate::extent;
-use portolan_abi::limits::CHUNK;
+use portolan_abi::limits::{CHUNK, CHUNK_PAGES};
 use portolan_abi::owner::{Alloc, ChunkUse, Hold, Size};
 use portolan_abi::region::OWNER_BYTES;
 use portolan_shm::chunk::Chunks;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -43,12 +43,15 @@ pub enum Holder {
     Space(u8),
     /// A message in a queue, or one that a space is sending this instant.
     Queues,
+    /// Several spaces: it is a segment's.
+    Segments,
 }
 
 /// Fills in what each space owns; the domain's memory, and who holds what.
 pub(super) fn take(
     ground: &Ground<'_>,
     spaces: &mut [SpaceSurvey],
+    shared: &HashSet<u32>,
 ) -> (MemorySurvey, Vec<HoldingSurvey>) {
     let tables = ground.tables;
     let mut holders = HashMap::new();
@@ -76,6 +79,8 @@ pub(super) fn take(
             continue;
         };
         let bytes = size.bytes() as u64;
+        let words = tables.geometry.alloc + 8 * u64::from(Chunks::first_page(chunk));
+        ground.fetch(words..words + 8 * CHUNK_PAGES as u64);
         for page in Chunks::extents(chunk, size) {
             let word = tables.alloc.read(page);
             match word.state() {
@@ -84,11 +89,15 @@ pub(super) fn take(
                 Alloc::Used => {
                     memory.used += bytes;
                     let key = (page, word.generation());
-                    let holder = holders
-                        .get(&key)
-                        .map_or(Holder::Queues, |id| Holder::Space(*id));
-                    if holder == Holder::Queues && !sending.contains_key(&key) {
-                        memory.queued += bytes;
+                    let holder = match holders.get(&key) {
+                        Some(id) => Holder::Space(*id),
+                        None if shared.contains(&page) => Holder::Segments,
+                        None => Holder::Queues,
+                    };
+                    match holder {
+                        Holder::Segments => memory.shared += bytes,
+                        Holder::Queues if !sending.contains_key(&key) => memory.queued += bytes,
+                        _ => {}
                     }
                     let holding = holdings
                         .entry((holder, size))

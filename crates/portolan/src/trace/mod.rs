@@ -8,7 +8,7 @@ mod record;
 mod switch;
 
 pub use portolan_abi::trace::EventKind;
-pub(crate) use record::{About, Begun, traces};
+pub(crate) use record::{About, Begun, NO_PORT, traces};
 pub(crate) use switch::{bury, give_back, newcomer};
 
 use crate::{Disowned, Domain};
@@ -33,7 +33,7 @@ const RING: usize = 8192;
 #[derive(Clone, Copy, Debug)]
 #[must_use = "options do nothing until `trace_with`"]
 pub struct TraceOptions {
-    kinds: u16,
+    kinds: u32,
     ring: u8,
 }
 
@@ -108,12 +108,17 @@ pub struct Event {
     pub began: u64,
     /// How long it took.
     pub took: u64,
-    /// The port of a send, receive or wake, and of a sleep that waits for one port.
+    /// The port of a send, receive or wake, and of a sleep that waits for one port; the segment
+    /// of what is written to, or read from, a channel or topic; the server's port of a call; the
+    /// port, or segment, of a message that crosses the domain's border.
     pub port: Option<u16>,
-    /// A message's number in its port's sequence: send and receive of one message have the
-    /// same port and position.
+    /// A message's number in its port's sequence, or in its channel's: both ends of one message
+    /// have the same port and position. Of a call, a number that its answer has too. Of a signal,
+    /// an update or a notification, the byte: in the region, or in the export.
     pub position: Option<u64>,
-    /// Bytes in extents: sent, received, mapped, opened by a fault, returned.
+    /// Bytes in extents: sent, received, mapped, opened by a fault, returned. Bytes of what was
+    /// written, read, published, taken, updated or carried over; of a call's arguments, and of
+    /// its result.
     pub bytes: u64,
     /// Of a death or a reclaim: the space that died or left, and its process.
     pub about: Option<(u8, u32)>,
@@ -355,7 +360,11 @@ impl std::fmt::Debug for Trace {
 }
 
 fn event(space: u8, process: u32, words: &EventWords) -> Event {
-    let message = matches!(words.kind, EventKind::Send | EventKind::Receive);
+    use EventKind as Kind;
+    let unplaced = matches!(
+        words.kind,
+        Kind::Map | Kind::Fault | Kind::Wake | Kind::Sleep | Kind::Death | Kind::Reclaim
+    ) || matches!(words.kind, Kind::Depart | Kind::Arrive);
     let gone = matches!(words.kind, EventKind::Death | EventKind::Reclaim);
     Event {
         kind: words.kind,
@@ -365,7 +374,7 @@ fn event(space: u8, process: u32, words: &EventWords) -> Event {
         began: words.began,
         took: words.took,
         port: Some(words.port).filter(|port| *port != record::NO_PORT),
-        position: Some(words.position).filter(|_| message),
+        position: Some(words.position).filter(|_| !unplaced),
         bytes: words.bytes,
         about: gone.then_some((words.space, words.process)),
     }

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 /// The port of an event that is about none.
-pub(super) const NO_PORT: u16 = u16::MAX;
+pub(crate) const NO_PORT: u16 = u16::MAX;
 
 /// Whether `space` records events of this kind.
 #[inline(always)]
@@ -96,6 +96,15 @@ impl About {
         }
     }
 
+    /// Bytes from this one on: of the region, or of an export.
+    pub(crate) const fn byte(offset: u64, bytes: u64) -> Self {
+        Self {
+            position: offset,
+            bytes,
+            ..Self::NOTHING
+        }
+    }
+
     /// Pages of the pool.
     pub(crate) const fn pages(first: u32, bytes: u64) -> Self {
         Self {
@@ -108,6 +117,7 @@ impl About {
 
 impl Begun {
     /// An event of this kind begins now.
+    #[cold]
     pub(crate) fn now(kind: EventKind) -> Self {
         Self { kind, at: now() }
     }
@@ -121,10 +131,11 @@ impl Begun {
     fn thread(&self) -> u32 {
         // In a signal handler nothing of the thread's own is touched for the first time:
         // in a library that was loaded late, that allocates.
-        if self.kind == EventKind::Fault {
-            thread_now()
-        } else {
-            thread()
+        match self.kind {
+            EventKind::Fault | EventKind::Signal | EventKind::Deliver | EventKind::Update => {
+                thread_now()
+            }
+            _ => thread(),
         }
     }
 
@@ -169,6 +180,19 @@ impl Member {
     #[cold]
     pub(crate) fn record(&self, begun: Begun, about: About) {
         begun.ended(self.tables(), self.space, self.incarnation, about);
+    }
+
+    /// The beginning of an event of this kind, if we record them. Not in a forked child, which
+    /// has no region.
+    #[inline(always)]
+    pub(crate) fn begins(&self, kind: EventKind) -> Option<Begun> {
+        self.traces(kind).then(|| Begun::now(kind))
+    }
+
+    /// Records what has just happened.
+    #[cold]
+    pub(crate) fn happened(&self, kind: EventKind, about: About) {
+        self.record(Begun::now(kind), about);
     }
 
     /// Does what takes its time anyway, and records it.

@@ -49,7 +49,9 @@ impl Domain {
         Export::new(self.member(), memory, name, options, deadline.into())
     }
 
-    /// Imports what a member of this domain exports, and waits for it until `deadline`.
+    /// Imports what a member of this domain exports, and waits for it until `deadline`. The
+    /// import keeps the membership, as other handles do: in the domain's trace its updates are
+    /// this space's.
     ///
     /// # Errors
     ///
@@ -178,6 +180,14 @@ enum Stage {
 }
 
 impl Whence {
+    /// As whose member it looks.
+    fn member(&self) -> Option<&Arc<Member>> {
+        match self {
+            Self::Within(member) => Some(member),
+            Self::Outside(_) => None,
+        }
+    }
+
     /// Where the host is found, if there can be one.
     fn entrance(&self) -> Option<Entrance> {
         match self {
@@ -390,7 +400,9 @@ impl PendingImport {
         let bytes = bytes.get(..received.len).unwrap_or_default();
         let (name, most) = (&self.name, self.options.most);
         let entrance = self.from.entrance();
-        match Import::answered(connection, name, most, bytes, received.fds, entrance) {
+        let member = self.from.member();
+        let fds = received.fds;
+        match Import::answered(connection, name, most, bytes, fds, entrance, member) {
             Ok(import) => Ok(Some(import)),
             Err(Miss::Mediate) => {
                 self.mediated = true;

@@ -25,8 +25,10 @@ use super::{ExportError, ExportOptions, Exportable, ImporterId};
 use super::{Pending, Reach, UnexportError, WhyExported};
 use crate::domain::{Descriptor, Desk, Offer, OfferKind, Visitor, offer};
 use crate::member::Member;
+use crate::public::{Public, Shown};
 use crate::{Deadline, Permissions};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::public::{PublicKind, flag};
 use portolan_abi::vmmc::{Answer, Ask, Denied, Granted, Ranges, Way, board, post};
 use portolan_sys::barrier;
 use portolan_sys::memory::{self, Mapping, PrivatiseError};
@@ -72,6 +74,8 @@ pub(crate) struct Exported {
     importers: Mutex<Importers>,
     /// What they say that they have written.
     notes: Arc<Notes>,
+    /// What observers see; until the export has ended, and not longer.
+    shown: Mutex<Option<Shown>>,
 }
 
 /// What is exported.
@@ -136,6 +140,7 @@ impl Export {
             most: options.importers,
             importers: Mutex::default(),
             notes: Arc::new(notes),
+            shown: Mutex::default(),
         };
         portolan_shm::mark!("export.shared");
         // From here on its drop takes the memory back.
@@ -154,6 +159,7 @@ impl Export {
         let offered = offer(member, kind, name, permitted, Arc::new(desk), deadline)?;
         export.offer = Some(offered);
         portolan_shm::mark!("export.offered");
+        export.exported.show(member);
         Ok(export)
     }
 
@@ -176,6 +182,11 @@ impl Export {
     /// What importers post for it.
     pub(super) fn notes(&self) -> &Arc<Notes> {
         &self.exported.notes
+    }
+
+    /// What its notifications are counted for.
+    pub(super) fn exported(&self) -> &Arc<Exported> {
+        &self.exported
     }
 
     pub(super) fn member(&self) -> &Arc<Member> {
@@ -244,6 +255,7 @@ impl Export {
         self.exported.settle()?;
         self.reception.close(&self.exported);
         self.exported.take_back()?;
+        self.exported.hide();
         self.ended = true;
         Ok(())
     }
@@ -262,6 +274,7 @@ impl Drop for Export {
         if matches!(error, WhyExported::Forked(_)) {
             return;
         }
+        self.exported.hide();
         let export = self.name();
         tracing::error!(export, %error, "an export that was dropped has not ended");
         if !matches!(error, WhyExported::Memory(_)) {
@@ -336,6 +349,7 @@ impl Exported {
             process,
         };
         importers.granted.insert(number, importer);
+        self.count_importers(&importers);
         Ok(())
     }
 
@@ -368,6 +382,48 @@ impl Exported {
         let mut importers = self.importers();
         importers.granted.remove(&number);
         importers.count = importers.count.saturating_sub(1);
+        self.count_importers(&importers);
+    }
+
+    /// Says what it is, for observers.
+    fn show(&self, member: &Arc<Member>) {
+        let reads = if self.reach.reads() { flag::READS } else { 0 };
+        let writes = if self.reach.writes() { flag::WRITES } else { 0 };
+        let kernel = match &self.source {
+            Source::Shared { .. } => 0,
+            Source::Ordinary(_) => flag::KERNEL,
+        };
+        let public = Public {
+            flags: reads | writes | kernel,
+            bytes: self.source.len() as u64,
+            ..Public::new(PublicKind::Export, &self.name)
+        };
+        let importers = self.importers();
+        *self.shown() = Some(Shown::new(member, &public));
+        self.count_importers(&importers);
+    }
+
+    /// Is not to be seen any more. By its owner, whose membership ends afterwards.
+    fn hide(&self) {
+        let _importers = self.importers();
+        *self.shown() = None;
+    }
+
+    fn count_importers(&self, importers: &Importers) {
+        if let Some(shown) = &*self.shown() {
+            shown.imported_by(importers.granted.len());
+        }
+    }
+
+    /// A notification was taken.
+    pub(super) fn count_notification(&self) {
+        if let Some(shown) = &*self.shown() {
+            shown.notified();
+        }
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Option<Shown>> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets nobody in any more, and tells importers that it ends.

@@ -7,6 +7,7 @@ use super::reached::{Reached, place};
 use super::watch::Watched;
 use super::{Import, ImportError};
 use crate::domain::{Descriptor, Entrance};
+use crate::member::Member;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Denied, Granted, Way, board, post};
 use portolan_sys::memory::{self, Mapping};
@@ -39,6 +40,7 @@ impl Import {
         bytes: &[u8],
         fds: Vec<OwnedFd>,
         entrance: Option<Entrance>,
+        member: Option<&Arc<Member>>,
     ) -> Result<Self, Miss> {
         // From here on the exporter has nothing to send but the end.
         let _ = socket::refuse_descriptors(&connection);
@@ -50,7 +52,7 @@ impl Import {
         if fds.len() != granted.way.descriptors() {
             return Err(garbled("another number of descriptors").into());
         }
-        Self::of(connection, name, max, granted, fds, entrance)
+        Self::of(connection, name, max, granted, fds, entrance, member)
     }
 
     /// Maps what was granted, once it has been found to be what it was said to be.
@@ -61,6 +63,7 @@ impl Import {
         granted: Granted,
         fds: Vec<OwnedFd>,
         entrance: Option<Entrance>,
+        member: Option<&Arc<Member>>,
     ) -> Result<Self, Miss> {
         let Granted {
             version,
@@ -111,6 +114,7 @@ impl Import {
             exporter: Watched::new(connection, exporter)
                 .map_err(|e| ImportError::system("watch the exporter", &e))?,
             order: Order::default(),
+            member: member.cloned(),
         };
         portolan_shm::mark!("import.mapped");
         Ok(Self {

@@ -152,10 +152,15 @@ impl Import {
             import.may_write(*offset, bytes.len())?;
         }
         import.ready()?;
+        let begun = import.begins();
         for (offset, bytes) in pieces {
             import.put(*offset, bytes)?;
         }
-        import.landed()
+        import.landed()?;
+        let first = pieces.first().map_or(0, |(offset, _)| *offset);
+        let bytes = pieces.iter().map(|(_, bytes)| bytes.len()).sum();
+        import.has_updated(begun, first, bytes);
+        Ok(())
     }
 
     /// Cuts `bytes` into blocks of `block` bytes (the last one may be shorter) and writes each
@@ -185,10 +190,13 @@ impl Import {
             import.may_write(at, piece.len())?;
         }
         import.ready()?;
+        let begun = import.begins();
         for (nth, piece) in bytes.chunks(block).enumerate() {
             import.put(offset + nth * stride, piece)?;
         }
-        import.landed()
+        import.landed()?;
+        import.has_updated(begun, offset, bytes.len());
+        Ok(())
     }
 
     /// Stores a word at `offset`, a multiple of 8: whoever loads it with `load_acquire`, here or
@@ -257,8 +265,10 @@ impl Import {
         import.may_write(offset, 8)?;
         import.may_read(offset, 8)?;
         import.ready()?;
+        let begun = import.begins();
         let was = change(word(import.words()?, offset)?);
         import.landed()?;
+        import.has_updated(begun, offset, 8);
         Ok(was)
     }
 
@@ -299,9 +309,12 @@ impl Import {
                 .may_write(offset, bytes.len())
                 .and_then(|()| its_own.there());
             let written = written.and_then(|()| {
+                let begun = its_own.begins();
                 its_own.put(offset, bytes)?;
                 portolan_shm::mark!("update.copied_later");
-                its_own.landed()
+                its_own.landed()?;
+                its_own.has_updated(begun, offset, bytes.len());
+                Ok(())
             });
             promise.keep(match written {
                 Ok(()) => Ok(buffer),

@@ -9,11 +9,14 @@ use super::place::Place;
 use super::reached::Reached;
 use super::watch::Watched;
 use super::{Reach, UpdateError};
-use crate::Deadline;
+use crate::member::Member;
+use crate::trace::{About, Begun};
+use crate::{Deadline, EventKind};
 use portolan_abi::vmmc::{Ranges, board};
 use portolan_shm::atomic::in_program_order;
 use portolan_sys::process::TransferError;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// What an import and its writes that go on share.
@@ -30,9 +33,25 @@ pub(crate) struct Imported {
     pub(super) poster: Poster,
     pub(super) exporter: Watched,
     pub(super) order: Order,
+    /// Whose trace its updates are in: of a process that imported it as a member.
+    pub(super) member: Option<Arc<Member>>,
 }
 
 impl Imported {
+    /// When an update begins, if that is recorded. Not in a forked child.
+    #[inline]
+    pub(super) fn begins(&self) -> Option<Begun> {
+        self.member.as_ref()?.begins(EventKind::Update)
+    }
+
+    /// Records it.
+    #[inline]
+    pub(super) fn has_updated(&self, begun: Option<Begun>, offset: usize, bytes: usize) {
+        if let (Some(begun), Some(member)) = (begun, &self.member) {
+            member.record(begun, About::byte(offset as u64, bytes as u64));
+        }
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -119,26 +138,35 @@ impl Imported {
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
         self.may_write(offset, bytes.len())?;
         self.ready()?;
+        let begun = self.begins();
         self.put(offset, bytes)?;
         portolan_shm::mark!("update.copied");
-        self.landed()
+        self.landed()?;
+        self.has_updated(begun, offset, bytes.len());
+        Ok(())
     }
 
     /// As [`write`](Self::write), the lower bytes before the higher ones.
     pub(super) fn write_upwards(&self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
         self.may_write(offset, bytes.len())?;
         self.ready()?;
+        let begun = self.begins();
         put_upwards(self.words()?, offset, bytes);
-        self.landed()
+        self.landed()?;
+        self.has_updated(begun, offset, bytes.len());
+        Ok(())
     }
 
     #[inline]
     pub(super) fn store_release(&self, offset: usize, value: u64) -> Result<(), UpdateError> {
         self.may_write(offset, 8)?;
         self.ready()?;
+        let begun = self.begins();
         // Release: pairs with `load_acquire`.
         word(self.words()?, offset)?.store(value, Ordering::Release);
-        self.landed()
+        self.landed()?;
+        self.has_updated(begun, offset, 8);
+        Ok(())
     }
 
     /// Tells the exporter of an update, if it wants to know.

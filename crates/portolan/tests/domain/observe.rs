@@ -1,7 +1,11 @@
 //! Looking into a domain without being in it.
 
 use crate::child::{Child, unique, until};
-use portolan::{Access, Deadline, Domain, Holder, JoinError, Message, Over, PortOptions, WhenFull};
+use portolan::channel::{ChannelOptions, ReaderOptions};
+use portolan::{
+    Access, Deadline, Domain, Holder, JoinError, Message, Over, PortOptions, Protection,
+    SegmentKind, WhenFull,
+};
 use std::time::Duration;
 
 #[test]
@@ -168,4 +172,38 @@ fn bytes_are_counted_where_they_are_taken() {
     let (space, port) = (&survey.spaces[0], &survey.ports[0]);
     assert_eq!((space.sent, space.sent_bytes), (3, 10_007));
     assert_eq!((port.taken, port.taken_bytes), (3, 10_007));
+}
+
+#[test]
+fn channels_are_told_from_memory_also_where_pages_are_closed() {
+    for protection in [Protection::Trusted, Protection::Guarded] {
+        let name = unique("channels");
+        let builder = Domain::builder(&name).protection(protection);
+        let domain = builder.join().unwrap();
+        let observer = Domain::builder(&name).observe().unwrap();
+        let options = ChannelOptions::named("ticks").units(16).reliable();
+        let channel = domain.make_channel(&options).unwrap();
+        let mut reader = channel.bind_reader(ReaderOptions::default()).unwrap();
+        let mut writer = channel.bind_writer().unwrap();
+        for _ in 0..5 {
+            writer.write(b"tick", Deadline::NOW).unwrap();
+        }
+        reader.receive(Deadline::NOW).unwrap();
+        let _plain = domain.make_segment(Some("plain"), 4096).unwrap();
+        let survey = observer.survey().unwrap();
+        assert_eq!((survey.memory.queued, survey.memory.shared), (0, 8192));
+        assert!(survey.holdings.iter().all(|h| h.holder == Holder::Segments));
+        let kinds: Vec<_> = survey.segments.iter().map(|s| s.kind).collect();
+        assert_eq!(kinds, [SegmentKind::Channel, SegmentKind::Plain]);
+        let seen = survey.segments[0].channel.as_ref().unwrap();
+        assert_eq!((seen.written, seen.writer), (5, Some(domain.space())));
+        let behind: Vec<u64> = seen.readers.iter().map(|r| r.behind).collect();
+        assert_eq!(behind, [4]);
+        // As a member sees it, too.
+        assert_eq!(domain.survey().unwrap().segments, survey.segments);
+        // Freed memory is nobody's.
+        drop((channel, reader, writer));
+        let survey = observer.survey().unwrap();
+        assert_eq!((survey.memory.shared, survey.segments.len()), (4096, 1));
+    }
 }

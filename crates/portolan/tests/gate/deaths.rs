@@ -5,8 +5,8 @@ use crate::child::Child;
 use crate::orders::{Copied, unique, until};
 use crate::over::plain;
 use portolan::{
-    Access, ConnectOptions, Deadline, Domain, Message, Protection, ReceiveError, SendRight,
-    Unsealed, Unsent, WhenFull,
+    Access, ConnectOptions, ConnectionKind, Deadline, Domain, Message, Protection, ReceiveError,
+    SendRight, Unsealed, Unsent, WhenFull,
 };
 use std::time::Duration;
 
@@ -204,4 +204,45 @@ fn a_sender_that_is_stopped_holds_up_nobody_else() {
     while next(&mut port) != (77, 1000) {}
     assert_eq!(offered.visitors(), 2);
     drop(offered);
+}
+
+#[test]
+fn a_connection_is_seen_from_both_domains_until_its_process_is_killed() {
+    let (theirs, domain, _port, offered) = plain();
+    let ours = unique("seen-sender");
+    let watched = Domain::join(&ours).unwrap();
+    let connections = |domain: &Domain| domain.survey().unwrap().connections;
+    for mark in ["", "public.taken", "public.shown"] {
+        let mut child = Child::new();
+        let order = format!("connect {ours} {theirs} frames");
+        if mark.is_empty() {
+            assert_eq!(child.ask(&order), "connected");
+            let [there] = &connections(&watched)[..] else {
+                panic!("{:?}", connections(&watched))
+            };
+            assert_eq!(there.kind, ConnectionKind::ConnectedTo);
+            assert_eq!(
+                (there.offer.as_str(), there.domain.as_deref()),
+                ("frames", Some(&*theirs))
+            );
+            assert_eq!(there.pid, std::process::id());
+            let [here] = &connections(&domain)[..] else {
+                panic!("{:?}", connections(&domain))
+            };
+            assert_eq!(here.kind, ConnectionKind::Client);
+            assert_eq!((here.offer.as_str(), here.pid), ("frames", child.pid()));
+            child.kill();
+        } else if cfg!(feature = "marks") {
+            child.ask(&format!("die-at {mark}"));
+            child.tell(&order);
+        }
+        until("the other side is gone", || offered.visitors() == 0);
+        until("nothing is seen of it here", || {
+            connections(&domain).is_empty()
+        });
+        until("nor there", || {
+            let survey = watched.survey().unwrap();
+            survey.spaces.len() == 1 && survey.connections.is_empty()
+        });
+    }
 }

@@ -155,3 +155,29 @@ fn a_process_with_an_importers_id_is_not_taken_for_it() {
     );
     assert_eq!(exporter.ask("importers"), "1");
 }
+
+#[test]
+fn what_a_killed_process_exports_is_seen_no_more() {
+    let (domain, name) = domain("seen");
+    let seen = || {
+        let exports = domain.survey().unwrap().exports;
+        let each = exports
+            .into_iter()
+            .map(|e| (e.name, e.bytes, e.reach, e.importers));
+        each.collect::<Vec<_>>()
+    };
+    let export = |importers| ("x".to_owned(), 64 * 4096, Reach::ReadWrite, importers);
+    let mut exporter = Child::exporter(&name, 64);
+    assert_eq!(seen(), [export(0)]);
+    let mut importer = Child::importer(&name);
+    assert_eq!(seen(), [export(1)]);
+    importer.kill();
+    until("its importer is forgotten", || seen() == [export(0)]);
+    exporter.kill();
+    until("the export is not seen any more", || seen().is_empty());
+    // Nor is one that has ended.
+    let (_memory, own) = self::export(&domain, 1, Reach::Read);
+    assert_eq!(seen().len(), 1);
+    own.unexport().unwrap();
+    assert!(seen().is_empty());
+}

@@ -78,7 +78,7 @@ pub use writer::{Finished, Pen, WriteError};
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::mark;
 use portolan_abi::channel::{
-    MAGIC, ReaderState, Shape, Stamp, UNIT_HEAD_WORDS, UnitPhase, WriterWord,
+    MAGIC, Purpose, ReaderState, Shape, Stamp, UNIT_HEAD_WORDS, UnitPhase, WriterWord,
 };
 use portolan_abi::sum;
 
@@ -100,6 +100,22 @@ pub struct Head {
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Head>() as u64 == portolan_abi::channel::HEAD_BYTES);
+// Where observers find what they read, who map no channel.
+#[cfg(not(loom))]
+const _: () = {
+    use core::mem::offset_of;
+    use portolan_abi::channel::word;
+    assert!(8 * word::UNIT == offset_of!(Head, config.unit));
+    assert!(8 * word::UNITS == offset_of!(Head, config.units));
+    assert!(8 * word::READERS == offset_of!(Head, config.readers));
+    assert!(8 * word::MODE == offset_of!(Head, config.mode));
+    assert!(8 * word::OWNER == offset_of!(Head, config.owner));
+    assert!(8 * word::PURPOSE == offset_of!(Head, config.purpose));
+    assert!(8 * word::NEXT == offset_of!(Head, writer.next));
+    assert!(8 * word::SLEEP == offset_of!(Head, sleep.sleepers));
+    assert!(8 * word::READER_STATE == offset_of!(ReaderEntry, state));
+    assert!(8 * word::READER_CURSOR == offset_of!(ReaderEntry, cursor));
+};
 
 /// See [`Head::config`].
 #[repr(C, align(64))]
@@ -119,7 +135,8 @@ pub struct Config {
     owner: AtomicU64,
     /// What the maker says of its content, for readers to compare.
     pub content: AtomicU64,
-    spare: AtomicU64,
+    /// What it is used for ([`portolan_abi::channel::Purpose`]), for observers.
+    pub purpose: AtomicU64,
 }
 
 /// See [`Head::writer`].
@@ -284,7 +301,7 @@ pub struct Channel<'a> {
 
 impl<'a> Channel<'a> {
     /// The first words of a channel; the rest of its memory holds zeros.
-    pub fn image(shape: Shape, mode: Mode, content: u64) -> [u64; 7] {
+    pub fn image(shape: Shape, mode: Mode, content: u64, purpose: Purpose) -> [u64; 8] {
         let Shape {
             unit,
             units,
@@ -299,6 +316,7 @@ impl<'a> Channel<'a> {
             mode.pack(),
             nobody,
             content,
+            purpose.pack(),
         ]
     }
 
@@ -311,7 +329,8 @@ impl<'a> Channel<'a> {
         mode: Mode,
     ) -> Result<Self, NotAChannel> {
         let config = &head.config;
-        let [magic, unit, units, entries, mode, ..] = Self::image(shape, mode, 0);
+        let [magic, unit, units, entries, mode, ..] =
+            Self::image(shape, mode, 0, Purpose::Messages);
         config.unit.store(unit, Ordering::Relaxed);
         config.units.store(units, Ordering::Relaxed);
         config.readers.store(entries, Ordering::Relaxed);
@@ -370,6 +389,11 @@ impl<'a> Channel<'a> {
     /// What its maker says of its content.
     pub fn content(&self) -> u64 {
         self.head.config.content.load(Ordering::Relaxed)
+    }
+
+    /// What it is used for.
+    pub fn purpose(&self) -> Purpose {
+        Purpose::unpack(self.head.config.purpose.load(Ordering::Relaxed))
     }
 
     /// The entries of its readers.

@@ -170,6 +170,12 @@ impl<'a> Fifo<'a> {
         self.entry.senders.dropped.load(Ordering::Relaxed)
     }
 
+    /// How many signals wait in it, as near as it can be told from outside.
+    pub fn waiting(&self) -> usize {
+        let filled = |slot: &&AtomicU64| Slot(slot.load(Ordering::Relaxed)).offset().is_some();
+        self.slots.iter().filter(filled).count()
+    }
+
     #[inline]
     fn slot(&self, position: u64) -> (&'a AtomicU64, u64) {
         // A power of two, which the compiler does not know: a division would show.

@@ -1,7 +1,8 @@
 //! The screen as it is drawn at 80x24, and what keys make of it.
 
 use super::*;
-use crate::top::snapshot::{Extents, Memory, Port, Space, Totals};
+use crate::seen::{Bridge, Channel, Export, Listener, Reader, Segment};
+use crate::top::snapshot::{Connected, Exported, Extents, Memory, Port, Shared, Space, Totals};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
@@ -17,6 +18,10 @@ fn sample() -> Snapshot {
         taken_per_second: rate / 2.0,
         spinning: u32::from(id == 2),
         sleeping: u32::from(id != 2) * 3,
+        calls_per_second: rate,
+        answers_per_second: rate / 3.0,
+        signals_per_second: rate * 2.0,
+        delivered_per_second: rate,
         awaiting_room: u32::from(id == 3),
         owned_bytes: u64::from(id) << 21,
         ..Space::default()
@@ -54,6 +59,7 @@ fn sample() -> Snapshot {
             used_bytes: 5 << 28,
             free_bytes: 6 << 30,
             queued_bytes: 40 << 20,
+            shared_bytes: 1023 << 20,
         },
         totals: Totals {
             sent_per_second: 1_200_000.0,
@@ -67,6 +73,10 @@ fn sample() -> Snapshot {
             awaiting_room: 1,
             voids: 3,
             dropped: 14_000,
+            units_per_second: 12_345_678.0,
+            calls_per_second: 1_234_567.0,
+            signals_per_second: 98_765.0,
+            passed_per_second: 12_345.0,
         },
         spaces: vec![
             space(1, "grabber", 60.0),
@@ -80,6 +90,45 @@ fn sample() -> Snapshot {
             port(2, Some("slow"), 63, 4_000_000.0),
             port(3, None, 2, 7.0),
         ],
+        segments: vec![
+            shared("position#0", "topic", 4096, 12_345_678.0, &[0, 14]),
+            shared("", "calls", 1088, 7.0, &[1]),
+            shared(
+                "a-frame-buffer-with-a-long-name",
+                "frame buffer",
+                1 << 20,
+                60.0,
+                &[],
+            ),
+            Shared {
+                segment: Segment {
+                    index: 32_767,
+                    kind: "shared extent",
+                    bytes: 1 << 30,
+                    rights: 2,
+                    ..Segment::default()
+                },
+                units_per_second: 0.0,
+            },
+        ],
+        listeners: vec![Listener {
+            fifo: 0,
+            space: 2,
+            handlers: 120,
+            waiting: 128,
+            depth: 128,
+            dropped: 14_000,
+            upcalls: false,
+        }],
+        exports: vec![
+            exported("picture", "read", false, 3),
+            exported("an-export-with-quite-a-long-name", "read, write", true, 0),
+        ],
+        connections: vec![
+            connected("sends to", "orders", Some("robot")),
+            connected("tells", "temperature-of-the-engine", None),
+        ],
+        whole: true,
         extents: vec![
             Extents {
                 space: Some(1),
@@ -109,6 +158,67 @@ fn sample() -> Snapshot {
                 oldest_seconds: 90_000,
             },
         ],
+    }
+}
+
+fn shared(name: &str, kind: &'static str, unit: usize, rate: f64, behind: &[u64]) -> Shared {
+    let reader = |behind: &u64| Reader {
+        space: 2,
+        behind_units: *behind,
+        dropped: false,
+    };
+    Shared {
+        segment: Segment {
+            index: 7,
+            name: Some(name.to_owned()).filter(|name| !name.is_empty()),
+            kind,
+            bytes: 16 * unit as u64,
+            rights: 3,
+            channel: Some(Channel {
+                unit_bytes: unit,
+                units: 16,
+                writer: Some(1),
+                written_units: 1 << 40,
+                entries: 32,
+                readers: behind.iter().map(reader).collect(),
+                ..Channel::default()
+            }),
+            ..Segment::default()
+        },
+        units_per_second: rate,
+    }
+}
+
+fn exported(name: &str, permits: &'static str, kernel: bool, importers: u64) -> Exported {
+    Exported {
+        export: Export {
+            space: 3,
+            name: name.to_owned(),
+            bytes: 64 << 20,
+            permits,
+            kernel_mediated: kernel,
+            importers,
+            notifications: 12,
+        },
+        notifications_per_second: 1_000_000.0,
+    }
+}
+
+fn connected(kind: &'static str, offer: &str, domain: Option<&str>) -> Connected {
+    Connected {
+        bridge: Bridge {
+            space: 255,
+            kind,
+            offer: offer.to_owned(),
+            domain: domain.map(str::to_owned),
+            user: 4_294_967,
+            pid: 4_194_303,
+            ..Bridge::default()
+        },
+        out_per_second: 1_234_567.0,
+        out_bytes_per_second: 9.9e9,
+        in_per_second: 12.0,
+        in_bytes_per_second: 0.0,
     }
 }
 
@@ -151,8 +261,50 @@ fn ports_at_80_by_24() {
 #[test]
 fn extents_at_80_by_24() {
     let mut screen = screen();
+    press(&mut screen, "7");
+    insta::assert_snapshot!(drawn(&mut screen, 80, 24));
+}
+
+#[test]
+fn shared_memory_at_80_by_24() {
+    let mut screen = screen();
     press(&mut screen, "3");
     insta::assert_snapshot!(drawn(&mut screen, 80, 24));
+}
+
+#[test]
+fn calls_at_80_by_24() {
+    let mut screen = screen();
+    press(&mut screen, "4");
+    insta::assert_snapshot!(drawn(&mut screen, 80, 24));
+}
+
+#[test]
+fn exports_at_80_by_24() {
+    let mut screen = screen();
+    press(&mut screen, "5");
+    insta::assert_snapshot!(drawn(&mut screen, 80, 24));
+}
+
+#[test]
+fn bridges_at_80_by_24() {
+    let mut screen = screen();
+    press(&mut screen, "6");
+    insta::assert_snapshot!(drawn(&mut screen, 80, 24));
+}
+
+#[test]
+fn the_foot_fits_whatever_it_says() {
+    for keys in ["", "p", "/abc", "/abc\n", "----------"] {
+        let mut screen = screen();
+        press(&mut screen, keys);
+        let foot: usize = screen.foot().spans.iter().map(|s| s.content.len()).sum();
+        assert!(foot <= 80, "{foot}: {:?}", screen.foot());
+    }
+    for line in screen().head() {
+        let width: usize = line.spans.iter().map(|s| s.content.len()).sum();
+        assert!(width <= 80, "{width}: {line:?}");
+    }
 }
 
 #[test]
@@ -173,7 +325,7 @@ fn a_wide_screen_gives_names_their_room() {
 #[test]
 fn any_size_can_be_drawn() {
     for (width, height) in [(1, 1), (10, 3), (40, 6), (200, 60)] {
-        for tab in ["1", "2", "3", "?"] {
+        for tab in ["1", "2", "3", "4", "5", "6", "7", "?"] {
             let mut screen = screen();
             press(&mut screen, tab);
             drawn(&mut screen, width, height);
@@ -233,13 +385,13 @@ fn long_tables_scroll_and_stop_at_their_end() {
         })
         .collect();
     let shown = drawn(&mut screen, 80, 24);
-    assert!(shown.contains("1-18 of 100"), "{shown}");
+    assert!(shown.contains("1-17 of 100"), "{shown}");
     screen.key(KeyEvent::new(KeyCode::PageDown, KeyModifiers::NONE));
-    assert!(drawn(&mut screen, 80, 24).contains("19-36 of 100"));
+    assert!(drawn(&mut screen, 80, 24).contains("18-34 of 100"));
     screen.key(KeyEvent::new(KeyCode::End, KeyModifiers::NONE));
-    assert!(drawn(&mut screen, 80, 24).contains("83-100 of 100"));
+    assert!(drawn(&mut screen, 80, 24).contains("84-100 of 100"));
     screen.key(KeyEvent::new(KeyCode::Up, KeyModifiers::NONE));
-    assert!(drawn(&mut screen, 80, 24).contains("82-99 of 100"));
+    assert!(drawn(&mut screen, 80, 24).contains("83-99 of 100"));
 }
 
 #[test]
@@ -260,7 +412,7 @@ fn pace_and_pause() {
 fn without_colour_there_is_none() {
     let mut screen = Screen::new(sample(), Duration::from_secs(1), false);
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
-    for tab in ["1", "2", "3"] {
+    for tab in ["1", "2", "3", "4", "5", "6", "7"] {
         press(&mut screen, tab);
         terminal.draw(|frame| screen.draw(frame)).unwrap();
         let cells = terminal.backend().buffer().content();

@@ -12,10 +12,13 @@ mod wait;
 
 pub use error::{Missed, ReadError};
 
-use super::{BindChannelError, Channel, Interrupter, Lagging, ReaderOptions, Since, wake_writer};
-use crate::Deadline;
+use super::{
+    BindChannelError, Channel, Interrupter, Lagging, Purpose, ReaderOptions, Since, wake_writer,
+};
 use crate::region::Ring;
+use crate::trace::About;
 use crate::wait::{Patience, Waiting};
+use crate::{Deadline, EventKind};
 use portolan_shm::channel::{Finished, Reading};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -43,6 +46,8 @@ pub struct Reader {
     waiting: Waiting,
     /// Another thread wants its wait to end; there if any may want it.
     interrupted: Option<Arc<AtomicBool>>,
+    /// Whether its messages are a trace's; not, where somebody else tells of them.
+    tells: bool,
 }
 
 /// A message, or its next piece; lent by the reader.
@@ -82,6 +87,7 @@ impl Reader {
         }
         let channel = ring.channel();
         let left = channel.writer().left;
+        let channel_purpose = channel.purpose();
         let reliable = channel.mode().reliable;
         let lagging = if reliable {
             options.lagging
@@ -122,6 +128,7 @@ impl Reader {
             patience: Patience::default(),
             waiting: Waiting::default(),
             interrupted: None,
+            tells: matches!(channel_purpose, Purpose::Messages | Purpose::Publishers),
         })
     }
 
@@ -136,7 +143,25 @@ impl Reader {
     #[inline]
     pub fn receive(&mut self, deadline: impl Into<Deadline>) -> Result<Received<'_>, ReadError> {
         self.next(true, deadline.into())?;
+        if self.is_traced() {
+            self.record();
+        }
         Ok(self.lend_whole())
+    }
+
+    /// Whether what it hands out is recorded. Not in a forked child.
+    #[inline]
+    fn is_traced(&self) -> bool {
+        self.tells && self.member().traces(EventKind::Read)
+    }
+
+    /// Records the message that is handed out.
+    #[cold]
+    fn record(&self) {
+        let to = &self.ring.segment().right().to;
+        let bytes = self.draft.filled as u64;
+        let about = About::message(to.port.index, self.draft.begun, bytes);
+        to.member.happened(EventKind::Read, about);
     }
 
     /// Waits until there is a message to receive; it stays there.
@@ -196,7 +221,11 @@ impl Reader {
         let fits = there.len().min(out.len());
         out[..fits].copy_from_slice(&there[..fits]);
         draft.given += fits;
-        Ok((fits, draft.complete && draft.given == draft.filled))
+        let whole = draft.complete && draft.given == draft.filled;
+        if whole && self.is_traced() {
+            self.record();
+        }
+        Ok((fits, whole))
     }
 
     /// What there is to read of a message that may still be being written, from where the
@@ -210,6 +239,9 @@ impl Reader {
         deadline: impl Into<Deadline>,
     ) -> Result<Received<'_>, ReadError> {
         self.next(false, deadline.into())?;
+        if self.draft.complete && self.is_traced() {
+            self.record();
+        }
         let from = std::mem::replace(&mut self.draft.given, self.draft.filled);
         Ok(Received {
             bytes: &self.draft.buffer[from..self.draft.filled],

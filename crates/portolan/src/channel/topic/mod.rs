@@ -43,8 +43,8 @@ pub use subscriber::Subscriber;
 pub(crate) use subscriber::Subscribes;
 
 use super::{
-    BindChannelError, Channel, ChannelOptions, FindChannelError, MakeChannelError, ReadError,
-    WriteError,
+    BindChannelError, Channel, ChannelOptions, FindChannelError, MakeChannelError, Purpose,
+    ReadError, WriteError,
 };
 use crate::port::BindError;
 use crate::rpc::Hash;
@@ -128,6 +128,7 @@ impl TopicOptions {
             .units(self.units())
             .readers(subscribers)
             .content(T::content())
+            .used_for(Purpose::Topic)
     }
 
     /// Units of a channel that keeps the history.
@@ -448,7 +449,8 @@ impl Lobby {
             .many_writers()
             .units(16)
             .readers(options.subscribers)
-            .content(content);
+            .content(content)
+            .used_for(Purpose::Publishers);
         let channel = open(domain, &wanted, &name)?;
         check::<T>(topic, &channel, Self::PUBLISHERS)?;
         let [publishers, ..] = channel.content().to_le_bytes();

@@ -296,6 +296,15 @@ impl<T: ?Sized> Held<T> {
         Self { bytes, of }
     }
 
+    /// Bytes of the sample; of a structure, those of the memory that it lies in.
+    pub(super) fn bytes(&self) -> usize {
+        let of_extents = |extents: &[SharedExtent]| extents.iter().map(|e| e.len()).sum();
+        match &self.bytes {
+            Bytes::Arena(extents) => of_extents(extents),
+            bytes => bytes.get().len(),
+        }
+    }
+
     pub(super) fn extents(&self) -> &[SharedExtent] {
         match &self.bytes {
             Bytes::Arena(extents) => extents,

@@ -8,7 +8,8 @@ use super::store::{Block, Form, Store, TAG};
 use super::{PublishError, TopicOptions};
 use crate::channel::{Channel, Writer};
 use crate::structure::FIRST;
-use crate::{Deadline, Domain};
+use crate::trace::{About, Begun};
+use crate::{Deadline, Domain, EventKind};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -59,6 +60,14 @@ impl<T: Flat + ?Sized> Publisher<T> {
     /// [`PublishError`]; nobody was told.
     #[inline]
     pub fn publish(&mut self, sample: &T) -> Result<u64, PublishError> {
+        let begun = self.begins();
+        let position = self.publish_untraced(sample)?;
+        self.has_published(begun, position, size_of_val(sample));
+        Ok(position)
+    }
+
+    #[inline]
+    fn publish_untraced(&mut self, sample: &T) -> Result<u64, PublishError> {
         let values = sample.values();
         let len = size_of_val(values);
         if !self.copies(len) {
@@ -76,6 +85,19 @@ impl<T: Flat + ?Sized> Publisher<T> {
         };
         let parts = self.form.parts(bytes);
         Ok(self.writer.write_parts(&parts, Deadline::NOW)?)
+    }
+
+    /// Publishes what was filled in place, or copies it.
+    fn publish_room(&mut self, room: Room, len: usize) -> Result<u64, PublishError> {
+        match room {
+            Room::Block(block) => self.tell(block, len),
+            room @ Room::Stage(_) => {
+                let parts = self.form.parts(&room.bytes()[..len]);
+                let written = self.writer.write_parts(&parts, Deadline::NOW);
+                self.give_back(room);
+                Ok(written?)
+            }
+        }
     }
 
     /// Room for a sample of so many bytes.
@@ -174,6 +196,25 @@ impl<T: ?Sized> Publisher<T> {
     }
 }
 
+impl<T: ?Sized> Publisher<T> {
+    /// When it begins to publish, if that is recorded.
+    #[inline]
+    pub(super) fn begins(&self) -> Option<Begun> {
+        let member = &self.channel.segment().right().to.member;
+        member.present().ok()?;
+        member.begins(EventKind::Publish)
+    }
+
+    #[inline]
+    pub(super) fn has_published(&self, begun: Option<Begun>, position: u64, bytes: usize) {
+        if let Some(begun) = begun {
+            let to = &self.channel.segment().right().to;
+            let about = About::message(to.port.index, position, bytes as u64);
+            to.member.record(begun, about);
+        }
+    }
+}
+
 impl<T: ?Sized> std::fmt::Debug for Publisher<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Publisher")
@@ -201,17 +242,11 @@ impl<T: Flat + ?Sized> Loan<'_, T> {
     ///
     /// [`PublishError::Write`]; nobody was told.
     pub fn publish(mut self) -> Result<u64, PublishError> {
+        let begun = self.publisher.begins();
         let (room, len) = self.draft.take().expect(THERE).finish();
-        let publisher = &mut *self.publisher;
-        match room {
-            Room::Block(block) => publisher.tell(block, len),
-            room @ Room::Stage(_) => {
-                let parts = publisher.form.parts(&room.bytes()[..len]);
-                let written = publisher.writer.write_parts(&parts, Deadline::NOW);
-                publisher.give_back(room);
-                Ok(written?)
-            }
-        }
+        let position = self.publisher.publish_room(room, len)?;
+        self.publisher.has_published(begun, position, len);
+        Ok(position)
     }
 }
 

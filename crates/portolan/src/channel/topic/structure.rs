@@ -72,6 +72,7 @@ impl<T: Root + 'static> Publisher<Structure<T>> {
     ///
     /// [`Unpublished`] has the structure; nobody was told.
     pub fn publish(&mut self, structure: Structure<T>) -> Result<u64, Unpublished<T>> {
+        let begun = self.begins();
         let refuse = |error: PublishError, structure| {
             Err(Unpublished {
                 error: Box::new(error),
@@ -126,6 +127,9 @@ impl<T: Root + 'static> Publisher<Structure<T>> {
         mark!("topic.kept");
         let told = self.writer.write(&note, Deadline::NOW);
         self.usual = capacity;
+        if let Ok(position) = told {
+            self.has_published(begun, position, capacity);
+        }
         told.map_err(|error| Unpublished {
             error: Box::new(error.into()),
             structure: None,

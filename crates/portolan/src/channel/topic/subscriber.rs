@@ -5,8 +5,9 @@ use super::store::Form;
 use super::{Lobby, NotASample, Sample, SubscribeError, TopicError, check, form_of};
 use crate::channel::{ReadError, Reader, ReaderOptions, Since};
 use crate::member::Member;
+use crate::trace::About;
 use crate::wait_set::{Token, WaitSet};
-use crate::{Deadline, Domain, Waiting};
+use crate::{Deadline, Domain, EventKind, Waiting};
 use portolan_abi::port::PortName;
 use std::any::Any;
 use std::marker::PhantomData;
@@ -319,6 +320,12 @@ fn next_of<T: Payload + ?Sized>(
                 let position = received.position();
                 match T::hold(source.form, &received, member) {
                     Ok(Some(held)) => {
+                        // A forked child has come no further than the wait set.
+                        if member.traces(EventKind::Take) {
+                            let bytes = held.bytes() as u64;
+                            let about = About::message(source.channel.index, position, bytes);
+                            member.happened(EventKind::Take, about);
+                        }
                         let missed = std::mem::take(&mut source.missed);
                         return Ok(Some(Sample::new(held, source.publisher, position, missed)));
                     }

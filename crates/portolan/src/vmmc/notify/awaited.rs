@@ -90,6 +90,7 @@ impl Notifications {
                 return Ok(notification);
             }
             if let Some(notification) = self.notes.fall_asleep()? {
+                self.took(&notification);
                 return Ok(notification);
             }
             let _asleep = Asleep(&self.notes);

@@ -26,14 +26,16 @@ mod poster;
 pub(super) use notes::Notes;
 pub(super) use poster::Poster;
 
+use super::export::Exported;
 use super::{Export, UpdateError};
-use crate::Deadline;
 use crate::member::Member;
+use crate::trace::About;
+use crate::{Deadline, EventKind};
 use portolan_sys::process::{EventFd, poll};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Notes that a [`dispatch`](Notifications::dispatch) handles at the most.
 const AT_ONCE: usize = 256;
@@ -92,6 +94,7 @@ pub struct Notifications {
     #[cfg(feature = "tokio")]
     async_bell: Option<awaited::AsyncBell>,
     member: Arc<Member>,
+    export: Weak<Exported>,
 }
 
 type Handler = Box<dyn FnMut(Notification) + Send>;
@@ -208,6 +211,7 @@ impl Export {
             #[cfg(feature = "tokio")]
             async_bell: None,
             member: Arc::clone(self.member()),
+            export: Arc::downgrade(self.exported()),
         })
     }
 }
@@ -221,7 +225,25 @@ impl Notifications {
     /// [`NotificationError::Ended`], once there is nothing more; [`NotificationError::Forked`].
     pub fn poll(&mut self) -> Result<Option<Notification>, NotificationError> {
         super::present().map_err(NotificationError::Forked)?;
-        self.notes.poll()
+        Ok(self.notes.poll()?.inspect(|taken| self.took(taken)))
+    }
+
+    /// Counts what is handed out, for observers, and records it.
+    fn took(&self, notification: &Notification) {
+        if let Some(export) = self.export.upgrade() {
+            export.count_notification();
+        }
+        if self.member.traces(EventKind::Notify) {
+            let (offset, bytes) = match notification {
+                Notification::Written { offset, len, .. } => (*offset, *len),
+                Notification::Several { .. } => (0, 0),
+            };
+            let about = About {
+                process: notification.importer().process(),
+                ..About::byte(offset as u64, bytes as u64)
+            };
+            self.member.happened(EventKind::Notify, about);
+        }
     }
 
     /// Waits for the next notification. Meanwhile the importers' first note rings.
@@ -242,6 +264,7 @@ impl Notifications {
                 return Err(NotificationError::TimedOut);
             }
             if let Some(notification) = self.notes.fall_asleep()? {
+                self.took(&notification);
                 return Ok(notification);
             }
             let rung = poll(&[self.bell.as_fd()], deadline.instant());
