@@ -53,4 +53,4 @@ pub mod visit;
 pub mod vmmc;
 
 /// The format of a region. A member that speaks another one is refused at the door.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;

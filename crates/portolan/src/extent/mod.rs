@@ -2,7 +2,7 @@
 
 mod supply;
 
-pub(crate) use supply::{Cache, allocate, free, map, now};
+pub(crate) use supply::{Cache, allocate, free, map, now, release_one};
 
 use crate::member::Member;
 use crate::{Disowned, Domain};
@@ -11,7 +11,7 @@ use portolan_abi::owner::{Descriptor, Size};
 use portolan_shm::owner::OwnerError;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};
-use supply::{give_all_back, release_one};
+use supply::give_all_back;
 
 /// Exclusive use of one extent, until sent, freed or dropped.
 ///
@@ -39,7 +39,26 @@ pub struct Extent {
 ///
 /// Copies of it may exist; [`Domain::adopt`] gives the extent to the first that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawExtent(Descriptor);
+pub struct RawExtent {
+    descriptor: Descriptor,
+    /// Which membership's it is: no other one of this process has the same number, nor had it.
+    membership: u64,
+}
+
+/// Why a raw handle was not taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdoptError {
+    /// The caller's: the handle was laid down in another domain, or before this process left
+    /// this one and joined it again.
+    #[error(
+        "the handle was not laid down in this membership of the domain: adopt it in the one that it came from"
+    )]
+    Foreign,
+    /// The caller's: it was taken up, sent or freed before.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+}
 
 /// The state's: no extent of this size can be had within the domain's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,8 +96,8 @@ impl Domain {
         allocate(self.member(), bytes)
     }
 
-    /// Gives memory that no extent uses back to the system, in whole chunks of 2 MiB; how many
-    /// bytes. Otherwise it is kept for later extents, of whatever member, and goes back when the
+    /// Gives memory that no extent uses back to the system, in whole chunks of 2 MiB, and memory
+    /// that closed ports left; how many bytes. Otherwise it is kept for later extents, of whatever member, and goes back when the
     /// limit is reached. For when much was in use and will not be soon.
     ///
     /// # Errors
@@ -110,23 +129,26 @@ impl Domain {
             }
         }
         let given = before.saturating_sub(chunks.populated());
-        Ok(given as u64 * CHUNK as u64)
+        Ok(given as u64 * CHUNK as u64 + crate::port::entry::empty_spare(member))
     }
 
     /// Takes up an extent that was laid down with [`Extent::into_raw`].
     ///
     /// # Errors
     ///
-    /// [`OwnerError`]: it was taken up, sent or freed before. Of two threads that
-    /// adopt the same handle at the same instant, one succeeds.
-    pub fn adopt(&self, raw: RawExtent) -> Result<Extent, OwnerError> {
+    /// [`AdoptError`]: it is another domain's, or was taken up, sent or freed before. Of two
+    /// threads that adopt the same handle at the same instant, one succeeds.
+    pub fn adopt(&self, raw: RawExtent) -> Result<Extent, AdoptError> {
         let member = self.member();
         let Descriptor {
             page,
             generation,
             size,
             len,
-        } = raw.0;
+        } = raw.descriptor;
+        if raw.membership != member.number || !member.tables().chunks.is_cut(page, size) {
+            return Err(AdoptError::Foreign);
+        }
         member.row().unpark(page, generation)?;
         Ok(Extent {
             member: Arc::clone(member),
@@ -175,7 +197,10 @@ impl Extent {
 
     /// Lays the extent down under a raw handle. It stays this space's until adopted.
     pub fn into_raw(mut self) -> RawExtent {
-        let raw = RawExtent(self.descriptor());
+        let raw = RawExtent {
+            descriptor: self.descriptor(),
+            membership: self.member.number,
+        };
         // The word says *held*: the extent is ours. If it does not, adopting will say so.
         let _ = self.member.row().park(self.page, self.generation);
         self.forget();
