@@ -111,7 +111,7 @@ impl<'r> QueueMemory<'r> {
     pub fn take(&self, owner: UnitOwner, count: usize, mut name: impl FnMut(u32)) -> Option<u32> {
         let mut from = if count == 1 {
             // Relaxed: a hint.
-            usize::try_from(self.hints.low.load(Ordering::Relaxed)).unwrap_or(0)
+            usize::try_from(self.hints.low.load(Ordering::Relaxed)).unwrap_or(0) * 64
         } else {
             0
         };
@@ -135,14 +135,15 @@ impl<'r> QueueMemory<'r> {
                 return Some(unit);
             }
             // Somebody was faster, and its bits will tell.
-            from = (first + count.max(64)) / 64;
+            from = first + count;
         }
     }
 
-    /// The first run of `count` units, from word `from` on, that seems to be free.
+    /// The first run of `count` units, from unit `from` on, that seems to be free.
     fn find(&self, from: usize, count: usize) -> Option<usize> {
+        let from = from.next_multiple_of(count);
         let words = count.div_ceil(64);
-        let found = (from.next_multiple_of(words)..)
+        let found = (from / 64..)
             .step_by(words)
             .take_while(|word| word * 64 < self.owners.len())
             .find_map(|word| {
@@ -152,8 +153,9 @@ impl<'r> QueueMemory<'r> {
                     let all = (word..word + words).all(|at| free(at) == Some(u64::MAX));
                     return all.then_some(word * 64);
                 }
+                let before = if word == from / 64 { from % 64 } else { 0 };
                 // The first place of each run whose bits are all free.
-                let mut runs = free(word)?;
+                let mut runs = free(word)? & u64::MAX << before;
                 let mut span = 1;
                 while span < count {
                     runs &= runs >> span;

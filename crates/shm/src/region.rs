@@ -56,7 +56,7 @@ pub struct Header {
     /// Queues: a position that no sender of a closed port looks for, nor any beyond it
     /// ([`crate::queue_memory`] U5).
     pub positions: CounterLine,
-    /// Queues: memory that they may have beyond their first chunk, in chunks.
+    /// Queues: memory that they may have, in whole chunks.
     pub queue_chunks: CounterLine,
     /// Queues: hints about the memory of each width of slot.
     pub units: [UnitHints; MAX_SLOT_LINES],

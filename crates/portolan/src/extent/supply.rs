@@ -118,8 +118,8 @@ pub(crate) fn now() -> Born {
 pub(crate) fn allocate(member: &Arc<Member>, bytes: usize) -> Result<Extent, AllocateError> {
     member.present()?;
     let size = Size::for_bytes(bytes);
-    let found = find(member, size)
-        .or_else(|| unreachable::close(member).then(|| find(member, size))?)
+    let found = find(member, size, bytes)
+        .or_else(|| unreachable::close(member).then(|| find(member, size, bytes))?)
         .ok_or_else(|| out_of_pages(member, bytes));
     let (page, generation) = found?;
     if let Some(guard) = &member.guard {
@@ -134,9 +134,10 @@ pub(crate) fn allocate(member: &Arc<Member>, bytes: usize) -> Result<Extent, All
     })
 }
 
-fn find(member: &Member, size: Size) -> Option<(u32, u32)> {
+/// A free extent of the size, which is that of `bytes` bytes if there is one so large.
+fn find(member: &Member, size: Size, bytes: usize) -> Option<(u32, u32)> {
     let tables = member.tables();
-    if size.chunks() > tables.chunks.len() / 2 {
+    if size.chunks() > tables.chunks.len() / 2 || size.bytes() < bytes {
         return None;
     }
     let mut cache = member.cache.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,8 +13,8 @@
 //!
 //! # What counts against the domain's limit
 //!
-//! Memory of queues counts in chunks of 2 MiB, as memory of extents does; the first chunk's worth
-//! comes with the domain, as its tables do. `queue_chunks` says how many more there may be.
+//! Memory of queues counts in whole chunks of 2 MiB, as memory of extents does; what is less than
+//! a chunk comes with the domain, as its tables do. `queue_chunks` says how many there may be.
 //! Whoever takes memory notes it at its units, then makes sure that there may be as much; whoever
 //! gives some up lowers the number, then looks again. A death in between leaves the number wrong
 //! until the next one does that, at the latest the host ([`settle`]).
@@ -263,7 +263,7 @@ fn empty(member: &Member, memory: &QueueMemory<'_>, place: QueuePlace) -> bool {
     punched
 }
 
-/// Chunks of queue memory beyond the first, by what the units say.
+/// Whole chunks of queue memory, by what the units say.
 fn chunks(member: &Member) -> u64 {
     let bytes: usize = (1..=MAX_SLOT_LINES)
         .filter_map(|lines| {

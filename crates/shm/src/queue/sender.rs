@@ -8,14 +8,20 @@ use portolan_abi::slot::{Phase, SlotState};
 /// Slots that a sender looks at, in laps, before it gives up on a queue of garbage.
 const WALK: usize = 64;
 
-/// Where a sender believes the queue's end to be. A hint: any value is safe.
-#[derive(Default)]
+/// Where a sender believes the queue's end to be. A hint: any value is safe but 0, which memory
+/// that was given up shows as free (U4 of [`crate::queue_memory`]); no queue has that position.
 pub struct Spot(AtomicU64);
 
 impl Spot {
     /// A spot at a position, for instance the port's tail hint.
     pub fn new(position: u64) -> Self {
-        Self(AtomicU64::new(position))
+        Self(AtomicU64::new(position.max(1)))
+    }
+}
+
+impl Default for Spot {
+    fn default() -> Self {
+        Self::new(1)
     }
 }
 
