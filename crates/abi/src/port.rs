@@ -207,8 +207,7 @@ impl QueuePlace {
 
     /// Where it begins, in bytes from the start of all queue memory.
     pub const fn offset(self) -> u64 {
-        (self.lines as u64 - 1) * QUEUE_HEAP
-            + self.unit as u64 * self.lines as u64 * PAGE as u64
+        (self.lines as u64 - 1) * QUEUE_HEAP + self.unit as u64 * self.lines as u64 * PAGE as u64
     }
 }
 

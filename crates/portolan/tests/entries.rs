@@ -10,6 +10,8 @@ use portolan::{
 };
 use portolan_abi::limits::MAX_PORTS;
 use std::collections::{HashSet, VecDeque};
+#[cfg(feature = "marks")]
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 use until::until;
 
@@ -18,7 +20,9 @@ const MIB: u64 = 1 << 20;
 const WIDTHS: [usize; 2] = [48, 496];
 
 fn options(messages: usize, inline_bytes: usize) -> PortOptions {
-    PortOptions::unnamed().queue(messages).inline_bytes(inline_bytes)
+    PortOptions::unnamed()
+        .queue(messages)
+        .inline_bytes(inline_bytes)
 }
 
 /// Sends and receives as many messages as the queue holds.
@@ -65,7 +69,10 @@ fn the_largest_queues_leave_nothing_behind() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(error, BindError::OutOfMemory { limit, .. } if limit == 256 * MIB), "{error}");
+        assert!(
+            matches!(error, BindError::OutOfMemory { limit, .. } if limit == 256 * MIB),
+            "{error}"
+        );
         // 32 MiB each.
         assert_eq!(ports.len(), 8);
         bound += ports.len();
@@ -98,7 +105,10 @@ fn a_bind_that_does_not_fit_takes_nothing_away() {
     for _ in 0..100 {
         let extent = domain.allocate(30 << 20).unwrap();
         let refused = domain.bind(options(65_535, 496)).unwrap_err();
-        assert!(matches!(refused, BindError::OutOfMemory { .. }), "{refused}");
+        assert!(
+            matches!(refused, BindError::OutOfMemory { .. }),
+            "{refused}"
+        );
         drop(extent);
     }
     is_usable(&domain);
@@ -134,7 +144,10 @@ fn queues_and_extents_share_the_limit() {
 
 #[test]
 fn every_shape_works_after_every_other() {
-    let domain = Domain::builder("shapes").limit(512 * MIB).private().unwrap();
+    let domain = Domain::builder("shapes")
+        .limit(512 * MIB)
+        .private()
+        .unwrap();
     let mut open = VecDeque::new();
     let mut number = 7_u32;
     for round in 0..3000 {
@@ -164,7 +177,10 @@ fn entries_are_used_in_turn() {
         let port = domain.bind(PortOptions::unnamed()).unwrap();
         let survey = domain.survey().unwrap();
         drop(port);
-        survey.ports.last().map(|port| (port.index, port.generation))
+        survey
+            .ports
+            .last()
+            .map(|port| (port.index, port.generation))
     };
     let first = entry().unwrap();
     let mut met = HashSet::from([first.0]);
@@ -255,6 +271,7 @@ fn a_death_over_an_entry_or_its_memory_loses_neither() {
         victim::die_at(mark);
         let large = domain.bind(options(65_535, 112)).unwrap();
         drop(large);
+        drop(domain.bind(options(4095, 112)).unwrap());
         domain.trim().unwrap();
         panic!("it did not die");
     }
@@ -263,7 +280,7 @@ fn a_death_over_an_entry_or_its_memory_loses_neither() {
         let name = format!("entry-{}-{}", std::process::id(), mark.replace('.', "-"));
         let domain = Domain::builder(&name).limit(limit).join().unwrap();
         let mut child = victim::spawn(TEST, &[&name, mark]);
-        child.wait().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9), "{mark}");
         until(&format!("nothing is left after a death at {mark}"), || {
             domain.trim().unwrap();
             let survey = domain.survey().unwrap();

@@ -60,7 +60,10 @@ fn ports() {
         assert!(!fits(bind(1, inline_bytes)), "{inline_bytes}");
     }
     for (messages, inline_bytes) in [(1, 0), (1, 1), (1, 496), (65_534, 48), (65_535, 48)] {
-        assert!(fits(bind(messages, inline_bytes)), "{messages}, {inline_bytes}");
+        assert!(
+            fits(bind(messages, inline_bytes)),
+            "{messages}, {inline_bytes}"
+        );
     }
     for messages in [65_535, 40_000, usize::MAX, HALF] {
         let bound = domain.bind(PortOptions::unnamed().queue(messages).by_urgency());
@@ -73,9 +76,15 @@ fn memory() {
     let domain = domain();
     for bytes in HUGE.into_iter().chain([33 << 20, 1 << 37, (1 << 37) + 1]) {
         let refused = domain.allocate(bytes);
-        assert!(matches!(refused, Err(AllocateError::OutOfPages(_))), "{bytes}");
+        assert!(
+            matches!(refused, Err(AllocateError::OutOfPages(_))),
+            "{bytes}"
+        );
         let refused = domain.make_segment(None, bytes);
-        assert!(matches!(refused, Err(SegmentError::Allocate(_))), "{bytes}: {refused:?}");
+        assert!(
+            matches!(refused, Err(SegmentError::Allocate(_))),
+            "{bytes}: {refused:?}"
+        );
     }
     for bytes in HUGE {
         assert!(Unsealed::new(bytes).is_err(), "{bytes}");
@@ -94,7 +103,10 @@ fn memory() {
     }
     assert_eq!(extent.set_len(4096), Ok(()));
     // A domain that could hold an extent larger than any size of extents.
-    let vast = Domain::builder("vast").size(1 << 40).limit(32 << 20).private();
+    let vast = Domain::builder("vast")
+        .size(1 << 40)
+        .limit(32 << 20)
+        .private();
     for bytes in HUGE.into_iter().chain([1 << 38, 1 << 40]) {
         assert!(vast.as_ref().unwrap().allocate(bytes).is_err(), "{bytes}");
     }
@@ -103,7 +115,10 @@ fn memory() {
 #[test]
 fn domains() {
     for size in [0, (1 << 40) + 1, u64::MAX / 2 + 1, u64::MAX] {
-        assert!(Domain::builder("size").size(size).private().is_err(), "{size}");
+        assert!(
+            Domain::builder("size").size(size).private().is_err(),
+            "{size}"
+        );
     }
     for limit in [0, 1, (2 << 20) - 1] {
         let domain = Domain::builder("limit").limit(limit).private().unwrap();
@@ -120,7 +135,10 @@ fn domains() {
         let name = format!("deadline-{}-{at}", std::process::id());
         // With no time at all it may be too late; with ever so much it is not.
         let joined = Domain::builder(&name).deadline(time).join();
-        assert!(joined.is_ok() || time < Duration::from_secs(1), "{time:?}: {joined:?}");
+        assert!(
+            joined.is_ok() || time < Duration::from_secs(1),
+            "{time:?}: {joined:?}"
+        );
     }
 }
 
@@ -149,8 +167,13 @@ fn times() {
     let right = port.make_send();
     for time in TIMES {
         let deadline = Deadline::after(time);
-        assert_eq!(deadline.has_passed(), time.is_zero() || deadline.has_passed());
-        right.send(Message::default(), WhenFull::Wait(deadline)).unwrap();
+        assert_eq!(
+            deadline.has_passed(),
+            time.is_zero() || deadline.has_passed()
+        );
+        right
+            .send(Message::default(), WhenFull::Wait(deadline))
+            .unwrap();
         assert!(port.receive(Default::default(), time).is_ok());
         assert!(domain.connect("port", time).is_ok());
     }
@@ -168,12 +191,18 @@ fn channels() {
     let domain = domain();
     let make = |options: ChannelOptions| domain.make_channel(&options);
     let unnamed = ChannelOptions::unnamed;
-    for unit in [0, 1, 63, 65, HALF - 64, usize::MAX - 63].into_iter().chain(HUGE) {
+    for unit in [0, 1, 63, 65, HALF - 64, usize::MAX - 63]
+        .into_iter()
+        .chain(HUGE)
+    {
         assert!(make(unnamed().unit(unit)).is_err(), "{unit}");
     }
     for units in [0, 1, 3, 1 << 44, u64::MAX / 2 + 1, u64::MAX] {
         assert!(make(unnamed().units(units)).is_err(), "{units}");
-        assert!(make(unnamed().unit(1 << 20).units(units)).is_err(), "{units}");
+        assert!(
+            make(unnamed().unit(1 << 20).units(units)).is_err(),
+            "{units}"
+        );
     }
     for readers in [1 << 20, u64::MAX / 2 + 1, u64::MAX] {
         assert!(make(unnamed().readers(readers)).is_err(), "{readers}");
@@ -223,7 +252,10 @@ fn frames() {
 fn topics() {
     let domain = domain();
     let defaults = TopicOptions::default;
-    for (at, number) in [1 << 44, u64::MAX / 2 + 1, u64::MAX].into_iter().enumerate() {
+    for (at, number) in [1 << 44, u64::MAX / 2 + 1, u64::MAX]
+        .into_iter()
+        .enumerate()
+    {
         let bytes = usize::try_from(number).unwrap();
         let publish = |what: &str, options| {
             domain
@@ -231,13 +263,28 @@ fn topics() {
                 .and_then(|_| domain.subscriber::<[u8]>(&format!("{what}-{at}"), options))
                 .map(drop)
         };
-        assert!(publish("history", defaults().history(number)).is_err(), "{number}");
-        assert!(publish("copied", defaults().copied(bytes)).is_err(), "{number}");
-        assert!(publish("subscribers", defaults().subscribers(number)).is_err(), "{number}");
-        let mut publisher = domain.publisher::<[u64]>(&format!("t-{at}"), defaults()).unwrap();
+        assert!(
+            publish("history", defaults().history(number)).is_err(),
+            "{number}"
+        );
+        assert!(
+            publish("copied", defaults().copied(bytes)).is_err(),
+            "{number}"
+        );
+        assert!(
+            publish("subscribers", defaults().subscribers(number)).is_err(),
+            "{number}"
+        );
+        let mut publisher = domain
+            .publisher::<[u64]>(&format!("t-{at}"), defaults())
+            .unwrap();
         assert!(publisher.loan(bytes).is_err());
         let wants = defaults().history(number);
-        drop(domain.subscriber::<[u64]>(&format!("t-{at}"), wants).unwrap());
+        drop(
+            domain
+                .subscriber::<[u64]>(&format!("t-{at}"), wants)
+                .unwrap(),
+        );
     }
     for (at, options) in [
         defaults().publishers(0),
@@ -274,7 +321,7 @@ fn signals() {
     for address in [0, 1, at - 1].into_iter().chain(HUGE) {
         let end = address.saturating_add(64);
         assert!(listener.on(address..end, |_| {}).is_err(), "{address:#x}");
-        assert!(listener.on(at..address, |_| {}).is_err() , "{address:#x}");
+        assert!(listener.on(at..address, |_| {}).is_err(), "{address:#x}");
         assert!(listener.on(address..address, |_| {}).is_err());
         let _ = domain.signal(address);
     }
@@ -285,10 +332,15 @@ fn signals() {
 #[test]
 fn exports() {
     let domain = domain();
-    for len in HUGE.into_iter().chain([0]) {
+    for len in HUGE.into_iter().skip(1).chain([0]) {
         assert!(ExportMemory::new(len).is_err(), "{len}");
     }
-    assert!(matches!(ExportMemory::new(0), Err(ExportError::Empty { .. })));
+    // Of so much it has the addresses, and takes memory only where it is touched.
+    drop(ExportMemory::new(HUGE[0]));
+    assert!(matches!(
+        ExportMemory::new(0),
+        Err(ExportError::Empty { .. })
+    ));
     let memory = ExportMemory::new(8192).unwrap();
     let local = ExportMemory::new(8192).unwrap();
     let anyone = || ExportOptions::new(Reach::ReadWrite);
@@ -301,17 +353,28 @@ fn exports() {
     let few = anyone().importers(0);
     drop(domain.export(&memory, "few", &few, Deadline::NEVER));
     let many = anyone().importers(usize::MAX);
-    let export = domain.export(&memory, "export", &many, Deadline::NEVER).unwrap();
+    let export = domain
+        .export(&memory, "export", &many, Deadline::NEVER)
+        .unwrap();
     for most in [0, 8191] {
         let options = ImportOptions::default().at_most(most);
-        assert!(domain.import_with("export", &options, Deadline::after(Duration::MAX)).is_err());
+        assert!(
+            domain
+                .import_with("export", &options, Deadline::after(Duration::MAX))
+                .is_err()
+        );
     }
     let options = ImportOptions::default().at_most(u64::MAX);
-    let import = domain.import_with("export", &options, Deadline::NEVER).unwrap();
+    let import = domain
+        .import_with("export", &options, Deadline::NEVER)
+        .unwrap();
     let mut bytes = [0; 16];
     for offset in HUGE.into_iter().chain([8192, 8191, 8177]) {
         let bounds = |done: Result<(), UpdateError>| {
-            let out = matches!(done, Err(UpdateError::OutOfBounds { .. } | UpdateError::Misaligned { .. }));
+            let out = matches!(
+                done,
+                Err(UpdateError::OutOfBounds { .. } | UpdateError::Misaligned { .. })
+            );
             assert!(out, "{offset:#x}: {done:?}");
         };
         bounds(memory.read(offset, &mut bytes));
@@ -330,17 +393,24 @@ fn exports() {
         assert!(import.write_strided(0, 8, offset, &bytes).is_err());
         assert!(import.write_later(offset, bytes).is_err());
         for part in [0..offset, offset..usize::MAX, offset..offset] {
-            if part == (0..8192) {
+            if part.end <= 8192 && !part.is_empty() {
                 continue;
             }
-            assert!(import.map_alias(&local, part.clone(), 0).is_err(), "{part:?}");
+            assert!(
+                import.map_alias(&local, part.clone(), 0).is_err(),
+                "{part:?}"
+            );
             assert!(import.map_log(&local, part.clone(), 0).is_err(), "{part:?}");
             assert!(import.map_tracked(&local, part, 0, None).is_err());
         }
         assert!(import.map_alias(&local, 0..4096, offset).is_err());
         assert!(import.map_log(&local, 0..4096, offset).is_err());
         assert!(import.map_tracked(&local, 0..4096, offset, None).is_err());
-        assert!(import.map_tracked(&local, 0..4096, 0, Some(offset)).is_err());
+        assert!(
+            import
+                .map_tracked(&local, 0..4096, 0, Some(offset))
+                .is_err()
+        );
     }
     let mut log = import.map_log(&local, 0..4096, 0).unwrap();
     for at in HUGE.into_iter().chain([4096]) {
@@ -382,15 +452,22 @@ fn calls() {
     for (at, count) in [0, 1, HALF, usize::MAX].into_iter().enumerate() {
         let name = format!("echo-{at}");
         let options = ServerOptions::default().queue(count).own_channels(count);
+        let options = options.on_channel();
         let _server = rpc::serve(&domain, &name, EchoService(Same), &options).unwrap();
         for time in TIMES {
-            let options = ClientOptions::default().limit(time).period(time);
+            let mut options = ClientOptions::default().limit(time).period(time);
+            if at % 2 == 1 {
+                options = options.over_channel();
+            }
             let Ok(client) = EchoClient::connect_with(&domain, &name, &options, Deadline::NEVER)
             else {
                 continue;
             };
             let answer = client.echo(5);
-            assert!(answer == Ok(5) || time < Duration::from_secs(1), "{time:?}: {answer:?}");
+            assert!(
+                answer == Ok(5) || time < Duration::from_secs(1),
+                "{time:?}: {answer:?}"
+            );
             let _ = client.within(time).echo(6);
         }
     }
@@ -418,7 +495,9 @@ fn offers() {
             .most_bytes(bytes)
             .most_visitors(number)
             .most_lane(bytes);
-        let offer = port.offer(&offered, &Permissions::own_user(), options).unwrap();
+        let offer = port
+            .offer(&offered, &Permissions::own_user(), options)
+            .unwrap();
         for queue in [0, 63, usize::MAX] {
             let options = ConnectOptions::default()
                 .queue(queue)

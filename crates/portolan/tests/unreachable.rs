@@ -57,7 +57,9 @@ fn a_receive_right_is_not_sent_to_its_own_port() {
     let Some(Right::Receive(mut port)) = rest.take_rights().pop() else {
         panic!("the receive right is gone");
     };
-    right.send(Message::new(b"on").unwrap(), WhenFull::Fail).unwrap();
+    right
+        .send(Message::new(b"on").unwrap(), WhenFull::Fail)
+        .unwrap();
     let message = port.receive(Access::Later, Deadline::NOW).unwrap();
     assert_eq!(message.header(), b"on");
 }
@@ -69,7 +71,7 @@ fn memory_in_rings_comes_back_where_it_is_short() {
     for ports in [2, 3, 7] {
         let rights = ring(&domain, ports, 1 << 20);
         assert!(rights.iter().all(SendRight::is_live));
-        let all = domain.allocate(12 << 20).expect("what the ring held");
+        let all = domain.allocate(16 << 20).expect("what the ring held");
         assert!(rights.iter().all(|right| !right.is_live()));
         assert_eq!(used(&domain), all.capacity() as u64);
     }
@@ -79,7 +81,7 @@ fn memory_in_rings_comes_back_where_it_is_short() {
     rights[0]
         .send(message(&domain, hangs, 4 << 20), WhenFull::Fail)
         .unwrap();
-    drop(domain.allocate(12 << 20).expect("and what hung on it"));
+    drop(domain.allocate(16 << 20).expect("and what hung on it"));
     assert!(!on_it.is_live());
 }
 
@@ -162,8 +164,15 @@ fn a_death_has_rings_closed() {
         victim::die();
     }
     let marks: &[&str] = if cfg!(feature = "marks") {
-        &["-", "ring.closing", "close.disposed", "close.drained", "close.told", "entry.swept",
-          "entry.units_returned"]
+        &[
+            "-",
+            "ring.closing",
+            "close.disposed",
+            "close.drained",
+            "close.told",
+            "entry.swept",
+            "entry.units_returned",
+        ]
     } else {
         &["-"]
     };
@@ -176,12 +185,15 @@ fn a_death_has_rings_closed() {
         let rights = message.take_rights();
         assert_eq!(rights.len(), 3);
         child.wait().unwrap();
-        until(&format!("the ring is closed after a death at {mark}"), || {
-            let closed = rights
-                .iter()
-                .all(|right| matches!(right, Right::Send(right) if !right.is_live()));
-            closed && used(&domain) == 0
-        });
+        until(
+            &format!("the ring is closed after a death at {mark}"),
+            || {
+                let closed = rights
+                    .iter()
+                    .all(|right| matches!(right, Right::Send(right) if !right.is_live()));
+                closed && used(&domain) == 0
+            },
+        );
         until(&format!("nothing is left after a death at {mark}"), || {
             domain.survey().unwrap().ports.len() == 1
         });

@@ -15,9 +15,7 @@ use loom::thread;
 use portolan_abi::slot::SlotState;
 use portolan_shm::atomic::death::after;
 use portolan_shm::atomic::{AtomicU32, AtomicU64, Ordering};
-use portolan_shm::queue::{
-    CloseStep, Cursor, Line, Next, PortEntry, Published, Queue, Spot,
-};
+use portolan_shm::queue::{CloseStep, Cursor, Line, Next, PortEntry, Published, Queue, Spot};
 use portolan_shm::queue_memory::{QueueMemory, UnitHints, UnitOwner};
 use support::{explore, explore_deaths, with};
 
@@ -74,7 +72,11 @@ impl Heap {
 
     /// Nothing is lost: every unit can be taken, at once and one by one.
     fn is_whole(&self) {
-        assert_eq!(self.taken[0].load(Ordering::SeqCst), 0, "bits of free units");
+        assert_eq!(
+            self.taken[0].load(Ordering::SeqCst),
+            0,
+            "bits of free units"
+        );
         assert_eq!(self.take(2, UNITS), Some(0));
         self.use_and_give_back(2, 0, UNITS, true);
         assert_eq!(self.memory().with_memory(), 0);
@@ -122,7 +124,9 @@ fn a_binder_dies() {
                 heap.bury(0);
                 // And once more, by the host that comes after one that died here.
                 heap.bury(0);
-                heap.users.iter().for_each(|user| user.store(0, Ordering::Relaxed));
+                heap.users
+                    .iter()
+                    .for_each(|user| user.store(0, Ordering::Relaxed));
             }
             assert!(heap.memory().has(UnitOwner::port(1), live, 1));
             heap.use_and_give_back(1, live, 1, true);
@@ -234,35 +238,39 @@ fn is_untouched(queue: &Queue<'_>, from: u64) {
 #[test]
 fn a_late_sender_finds_memory_and_entry_cut_anew() {
     for sent_before in 0..=2 {
-        explore(&format!("late sender, {sent_before} sent before"), 3, move || {
-            with(World::default(), |world| {
-                let old = world.open(0, 0..2, 1);
-                let mut cursor = Cursor::resume(&old);
-                for _ in 0..sent_before {
-                    assert!(world.send(&old, 1));
-                    let Next::Found(found) = old.next(&mut cursor) else {
-                        panic!("nothing came");
-                    };
-                    let _ = old.take(&mut cursor, found);
-                }
-                let _ = old.settle(&mut cursor);
-                let late = thread::spawn(move || world.send(&old, 1));
-                let (held, free) = world.close(&old);
-                if free {
-                    // The wider one first, so that the entry's new port is at other positions.
-                    let from = world.positions.load(Ordering::Acquire);
-                    let wide = world.open(1, 0..4, 2);
-                    is_untouched(&wide, from);
-                    let came = late.join().unwrap();
-                    assert_eq!(held.len(), usize::from(came));
-                    is_untouched(&wide, from);
-                } else {
-                    let came = late.join().unwrap();
-                    assert!(!came && held.is_empty());
-                    assert!(old.retired().is_some());
-                }
-            });
-        });
+        explore(
+            &format!("late sender, {sent_before} sent before"),
+            3,
+            move || {
+                with(World::default(), |world| {
+                    let old = world.open(0, 0..2, 1);
+                    let mut cursor = Cursor::resume(&old);
+                    for _ in 0..sent_before {
+                        assert!(world.send(&old, 1));
+                        let Next::Found(found) = old.next(&mut cursor) else {
+                            panic!("nothing came");
+                        };
+                        let _ = old.take(&mut cursor, found);
+                    }
+                    let _ = old.settle(&mut cursor);
+                    let late = thread::spawn(move || world.send(&old, 1));
+                    let (held, free) = world.close(&old);
+                    if free {
+                        // The wider one first, so that the entry's new port is at other positions.
+                        let from = world.positions.load(Ordering::Acquire);
+                        let wide = world.open(1, 0..4, 2);
+                        is_untouched(&wide, from);
+                        let came = late.join().unwrap();
+                        assert_eq!(held.len(), usize::from(came));
+                        is_untouched(&wide, from);
+                    } else {
+                        let came = late.join().unwrap();
+                        assert!(!came && held.is_empty());
+                        assert!(old.retired().is_some());
+                    }
+                });
+            },
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod supply;
 
-pub(crate) use supply::{Cache, allocate, free, map, now, release_one};
+pub(crate) use supply::{Cache, allocate, free, map, now};
 
 use crate::member::Member;
 use crate::{Disowned, Domain};
@@ -11,7 +11,7 @@ use portolan_abi::owner::{Descriptor, Size};
 use portolan_shm::owner::OwnerError;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};
-use supply::give_all_back;
+use supply::{give_all_back, release_one};
 
 /// Exclusive use of one extent, until sent, freed or dropped.
 ///
@@ -84,6 +84,15 @@ pub enum AllocateError {
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
+}
+
+/// Gives the memory of one chunk that no extent uses to the kernel, if there is one.
+pub(crate) fn release(member: &Member) -> bool {
+    release_one(member) || {
+        // As where room is looked for: nobody of this space allocates meanwhile.
+        let _cache = member.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        give_all_back(member) > 0 && release_one(member)
+    }
 }
 
 impl Domain {

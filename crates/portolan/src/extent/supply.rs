@@ -221,7 +221,7 @@ fn queue_chunks(member: &Member) -> u64 {
 }
 
 /// Gives the memory of one free chunk to the kernel, so that it can be used elsewhere.
-pub(crate) fn release_one(member: &Member) -> bool {
+pub(super) fn release_one(member: &Member) -> bool {
     let tables = member.tables();
     let chunks = &tables.chunks;
     let idle = |i: &usize| {

@@ -147,12 +147,16 @@ pub(crate) fn sweep(member: &Member, index: u16) {
     let Some(retired) = queue.retired() else {
         return;
     };
-    if retired >= LAST_BEGINNING + LAST_BEGINNING / 2 {
-        // Of no use to another queue: neither entry nor memory is seen again.
+    if retired >= LAST_BEGINNING {
+        // Where it ends no other queue may begin: neither entry nor memory is seen again.
         return;
     }
     // U5. If somebody else has given the entry back meanwhile, this skips positions.
-    tables.header.positions.value.fetch_max(retired, Ordering::SeqCst);
+    tables
+        .header
+        .positions
+        .value
+        .fetch_max(retired, Ordering::SeqCst);
     let ours = PortStatus {
         phase: PortPhase::Binding,
         owner: member.space,
@@ -287,7 +291,7 @@ fn may_have(member: &Member) -> bool {
     mark!("bind.memory_counted");
     let limit = tables.header.limit.load(Ordering::Relaxed) / CHUNK as u64;
     while tables.chunks.populated() as u64 + granted.load(Ordering::SeqCst) > limit {
-        if !extent::release_one(member) && empty_spare(member) == 0 {
+        if !extent::release(member) && empty_spare(member) == 0 {
             return false;
         }
     }
@@ -330,7 +334,9 @@ pub(crate) fn empty_spare(member: &Member) -> u64 {
             taken.entry.control.queue.store(word, Ordering::Release);
         };
         while let Some((first, units)) = memory.take_spare(owner, from, name) {
-            if let Some(place) = u32::try_from(first).ok().and_then(|unit| place(unit, units))
+            if let Some(place) = u32::try_from(first)
+                .ok()
+                .and_then(|unit| place(unit, units))
                 && empty(member, memory, place)
             {
                 bytes += (units * lines * PAGE) as u64;

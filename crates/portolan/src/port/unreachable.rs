@@ -72,8 +72,8 @@ fn seen(member: &Member, index: u16) -> Option<Moving> {
     let transit = Destination(control.transit.load(Ordering::Acquire));
     let queue = tables.queue(transit.port())?;
     let state = queue.slot(transit.position()).state(Ordering::Acquire);
-    let lies = queue.is_untaken(state)
-        && Destination::new(transit.port(), state.position()) == transit;
+    let lies =
+        queue.is_untaken(state) && Destination::new(transit.port(), state.position()) == transit;
     lies.then_some(Moving { status, transit })
 }
 

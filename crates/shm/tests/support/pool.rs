@@ -78,7 +78,10 @@ impl Pool {
     pub fn send(&self, space: u8, port: u16, page: u32, generation: u32) -> bool {
         let row = self.row(space);
         let at = &self.ports[usize::from(port)];
-        let Ok(claim) = at.queue().claim(&at.spots[usize::from(space)], space, || true) else {
+        let Ok(claim) = at
+            .queue()
+            .claim(&at.spots[usize::from(space)], space, || true)
+        else {
             return false;
         };
         let position = claim.position();
