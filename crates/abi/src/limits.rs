@@ -45,11 +45,11 @@ pub const MAX_SLOT_LINES: usize = 8;
 pub const SMALL_CLASSES: usize = 9;
 /// Bytes of addresses for the queues of each width of slot ([`MAX_SLOT_LINES`] of them). Sparse;
 /// a queue of 64 slots of two lines takes 8 KiB of memory.
-pub const QUEUE_HEAP: u64 = 4 << 30;
+pub const QUEUE_HEAP: u64 = (MAX_UNITS * PAGE) as u64;
 /// Slots of a unit of queue memory: as many pages as a slot has lines.
 pub const UNIT_SLOTS: usize = PAGE / LINE;
 /// Units of queue memory of slots of one line; of wider ones there are fewer.
-pub const MAX_UNITS: usize = QUEUE_HEAP as usize / PAGE;
+pub const MAX_UNITS: usize = (4 << 30) / PAGE;
 /// Port entries among which new ports go round while few are in use; more are taken into use
 /// when half of them are.
 pub const MIN_ROUND: usize = 1024;

@@ -154,8 +154,8 @@ impl QueuePlace {
     /// has that shape, or lies there.
     pub const fn new(slots: usize, lines: usize, unit: u32) -> Option<Self> {
         let place = Self {
-            slots: slots.trailing_zeros() as u8,
-            lines: lines as u8,
+            slots: slots.trailing_zeros().to_le_bytes()[0],
+            lines: lines.to_le_bytes()[0],
             unit,
         };
         let shaped = slots.is_power_of_two()

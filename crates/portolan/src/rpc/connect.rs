@@ -15,7 +15,7 @@ use portolan_proto::Client;
 use portolan_shm::mark;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How a client is to be.
 ///
