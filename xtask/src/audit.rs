@@ -491,6 +491,9 @@ impl Audit<'_> {
                 PortPhase::Open if self.is_live(status.owner) => {
                     *owned.entry(status.owner).or_default() += u64::from(!status.replies);
                 }
+                PortPhase::Moving if self.is_in_ring(port) => self.found.unreleased.push(format!(
+                    "port {index} moves into a ring: nobody can take its right"
+                )),
                 PortPhase::Moving
                     if moving.contains(&PortName {
                         index,
@@ -517,6 +520,19 @@ impl Audit<'_> {
                 self.found.unreleased.push(format!("space {space} owns {owned} ports, and worker {worker} has {ports} receive rights"));
             }
         }
+    }
+}
+
+impl Audit<'_> {
+    /// Whether the way from a moving port, from queue to queue, never ends.
+    fn is_in_ring(&self, port: &Port) -> bool {
+        let next = |port: &&Port| {
+            let to = port.transit.port();
+            let next = self.ports.iter().find(|p| p.index == to);
+            next.filter(|p| p.status.phase == PortPhase::Moving)
+        };
+        let way = std::iter::successors(Some(port), next);
+        way.take(self.ports.len() + 1).count() > self.ports.len()
     }
 }
 

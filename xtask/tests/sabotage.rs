@@ -51,6 +51,11 @@ fn ports_of_the_dead() {
 }
 
 #[test]
+fn ports_that_hold_one_another() {
+    is_noticed("rings", "into a ring");
+}
+
+#[test]
 fn answers_that_the_dead_owed() {
     is_noticed("rights", "answers");
 }

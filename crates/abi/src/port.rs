@@ -1,4 +1,8 @@
-//! A port's status word, and rights as they travel.
+//! A port's status word, where its queue lies, and rights as they travel.
+
+use crate::limits::{
+    MAX_SLOT_LINES, MAX_SLOTS, MAX_UNITS, MIN_SLOTS, PAGE, QUEUE_HEAP, UNIT_SLOTS,
+};
 
 /// What a port's entry is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -6,7 +10,8 @@
 pub enum PortPhase {
     /// Nobody's: a new port may be made of it.
     Free = 0,
-    /// Being bound by its owner.
+    /// Being bound by its owner, or being made free again by it: nobody else touches the entry
+    /// or what it names, but the host once that space is dead.
     Binding = 1,
     /// Receives messages.
     Open = 2,
@@ -120,6 +125,88 @@ impl PortStatus {
             renewing: b[2] & 32 != 0,
             generation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
         }
+    }
+}
+
+/// Where a port's queue lies, as a word of its entry: one word, so that nobody ever reads the
+/// place of one queue and the shape of another.
+///
+/// ```
+/// use portolan_abi::port::QueuePlace;
+/// let place = QueuePlace::new(64, 2, 7).unwrap();
+/// assert_eq!((place.slots(), place.units()), (64, 1));
+/// assert_eq!(QueuePlace::unpack(place.pack()), Some(place));
+/// assert_eq!(QueuePlace::unpack(0), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePlace {
+    /// Binary logarithm of the number of slots.
+    slots: u8,
+    /// Lines of a slot.
+    lines: u8,
+    /// Its first unit, among those of slots of so many lines.
+    unit: u32,
+}
+
+impl QueuePlace {
+    /// A queue of `slots` slots of `lines` lines each that begins at `unit`; `None` if no queue
+    /// has that shape, or lies there.
+    pub const fn new(slots: usize, lines: usize, unit: u32) -> Option<Self> {
+        let place = Self {
+            slots: slots.trailing_zeros().to_le_bytes()[0],
+            lines: lines.to_le_bytes()[0],
+            unit,
+        };
+        let shaped = slots.is_power_of_two()
+            && slots >= MIN_SLOTS
+            && slots <= MAX_SLOTS
+            && lines >= 1
+            && lines <= MAX_SLOT_LINES;
+        if shaped && unit as usize + place.units() <= MAX_UNITS / lines {
+            Some(place)
+        } else {
+            None
+        }
+    }
+
+    /// Packs it; never 0.
+    pub const fn pack(self) -> u64 {
+        self.slots as u64 | (self.lines as u64) << 8 | (self.unit as u64) << 32
+    }
+
+    /// Reads it; `None` for an entry that never had a queue, or for what no member wrote.
+    pub const fn unpack(word: u64) -> Option<Self> {
+        let b = word.to_le_bytes();
+        if b[0] as u32 > MAX_SLOTS.trailing_zeros() {
+            return None;
+        }
+        let unit = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
+        Self::new(1 << b[0], b[1] as usize, unit)
+    }
+
+    /// Slots of the queue.
+    pub const fn slots(self) -> usize {
+        1 << self.slots
+    }
+
+    /// Lines of a slot.
+    pub const fn lines(self) -> usize {
+        self.lines as usize
+    }
+
+    /// Its first unit.
+    pub const fn unit(self) -> u32 {
+        self.unit
+    }
+
+    /// How many units it takes.
+    pub const fn units(self) -> usize {
+        self.slots().div_ceil(UNIT_SLOTS)
+    }
+
+    /// Where it begins, in bytes from the start of all queue memory.
+    pub const fn offset(self) -> u64 {
+        (self.lines as u64 - 1) * QUEUE_HEAP + self.unit as u64 * self.lines as u64 * PAGE as u64
     }
 }
 

@@ -1,9 +1,10 @@
 //! Where each table lies in a region's file.
 //!
 //! ```text
-//! header | spaces | thread lines | public entries | ports | name hashes | wait sets | watches
-//!   | signal FIFOs | signal ranges | signal handlers | chunk words
-//!   | allocation words | right rows | owner rows | queue heap | trace rings
+//! header | spaces | thread lines | public entries | ports | name hashes | ports in use
+//!   | wait sets | watches | signal FIFOs | signal ranges | signal handlers | chunk words
+//!   | allocation words | words of queue memory | right rows | owner rows
+//!   | queue memory | trace rings
 //!   | pool: small part, then large part          (both chunk-aligned)
 //! ```
 //!
@@ -12,8 +13,8 @@
 //! guarded in another way than small ones; the domain's limit bounds their sum.
 
 use crate::limits::{
-    CHUNK, CHUNK_PAGES, LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PAGE,
-    PUBLIC_ENTRIES, QUEUE_HEAP, THREAD_LINES,
+    CHUNK, CHUNK_PAGES, LINE, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES, MAX_UNITS,
+    MAX_WAIT_SETS, MAX_WATCHES, PAGE, PUBLIC_ENTRIES, QUEUE_HEAP, THREAD_LINES,
 };
 use crate::signal::{MAX_HANDLERS, MAX_PLACES};
 use crate::trace::MAX_RING;
@@ -40,6 +41,11 @@ pub const FIFO_BYTES: u64 = 8192;
 pub const HANDLER_BYTES: u64 = 64;
 /// Bytes of an owner word with its destination.
 pub const OWNER_BYTES: u64 = 16;
+/// Bytes of the words that say which ports are in use: a bit each.
+pub const PORT_BITS_BYTES: u64 = MAX_PORTS as u64 / 8;
+/// Bytes of the words for the queue memory of one width of slot: for each unit a bit that says
+/// whether it is taken, a bit that says whether it has memory, and its owner.
+pub const UNIT_TABLE_BYTES: u64 = MAX_UNITS as u64 / 8 * 2 + MAX_UNITS as u64 * 4;
 /// Bytes of a space's counts of rights on one port.
 pub const RIGHT_BYTES: u64 = 16;
 
@@ -81,6 +87,8 @@ pub struct Geometry {
     pub ports: u64,
     /// Offset of the ports' name hashes.
     pub names: u64,
+    /// Offset of the bits of ports in use.
+    pub port_bits: u64,
     /// Offset of the wait sets.
     pub wait_sets: u64,
     /// Offset of the watches.
@@ -95,11 +103,13 @@ pub struct Geometry {
     pub chunks: u64,
     /// Offset of the allocation words.
     pub alloc: u64,
+    /// Offset of the words of queue memory, for slots of one line; then of two, and so on.
+    pub units: u64,
     /// Offset of the right rows.
     pub rights: u64,
     /// Offset of the owner rows.
     pub owners: u64,
-    /// Offset of the queue heap.
+    /// Offset of the queue memory, for slots of one line; then of two, and so on.
     pub queues: u64,
     /// Offset of the trace rings.
     pub traces: u64,
@@ -124,17 +134,19 @@ impl Geometry {
         let publics = page(threads + MAX_SPACES as u64 * Self::THREAD_ROW);
         let ports = page(publics + MAX_SPACES as u64 * Self::PUBLIC_ROW);
         let names = page(ports + MAX_PORTS as u64 * PORT_BYTES);
-        let wait_sets = page(names + MAX_PORTS as u64 * 8);
+        let port_bits = page(names + MAX_PORTS as u64 * 8);
+        let wait_sets = page(port_bits + PORT_BITS_BYTES);
         let watches = page(wait_sets + MAX_WAIT_SETS as u64 * WAIT_SET_BYTES);
         let fifos = page(watches + MAX_WATCHES as u64 * WATCH_BYTES);
         let ranges = page(fifos + MAX_FIFOS as u64 * FIFO_BYTES);
         let handlers = page(ranges + MAX_PLACES as u64 * 8);
         let chunks = page(handlers + MAX_HANDLERS as u64 * HANDLER_BYTES);
         let alloc = page(chunks + 2 * part_chunks * 8);
-        let rights = page(alloc + pages * 8);
+        let units = page(alloc + pages * 8);
+        let rights = page(units + MAX_SLOT_LINES as u64 * Self::UNIT_TABLE);
         let owners = page(rights + MAX_SPACES as u64 * Self::RIGHT_ROW);
         let queues = page(owners + MAX_SPACES as u64 * pages * OWNER_BYTES);
-        let traces = page(queues + QUEUE_HEAP);
+        let traces = page(queues + MAX_SLOT_LINES as u64 * QUEUE_HEAP);
         let pool = (traces + MAX_SPACES as u64 * TRACE_BYTES).next_multiple_of(CHUNK as u64);
         let len = pool + 2 * part_chunks * CHUNK as u64;
         Some(Self {
@@ -144,6 +156,7 @@ impl Geometry {
             publics,
             ports,
             names,
+            port_bits,
             wait_sets,
             watches,
             fifos,
@@ -151,6 +164,7 @@ impl Geometry {
             handlers,
             chunks,
             alloc,
+            units,
             rights,
             owners,
             queues,
@@ -165,6 +179,8 @@ impl Geometry {
 
     /// Bytes of one space's public entries: whole pages.
     pub const PUBLIC_ROW: u64 = PUBLIC_ENTRIES as u64 * PUBLIC_BYTES;
+    /// Bytes from the words of queue memory for one width of slot to those for the next.
+    pub const UNIT_TABLE: u64 = page(UNIT_TABLE_BYTES);
 
     /// Bytes of one space's right row.
     pub const RIGHT_ROW: u64 = MAX_PORTS as u64 * RIGHT_BYTES;
@@ -234,6 +250,7 @@ mod tests {
                 g.publics,
                 g.ports,
                 g.names,
+                g.port_bits,
                 g.wait_sets,
                 g.watches,
                 g.fifos,
@@ -241,6 +258,7 @@ mod tests {
                 g.handlers,
                 g.chunks,
                 g.alloc,
+                g.units,
                 g.rights,
                 g.owners,
                 g.queues,

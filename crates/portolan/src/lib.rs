@@ -104,7 +104,7 @@ pub use domain::{
     AccessToken, Builder, Domain, GrantError, JoinError, LeaveError, Observer, OfferError, Over,
     Permissions, VisitError,
 };
-pub use extent::{AllocateError, Extent, OutOfPages, RawExtent};
+pub use extent::{AdoptError, AllocateError, Extent, OutOfPages, RawExtent};
 pub use gate::{
     Breach, BreachKind, ConnectOptions, ConnectToError, Followed, Gap, OfferChannelError,
     OfferOptions, OfferedChannel, OfferedPort,

@@ -13,6 +13,7 @@ use crate::{Disowned, Protection};
 use portolan_shm::owner::OwnerRow;
 use portolan_shm::region::Tables;
 use portolan_shm::rights::RightRow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Weak};
 
 /// What every handle of this process in one domain shares.
@@ -25,6 +26,8 @@ pub(crate) struct Member {
     pub(crate) space: u8,
     /// Its incarnation.
     pub(crate) incarnation: u32,
+    /// Which membership of this process it is: its own, whatever domain or space it is.
+    pub(crate) number: u64,
     /// The domain's name.
     pub(crate) domain: String,
     /// How extents are protected here.
@@ -52,6 +55,13 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// A number that no other membership of this process has, nor had.
+    pub(crate) fn next_number() -> u64 {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: it only counts.
+        LAST.fetch_add(1, Ordering::Relaxed)
+    }
+
     #[inline]
     pub(crate) fn tables(&self) -> &Tables<'_> {
         self.region.tables()

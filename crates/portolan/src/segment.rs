@@ -79,7 +79,9 @@ impl Domain {
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Segment, SegmentError> {
-        let mut extent = self.allocate(bytes.next_multiple_of(PAGE).max(PAGE))?;
+        // What has no next page is refused for its size, as all that is too large.
+        let whole = bytes.checked_next_multiple_of(PAGE).unwrap_or(bytes);
+        let mut extent = self.allocate(whole.max(PAGE))?;
         extent.fill(0);
         fill(&mut extent);
         let right = commons::make(self.member(), name, extent, false).map_err(|e| e.0)?;

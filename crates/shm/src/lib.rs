@@ -7,6 +7,8 @@
 //! |---|---|
 //! | [`queue`] | a port's queue: many senders, one space receiving |
 //! | [`names`] | names of ports: who gets one |
+//! | [`queue_memory`] | which port's queue lies where, and what has memory |
+//! | [`ports`] | which entries of ports are in use, and which comes next |
 //! | [`owner`] | owner rows and allocation words of extents |
 //! | [`chunk`] | the chunks that extents are cut from |
 //! | [`rights`] | each space's counts of rights |
@@ -32,7 +34,9 @@ pub mod lane;
 pub mod mark;
 pub mod names;
 pub mod owner;
+pub mod ports;
 pub mod queue;
+pub mod queue_memory;
 pub mod region;
 pub mod rights;
 pub mod signal;

@@ -6,7 +6,9 @@
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::chunk::Chunks;
 use crate::owner::{AllocWords, OwnerEntry, OwnerRow};
+use crate::ports::PortsInUse;
 use crate::queue::{Line, PortEntry, Queue};
+use crate::queue_memory::{QueueMemory, UnitHints};
 use crate::rights::{RightEntry, RightRow};
 use crate::signal::{Fifo, FifoEntry, HandlerEntry, Ranges, RangesLine};
 use crate::trace::{Ring, TraceLine};
@@ -14,9 +16,10 @@ use crate::wait_set::WaitSetEntry;
 use crate::watch::WatchEntry;
 use core::marker::PhantomData;
 use portolan_abi::limits::{
-    LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES, PUBLIC_ENTRIES, QUEUE_HEAP,
-    THREAD_LINES,
+    LINE, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES, MAX_UNITS, MAX_WAIT_SETS, MAX_WATCHES,
+    PUBLIC_ENTRIES, QUEUE_HEAP, THREAD_LINES,
 };
+use portolan_abi::port::QueuePlace;
 use portolan_abi::region::{Geometry, TRACE_BYTES, TRACE_HEAD};
 use portolan_abi::signal::{MAX_HANDLERS, MAX_PLACES};
 use portolan_abi::space::{SpacePhase, SpaceStatus};
@@ -49,12 +52,19 @@ pub struct Header {
     pub host: HostLine,
     /// Names: the futex of those who wait for one.
     pub names: NamesLine,
-    /// Queue heap: next free byte.
-    pub queue_heap: CounterLine,
+    /// Queues: a position that no sender of a closed port looks for, nor any beyond it
+    /// ([`crate::queue_memory`] U5).
+    pub positions: CounterLine,
+    /// Queues: memory that they may have, in whole chunks.
+    pub queue_chunks: CounterLine,
+    /// Queues: hints about the memory of each width of slot.
+    pub units: [UnitHints; MAX_SLOT_LINES],
     /// Spaces that were ever used: those before it.
     pub spaces: CounterLine,
     /// Entries of ports that were ever used: those before it.
-    pub port_hint: CounterLine,
+    pub ports_ever: CounterLine,
+    /// The entry whose turn it is to be a port.
+    pub port_turn: CounterLine,
     /// Watches that were ever used: those before it.
     pub watches: CounterLine,
     /// Deaths whose reclaim has finished.
@@ -252,6 +262,8 @@ unsafe impl Words for PublicEntry {}
 // SAFETY: as above.
 unsafe impl Words for PortEntry {}
 // SAFETY: as above.
+unsafe impl Words for AtomicU32 {}
+// SAFETY: as above.
 unsafe impl Words for WaitSetEntry {}
 // SAFETY: as above.
 unsafe impl Words for WatchEntry {}
@@ -287,6 +299,21 @@ impl<'r> Ground<'r> {
     }
 }
 
+impl<'r> Ground<'r> {
+    /// The queue memory for slots of so many lines.
+    fn units(&self, geometry: &Geometry, header: &'r Header, lines: usize) -> QueueMemory<'r> {
+        let words = MAX_UNITS / 64;
+        let bits = (words * size_of::<u64>()) as u64;
+        let taken = geometry.units + (lines as u64 - 1) * Geometry::UNIT_TABLE;
+        QueueMemory::new(
+            &header.units[lines - 1],
+            self.table(taken, words),
+            self.table(taken + bits, words),
+            self.table(taken + 2 * bits, MAX_UNITS / lines),
+        )
+    }
+}
+
 /// The tables of a mapped region.
 #[derive(Clone, Copy)]
 pub struct Tables<'r> {
@@ -308,6 +335,7 @@ pub struct Tables<'r> {
     pub chunks: Chunks<'r>,
     /// Allocation words.
     pub alloc: AllocWords<'r>,
+    port_bits: &'r [AtomicU64],
     threads: &'r [ThreadLine],
     publics: &'r [PublicEntry],
     /// Signal FIFOs.
@@ -316,6 +344,7 @@ pub struct Tables<'r> {
     handlers: &'r [HandlerEntry],
     rights: &'r [RightEntry],
     owners: &'r [OwnerEntry],
+    units: [QueueMemory<'r>; MAX_SLOT_LINES],
     queues: &'r [Line],
     traces: &'r [Line],
 }
@@ -338,9 +367,10 @@ impl<'r> Tables<'r> {
             life: PhantomData,
         };
         let size = |count: u64| usize::try_from(count).unwrap_or(0);
+        let header = &ground.table(0, 1)[0];
         Self {
             geometry,
-            header: &ground.table(0, 1)[0],
+            header,
             spaces: ground.table(geometry.spaces, MAX_SPACES),
             ports: ground.table(geometry.ports, MAX_PORTS),
             names: ground.table(geometry.names, MAX_PORTS),
@@ -348,6 +378,7 @@ impl<'r> Tables<'r> {
             watches: ground.table(geometry.watches, MAX_WATCHES),
             chunks: Chunks::new(ground.table(geometry.chunks, size(geometry.all_chunks()))),
             alloc: AllocWords::new(ground.table(geometry.alloc, size(geometry.pages()))),
+            port_bits: ground.table(geometry.port_bits, MAX_PORTS / 64),
             threads: ground.table(geometry.threads, MAX_SPACES * THREAD_LINES),
             publics: ground.table(geometry.publics, MAX_SPACES * PUBLIC_ENTRIES),
             fifos: ground.table(geometry.fifos, MAX_FIFOS),
@@ -355,7 +386,8 @@ impl<'r> Tables<'r> {
             handlers: ground.table(geometry.handlers, MAX_HANDLERS),
             rights: ground.table(geometry.rights, MAX_SPACES * MAX_PORTS),
             owners: ground.table(geometry.owners, MAX_SPACES * size(geometry.pages())),
-            queues: ground.table(geometry.queues, size(QUEUE_HEAP) / LINE),
+            units: core::array::from_fn(|at| ground.units(&geometry, header, at + 1)),
+            queues: ground.table(geometry.queues, MAX_SLOT_LINES * (size(QUEUE_HEAP) / LINE)),
             traces: ground.table(geometry.traces, MAX_SPACES * TRACE_LINES),
         }
     }
@@ -413,11 +445,22 @@ impl<'r> Tables<'r> {
         Ring::new(&self.traces[first..first + TRACE_LINES], size)
     }
 
-    /// Ports that were ever used; looking at others would only allocate their pages.
+    /// Which entries are in use, and which is taken next.
+    #[inline]
+    pub fn ports_in_use(&self) -> PortsInUse<'r> {
+        let header = self.header;
+        PortsInUse::new(
+            self.port_bits,
+            &header.port_turn.value,
+            &header.ports_ever.value,
+        )
+    }
+
+    /// Ports in use; looking at others would only allocate their pages.
     pub fn used_ports(&self) -> impl Iterator<Item = (u16, &'r PortEntry)> + use<'r> {
-        let used = usize::try_from(self.header.port_hint.value.load(Ordering::SeqCst))
-            .unwrap_or(MAX_PORTS);
-        (0..=u16::MAX).zip(&self.ports[..used.min(MAX_PORTS)])
+        let ports = self.ports;
+        let used = self.ports_in_use().iter();
+        used.filter_map(move |index| Some((u16::try_from(index).ok()?, ports.get(index)?)))
     }
 
     /// Spaces that are in use, by a member or a dead one. A space is counted among those that
@@ -449,22 +492,13 @@ impl<'r> Tables<'r> {
         &self.watches[..used.min(MAX_WATCHES)]
     }
 
-    /// The queue of port `index`, if it has one.
+    /// The queue of port `index`, if it ever had one. It is the port's only while that is open,
+    /// moving, closing or lingering.
     pub fn queue(&self, index: u16) -> Option<Queue<'r>> {
         let port = self.ports.get(usize::from(index))?;
-        // Acquire: geometry and offset were stored before the status that led here.
-        let geometry = port.control.geometry.load(Ordering::Acquire).to_le_bytes();
-        let offset = usize::try_from(port.control.queue.load(Ordering::Acquire))
-            .ok()?
-            .checked_sub(LINE)?;
-        let slot_lines = usize::from(geometry[1]);
-        let lines = 1usize
-            .checked_shl(u32::from(geometry[0]))?
-            .checked_mul(slot_lines)?;
-        let lines = self
-            .queues
-            .get(offset / LINE..(offset / LINE).checked_add(lines)?)?;
-        Queue::new(port, lines, slot_lines).ok()
+        // Acquire: before the caller reads the status, which says whose the queue is.
+        let place = QueuePlace::unpack(port.control.queue.load(Ordering::Acquire))?;
+        self.queue_at(port, place)
     }
 
     /// Lines that all queues together can have.
@@ -472,14 +506,16 @@ impl<'r> Tables<'r> {
         self.queues.len()
     }
 
-    /// Sets aside memory for a queue; its offset plus one line, as it goes into a port's entry.
-    ///
-    /// Queue memory stays queue memory: the port's entry keeps it for good.
-    pub fn reserve_queue(&self, lines: usize) -> Option<u64> {
-        let bytes = (lines * LINE) as u64;
-        let heap = &self.header.queue_heap.value;
-        let at = heap.fetch_add(bytes, Ordering::Relaxed);
-        (at + bytes <= QUEUE_HEAP).then_some(at + LINE as u64)
+    /// The queue of `port` at `place`.
+    pub fn queue_at(&self, port: &'r PortEntry, place: QueuePlace) -> Option<Queue<'r>> {
+        let first = usize::try_from(place.offset()).ok()? / LINE;
+        let lines = place.slots() * place.lines();
+        Queue::new(port, self.queues.get(first..first + lines)?, place.lines()).ok()
+    }
+
+    /// The queue memory for slots of so many lines.
+    pub fn queue_memory(&self, lines: usize) -> Option<&QueueMemory<'r>> {
+        self.units.get(lines.checked_sub(1)?)
     }
 }
 

@@ -68,7 +68,7 @@ fn an_extent_is_sent_on_by_its_sender() {
             let on = got.map(|(page, generation)| {
                 let claim = pool.ports[1]
                     .queue()
-                    .claim(&pool.ports[1].spots[1], 1)
+                    .claim(&pool.ports[1].spots[1], 1, || true)
                     .unwrap();
                 pool.row(1)
                     .sending(page, generation, Destination::new(1, claim.position()));

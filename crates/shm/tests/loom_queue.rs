@@ -91,7 +91,7 @@ fn two_claims_at_one_place() {
 fn a_stalled_sender_is_passed() {
     explore("stalled sender", 2, || {
         with(Port::new(2), |port| {
-            let claim = port.queue().claim(&port.spots[1], 1).unwrap();
+            let claim = port.queue().claim(&port.spots[1], 1, || true).unwrap();
             claim.write(0, &[11]);
             assert_eq!(port.send(&Spot::default(), 3, 31), Sent::Yes);
             let mut cursor = Cursor::resume(&port.queue());
@@ -120,8 +120,8 @@ fn two_passed_slots_come_back() {
     explore("two passed", 2, || {
         with(Port::new(2), |port| {
             let (one, two) = (&port.spots[1], &port.spots[2]);
-            let first = port.queue().claim(one, 1).unwrap();
-            let second = port.queue().claim(two, 2).unwrap();
+            let first = port.queue().claim(one, 1, || true).unwrap();
+            let second = port.queue().claim(two, 2, || true).unwrap();
             first.write(0, &[11]);
             second.write(0, &[21]);
             let mut cursor = Cursor::resume(&port.queue());
@@ -215,14 +215,14 @@ fn no_publication_beyond_a_lap_is_slept_over() {
     explore("sleep, passed slots", 2, || {
         with(Port::new(2), |port| {
             let (one, two) = (&port.spots[1], &port.spots[2]);
-            let first = port.queue().claim(one, 1).unwrap();
-            let second = port.queue().claim(two, 2).unwrap();
+            let first = port.queue().claim(one, 1, || true).unwrap();
+            let second = port.queue().claim(two, 2, || true).unwrap();
             let mut cursor = Cursor::resume(&port.queue());
             port.queue().pass_published(&mut cursor, |_| 0);
             first.write(0, &[11]);
             let _ = first.publish();
             assert_eq!(port.receive(&mut cursor), Some(11));
-            let third = port.queue().claim(one, 1).unwrap();
+            let third = port.queue().claim(one, 1, || true).unwrap();
             let senders = [(third, 12), (second, 21)].map(|(claim, word)| {
                 thread::spawn(move || {
                     claim.write(0, &[word]);
@@ -245,21 +245,21 @@ fn no_publication_ahead_of_the_head_is_slept_over() {
     explore("sleep, head behind", 3, || {
         with(Port::new(2), |port| {
             let queue = port.queue();
-            let stalled = queue.claim(&port.spots[2], 2).unwrap();
+            let stalled = queue.claim(&port.spots[2], 2, || true).unwrap();
             stalled.write(0, &[21]);
             assert_eq!(port.send(&port.spots[1], 1, 11), Sent::Yes);
             let mut cursor = Cursor::resume(&queue);
             assert_eq!(poll(port, &mut cursor, 1), [11]);
             let _ = queue.settle_all(&mut cursor);
             // The stalled slot is left out for a lap, then comes back beyond the other.
-            let next = queue.claim(&port.spots[1], 1).unwrap();
-            let beyond = queue.claim(&port.spots[1], 1);
+            let next = queue.claim(&port.spots[1], 1, || true).unwrap();
+            let beyond = queue.claim(&port.spots[1], 1, || true);
             assert!(beyond.is_err());
             next.write(0, &[12]);
             let _ = next.publish();
             assert_eq!(poll(port, &mut cursor, 1), [12]);
             let _ = queue.settle_all(&mut cursor);
-            let next = queue.claim(&port.spots[1], 1).unwrap();
+            let next = queue.claim(&port.spots[1], 1, || true).unwrap();
             let _ = stalled.publish();
             assert_eq!(poll(port, &mut cursor, 1), [21]);
             assert!(cursor.head() < next.position());
@@ -426,8 +426,8 @@ fn closing_meets_every_message_once() {
             let sent = senders.map(|s| s.join().unwrap());
             assert_eq!(of_sender(&got, 1), sent[0]);
             assert_eq!(of_sender(&got, 2), sent[1]);
-            assert_eq!(port.queue().closing(), Closing::Complete);
-            port.queue().open();
+            let retired = port.queue().retired().unwrap();
+            port.queue().open(retired);
             port.is_usable(&mut Cursor::resume(&port.queue()), 3);
         });
     });
@@ -441,11 +441,12 @@ fn a_late_sender_does_not_reach_the_next_port() {
             let status = &port.queue().port.control.status;
             let late = thread::spawn(|| {
                 let queue = port.queue();
-                if queue.port.control.status.load(Ordering::Acquire) != 0 {
+                let lives = || queue.port.control.status.load(Ordering::Acquire) == 0;
+                if !lives() {
                     return None;
                 }
-                let claim = queue.claim(&port.spots[1], 1).ok()?;
-                if queue.port.control.status.load(Ordering::Acquire) != 0 {
+                let claim = queue.claim(&port.spots[1], 1, lives).ok()?;
+                if !lives() {
                     claim.abandon();
                     return None;
                 }
@@ -459,9 +460,10 @@ fn a_late_sender_does_not_reach_the_next_port() {
             });
             status.store(1, Ordering::SeqCst);
             let drained = close(port);
-            let reopened = port.queue().closing() == Closing::Complete;
-            if reopened {
-                port.queue().open();
+            let retired = port.queue().retired();
+            let reopened = retired.is_some();
+            if let Some(retired) = retired {
+                port.queue().open(retired);
                 status.store(2, Ordering::Release);
             }
             let sent: Vec<u64> = late.join().unwrap().into_iter().collect();

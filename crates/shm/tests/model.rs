@@ -93,7 +93,7 @@ impl History<'_> {
                 self.run(Step::Publish(s));
             }
             Step::Claim(s) if self.claims[s].is_none() => {
-                match self.queue.claim(&self.spots[s], Self::space(s)) {
+                match self.queue.claim(&self.spots[s], Self::space(s), || true) {
                     Ok(claim) => {
                         self.next += 1;
                         claim.write(0, &[self.next * 10 + s as u64]);
@@ -223,12 +223,12 @@ impl History<'_> {
                 assert!(self.queue.void(position, Self::space(s)).is_some());
             }
         }
-        assert_eq!(self.queue.closing(), Closing::Complete);
+        let retired = self.queue.retired().unwrap();
         assert!(matches!(
-            self.queue.claim(&self.spots[0], 1),
+            self.queue.claim(&self.spots[0], 1, || true),
             Err(ClaimError::Closed)
         ));
-        self.queue.open();
+        self.queue.open(retired);
         self.cursor = Cursor::resume(&self.queue);
     }
 
@@ -261,7 +261,7 @@ fn history(slots: usize, by_urgency: bool, steps: &[Step]) {
     let port = PortEntry::default();
     let lines: Vec<Line> = (0..slots).map(|_| Line::new()).collect();
     let queue = Queue::new(&port, &lines, 1).unwrap();
-    queue.open();
+    queue.open(0);
     let spots: [Spot; SENDERS] = Default::default();
     let mut history = History {
         queue,

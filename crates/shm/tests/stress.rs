@@ -51,7 +51,7 @@ fn run(slots: usize, stall: u64, sleep: bool) {
     let entry = PortEntry::default();
     let lines: Vec<Line> = (0..slots).map(|_| Line::new()).collect();
     let queue = Queue::new(&entry, &lines, 1).unwrap();
-    queue.open();
+    queue.open(0);
     let (bell, room) = (Futex::default(), Futex::default());
     let send = |sender: u8| {
         let spot = Spot::default();
@@ -59,13 +59,13 @@ fn run(slots: usize, stall: u64, sleep: bool) {
         for i in 0..MESSAGES {
             let claim = loop {
                 let space = sender + 1;
-                match queue.claim(&spot, space) {
+                match queue.claim(&spot, space, || true) {
                     Ok(claim) => break claim,
                     Err(ClaimError::Closed) => panic!("closed"),
                     Err(ClaimError::Full { .. }) if !sleep => thread::yield_now(),
                     Err(ClaimError::Full { .. }) => {
                         let value = queue.announce_waiting();
-                        match queue.claim(&spot, space) {
+                        match queue.claim(&spot, space, || true) {
                             Ok(claim) => break claim,
                             Err(_) => room.wait(&entry.room.room, value),
                         }

@@ -4,7 +4,7 @@
 use core::mem::offset_of;
 use portolan_abi::limits::{CHUNK, LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WATCHES, PAGE};
 use portolan_abi::owner::{AllocWord, ChunkWord, Destination, OwnerWord};
-use portolan_abi::port::{PortStatus, RightWord, Travelling};
+use portolan_abi::port::{PortPhase, PortStatus, QueuePlace, RightWord, Travelling};
 use portolan_abi::region::{
     FIFO_BYTES, Geometry, HANDLER_BYTES, MAGIC, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, SPACE_BYTES,
     WAIT_SET_BYTES, WATCH_BYTES,
@@ -233,25 +233,20 @@ impl Image {
             let both = words.get(&at(offset & !7)).copied().unwrap_or(0) >> (8 * (offset & 7));
             u32::try_from(both & 0xffff_ffff).unwrap_or(0)
         };
-        let shape = word(offset_of!(PortEntry, control.geometry)).to_le_bytes();
-        let lines = usize::from(shape[1]);
-        let queue = word(offset_of!(PortEntry, control.queue));
-        let slots = if queue == 0 || lines == 0 {
-            0
-        } else {
-            1_usize << (shape[0] & 31)
-        };
-        let memory = self.bytes(
-            self.geometry.queues + queue.saturating_sub(LINE as u64),
-            slots * lines * LINE,
-        )?;
-        let slots = memory.chunks_exact(lines.max(1) * LINE).map(|slot| Slot {
+        let status = PortStatus::unpack(word(offset_of!(PortEntry, control.status)));
+        let place = QueuePlace::unpack(word(offset_of!(PortEntry, control.queue)));
+        // Free, or being made or given back: what it names may be another port's.
+        let own = place.filter(|_| !matches!(status.phase, PortPhase::Free | PortPhase::Binding));
+        let lines = own.map_or(1, QueuePlace::lines);
+        let offset = self.geometry.queues + own.map_or(0, QueuePlace::offset);
+        let memory = self.bytes(offset, own.map_or(0, |p| p.slots() * p.lines() * LINE))?;
+        let slots = memory.chunks_exact(lines * LINE).map(|slot| Slot {
             state: SlotState(word_at(slot, 0)),
             words: slot[8..].chunks_exact(8).map(|b| word_at(b, 0)).collect(),
         });
         Ok(Port {
             index: u16::try_from(index).unwrap_or(u16::MAX),
-            status: PortStatus::unpack(word(offset_of!(PortEntry, control.status))),
+            status,
             transit: Destination(word(offset_of!(PortEntry, control.transit))),
             head: word(offset_of!(PortEntry, receiver.head)),
             asleep: half(offset_of!(PortEntry, sleep.asleep)) != 0

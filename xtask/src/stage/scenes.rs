@@ -39,11 +39,12 @@ const fn scene(
 }
 
 /// Every scene: one for each rule, and more for the one that wakes in several ways.
-pub(crate) static SCENES: [Scene; 14] = [
+pub(crate) static SCENES: [Scene; 15] = [
     scene("extents", "send.before_publish", send_extents),
     scene("moving", "right.receive_leaves", send_port),
     scene("claims", "send.claimed", send),
     scene("ports", "bind.done", bind),
+    scene("rings", "allocate.done", allocate_beside_a_ring),
     Scene {
         survivor: ask,
         ..scene("rights", "receive.taken", serve)
@@ -216,6 +217,19 @@ fn allocate(actor: &Actor) -> Result<(), Failure> {
 
 fn allocate_with_a_right(actor: &Actor) -> Result<(), Failure> {
     let _inbox = connect(actor)?;
+    allocate(actor)
+}
+
+/// Two ports, each one's receive right in the other one's queue.
+fn allocate_beside_a_ring(actor: &Actor) -> Result<(), Failure> {
+    let [one, other] = [(); 2].map(|()| actor.domain.bind(PortOptions::unnamed()));
+    let (one, other) = (one?, other?);
+    let (to_one, to_other) = (one.make_send(), other.make_send());
+    for (to, port) in [(to_other, one), (to_one, other)] {
+        let mut message = Message::default();
+        message.attach(port)?;
+        to.send(message, WhenFull::Fail)?;
+    }
     allocate(actor)
 }
 

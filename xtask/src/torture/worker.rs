@@ -516,8 +516,8 @@ impl Worker {
         }
     }
 
-    /// Gives a receive right away: to ports that are never given away themselves, for two
-    /// ports that travel in one another's queues are never heard of again.
+    /// Gives a receive right away: to ports that are never given away themselves, for ports
+    /// that travel in one another's queues are closed, at the next death or shortage.
     fn give_port(&mut self) {
         self.doing(Doing::Sending);
         let to = inbox(self.random.below(super::board::MAX_WORKERS));

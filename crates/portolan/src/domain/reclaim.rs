@@ -9,7 +9,8 @@
 //! - **R1** Extents before claims: the state of a slot, still claimed by the dead space,
 //!   says whether a message was sent (its commit point). Voiding it destroys that.
 //! - **R2** A receive right that was being sent, for the same reason, before claims.
-//! - **R3** Claims before ports: closing waits for no slot that the dead have claimed.
+//! - **R3** Claims before ports: closing waits for no slot that the dead have claimed. Then ports
+//!   whose receive rights lie in one another's queues, for nobody may be left to notice them.
 //! - **R4** Chunks after extents: who adopts a chunk finds its extents free or used, and
 //!   no owner word of the dead beside them.
 //! - **R5** Wakes last: who wakes finds everything above done.
@@ -21,7 +22,7 @@ use crate::trace::{self, About, Begun};
 use crate::{EventKind, port};
 use portolan_abi::limits::{CHUNK, MAX_PORTS, MAX_WAIT_SETS, MAX_WATCHES, PAGE};
 use portolan_abi::owner::{Destination, Hold, OwnerWord, Size};
-use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus};
+use portolan_abi::port::{PortName, PortPhase, PortStatus};
 use portolan_abi::region::{
     Geometry, OWNER_BYTES, PORT_BYTES, RIGHT_BYTES, WAIT_SET_BYTES, WATCH_BYTES,
 };
@@ -44,9 +45,9 @@ pub mod sabotage {
     static OFF: OnceLock<String> = OnceLock::new();
 
     /// The rules, as [`switch_off`] takes them.
-    pub const RULES: [&str; 10] = [
-        "extents", "moving", "claims", "ports", "rights", "chunks", "waits", "signals", "channels",
-        "wakes",
+    pub const RULES: [&str; 11] = [
+        "extents", "moving", "claims", "ports", "rings", "rights", "chunks", "waits", "signals",
+        "channels", "wakes",
     ];
 
     /// Switches a rule off in this process, for good; the first call wins.
@@ -192,6 +193,9 @@ impl<'m> Estate<'m> {
         self.keep("moving", Self::close_unsent_ports);
         self.keep("claims", Self::void_claims);
         self.keep("ports", Self::close_ports);
+        self.keep("rings", |estate| {
+            port::unreachable::close(estate.member);
+        });
         self.keep("rights", Self::drop_rights);
         self.keep("chunks", Self::give_up_chunks);
         self.keep("waits", Self::free_waits);
@@ -269,7 +273,7 @@ impl<'m> Estate<'m> {
 
     /// Closes ports whose receive right the space was sending and had not sent (R2).
     fn close_unsent_ports(&self) {
-        for (index, entry) in self.ports() {
+        for (index, entry) in self.member.tables().used_ports() {
             let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
             let to = Destination(entry.control.transit.load(Ordering::Acquire));
             let moving = status.phase == PortPhase::Moving && status.owner == self.space;
@@ -282,7 +286,12 @@ impl<'m> Estate<'m> {
 
     /// Voids every slot that the space claimed and did not publish.
     fn void_claims(&self) {
-        for (index, _) in self.ports() {
+        for (index, entry) in self.member.tables().used_ports() {
+            let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+            if matches!(status.phase, PortPhase::Free | PortPhase::Binding) {
+                // Of others, and without a claim: a claim keeps a port from being given back.
+                continue;
+            }
             let Some(queue) = self.member.tables().queue(index) else {
                 continue;
             };
@@ -308,31 +317,25 @@ impl<'m> Estate<'m> {
         for (index, entry) in self.ports() {
             let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
             match status.phase {
-                PortPhase::Lingering => port::close::sweep(self.member, index),
+                PortPhase::Lingering => port::entry::sweep(self.member, index),
+                // It died while it made a port, or gave one back.
+                PortPhase::Binding if status.owner == self.space => {
+                    port::entry::give_back_of_dead(self.member, index);
+                    mark!("host.reclaim.binding");
+                }
                 // It died while it looked whether a segment is still in use.
                 PortPhase::Open if status.shared && status.owner == self.space => {
                     forget_mark(entry, status);
                 }
-                PortPhase::Binding | PortPhase::Open | PortPhase::Closing
-                    if status.owner == self.space =>
-                {
-                    if self.member.tables().queue(index).is_some() {
-                        port::close::close(self.member, index);
-                    } else {
-                        // It died between taking the entry and giving it a queue.
-                        let generation = status.generation.wrapping_add(1) & GENERATION_MASK;
-                        let free = PortStatus {
-                            generation,
-                            ..PortStatus::FRESH
-                        };
-                        entry.control.status.store(free.pack(), Ordering::Release);
-                    }
+                PortPhase::Open | PortPhase::Closing if status.owner == self.space => {
+                    port::close::close(self.member, index);
                     count(&self.returned.ports);
                     mark!("host.reclaim.port");
                 }
                 _ => {}
             }
         }
+        port::entry::settle(self.member);
         mark!("host.reclaim.ports");
     }
 
@@ -414,7 +417,7 @@ impl<'m> Estate<'m> {
         let member = self.member;
         let tables = member.tables();
         self.repeat_notices();
-        for (index, entry) in self.ports() {
+        for (index, entry) in tables.used_ports() {
             let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
             if !matches!(status.phase, PortPhase::Open | PortPhase::Moving) {
                 continue;
@@ -472,7 +475,8 @@ impl<'m> Estate<'m> {
         mark!("host.reclaim.trace_ring");
     }
 
-    /// Ports that have ever been touched.
+    /// Ports that have ever been touched, also those whose binder died before it noted that they
+    /// are in use.
     fn ports(&self) -> impl Iterator<Item = (u16, &'m portolan_shm::queue::PortEntry)> {
         let tables = self.member.tables();
         let used = self.used(tables.geometry.ports, PORT_BYTES, MAX_PORTS);

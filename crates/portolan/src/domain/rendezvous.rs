@@ -124,6 +124,7 @@ fn member(
         region,
         space: us.space,
         incarnation: us.incarnation,
+        number: Member::next_number(),
         domain: settings.name.clone(),
         protection,
         cache: Mutex::default(),

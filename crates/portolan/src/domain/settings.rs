@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// How long joining may take unless the caller says otherwise.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// Instants beyond this cannot be told.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// How many bytes of addresses extents get unless the caller says otherwise.
 const SIZE: u64 = 16 << 30;
 /// Users or groups that a domain's header has room for, besides their count.
@@ -162,9 +164,9 @@ impl Builder {
         self
     }
 
-    /// How long joining may take; 5 seconds by default.
+    /// How long joining may take; 5 seconds by default, and no longer than a hundred years.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.deadline = deadline.min(LONGEST);
         self
     }
 

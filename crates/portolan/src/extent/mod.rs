@@ -39,7 +39,26 @@ pub struct Extent {
 ///
 /// Copies of it may exist; [`Domain::adopt`] gives the extent to the first that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawExtent(Descriptor);
+pub struct RawExtent {
+    descriptor: Descriptor,
+    /// Which membership's it is: no other one of this process has the same number, nor had it.
+    membership: u64,
+}
+
+/// Why a raw handle was not taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdoptError {
+    /// The caller's: the handle was laid down in another domain, or before this process left
+    /// this one and joined it again.
+    #[error(
+        "the handle was not laid down in this membership of the domain: adopt it in the one that it came from"
+    )]
+    Foreign,
+    /// The caller's: it was taken up, sent or freed before.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+}
 
 /// The state's: no extent of this size can be had within the domain's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +86,15 @@ pub enum AllocateError {
     Disowned(#[from] Disowned),
 }
 
+/// Gives the memory of one chunk that no extent uses to the kernel, if there is one.
+pub(crate) fn release(member: &Member) -> bool {
+    release_one(member) || {
+        // As where room is looked for: nobody of this space allocates meanwhile.
+        let _cache = member.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        give_all_back(member) > 0 && release_one(member)
+    }
+}
+
 impl Domain {
     /// Allocates an extent of at least `bytes` bytes (one page at least); its `len` is `bytes`.
     ///
@@ -77,8 +105,8 @@ impl Domain {
         allocate(self.member(), bytes)
     }
 
-    /// Gives memory that no extent uses back to the system, in whole chunks of 2 MiB; how many
-    /// bytes. Otherwise it is kept for later extents, of whatever member, and goes back when the
+    /// Gives memory that no extent uses back to the system, in whole chunks of 2 MiB, and memory
+    /// that closed ports left; how many bytes. Otherwise it is kept for later extents, of whatever member, and goes back when the
     /// limit is reached. For when much was in use and will not be soon.
     ///
     /// # Errors
@@ -110,23 +138,26 @@ impl Domain {
             }
         }
         let given = before.saturating_sub(chunks.populated());
-        Ok(given as u64 * CHUNK as u64)
+        Ok(given as u64 * CHUNK as u64 + crate::port::entry::empty_spare(member))
     }
 
     /// Takes up an extent that was laid down with [`Extent::into_raw`].
     ///
     /// # Errors
     ///
-    /// [`OwnerError`]: it was taken up, sent or freed before. Of two threads that
-    /// adopt the same handle at the same instant, one succeeds.
-    pub fn adopt(&self, raw: RawExtent) -> Result<Extent, OwnerError> {
+    /// [`AdoptError`]: it is another domain's, or was taken up, sent or freed before. Of two
+    /// threads that adopt the same handle at the same instant, one succeeds.
+    pub fn adopt(&self, raw: RawExtent) -> Result<Extent, AdoptError> {
         let member = self.member();
         let Descriptor {
             page,
             generation,
             size,
             len,
-        } = raw.0;
+        } = raw.descriptor;
+        if raw.membership != member.number || !member.tables().chunks.is_cut(page, size) {
+            return Err(AdoptError::Foreign);
+        }
         member.row().unpark(page, generation)?;
         Ok(Extent {
             member: Arc::clone(member),
@@ -175,7 +206,10 @@ impl Extent {
 
     /// Lays the extent down under a raw handle. It stays this space's until adopted.
     pub fn into_raw(mut self) -> RawExtent {
-        let raw = RawExtent(self.descriptor());
+        let raw = RawExtent {
+            descriptor: self.descriptor(),
+            membership: self.member.number,
+        };
         // The word says *held*: the extent is ours. If it does not, adopting will say so.
         let _ = self.member.row().park(self.page, self.generation);
         self.forget();

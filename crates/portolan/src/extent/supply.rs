@@ -22,6 +22,7 @@
 
 use super::{AllocateError, Extent, OutOfPages};
 use crate::member::Member;
+use crate::port::{entry, unreachable};
 use portolan_abi::limits::{CHUNK, CHUNK_PAGES, PAGE};
 use portolan_abi::owner::{Alloc, Born, ChunkUse, Size};
 use portolan_shm::chunk::{Chunks, GiveBack};
@@ -147,7 +148,10 @@ pub(crate) fn now() -> Born {
 pub(crate) fn allocate(member: &Arc<Member>, bytes: usize) -> Result<Extent, AllocateError> {
     member.present()?;
     let size = Size::for_bytes(bytes);
-    let (page, generation) = find(member, size).ok_or_else(|| out_of_pages(member, bytes))?;
+    let found = find(member, size, bytes)
+        .or_else(|| unreachable::close(member).then(|| find(member, size, bytes))?)
+        .ok_or_else(|| out_of_pages(member, bytes));
+    let (page, generation) = found?;
     if let Some(guard) = &member.guard {
         guard.open(std::iter::once((page, size)));
     }
@@ -160,9 +164,10 @@ pub(crate) fn allocate(member: &Arc<Member>, bytes: usize) -> Result<Extent, All
     })
 }
 
-fn find(member: &Member, size: Size) -> Option<(u32, u32)> {
+/// A free extent of the size, which is that of `bytes` bytes if there is one so large.
+fn find(member: &Member, size: Size, bytes: usize) -> Option<(u32, u32)> {
     let tables = member.tables();
-    if size.chunks() > tables.chunks.len() / 2 {
+    if size.chunks() > tables.chunks.len() / 2 || size.bytes() < bytes {
         return None;
     }
     if let Some(found) = cache(member).of(size).quick(member) {
@@ -220,8 +225,8 @@ fn grow(member: &Member, size: Size) -> Option<(u32, u32)> {
         .load(std::sync::atomic::Ordering::Relaxed)
         / CHUNK as u64;
     // What we have just claimed is in this count already.
-    while tables.chunks.populated() as u64 > limit {
-        if !release_one(member) {
+    while tables.chunks.populated() as u64 + queue_chunks(member) > limit {
+        if !release_one(member) && entry::empty_spare(member) == 0 {
             tables.chunks.abandon(first, count);
             return None;
         }
@@ -235,6 +240,13 @@ fn grow(member: &Member, size: Size) -> Option<(u32, u32)> {
     let homed = cache.of(size);
     homed.add(member, first);
     homed.round(member, LOOK)
+}
+
+/// Chunks' worth of memory that queues may have within the limit.
+fn queue_chunks(member: &Member) -> u64 {
+    let chunks = &member.tables().header.queue_chunks.value;
+    // SeqCst: of two that take memory at once, an extent's and a queue's, one sees the other's.
+    chunks.load(std::sync::atomic::Ordering::SeqCst)
 }
 
 /// Gives the memory of one free chunk to the kernel, so that it can be used elsewhere.
@@ -354,7 +366,8 @@ fn free_bytes(member: &Member) -> u64 {
         .header
         .limit
         .load(std::sync::atomic::Ordering::Relaxed);
-    let fresh = limit.saturating_sub(tables.chunks.populated() as u64 * CHUNK as u64);
+    let taken = tables.chunks.populated() as u64 + queue_chunks(member);
+    let fresh = limit.saturating_sub(taken * CHUNK as u64);
     let kept: u64 = (0..tables.chunks.len())
         .map(|index| {
             let word = tables.chunks.read(index);

@@ -1,15 +1,14 @@
 //! Making a port.
 
-use super::{ReceiveRight, names};
+use super::{ReceiveRight, entry, names, unreachable};
 use crate::member::Member;
 use crate::region::Attached;
 use crate::{Disowned, Domain};
-use portolan_abi::limits::{MAX_NAME, MAX_PORTS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
+use portolan_abi::limits::{LINE, MAX_NAME, MAX_PORTS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
 use portolan_abi::name::RULE;
 use portolan_abi::port::{ANY_BYTES, Leaving, PortName, PortPhase, PortStatus};
 use portolan_abi::slot::inline_capacity;
 use portolan_shm::mark;
-use portolan_shm::queue::PortEntry;
 use portolan_shm::region::write_text;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,11 +61,21 @@ pub enum BindError {
         /// Inline bytes asked for.
         inline_bytes: usize,
     },
-    /// The state's: all ports, or all queue memory, are in use.
+    /// The state's: all ports, or all addresses for queues of this width, are in use.
     #[error(
-        "the domain has no room for another port ({MAX_PORTS} entries, 4 GiB of queues): close some, or use smaller queues"
+        "the domain has no room for another port ({MAX_PORTS} entries, 4 GiB of queues of each width of slot): close some, or use smaller queues"
     )]
     NoRoom,
+    /// The state's: the domain's limit is reached, or the machine has no memory.
+    #[error(
+        "no memory for a queue of {bytes} bytes in a domain of {limit} bytes: drop extents or ports, use a smaller queue, or create the domain with a larger limit"
+    )]
+    OutOfMemory {
+        /// Bytes that the queue would take.
+        bytes: u64,
+        /// Bytes that the domain may take for extents and queues.
+        limit: u64,
+    },
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
@@ -166,13 +175,15 @@ impl PortOptions {
 
     /// Slots (a power of two) and lines a slot.
     fn shape(&self) -> Result<(usize, usize), BindError> {
-        let lines = (self.inline_bytes.max(1) + 16).div_ceil(portolan_abi::limits::LINE);
-        if self.queue == 0 || self.queue >= MAX_SLOTS || lines > MAX_SLOT_LINES {
+        let fits = (1..MAX_SLOTS).contains(&self.queue)
+            && self.inline_bytes <= inline_capacity(MAX_SLOT_LINES);
+        if !fits {
             return Err(BindError::Shape {
                 messages: self.queue,
                 inline_bytes: self.inline_bytes,
             });
         }
+        let lines = (self.inline_bytes.max(1) + 16).div_ceil(LINE);
         // By urgency, messages are taken out of order, and their slots may miss a lap.
         let spare = if self.by_urgency { self.queue + 1 } else { 1 };
         Ok((
@@ -202,19 +213,31 @@ pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
     if let Some(name) = &options.name {
         names::check(member, name)?;
     }
-    let (index, entry, generation) = take_entry(member, slots, lines)?;
+    let port = match open(member, options, slots, lines) {
+        Err(BindError::NoRoom | BindError::OutOfMemory { .. }) if unreachable::close(member) => {
+            open(member, options, slots, lines)?
+        }
+        other => other?,
+    };
+    mark!("bind.done");
+    let attached = Attached::new(member, port).ok_or(BindError::NoRoom)?;
+    Ok(ReceiveRight::new(attached, options.by_urgency))
+}
+
+/// Takes an entry, its name and memory, and opens the port: its name.
+fn open(
+    member: &Member,
+    options: &PortOptions,
+    slots: usize,
+    lines: usize,
+) -> Result<PortName, BindError> {
+    let taken = entry::take(member).ok_or(BindError::NoRoom)?;
     mark!("bind.entry_taken");
-    let name = options.name.as_deref().unwrap_or("");
-    write_text(&entry.name.words, name);
+    let (index, generation, entry) = (taken.index, taken.generation, taken.entry);
+    write_text(&entry.name.words, options.name.as_deref().unwrap_or(""));
+    // Nobody has heard of the entry: it is given back if another one wins the name.
     let won = match &options.name {
-        Some(name) => Some(names::win(member, index, name).inspect_err(|_| {
-            // Nobody has heard of it. Release: the next one to bind it sees no name of ours.
-            let free = PortStatus {
-                generation,
-                ..PortStatus::FRESH
-            };
-            entry.control.status.store(free.pack(), Ordering::Release);
-        })?),
+        Some(name) => Some(names::win(member, index, name)?),
         None => None,
     };
     entry.control.transit.store(0, Ordering::Relaxed);
@@ -223,9 +246,7 @@ pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
     entry.sleep.wanted.store(0, Ordering::Relaxed);
     entry.sleep.wait_set.store(0, Ordering::Relaxed);
     entry.room.waiting.store(0, Ordering::Relaxed);
-    if let Some(queue) = member.tables().queue(index) {
-        queue.open();
-    }
+    taken.queue(slots, lines)?;
     mark!("bind.queue_open");
     let status = PortStatus {
         phase: PortPhase::Open,
@@ -240,75 +261,9 @@ pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
     };
     // Release: everything above comes before the port is open.
     entry.control.status.store(status.pack(), Ordering::Release);
+    taken.keep();
     if let Some(won) = won {
         won.show();
     }
-    mark!("bind.done");
-    let attached =
-        Attached::new(member, PortName { index, generation }).ok_or(BindError::NoRoom)?;
-    Ok(ReceiveRight::new(attached, options.by_urgency))
-}
-
-/// Takes a free entry whose queue has this shape, or one that has no queue yet.
-fn take_entry(
-    member: &Member,
-    slots: usize,
-    lines: usize,
-) -> Result<(u16, &PortEntry, u32), BindError> {
-    let tables = member.tables();
-    let shape = u64::from(slots.trailing_zeros()) | (lines as u64) << 8;
-    let hint = &tables.header.port_hint.value;
-    let start = usize::try_from(hint.load(Ordering::Relaxed)).unwrap_or(0);
-    // Entries that were used before come first, so that queue memory is used again.
-    for used in [true, false] {
-        for step in 0..MAX_PORTS {
-            let at = if used {
-                step
-            } else {
-                (start + step) % MAX_PORTS
-            };
-            let entry = &tables.ports[at];
-            let has = entry.control.geometry.load(Ordering::Acquire);
-            if used && has == 0 {
-                break;
-            }
-            let was = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
-            if was.phase != PortPhase::Free || has != if used { shape } else { 0 } {
-                continue;
-            }
-            let binding = PortStatus {
-                phase: PortPhase::Binding,
-                owner: member.space,
-                generation: was.generation,
-                ..PortStatus::FRESH
-            };
-            if entry
-                .control
-                .status
-                .compare_exchange(
-                    was.pack(),
-                    binding.pack(),
-                    Ordering::AcqRel,
-                    Ordering::Relaxed,
-                )
-                .is_err()
-            {
-                continue;
-            }
-            if !used {
-                // Before its queue: whoever looks at all ports looks at this one too.
-                hint.fetch_max(at as u64 + 1, Ordering::SeqCst);
-                let Some(queue) = tables.reserve_queue(slots * lines) else {
-                    entry.control.status.store(was.pack(), Ordering::Release);
-                    return Err(BindError::NoRoom);
-                };
-                entry.control.queue.store(queue, Ordering::Relaxed);
-                // Release: the offset comes first; a shape without one is never seen.
-                entry.control.geometry.store(shape, Ordering::Release);
-            }
-            let index = u16::try_from(at).map_err(|_| BindError::NoRoom)?;
-            return Ok((index, entry, was.generation));
-        }
-    }
-    Err(BindError::NoRoom)
+    Ok(PortName { index, generation })
 }

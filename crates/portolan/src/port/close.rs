@@ -3,12 +3,12 @@
 use super::rights::Right;
 use super::watches::{drop_watches, fire_watches};
 use super::wire::Contents;
-use super::{answer_for_dead, send};
+use super::{answer_for_dead, entry, send};
 use crate::member::Member;
 use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus, RightKind};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
-use portolan_shm::queue::{CloseStep, Closing, Queue};
+use portolan_shm::queue::{CloseStep, Queue};
 use std::sync::atomic::Ordering;
 
 /// Closes port `index`, which we own, or a dead space whose host we are.
@@ -16,24 +16,40 @@ use std::sync::atomic::Ordering;
 /// 1. The generation goes up: every right on it is a dead name.
 /// 2. Every slot is closed; what waited in it is given back, its requests are answered.
 /// 3. Whoever waits for it is woken, whoever watches it is told.
-/// 4. The entry is free again, or lingers until live senders have let go of their slots.
+/// 4. Entry and queue memory are given back, or linger until live senders have let go of their
+///    slots ([`super::entry`]).
 pub(crate) fn close(member: &Member, index: u16) {
     close_as(member, index, None);
 }
 
 /// As [`close`]; from its first step on the port is `closer`'s, if there is one, so that the host
 /// goes on with it after that one's death, and after nobody else's.
+///
+/// Ports whose receive rights waited in its queue are closed too, one after another: they may
+/// lie in one another's queues to any depth.
 fn close_as(member: &Member, index: u16, closer: Option<u8>) {
-    let tables = member.tables();
-    let Some(entry) = tables.ports.get(usize::from(index)) else {
+    let mut begun = Vec::new();
+    begin(member, index, closer, &mut begun);
+    while let Some((index, closing)) = begun.pop() {
+        finish(member, index, closing, &mut begun);
+    }
+}
+
+/// Ports that are being closed, with their status.
+type Begun = Vec<(u16, PortStatus)>;
+
+/// The first step: from here on every right is a dead name.
+fn begin(member: &Member, index: u16, closer: Option<u8>, begun: &mut Begun) {
+    let Some(entry) = member.tables().ports.get(usize::from(index)) else {
         return;
     };
     let status = &entry.control.status;
     let was = PortStatus::unpack(status.load(Ordering::Acquire));
     let closing = match was.phase {
-        PortPhase::Free | PortPhase::Lingering => return,
+        // In binding there is no queue to close: see `entry`.
+        PortPhase::Free | PortPhase::Binding | PortPhase::Lingering => return,
         PortPhase::Closing => was,
-        PortPhase::Binding | PortPhase::Open | PortPhase::Moving => {
+        PortPhase::Open | PortPhase::Moving => {
             let generation = was.generation.wrapping_add(1) & GENERATION_MASK;
             PortStatus {
                 phase: PortPhase::Closing,
@@ -46,13 +62,22 @@ fn close_as(member: &Member, index: u16, closer: Option<u8>) {
     // SeqCst: dead before we look for watches; see `SendRight::watch`.
     status.store(closing.pack(), Ordering::SeqCst);
     mark!("close.begun");
+    begun.push((index, closing));
+}
+
+/// All other steps.
+fn finish(member: &Member, index: u16, closing: PortStatus, begun: &mut Begun) {
+    let tables = member.tables();
+    let Some(entry) = tables.ports.get(usize::from(index)) else {
+        return;
+    };
     tables.names[usize::from(index)].store(0, Ordering::Release);
     let died = PortName {
         index,
         generation: closing.generation.wrapping_sub(1) & GENERATION_MASK,
     };
     if let Some(queue) = tables.queue(index) {
-        drain(member, &queue);
+        drain(member, &queue, begun);
         send::wake_senders(&queue);
         send::wake(member, &queue, index);
     }
@@ -60,7 +85,7 @@ fn close_as(member: &Member, index: u16, closer: Option<u8>) {
     drop_watches(member, died);
     fire_watches(member, died);
     mark!("close.told");
-    status.store(
+    entry.control.status.store(
         PortStatus {
             phase: PortPhase::Lingering,
             owner: 0,
@@ -69,32 +94,14 @@ fn close_as(member: &Member, index: u16, closer: Option<u8>) {
         .pack(),
         Ordering::Release,
     );
-    sweep(member, index);
+    entry::sweep(member, index);
 }
 
-/// Frees a lingering entry once no slot of it is claimed any more. For anybody.
-pub(crate) fn sweep(member: &Member, index: u16) {
-    let Some(queue) = member.tables().queue(index) else {
-        return;
-    };
-    let status = &queue.port.control.status;
-    let was = PortStatus::unpack(status.load(Ordering::Acquire));
-    if was.phase != PortPhase::Lingering || queue.closing() != Closing::Complete {
-        return;
-    }
-    let free = PortStatus {
-        generation: was.generation,
-        ..PortStatus::FRESH
-    };
-    // Lost only to somebody who did the same.
-    let _ = status.compare_exchange(was.pack(), free.pack(), Ordering::AcqRel, Ordering::Relaxed);
-}
-
-fn drain(member: &Member, queue: &Queue<'_>) {
+fn drain(member: &Member, queue: &Queue<'_>, begun: &mut Begun) {
     for index in 0..queue.slots() as u64 {
         while let CloseStep::Message { position } = queue.close_slot(index) {
             let contents = Contents::read(member, &queue.slot(position));
-            dispose(member, &contents);
+            dispose(member, &contents, begun);
             mark!("close.disposed");
             // Its send rights were counted as travelling; now they are gone. If we die
             // meanwhile the host corrects the counts, and asks for all ports.
@@ -109,7 +116,7 @@ fn drain(member: &Member, queue: &Queue<'_>) {
 /// Gives back what a message holds that nobody will take. Repeating it does nothing (O3):
 /// the header extent, in which the rest may be listed, goes last, and is read by nobody
 /// once it is free.
-pub(crate) fn dispose(member: &Member, contents: &Contents) {
+fn dispose(member: &Member, contents: &Contents, begun: &mut Begun) {
     // Ours, or of another process, where it is found no more.
     drop(contents.laid.map(|token| member.depot.take(token)));
     let alloc = &member.tables().alloc;
@@ -121,7 +128,7 @@ pub(crate) fn dispose(member: &Member, contents: &Contents) {
             // Counted only by its slot, which is about to be closed; see `drain`.
             RightKind::Send => {}
             RightKind::SendOnce => answer_for_dead(member, right.port, right.tag),
-            RightKind::Receive => close_carried(member, right.port),
+            RightKind::Receive => close_carried(member, right.port, begun),
         }
     }
     if let (Kind::Request, Some(reply)) = (contents.kind, contents.reply) {
@@ -132,19 +139,19 @@ pub(crate) fn dispose(member: &Member, contents: &Contents) {
     }
 }
 
-/// Closes a port whose receive right nobody will take.
+/// Begins to close a port whose receive right nobody will take.
 ///
 /// Its status still names its sender, which may live, or die meanwhile; but it is we who give
 /// back the message that the right is in. Should we die of it, that message leads nobody here:
 /// the generation has gone up. So the port becomes ours as its generation goes up.
-fn close_carried(member: &Member, port: PortName) {
+fn close_carried(member: &Member, port: PortName, begun: &mut Begun) {
     let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
         return;
     };
     if PortStatus::unpack(entry.control.status.load(Ordering::Acquire)).generation
         == port.generation
     {
-        close_as(member, port.index, Some(member.space));
+        begin(member, port.index, Some(member.space), begun);
     }
 }
 
@@ -171,7 +178,7 @@ mod tests {
             contents.page.unwrap().page,
             contents.page.unwrap().size.bytes(),
         );
-        dispose(member, &contents);
+        dispose(member, &contents, &mut Vec::new());
         // Somebody gets the page and writes to it, before the next host repeats the drain.
         let mut again = Message::default();
         while again.extents().last().is_none_or(|e| e.pages().0 != page) {

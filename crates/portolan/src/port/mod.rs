@@ -8,6 +8,7 @@
 mod bind;
 pub(crate) mod close;
 pub(crate) mod commons;
+pub(crate) mod entry;
 mod names;
 mod prepare;
 mod receive;
@@ -15,6 +16,7 @@ mod request;
 mod rights;
 mod send;
 mod shared;
+pub(crate) mod unreachable;
 pub(crate) mod watches;
 pub(crate) mod wire;
 

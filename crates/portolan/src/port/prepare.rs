@@ -77,7 +77,7 @@ fn prepare(
     member.present()?;
     probe!(SendCalled);
     let queue = to.queue();
-    check(member, message)?;
+    check(to, message)?;
     probe!(SendChecked);
     // Relaxed: whether this is our port's status is asked after the claim.
     let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Relaxed));

@@ -255,6 +255,11 @@ impl Right {
         Arc::ptr_eq(whose, member)
     }
 
+    /// Whether it is the right to receive from `port`.
+    pub(super) fn receives_from(&self, port: PortName) -> bool {
+        matches!(self, Self::Receive(r) if r.at().port == port)
+    }
+
     /// Rights are about to be published at `destination` (R1).
     pub(super) fn leave(member: &Member, rights: &[Self], destination: Destination) {
         for right in rights {

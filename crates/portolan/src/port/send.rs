@@ -3,7 +3,7 @@
 use crate::member::Member;
 use crate::message::{Long, Message};
 use crate::port::wire::Plan;
-use crate::port::{Right, close, prepare, wire};
+use crate::port::{Right, entry, prepare, wire};
 use crate::region::Attached;
 use crate::sealed::Laid;
 use crate::tally;
@@ -19,7 +19,6 @@ use portolan_shm::mark;
 use portolan_shm::owner::OwnerError;
 use portolan_shm::queue::{ClaimError, Published, Queue, Spot};
 use portolan_sys::futex;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// What a send does when the queue is full.
@@ -77,6 +76,12 @@ pub enum Unsent {
     /// A peer's or the caller's: an extent's owner word does not name this space.
     #[error(transparent)]
     Owner(#[from] OwnerError),
+    /// The caller's: the message holds the receive right of the port that it is sent to, so
+    /// nobody could ever receive it.
+    #[error(
+        "the message holds the receive right of the very port that it is sent to: nobody could take it out; send it to another port"
+    )]
+    IntoItself,
     /// The caller's: the message holds a data structure and the port gives its receiver
     /// copies, which lie at other addresses than the structure's pointers say.
     #[error(
@@ -294,7 +299,7 @@ pub(super) fn plan_and_post(
     let member = &to.member;
     member.present()?;
     probe!(SendCalled);
-    check(member, message)?;
+    check(to, message)?;
     probe!(SendChecked);
     let plan = wire::plan(
         member,
@@ -361,20 +366,20 @@ fn post_untraced(
     // All that can be done before the claim is: see `Claim::fill`.
     let row = member.row();
     let takes = takes(to, kind);
-    // Before the claim as well as under it: a claim that is given back takes a slot away
-    // until the receiver looks, and rights on dead names could fill the queue of the port
-    // that has taken the place of theirs.
+    // Before the claim as well as under it: our queue's memory may be another port's, and our
+    // spot its end, if the right was a dead name when we came by it (see `Queue::claim`).
     let status = queue.port.control.status.load(Ordering::Acquire);
     if status & takes.0 != takes.1 {
         return Err(refuse(status, to));
     }
     probe!(SendAdmitted);
-    let claim = match queue.claim(spot, member.space) {
+    let lives = || queue.port.control.status.load(Ordering::Acquire) & takes.0 == takes.1;
+    let claim = match queue.claim(spot, member.space, lives) {
         Ok(claim) => claim,
         Err(ClaimError::Full { slots }) => return Err(Unsent::Full { slots }),
         Err(ClaimError::Closed) => return Err(Unsent::DeadName),
     };
-    // Not before: while we hold a slot the entry cannot become another port's.
+    // Not before: while we hold a slot neither entry nor memory can become another port's.
     // Acquire: pairs with the release of bind, move and close.
     let status = queue.port.control.status.load(Ordering::Acquire);
     if status & takes.0 != takes.1 {
@@ -436,7 +441,7 @@ fn takes(to: &Attached, kind: Kind) -> (u64, u64) {
 /// The port is not one that takes this: it is dead, or of the other kind.
 #[cold]
 fn refuse(status: u64, to: &Attached) -> Unsent {
-    close::sweep(&to.member, to.port.index);
+    entry::sweep(&to.member, to.port.index);
     let status = PortStatus::unpack(status);
     if status.generation != to.port.generation
         || !matches!(status.phase, PortPhase::Open | PortPhase::Moving)
@@ -451,7 +456,8 @@ fn refuse(status: u64, to: &Attached) -> Unsent {
 
 /// Everything that could be wrong with the message, before anything is changed.
 #[inline]
-pub(super) fn check(member: &Arc<Member>, message: &Message) -> Result<(), Unsent> {
+pub(super) fn check(to: &Attached, message: &Message) -> Result<(), Unsent> {
+    let member = &to.member;
     let row = member.row();
     for extent in &message.extents {
         if !extent.is_of(member) {
@@ -466,6 +472,9 @@ pub(super) fn check(member: &Arc<Member>, message: &Message) -> Result<(), Unsen
         Some(rest) if rest.rights.iter().any(|r| !r.is_of(member)) => Err(Unsent::Foreign),
         Some(rest) if matches!(&rest.long, Long::Page(extent) if !extent.is_of(member)) => {
             Err(Unsent::Foreign)
+        }
+        Some(rest) if rest.rights.iter().any(|r| r.receives_from(to.port)) => {
+            Err(Unsent::IntoItself)
         }
         _ => Ok(()),
     }
@@ -488,7 +497,7 @@ fn take_back(to: &Attached, message: &Message, position: u64) {
     });
     Right::stay(member, message.rights());
     to.queue().withdraw(position);
-    close::sweep(member, to.port.index);
+    entry::sweep(member, to.port.index);
 }
 
 /// Posts an answer that is a word and nothing else, on behalf of somebody who cannot.
@@ -506,17 +515,17 @@ pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: Right
     }
     let spot = Spot::new(queue.port.sender.tail.load(Ordering::Relaxed));
     let begun = Begun::now(EventKind::Send);
-    let claim = match queue.claim(&spot, member.space) {
+    let claim = match queue.claim(&spot, member.space, lives) {
         Ok(claim) => claim,
         Err(ClaimError::Full { .. }) => return false,
         Err(ClaimError::Closed) => return true,
     };
-    // As in `try_post`: while we hold a slot the entry cannot become another client's.
+    // As in `post_untraced`: while we hold a slot it cannot become another client's.
     if !lives() {
         if claim.abandon() {
             wake(member, &queue, port.index);
         }
-        close::sweep(member, port.index);
+        entry::sweep(member, port.index);
         return true;
     }
     let position = claim.position();

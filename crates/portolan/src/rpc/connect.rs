@@ -15,7 +15,7 @@ use portolan_proto::Client;
 use portolan_shm::mark;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How a client is to be.
 ///
@@ -280,9 +280,12 @@ fn call_out(
     let call = hello.to_bytes();
     let answer = loop {
         writer.write(&call, deadline)?;
-        let again = Instant::now() + hello.period;
-        let sooner = deadline.instant().map_or(again, |at| at.min(again));
-        match reader.receive(Deadline::at(sooner)) {
+        let sooner = match (Deadline::after(hello.period).instant(), deadline.instant()) {
+            (Some(again), Some(end)) => Deadline::at(again.min(end)),
+            (Some(only), None) | (None, Some(only)) => Deadline::at(only),
+            (None, None) => Deadline::NEVER,
+        };
+        match reader.receive(sooner) {
             Ok(answer) => break Answer::from_bytes(&answer),
             Err(ReadError::TimedOut) if !deadline.has_passed() => {}
             Err(_) => {

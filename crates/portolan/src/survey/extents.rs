@@ -116,7 +116,8 @@ pub(super) fn take(
             }
         }
     }
-    memory.free += memory.limit.saturating_sub(memory.taken);
+    let queues = tables.header.queue_chunks.value.load(Ordering::Relaxed) * CHUNK as u64;
+    memory.free += memory.limit.saturating_sub(memory.taken + queues);
     for space in spaces {
         for holding in holdings.values() {
             if holding.holder == Holder::Space(space.id) {

@@ -4,9 +4,9 @@ use super::{Ground, take};
 use crate::orders::unique;
 use crate::region::Picture;
 use crate::{Domain, Observer, PortOptions, SegmentKind};
-use portolan_abi::limits::{LINE, PAGE, QUEUE_HEAP};
+use portolan_abi::limits::PAGE;
 use portolan_abi::owner::{ChunkUse, ChunkWord, Descriptor, Size};
-use portolan_abi::port::{PortPhase, PortStatus};
+use portolan_abi::port::{PortPhase, PortStatus, QueuePlace};
 use portolan_abi::region::PORT_BYTES;
 use portolan_abi::slot::{Kind, Meta, Plain, SlotState};
 use portolan_shm::queue::{Control, PortEntry};
@@ -38,7 +38,6 @@ fn hostile(domain: &Domain) {
     let control = offset_of!(PortEntry, control) as u64;
     let status = control + offset_of!(Control, status) as u64;
     let queue = control + offset_of!(Control, queue) as u64;
-    let shape = control + offset_of!(Control, geometry) as u64;
     for nth in 0..40 {
         let entry = geometry.ports + PORT_BYTES * (1000 + nth);
         // Half are segments. Queues of 65,536 slots of 8 lines: 32 MiB each, holes.
@@ -49,10 +48,10 @@ fn hostile(domain: &Domain) {
             shared: is_segment,
             ..PortStatus::FRESH
         };
-        let offset = (64 << 20) + nth * (32 << 20);
-        assert!(offset + (32 << 20) <= QUEUE_HEAP);
-        write(file, entry + shape, 16 | 8 << 8);
-        write(file, entry + queue, offset + LINE as u64);
+        let unit = u32::try_from((2 + nth) * 1024).unwrap();
+        let place = QueuePlace::new(1 << 16, 8, unit).unwrap();
+        let offset = place.offset();
+        write(file, entry + queue, place.pack());
         write(file, entry + status, open.pack());
         if is_segment {
             // It says that it holds an extent, of which there is no page.

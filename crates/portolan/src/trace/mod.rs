@@ -300,8 +300,10 @@ impl Trace {
     pub fn port_name(&self, port: u16) -> Option<String> {
         let tables = self.domain.member().tables();
         // Only of those that were ever used: looking at others would give them memory.
-        let mut used = tables.used_ports();
-        let (_, entry) = used.find(|(index, _)| *index == port)?;
+        if !tables.ports_in_use().was_used(port) {
+            return None;
+        }
+        let entry = tables.ports.get(usize::from(port))?;
         Some(read_text(&entry.name.words)).filter(|name| !name.is_empty())
     }
 

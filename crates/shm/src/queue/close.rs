@@ -23,7 +23,7 @@ pub enum CloseStep {
 /// How far a queue is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closing {
-    /// Every slot is closed; the entry may be bound again.
+    /// Every slot is closed; the entry and its memory may be given back.
     Complete,
     /// So many slots are still claimed by live senders.
     Lingering(usize),

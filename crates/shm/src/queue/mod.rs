@@ -29,8 +29,9 @@
 //! - **Q1** A slot's words change only by the hand of whoever its state names: the
 //!   claimer while claimed, the receiver while published or void, anybody's claim
 //!   while free. The host acts for the dead.
-//! - **Q2** Positions of one slot only grow. `free(p)` at ring index `p mod n` is
-//!   claimed for position `p` and no other.
+//! - **Q2** Positions of one slot only grow, also from one queue to the next that has its
+//!   memory, or its entry. `free(p)` at ring index `p mod n` is claimed for position `p` and
+//!   no other.
 //! - **Q3** A sender leaves out position `p` only where the slot says so: it has gone
 //!   beyond `p`, or it is *passed* at an earlier position and the sender has announced
 //!   in `left_out` that it goes on beyond `p`. A passed slot comes back beyond every
@@ -61,7 +62,7 @@ pub use sender::{Claim, ClaimError, Published, Spot};
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use portolan_abi::limits::{MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
-use portolan_abi::slot::SlotState;
+use portolan_abi::slot::{Phase, SlotState};
 
 /// One cache line of a queue.
 #[repr(C, align(64))]
@@ -121,10 +122,10 @@ const _: () = assert!(size_of::<PortEntry>() as u64 == portolan_abi::region::POR
 pub struct Control {
     /// [`portolan_abi::port::PortStatus`].
     pub status: AtomicU64,
-    /// Offset of the first slot in the queue heap, plus one line; 0 before the first bind.
+    /// [`portolan_abi::port::QueuePlace`], 0 before the first bind. It stays when the port is
+    /// closed, for the handles of a dead name; whose the memory is says its owner word
+    /// ([`crate::queue_memory`]).
     pub queue: AtomicU64,
-    /// Binary logarithm of the number of slots (low byte), lines a slot (second byte).
-    pub geometry: AtomicU64,
     /// Where the receive right is being sent, while it moves.
     pub transit: AtomicU64,
     /// Slots as a limit that the binder chose (at most the ring's).
@@ -288,28 +289,44 @@ impl<'r> Queue<'r> {
         }
     }
 
-    /// Makes every slot free, at positions that no slot of this memory has had.
+    /// Makes every slot free, from position `from` on.
     ///
-    /// Only for whoever is binding the port (status `Binding`), with every slot closed or
-    /// untouched, and with the shape that this memory always had. A stale sender finds
-    /// larger positions than it expects, never equal ones (Q2); if it walks on to them,
-    /// it learns from the status that the port is another one (see [`Queue::claim`]).
-    pub fn open(&self) {
-        let n = self.slots_u64();
-        let last = (0..n)
-            .map(|i| self.slot(i).state(Ordering::Relaxed).position())
-            .max()
-            .unwrap_or(0);
-        // A sender walks at most a lap and one beyond the last position.
-        let base = (last / n + 3) * n;
-        self.port.receiver.head.store(base, Ordering::Relaxed);
-        self.port.sender.tail.store(base, Ordering::Relaxed);
-        self.port.sender.left_out.store(base, Ordering::Relaxed);
+    /// Only for whoever is binding the port (status `Binding`), with memory that is the port's,
+    /// and beyond every position that a sender of an earlier port can look for, be it one of
+    /// this memory or of this entry ([`Queue::retired`]). Such a sender finds larger positions
+    /// than it expects, never equal ones (Q2).
+    pub fn open(&self, from: u64) {
+        // Nobody looks for position 0, which memory that was given up reads as.
+        let from = from.max(1);
+        // Release, all: a sender of an earlier port that reads one of these learns from the
+        // status that its port is dead (see `Queue::claim`).
+        self.port.receiver.head.store(from, Ordering::Release);
+        self.port.sender.tail.store(from, Ordering::Release);
+        self.port.sender.left_out.store(from, Ordering::Release);
         self.port.sleep.asleep.store(0, Ordering::Relaxed);
-        for i in 0..n {
+        for position in from..from + self.slots_u64() {
             // Release: a sender that sees the slot free sees head and tail; it reads with Acquire.
-            self.slot(i).words()[0].store(SlotState::free(base + i).0, Ordering::Release);
+            self.slot(position).words()[0].store(SlotState::free(position).0, Ordering::Release);
         }
+    }
+
+    /// Of a queue that is wholly closed, a position beyond all that its senders can look for,
+    /// now or later, and far enough beyond to be told from them; `None` if a slot is not closed.
+    ///
+    /// A sender goes no further than a lap and one beyond the last position that a slot of its
+    /// queue ever had, and steps to the next position only where it finds one that is less than
+    /// two laps ahead.
+    pub fn retired(&self) -> Option<u64> {
+        let n = self.slots_u64();
+        let states = (0..n).map(|i| self.slot(i).state(Ordering::Acquire));
+        let mut last = 0;
+        for state in states {
+            if state.phase() != Phase::Closed {
+                return None;
+            }
+            last = last.max(state.position());
+        }
+        Some(last + 4 * n)
     }
 
     /// How many messages wait, as near as it can be told from outside.

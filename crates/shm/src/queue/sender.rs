@@ -8,14 +8,20 @@ use portolan_abi::slot::{Phase, SlotState};
 /// Slots that a sender looks at, in laps, before it gives up on a queue of garbage.
 const WALK: usize = 64;
 
-/// Where a sender believes the queue's end to be. A hint: any value is safe.
-#[derive(Default)]
+/// Where a sender believes the queue's end to be. A hint: any value is safe but 0, which memory
+/// that was given up shows as free (U4 of [`crate::queue_memory`]); no queue has that position.
 pub struct Spot(AtomicU64);
 
 impl Spot {
     /// A spot at a position, for instance the port's tail hint.
     pub fn new(position: u64) -> Self {
-        Self(AtomicU64::new(position))
+        Self(AtomicU64::new(position.max(1)))
+    }
+}
+
+impl Default for Spot {
+    fn default() -> Self {
+        Self::new(1)
     }
 }
 
@@ -61,12 +67,22 @@ impl<'r> Queue<'r> {
     /// Full means that a slot which is not passed waits to be taken, or that a whole
     /// lap of slots is passed.
     ///
-    /// A claim may come after the port was closed and its entry bound again. So the
-    /// caller reads the port's status *after* the claim, which holds it (a slot that is
-    /// claimed keeps the queue from being opened anew), and gives a claim on a port that
-    /// it did not mean back with [`Claim::abandon`].
+    /// The port may be closed, and its memory and its entry be other ports', before the claim.
+    /// Then none succeeds: what the sender looks for lies before every position that it finds
+    /// (U5 of [`crate::queue_memory`]). Only the words of the entry could lead it on to them, so
+    /// it follows these only where `lives` says afterwards that the port is still the one that
+    /// the caller means; `lives` reads the port's status with Acquire.
+    ///
+    /// The caller reads the status *after* the claim, too, which holds it (a slot that is
+    /// claimed keeps the port's memory its own), and gives a claim on a port that was closed
+    /// back with [`Claim::abandon`].
     #[inline(always)]
-    pub fn claim<'s>(&self, spot: &'s Spot, space: u8) -> Result<Claim<'r, 's>, ClaimError> {
+    pub fn claim<'s>(
+        &self,
+        spot: &'s Spot,
+        space: u8,
+        lives: impl Fn() -> bool,
+    ) -> Result<Claim<'r, 's>, ClaimError> {
         // Relaxed: a hint, any value is safe (Q2 checks it against the slot).
         let at = spot.0.load(Ordering::Relaxed);
         let free = SlotState::free(at);
@@ -83,7 +99,7 @@ impl<'r> Queue<'r> {
             mark!("send.claimed");
             return Ok(claim(slot, at));
         }
-        let at = self.walk(spot, space, at)?;
+        let at = self.walk(spot, space, at, lives)?;
         mark!("send.claimed");
         Ok(claim(self.slot(at), at))
     }
@@ -93,7 +109,13 @@ impl<'r> Queue<'r> {
     /// Invariant of the loop: no position before `from` is free, or ever will be; those
     /// from there to `at` were not free when we looked.
     #[inline(never)]
-    fn walk(&self, spot: &Spot, space: u8, mut at: u64) -> Result<u64, ClaimError> {
+    fn walk(
+        &self,
+        spot: &Spot,
+        space: u8,
+        mut at: u64,
+        lives: impl Fn() -> bool,
+    ) -> Result<u64, ClaimError> {
         let mut from = at;
         let mut hinted = false;
         let mut passed = 0;
@@ -111,9 +133,14 @@ impl<'r> Queue<'r> {
                         return Ok(at);
                     }
                 }
-                // The spot was never this queue's: start again where the receiver is.
+                // The spot was never this queue's, or this memory was given up: start again
+                // where the receiver is, if the port lives.
                 Phase::Free if found.position() < at => {
-                    from = self.port.receiver.head.load(Ordering::Relaxed);
+                    // Acquire: before `lives` reads the status.
+                    from = self.port.receiver.head.load(Ordering::Acquire);
+                    if !lives() {
+                        return Err(ClaimError::Closed);
+                    }
                     (at, passed) = (from, 0);
                 }
                 // Being closed, and not by us: its claimer will find out when it publishes.
@@ -128,8 +155,9 @@ impl<'r> Queue<'r> {
                 // Behind: others have been here.
                 _ => {
                     let start = if found.position() > at + 2 * self.slots_u64() {
-                        // Far behind. Relaxed: nothing before the head is ever free again.
-                        self.port.receiver.head.load(Ordering::Relaxed)
+                        // Far behind, or before the positions of another port. Nothing
+                        // before the head is ever free again.
+                        self.port.receiver.head.load(Ordering::Acquire)
                     } else if hinted {
                         0
                     } else {
@@ -137,6 +165,10 @@ impl<'r> Queue<'r> {
                         // Acquire: see `publish`.
                         self.port.sender.tail.load(Ordering::Acquire)
                     };
+                    // Acquire, all: before `lives` reads the status.
+                    if !lives() {
+                        return Err(ClaimError::Closed);
+                    }
                     if start > at {
                         from = start;
                         at = start;

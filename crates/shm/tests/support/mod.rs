@@ -88,7 +88,7 @@ impl Port {
             bell: Futex::default(),
             room: Futex::default(),
         };
-        port.queue().open();
+        port.queue().open(0);
         port
     }
 
@@ -106,7 +106,7 @@ impl Port {
 
     /// Sends one word if there is room.
     pub fn send(&self, spot: &Spot, space: u8, word: u64) -> Sent {
-        let claim = match self.queue().claim(spot, space) {
+        let claim = match self.queue().claim(spot, space, || true) {
             Ok(claim) => claim,
             Err(ClaimError::Full { .. }) => return Sent::Full,
             Err(ClaimError::Closed) => return Sent::Closed,

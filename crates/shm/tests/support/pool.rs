@@ -6,7 +6,7 @@ use portolan_abi::slot::Phase;
 use portolan_shm::atomic::{AtomicU64, Ordering};
 use portolan_shm::chunk::Chunks;
 use portolan_shm::owner::{AllocWords, OwnerEntry, OwnerRow};
-use portolan_shm::queue::{CloseStep, Closing, Cursor, Next, Published, Queue, Woken};
+use portolan_shm::queue::{CloseStep, Cursor, Next, Published, Queue, Woken};
 
 /// A chunk that is one extent, whose page is the first.
 pub const RUN: Size = Size::run(1);
@@ -78,7 +78,10 @@ impl Pool {
     pub fn send(&self, space: u8, port: u16, page: u32, generation: u32) -> bool {
         let row = self.row(space);
         let at = &self.ports[usize::from(port)];
-        let Ok(claim) = at.queue().claim(&at.spots[usize::from(space)], space) else {
+        let Ok(claim) = at
+            .queue()
+            .claim(&at.spots[usize::from(space)], space, || true)
+        else {
             return false;
         };
         let position = claim.position();
@@ -227,8 +230,8 @@ impl Pool {
     /// After a recovery: each port still passes as many messages as it has slots.
     pub fn is_usable(&self, port: u16, cursor: &mut Cursor) {
         let at = &self.ports[usize::from(port)];
-        if at.queue().closing() == Closing::Complete {
-            at.queue().open();
+        if let Some(retired) = at.queue().retired() {
+            at.queue().open(retired);
             *cursor = Cursor::resume(&at.queue());
         }
         at.is_usable(cursor, 3);

@@ -1,0 +1,356 @@
+//! Entries of ports, and the memory of their queues: taken by a bind, given back by a close.
+//!
+//! ```text
+//!  free --> binding, ours --> queue named, its units taken, memory had --> open
+//!    ^                                                                       |
+//!    +-- binding, ours: memory given up, units and entry given back <-- lingering, all
+//!                                                                       slots closed
+//! ```
+//!
+//! Whoever has an entry in *binding* is named by its status word, the entry names the queue's
+//! units, and these name the entry. So the host finds all that a space had taken which died
+//! here, and gives it back ([`give_back`] may be repeated).
+//!
+//! # What counts against the domain's limit
+//!
+//! Memory of queues counts in whole chunks of 2 MiB, as memory of extents does; what is less than
+//! a chunk comes with the domain, as its tables do. `queue_chunks` says how many there may be.
+//! Whoever takes memory notes it at its units, then makes sure that there may be as much; whoever
+//! gives some up lowers the number, then looks again. A death in between leaves the number wrong
+//! until the next one does that, at the latest the host ([`settle`]).
+//!
+//! What closed ports had is kept for the next ones, up to [`SPARE`] of each width of slot; more,
+//! and all of it where memory is short, goes back to the system.
+
+use super::BindError;
+use crate::extent;
+use crate::member::Member;
+use portolan_abi::limits::{CHUNK, MAX_SLOT_LINES, PAGE, UNIT_SLOTS};
+use portolan_abi::port::{GENERATION_MASK, PortPhase, PortStatus, QueuePlace};
+use portolan_abi::slot::POSITION_BITS;
+use portolan_shm::mark;
+use portolan_shm::queue::{PortEntry, Queue};
+use portolan_shm::queue_memory::{QueueMemory, UnitOwner};
+use portolan_sys::memory;
+use std::sync::atomic::Ordering;
+
+/// Bytes that closed ports may leave with memory, of each width of slot.
+const SPARE: usize = 2 * CHUNK;
+
+/// Queues begin before this position, so that each has as many left before its positions end.
+const LAST_BEGINNING: u64 = 1 << (POSITION_BITS - 1);
+
+/// An entry that we have in *binding*. It is given back when this is dropped.
+pub(super) struct Taken<'m> {
+    member: &'m Member,
+    pub(super) index: u16,
+    pub(super) entry: &'m PortEntry,
+    pub(super) generation: u32,
+    kept: bool,
+}
+
+/// Takes a free entry, in turn.
+pub(super) fn take(member: &Member) -> Option<Taken<'_>> {
+    let tables = member.tables();
+    let in_use = tables.ports_in_use();
+    in_use.in_turn().find_map(|at| {
+        let (index, entry) = (u16::try_from(at).ok()?, tables.ports.get(at)?);
+        let status = &entry.control.status;
+        let was = PortStatus::unpack(status.load(Ordering::Relaxed));
+        if was.phase != PortPhase::Free {
+            return None;
+        }
+        let generation = was.generation;
+        let binding = PortStatus {
+            phase: PortPhase::Binding,
+            owner: member.space,
+            generation,
+            ..PortStatus::FRESH
+        };
+        // AcqRel: what the last one did to the entry comes before.
+        status
+            .compare_exchange(
+                was.pack(),
+                binding.pack(),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
+            .ok()?;
+        mark!("entry.taken");
+        in_use.note(at);
+        in_use.pass(at);
+        Some(Taken {
+            member,
+            index,
+            entry,
+            generation,
+            kept: false,
+        })
+    })
+}
+
+impl<'m> Taken<'m> {
+    /// Takes memory for a queue of this shape, with every slot free.
+    pub(super) fn queue(&self, slots: usize, lines: usize) -> Result<Queue<'m>, BindError> {
+        let tables = self.member.tables();
+        let memory = tables.queue_memory(lines).ok_or(BindError::NoRoom)?;
+        let owner = UnitOwner::port(self.index);
+        let mut place = None;
+        let name = |unit| {
+            place = QueuePlace::new(slots, lines, unit);
+            let word = place.map_or(0, QueuePlace::pack);
+            // Release: before its units are taken (U2).
+            self.entry.control.queue.store(word, Ordering::Release);
+        };
+        let units = slots.div_ceil(UNIT_SLOTS);
+        let taken = memory.take(owner, units, name);
+        let place = taken.and(place).ok_or(BindError::NoRoom)?;
+        mark!("bind.queue_taken");
+        have_memory(self.member, memory, place)?;
+        let queue = tables.queue_at(self.entry, place);
+        let queue = queue.ok_or(BindError::NoRoom)?;
+        // Acquire: after the units were taken (U5).
+        let from = tables.header.positions.value.load(Ordering::Acquire);
+        if from >= LAST_BEGINNING {
+            return Err(BindError::NoRoom);
+        }
+        queue.open(from);
+        Ok(queue)
+    }
+
+    /// It is another status that says from now on whose the entry is.
+    pub(super) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            give_back(self.member, self.index, self.generation);
+        }
+    }
+}
+
+/// Gives a lingering entry back, with the memory of its queue, if no slot of it is claimed any
+/// more. For anybody.
+pub(crate) fn sweep(member: &Member, index: u16) {
+    let tables = member.tables();
+    let Some(queue) = tables.queue(index) else {
+        return;
+    };
+    let status = &queue.port.control.status;
+    let was = PortStatus::unpack(status.load(Ordering::Acquire));
+    if was.phase != PortPhase::Lingering {
+        return;
+    }
+    let Some(retired) = queue.retired() else {
+        return;
+    };
+    if retired >= LAST_BEGINNING {
+        // Where it ends no other queue may begin: neither entry nor memory is seen again.
+        return;
+    }
+    // U5. If somebody else has given the entry back meanwhile, this skips positions.
+    tables
+        .header
+        .positions
+        .value
+        .fetch_max(retired, Ordering::SeqCst);
+    let ours = PortStatus {
+        phase: PortPhase::Binding,
+        owner: member.space,
+        generation: was.generation,
+        ..PortStatus::FRESH
+    };
+    // Lost only to somebody who does the same.
+    let won = status.compare_exchange(was.pack(), ours.pack(), Ordering::AcqRel, Ordering::Relaxed);
+    if won.is_ok() {
+        mark!("entry.swept");
+        give_back(member, index, was.generation);
+    }
+}
+
+/// The host: gives an entry back that a dead space had in *binding*.
+pub(crate) fn give_back_of_dead(member: &Member, index: u16) {
+    let Some(entry) = member.tables().ports.get(usize::from(index)) else {
+        return;
+    };
+    let was = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+    let generation = was.generation.wrapping_add(1) & GENERATION_MASK;
+    give_back(member, index, generation);
+}
+
+/// Gives back an entry in *binding*, and what it has of the units that it names. For the space
+/// that has it, or the host for a dead one. May be repeated.
+fn give_back(member: &Member, index: u16, generation: u32) {
+    let tables = member.tables();
+    let Some(entry) = tables.ports.get(usize::from(index)) else {
+        return;
+    };
+    // Of a dead space: it may have won the name. Release: after what else there was of the port.
+    tables.names[usize::from(index)].store(0, Ordering::Release);
+    let place = QueuePlace::unpack(entry.control.queue.load(Ordering::Acquire));
+    if let Some(place) = place
+        && let Some(memory) = tables.queue_memory(place.lines())
+    {
+        let owner = UnitOwner::port(index);
+        let (first, units) = (place.unit() as usize, place.units());
+        // Where it has not all of them, its binder died while it took them, or somebody while
+        // they were given back: no memory was had, or what becomes of it was decided.
+        let emptied = memory.has(owner, first, units)
+            && memory.spare(most_spare(place.lines())) + units > most_spare(place.lines())
+            && empty(member, memory, place);
+        mark!("entry.emptied");
+        memory.give_back(owner, first, units);
+        if emptied {
+            settle(member);
+        }
+    }
+    mark!("entry.units_returned");
+    tables.ports_in_use().forget(usize::from(index));
+    let free = PortStatus {
+        generation,
+        ..PortStatus::FRESH
+    };
+    // Release: all that we did to it comes before its next port.
+    entry.control.status.store(free.pack(), Ordering::Release);
+    mark!("entry.free");
+}
+
+/// Units of so many lines a slot that may be spare.
+fn most_spare(lines: usize) -> usize {
+    SPARE / (lines * PAGE)
+}
+
+/// Has memory for every unit of a queue that we are making (U6).
+fn have_memory(
+    member: &Member,
+    memory: &QueueMemory<'_>,
+    place: QueuePlace,
+) -> Result<(), BindError> {
+    let fresh = memory.note_memory(place.unit() as usize, place.units());
+    if fresh.is_empty() {
+        return Ok(());
+    }
+    let unit_bytes = (place.lines() * PAGE) as u64;
+    let all = member.tables().geometry.queues + place.offset();
+    let offset = |unit: usize| all + (unit - place.unit() as usize) as u64 * unit_bytes;
+    let had = may_have(member)
+        && fresh.iter().all(|run| {
+            let bytes = run.len() as u64 * unit_bytes;
+            memory::allocate(member.region.fd(), offset(run.start), bytes).is_ok()
+        });
+    if had {
+        mark!("bind.memory_had");
+        return Ok(());
+    }
+    for run in fresh {
+        let bytes = run.len() as u64 * unit_bytes;
+        if memory::punch(member.region.fd(), offset(run.start), bytes).is_ok() {
+            memory.note_empty(run.start, run.len());
+        }
+    }
+    settle(member);
+    Err(BindError::OutOfMemory {
+        bytes: place.units() as u64 * unit_bytes,
+        limit: member.tables().header.limit.load(Ordering::Relaxed),
+    })
+}
+
+/// Gives the memory of a queue's units to the system; they are ours.
+fn empty(member: &Member, memory: &QueueMemory<'_>, place: QueuePlace) -> bool {
+    let offset = member.tables().geometry.queues + place.offset();
+    let bytes = (place.units() * place.lines() * PAGE) as u64;
+    let punched = memory::punch(member.region.fd(), offset, bytes).is_ok();
+    if punched {
+        memory.note_empty(place.unit() as usize, place.units());
+    }
+    punched
+}
+
+/// Whole chunks of queue memory, by what the units say.
+fn chunks(member: &Member) -> u64 {
+    let bytes: usize = (1..=MAX_SLOT_LINES)
+        .filter_map(|lines| {
+            let memory = member.tables().queue_memory(lines)?;
+            Some(memory.with_memory() * lines * PAGE)
+        })
+        .sum();
+    (bytes / CHUNK) as u64
+}
+
+/// Whether queues may have the memory that their units say they have.
+fn may_have(member: &Member) -> bool {
+    let tables = member.tables();
+    let granted = &tables.header.queue_chunks.value;
+    let wanted = chunks(member);
+    if wanted <= granted.load(Ordering::SeqCst) {
+        return true;
+    }
+    // Counted before the look at the limit, as extents do: of two, one sees the other.
+    granted.fetch_max(wanted, Ordering::SeqCst);
+    mark!("bind.memory_counted");
+    let limit = tables.header.limit.load(Ordering::Relaxed) / CHUNK as u64;
+    while tables.chunks.populated() as u64 + granted.load(Ordering::SeqCst) > limit {
+        if !extent::release(member) && empty_spare(member) == 0 {
+            return false;
+        }
+    }
+    true
+}
+
+/// Has the number of chunks say what the units say.
+pub(crate) fn settle(member: &Member) {
+    let granted = &member.tables().header.queue_chunks.value;
+    loop {
+        let now = granted.load(Ordering::SeqCst);
+        let wanted = chunks(member);
+        if wanted > now {
+            granted.fetch_max(wanted, Ordering::SeqCst);
+        }
+        if wanted >= now {
+            return;
+        }
+        // Then once more: somebody may have counted on what we take away.
+        let _ = granted.compare_exchange(now, wanted, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+/// Gives the memory of all units that no port has to the system; how many bytes. None where all
+/// entries are in use: the units need an owner meanwhile.
+pub(crate) fn empty_spare(member: &Member) -> u64 {
+    let Some(taken) = take(member) else {
+        return 0;
+    };
+    let owner = UnitOwner::port(taken.index);
+    let mut bytes = 0;
+    for lines in 1..=MAX_SLOT_LINES {
+        let Some(memory) = member.tables().queue_memory(lines) else {
+            continue;
+        };
+        let mut from = 0;
+        let place = |unit, units: usize| QueuePlace::new(units * UNIT_SLOTS, lines, unit);
+        let name = |unit, units| {
+            let word = place(unit, units).map_or(0, QueuePlace::pack);
+            taken.entry.control.queue.store(word, Ordering::Release);
+        };
+        while let Some((first, units)) = memory.take_spare(owner, from, name) {
+            if let Some(place) = u32::try_from(first)
+                .ok()
+                .and_then(|unit| place(unit, units))
+                && empty(member, memory, place)
+            {
+                bytes += (units * lines * PAGE) as u64;
+            }
+            mark!("entry.spare_emptied");
+            memory.give_back(owner, first, units);
+            from = first + units;
+        }
+    }
+    drop(taken);
+    if bytes > 0 {
+        settle(member);
+    }
+    bytes
+}
