@@ -384,7 +384,9 @@ fn port(
         PortPhase::Moving => PortState::Moving,
         PortPhase::Closing | PortPhase::Lingering => PortState::Closing,
     };
-    let queue = ground.tables.queue(index);
+    // In binding it has none yet, or none any more: what it names may have no memory.
+    let own = state != PortState::Binding;
+    let queue = own.then(|| ground.tables.queue(index)).flatten();
     let waiters = waits.get(&index).copied().unwrap_or_default();
     Some(PortSurvey {
         index,
