@@ -456,6 +456,8 @@ fn port(
         PortPhase::Moving => PortState::Moving,
         PortPhase::Closing | PortPhase::Lingering => PortState::Closing,
     };
+    // In binding it has none yet, or none any more: what it names may have no memory.
+    let queue = queue.filter(|_| state != PortState::Binding);
     let waiters = waits.get(&index).copied().unwrap_or_default();
     Some(PortSurvey {
         index,
