@@ -184,7 +184,9 @@ fn best_effort_is_refused_at_once_and_counted() -> Outcome {
         (0..20).for_each(|_| client.hint().unwrap());
         server.counts().refused > 0
     });
-    assert!(hints.load(Ordering::Relaxed) > 0);
+    // What was refused is counted by the thread that listens, perhaps before another one has
+    // come to what was not.
+    until("one has run", || hints.load(Ordering::Relaxed) > 0);
     Ok(())
 }
 

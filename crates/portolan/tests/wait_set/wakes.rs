@@ -112,10 +112,12 @@ fn the_descriptor_is_readable_when_a_look_was_faster() {
     let epoll = Epoll::of(&f.set, EventFlags::empty());
     let right = f.rights[3].1.clone();
     let (go, goes) = channel::<u64>();
+    let (done, has_sent) = channel::<()>();
     let sender = std::thread::spawn(move || {
         for spins in goes {
             (0..spins).for_each(|_| std::hint::spin_loop());
             send(&right, "x");
+            done.send(()).unwrap();
         }
     });
     for round in 0..3000 {
@@ -125,6 +127,8 @@ fn the_descriptor_is_readable_when_a_look_was_faster() {
         while f.set.wait(Deadline::NOW).unwrap().is_empty() {}
         assert!(epoll.wait(PATIENCE), "something is there");
         assert_eq!(f.take(f.token(3)).unwrap(), "x");
+        // It may be stopped between its message and the wake, which then comes in vain.
+        has_sent.recv().unwrap();
     }
     drop(go);
     sender.join().unwrap();

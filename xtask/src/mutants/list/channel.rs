@@ -7,14 +7,6 @@ const WRITER: &str = "crates/shm/src/channel/writer.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "channel-take-back",
-        breaks: "M1: of several writers one takes a unit that holds a later position",
-        file: WRITER,
-        find: "while found.phase() == UnitPhase::Empty || found.position() < position {",
-        replace: "while found.position() != u64::MAX {",
-        found_by: model("loom_channel", "callers_do_not_mix"),
-    },
-    Mutant {
         name: "channel-copy-unchecked",
         breaks: "M2: what was overwritten during the copy counts",
         file: READER,
