@@ -4,6 +4,7 @@ mod channel;
 mod lane;
 mod memory;
 mod queue;
+mod rights;
 mod signal;
 mod trace;
 mod waits;
@@ -12,9 +13,10 @@ use super::{Mutant, Test};
 
 /// All of them, room by room.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
-    let rooms: [&'static [Mutant]; 7] = [
+    let rooms: [&'static [Mutant]; 8] = [
         queue::MUTANTS,
         memory::MUTANTS,
+        rights::MUTANTS,
         waits::MUTANTS,
         signal::MUTANTS,
         channel::MUTANTS,

@@ -7,6 +7,14 @@ const WRITER: &str = "crates/shm/src/channel/writer.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "channel-take-back",
+        breaks: "M1: of several writers one takes a unit that holds a later position",
+        file: WRITER,
+        find: "while found.phase() == UnitPhase::Empty || found.position() < position {",
+        replace: "while found.phase() == UnitPhase::Empty || position < POSITIONS {",
+        found_by: model("loom_channel", "callers_do_not_mix"),
+    },
+    Mutant {
         name: "channel-copy-unchecked",
         breaks: "M2: what was overwritten during the copy counts",
         file: READER,
@@ -73,6 +81,58 @@ pub(super) const MUTANTS: &[Mutant] = &[
         found_by: model(
             "loom_channel",
             "no_reader_sleeps_on_beside_a_writer_without_barriers",
+        ),
+    },
+    Mutant {
+        name: "channel-publish-by-store",
+        breaks: "M1: a writer that others have lapped publishes what is not its own",
+        file: WRITER,
+        find: "let published =
+                unit.stamp()
+                    .compare_exchange(busy, done, Ordering::AcqRel, Ordering::Relaxed);",
+        replace: "let _ = busy;
+            unit.stamp().store(done, Ordering::Release);
+            let published = Ok::<u64, u64>(0);",
+        found_by: model("loom_channel", "a_writer_that_is_lapped_takes_nothing_back"),
+    },
+    Mutant {
+        name: "channel-bury-voids-nothing",
+        breaks: "M2: what a dead writer of many had begun is never done",
+        file: "crates/shm/src/channel/mod.rs",
+        find: "self.void_units_of(space);",
+        replace: "",
+        found_by: model("loom_channel", "a_writer_of_many_dies"),
+    },
+    Mutant {
+        name: "channel-room-unlooked",
+        breaks: "M5: a reader that polls and never sleeps does not look whether the writer waits",
+        file: READER,
+        find: "if !(reading.moved || reading.owed) {",
+        replace: "if true {",
+        found_by: model(
+            "loom_wakes",
+            "a_writer_that_waits_for_more_room_than_the_last_quarter_made",
+        ),
+    },
+    Mutant {
+        name: "channel-mark-before-wake",
+        breaks: "M7: a waker takes the mark, then stops before the wake",
+        file: "crates/shm/src/channel/mod.rs",
+        find: "let seen = sleepers.load(Ordering::Acquire);
+        self.ring();",
+        replace: "let seen = sleepers.fetch_and(!ASLEEP, Ordering::AcqRel);
+        self.ring();",
+        found_by: model("loom_wakes", "a_reader_beside_a_stopped_writer"),
+    },
+    Mutant {
+        name: "channel-no-ticket",
+        breaks: "M7: a waker takes the mark of a reader that it did not wake",
+        file: "crates/shm/src/channel/mod.rs",
+        find: "sleepers.fetch_add(TICKET, Ordering::AcqRel);",
+        replace: "",
+        found_by: model(
+            "loom_wakes",
+            "two_readers_of_a_writer_that_rouses_one_while_the_other_arms",
         ),
     },
 ];

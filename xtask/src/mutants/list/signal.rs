@@ -40,4 +40,43 @@ pub(super) const MUTANTS: &[Mutant] = &[
             // Its",
         found_by: shm("signal", "a_fifo_is_a_bounded_deque"),
     },
+    Mutant {
+        name: "signal-enabled-first",
+        breaks: "S4: a handler is enabled before its blocks are in the table",
+        file: RANGES,
+        find: ".store(HandlerState::Disabled { space }.pack(), Ordering::Release);
+        // Not free any more.",
+        replace: ".store(HandlerState::Enabled { space }.pack(), Ordering::Release);
+        // Not free any more.",
+        found_by: model(
+            "loom_signal",
+            "a_handler_is_there_with_its_whole_range_or_not_at_all",
+        ),
+    },
+    Mutant {
+        name: "signal-sleep-unlooked",
+        breaks: "S3: a reader sleeps without a look after its announcement",
+        file: FIFO,
+        find: "if self.is_ready(head) {
+            self.disarm();",
+        replace: "if false {
+            self.disarm();",
+        found_by: model("loom_signal", "no_signal_is_lost_and_no_reader_sleeps_on"),
+    },
+    Mutant {
+        name: "signal-mark-before-wake",
+        breaks: "S3: a sender takes the mark, then stops before the wake",
+        file: FIFO,
+        find: "wake(&self.entry.control);
+        if seen & ASLEEP != 0 {
+            let awake = seen & !ASLEEP;
+            let _ = asleep.compare_exchange(seen, awake, Ordering::AcqRel, Ordering::Relaxed);
+        }",
+        replace: "if seen & ASLEEP != 0 {
+            let awake = seen & !ASLEEP;
+            let _ = asleep.compare_exchange(seen, awake, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        wake(&self.entry.control);",
+        found_by: model("loom_wakes", "a_listener_beside_a_stopped_sender"),
+    },
 ];

@@ -26,4 +26,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         self.leaves[leaf].fetch_or(1 << (member % 64), Ordering::AcqRel);",
         found_by: model("loom_owner", MODEL),
     },
+    Mutant {
+        name: "wait-set-drain-by-store",
+        breaks: "no wake is lost: a bit that is set while its word is cleared goes with it",
+        file: FILE,
+        find: "for b in bits(self.leaves[leaf].swap(0, Ordering::AcqRel)) {",
+        replace: "let word = self.leaves[leaf].load(Ordering::Acquire);
+                self.leaves[leaf].store(0, Ordering::Release);
+                for b in bits(word) {",
+        found_by: model("loom_owner", "no_ready_member_of_one_leaf_is_slept_over"),
+    },
 ];
