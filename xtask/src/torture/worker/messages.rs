@@ -267,7 +267,12 @@ impl Worker {
         }
         if set.len() < 3 {
             let name = NAMES[self.random.below(3)];
-            if let Ok(port) = domain.bind(PortOptions::named(name).queue(3)) {
+            // What `doing` does; the set is borrowed.
+            let doing = |doing: Doing| self.board.set(self.at, Entry::Doing, doing as u64);
+            doing(Doing::Binding);
+            let bound = domain.bind(PortOptions::named(name).queue(3));
+            doing(Doing::Receiving);
+            if let Ok(port) = bound {
                 keep(&mut self.holds.sends, port.make_send());
                 // Refused only if it were of another domain.
                 let _ = set.add(port);
