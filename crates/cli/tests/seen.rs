@@ -36,6 +36,7 @@ fn a_list_tells_what_each_thing_is_and_how_far_it_is_used() {
     for _ in 0..ROUNDS {
         lively.work();
     }
+    lively.has_sent(ROUNDS);
     let domain = listed(&lively.name);
     assert_eq!(domain["whole"], true);
 
@@ -286,6 +287,7 @@ fn a_trace_has_every_kind_of_event_and_joins_their_ends() {
     for _ in 0..ROUNDS {
         lively.work();
     }
+    lively.has_sent(ROUNDS);
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();

@@ -165,6 +165,21 @@ impl Lively {
         }
     }
 
+    /// Waits until the threads that carry messages to other domains have counted so many: they
+    /// do once a message has gone, and perhaps come.
+    pub(crate) fn has_sent(&self, messages: u64) {
+        let end = std::time::Instant::now() + PATIENCE;
+        loop {
+            let connections = self.domain.survey().unwrap().connections;
+            let mut orders = connections.iter().filter(|c| c.offer == "orders");
+            if orders.any(|c| c.out == messages) {
+                return;
+            }
+            assert!(std::time::Instant::now() < end, "{connections:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Does each thing once, and waits until it has happened.
     pub(crate) fn work(&mut self) {
         let soon = || Deadline::after(PATIENCE);

@@ -226,6 +226,8 @@ fn a_connection_is_seen_from_both_domains_until_its_process_is_killed() {
                 ("frames", Some(&*theirs))
             );
             assert_eq!(there.pid, std::process::id());
+            // It says so once it has answered.
+            until("the visitor is seen", || !connections(&domain).is_empty());
             let [here] = &connections(&domain)[..] else {
                 panic!("{:?}", connections(&domain))
             };
