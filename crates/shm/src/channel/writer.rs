@@ -3,7 +3,7 @@
 mod waking;
 
 use super::{ASLEEP, Channel, FENCED, Lagging, Meta, ReaderState, Signalling, Unit};
-use crate::atomic::{AtomicU64, Ordering, fence, in_program_order, pause, store_load_barrier};
+use crate::atomic::{AtomicU64, Ordering, fence, in_program_order, store_load_barrier};
 use crate::bulk::{self, summed};
 use crate::mark;
 use portolan_abi::channel::{POSITIONS, Stamp, UnitPhase};
@@ -484,7 +484,8 @@ impl<'a> Channel<'a> {
         let message = parts.concat();
         for position in from..from + Self::TRIES {
             if !self.take(position, pen.space) {
-                pause();
+                // Not `pause`: it goes on to another place, and waits for nobody.
+                core::hint::spin_loop();
                 continue;
             }
             mark!("channel.begun");
