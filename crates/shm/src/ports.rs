@@ -94,8 +94,18 @@ impl<'r> PortsInUse<'r> {
     /// Entries in use.
     pub fn iter(&self) -> impl Iterator<Item = usize> + use<'r> {
         let ever = usize::try_from(self.ever.load(Ordering::SeqCst)).unwrap_or(MAX_PORTS);
-        let words = self.bits.iter().take(ever.div_ceil(64)).enumerate();
-        words.flat_map(|(at, word)| ones(at, word.load(Ordering::SeqCst)))
+        let bits = &self.bits[..ever.div_ceil(64).min(self.bits.len())];
+        let (mut next, mut word) = (0, 0u64);
+        // By hand, and not of nested iterators: a fault handler walks here on a small stack.
+        core::iter::from_fn(move || {
+            while word == 0 {
+                word = bits.get(next)?.load(Ordering::SeqCst);
+                next += 1;
+            }
+            let bit = word.trailing_zeros() as usize;
+            word &= word - 1;
+            Some((next - 1) * 64 + bit)
+        })
     }
 
     /// Whether an entry was ever used; looking at another one would give it memory.

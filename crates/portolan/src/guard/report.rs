@@ -6,6 +6,7 @@ use portolan_abi::limits::PAGE;
 use portolan_abi::owner::{Alloc, Descriptor, Destination, Hold};
 use portolan_abi::port::PortStatus;
 use portolan_abi::slot::Meta;
+use portolan_shm::queue::Queue;
 use portolan_shm::region::Tables;
 use portolan_sys::fault::{Fault, Line};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,24 +120,32 @@ fn owner(tables: &Tables<'_>, place: Place) -> Owner {
     found.unwrap_or_else(|| Owner::Orphan(orphaned(tables, place, generation)))
 }
 
-/// Looks for an extent in every slot; not for those that stand in a header extent.
+/// Looks for an extent in every slot; not for those that stand in a header extent. By plain
+/// loops: a fault handler's stack is small.
 fn orphaned(tables: &Tables<'_>, place: Place, generation: u32) -> Option<Destination> {
-    tables.used_ports().find_map(|(index, _)| {
-        let queue = tables.queue(index)?;
-        (0..queue.slots() as u64).find_map(|at| {
+    for (index, _) in tables.used_ports() {
+        let Some(queue) = tables.queue(index) else {
+            continue;
+        };
+        for at in 0..queue.slots() as u64 {
             let slot = queue.slot(at);
             let to = Destination::new(index, slot.state(Ordering::Acquire).position());
             let spilled = Meta::unpack(slot.meta()).spilled;
-            (!spilled && travels(tables, to, place, generation)).then_some(to)
-        })
-    })
+            if !spilled && carries(&queue, to, place, generation) {
+                return Some(to);
+            }
+        }
+    }
+    None
 }
 
 /// Whether an untaken message at `to` carries that use of the extent.
 fn travels(tables: &Tables<'_>, to: Destination, place: Place, generation: u32) -> bool {
-    let Some(queue) = tables.queue(to.port()) else {
-        return false;
-    };
+    let queue = tables.queue(to.port());
+    queue.is_some_and(|queue| carries(&queue, to, place, generation))
+}
+
+fn carries(queue: &Queue<'_>, to: Destination, place: Place, generation: u32) -> bool {
     let slot = queue.slot(to.position());
     let state = slot.state(Ordering::Acquire);
     if !queue.is_untaken(state) || Destination::new(to.port(), state.position()) != to {

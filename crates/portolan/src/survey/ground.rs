@@ -7,6 +7,7 @@
 
 use crate::region::Picture;
 use portolan_abi::limits::{LINE, PAGE};
+use portolan_abi::port::QueuePlace;
 use portolan_shm::region::Tables;
 use portolan_sys::memory;
 use std::ops::Range;
@@ -102,8 +103,10 @@ impl<'r> Ground<'r> {
             return;
         };
         // Relaxed: of our copy.
-        let offset = entry.control.queue.load(Ordering::Relaxed);
-        let at = self.tables.geometry.queues + offset.saturating_sub(LINE as u64);
+        let Some(place) = QueuePlace::unpack(entry.control.queue.load(Ordering::Relaxed)) else {
+            return;
+        };
+        let at = self.tables.geometry.queues + place.offset();
         self.fetch(at..at + (lines * LINE) as u64);
     }
 
