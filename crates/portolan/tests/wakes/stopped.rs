@@ -3,7 +3,7 @@
 
 use portolan::channel::{ChannelOptions, Lagging, ReadError, ReaderOptions};
 use portolan::{Deadline, Domain, ListenerOptions, PortOptions};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,11 +11,8 @@ use std::time::{Duration, Instant};
 thread_local! {
     /// Where this thread stops, for once, and the count of its test's stopped ones.
     static STOP_AT: Cell<Option<(&'static str, &'static AtomicU64)>> = const { Cell::new(None) };
-    /// Marks at which this thread is late, for once.
-    static LATE_AT: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 const STOP: Duration = Duration::from_secs(5);
-const LATE: Duration = Duration::from_millis(300);
 
 fn hook(name: &'static str) {
     if let Some((at, stopped)) = STOP_AT.with(Cell::get)
@@ -25,14 +22,6 @@ fn hook(name: &'static str) {
         stopped.fetch_add(1, Ordering::SeqCst);
         // As SIGSTOP would.
         std::thread::sleep(STOP);
-    }
-    let late = LATE_AT.with(|late| {
-        let mut late = late.borrow_mut();
-        let at = late.iter().position(|at| *at == name);
-        at.map(|at| late.remove(at)).is_some()
-    });
-    if late {
-        std::thread::sleep(LATE);
     }
 }
 
@@ -53,7 +42,9 @@ impl Stops {
 
     /// Waits until so many have.
     fn wait_for(self, n: u64) {
+        let began = Instant::now();
         while self.0.load(Ordering::SeqCst) < n {
+            assert!(began.elapsed() < 6 * STOP, "nobody comes to the mark");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -249,7 +240,7 @@ fn a_stopped_reader_that_nobody_waits_for() {
     });
 }
 
-/// Between giving the lock on names back and waking who waits for it.
+/// With its name won, and not shown.
 #[test]
 fn a_stopped_binder_of_a_name() {
     let stops = Stops::begin();
@@ -258,15 +249,13 @@ fn a_stopped_binder_of_a_name() {
     std::thread::scope(|s| {
         let d = &domain;
         s.spawn(move || {
-            LATE_AT.with(|late| late.borrow_mut().push("bind.names_locked"));
-            stops.at("bind.names_released");
+            stops.at("bind.name_won");
             d.bind(named("one")).unwrap();
         });
-        std::thread::sleep(LATE / 2);
+        stops.wait_for(1);
         let t = Instant::now();
         let other = d.bind(named("two")).unwrap();
         let took = t.elapsed();
-        stops.wait_for(1);
         drop(other);
         assert!(
             took < Duration::from_secs(2),
@@ -275,7 +264,7 @@ fn a_stopped_binder_of_a_name() {
     });
 }
 
-/// Between giving the lock on ranges back and waking who waits for it.
+/// With the lock on ranges.
 #[test]
 fn a_stopped_listener() {
     let stops = Stops::begin();
@@ -286,16 +275,14 @@ fn a_stopped_listener() {
         let d = &domain;
         s.spawn(move || {
             let mut listener = d.listen(ListenerOptions::default()).unwrap();
-            LATE_AT.with(|late| late.borrow_mut().push("signal.locked"));
-            stops.at("signal.unlocked");
+            stops.at("signal.locked");
             listener.on(at..at + 64, |_| {}).unwrap();
         });
-        std::thread::sleep(LATE / 2);
+        stops.wait_for(1);
         let mut listener = d.listen(ListenerOptions::default()).unwrap();
         let t = Instant::now();
         listener.on(at + 64..at + 128, |_| {}).unwrap();
         let took = t.elapsed();
-        stops.wait_for(1);
         assert!(
             took < Duration::from_secs(2),
             "a stopped listener held up another one: {took:?}"
