@@ -93,7 +93,10 @@ fn text(report: &Report) -> String {
             row.instructions.to_string(),
             row.system_calls.to_string(),
             format!("{} of {} counts", row.fewest, row.counts),
-            row.copies.then_some("without the copy").unwrap_or("").to_owned(),
+            row.copies
+                .then_some("without the copy")
+                .unwrap_or("")
+                .to_owned(),
         ]);
     }
     text += &table.render();

@@ -3,26 +3,33 @@
 //! The client's side is counted from the call to its result. A thread that is stepped through
 //! is slow, so the answer is there when it looks for it.
 //!
-//! The server's side is counted from one call, when the method runs, to the next call, for the
-//! same reason: the client has called again when the server looks. It is what a call takes, in
-//! another order: answered, looked for, taken, run.
+//! The server's side is counted from one call, when the method runs, to the next call. That is
+//! what a call takes, in another order: answered, looked for, taken, run. The client has called
+//! several times before it waits, so the next call is there when the server looks, whoever else
+//! has the processor.
 
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
-use portolan::rpc::{self, ClientOptions, Server, ServerOptions};
+use portolan::rpc::{self, ClientOptions, Server, ServerOptions, Service};
 use portolan::{Deadline, Protection, Waiting};
 use portolan_sys::process;
 use portolan_sys::step::Stepper;
 
-use super::rounds::{COUNTED, Rounds, domain, refused};
+use super::rounds::{COUNTED, Rounds, domain, must, refused};
 use super::{Scene, Whose};
 use crate::cpus;
 use crate::error::{MeasureError, Result};
 use crate::stepped::{Counted, What, part, refused as uncounted, to_mark};
 
 const SERVICE: &str = "counted";
+/// How long a client waits before it asks again: whoever is stepped through is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Calls that are under way at a time where the server's side is counted.
+const UNDER_WAY: usize = 4;
 
 /// What is called. The same with marks of the server's.
 #[portolan::service]
@@ -69,8 +76,18 @@ pub(super) fn scenes() -> Vec<Scene> {
     vec![
         scene(Whose::Ours, &["call, null, client's side"], 0, calls),
         scene(Whose::Ours, &["call, 1 KiB, client's side"], 1024, calls),
-        scene(Whose::Server, &["call, null, server's side"], 0, served_calls),
-        scene(Whose::Server, &["call, 1 KiB, server's side"], 1024, served_calls),
+        scene(
+            Whose::Server,
+            &["call, null, server's side"],
+            0,
+            served_calls,
+        ),
+        scene(
+            Whose::Server,
+            &["call, 1 KiB, server's side"],
+            1024,
+            served_calls,
+        ),
     ]
 }
 
@@ -82,7 +99,9 @@ fn both(rounds: &Rounds<'_>) -> Result<(WorkClient, Server)> {
     // Awake for ever: whoever is stepped through is too slow for anything else.
     let options = ServerOptions::default().waiting(Waiting::Poll);
     let server = rpc::serve(&domain, SERVICE, WorkService(Worker), &options).map_err(refused)?;
-    let options = ClientOptions::default().waiting(Waiting::Poll);
+    let options = ClientOptions::default()
+        .period(PATIENCE)
+        .waiting(Waiting::Poll);
     let client = WorkClient::connect_with(&domain, SERVICE, &options, Deadline::NEVER);
     let client = client.map_err(refused)?;
     // It is made: from now on we may be on another processor.
@@ -107,12 +126,23 @@ fn calls(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
 fn served_calls(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
     let (client, _server) = both(rounds)?;
     let bytes = vec![7; bytes];
-    let call = || match bytes.len() {
-        0 => client.marked(),
-        _ => client.take_marked(&bytes),
+    let [_, _, marked, take_marked, _] = WorkService::<Worker>::METHODS else {
+        return must(false);
+    };
+    let start = || match bytes.len() {
+        0 => client.stub().start::<_, ()>(marked, &()),
+        _ => client.stub().start::<_, ()>(take_marked, &(&bytes[..],)),
+    };
+    let mut under_way = VecDeque::new();
+    let mut call = || {
+        while under_way.len() < UNDER_WAY {
+            under_way.push_back(start().map_err(refused)?);
+        }
+        let first = under_way.pop_front();
+        first.map_or(Ok(()), |call| call.wait().map_err(refused))
     };
     for _ in 0..1000 {
-        call().map_err(refused)?;
+        call()?;
     }
     let over = AtomicBool::new(false);
     let server = client.thread().map_err(refused)?;
@@ -121,7 +151,7 @@ fn served_calls(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
             cpus::pin(rounds.cpus.ours)?;
             // Relaxed: it says nothing but that.
             while !over.load(Ordering::Relaxed) {
-                call().map_err(refused)?;
+                call()?;
             }
             Ok::<_, MeasureError>(())
         });

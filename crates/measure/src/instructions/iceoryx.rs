@@ -28,7 +28,11 @@ pub(super) fn scenes() -> Vec<Scene> {
             samples::<()>,
         ),
         scene(
-            &["publish, 48 B", "receive, 48 B", "one look in vain, after 48 B"],
+            &[
+                "publish, 48 B",
+                "receive, 48 B",
+                "one look in vain, after 48 B",
+            ],
             48,
             samples::<Small>,
         ),

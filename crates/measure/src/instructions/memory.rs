@@ -102,11 +102,15 @@ fn wait_set(ports: usize, rounds: &Rounds<'_>) -> Result<()> {
     set.set_waiting(Waiting::Poll);
     let mut right: Option<SendRight> = None;
     for _ in 0..ports {
-        let port = domain.bind(PortOptions::unnamed().queue(1)).map_err(refused)?;
+        let port = domain
+            .bind(PortOptions::unnamed().queue(1))
+            .map_err(refused)?;
         right.get_or_insert_with(|| port.make_send());
         set.add(port).map_err(refused)?;
     }
-    let Some(right) = right else { return must(false) };
+    let Some(right) = right else {
+        return must(false);
+    };
     rounds.go(|| {
         let look = part(|| set.wait(Deadline::NOW)).map_err(refused)?;
         must(look.is_empty())?;

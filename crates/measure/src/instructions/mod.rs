@@ -138,7 +138,9 @@ pub fn count(number: usize, cpus: &Cpus) -> Result<stepped::Counted<Vec<Row>>> {
     let rows = scene.parts.iter().zip(&whole).enumerate();
     let rows = rows.map(|(index, (operation, part))| {
         let grows = half.as_ref().and_then(|half| half.get(index));
-        let grows = grows.map_or(0, |half| part.instructions.saturating_sub(half.instructions));
+        let grows = grows.map_or(0, |half| {
+            part.instructions.saturating_sub(half.instructions)
+        });
         Row {
             system: scene.system,
             operation,
@@ -214,6 +216,8 @@ pub(crate) fn serve(brief: &SceneBrief, control: &Control) -> Result<()> {
         return Ok(());
     };
     cpus::pin(brief.cpus.ours)?;
+    // Otherwise a writer asks for it once, and goes without barriers whenever that is answered.
+    portolan_sys::barrier::allow_now();
     let rounds = Rounds {
         control,
         cpus: &brief.cpus,

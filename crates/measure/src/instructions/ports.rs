@@ -129,20 +129,26 @@ fn eight_guarded(_: usize, _: usize, rounds: &Rounds<'_>) -> Result<()> {
     extents(8, Protection::Guarded, rounds)
 }
 
-/// Of a page each, which the receiver opens where they are closed to him.
+/// Of a page each, which the receiver opens where they are closed to it.
 fn extents(number: usize, protection: Protection, rounds: &Rounds<'_>) -> Result<()> {
     let domain = domain(protection)?;
     let (mut port, right) = port(&domain)?;
     let mut message = Message::default();
     for _ in 0..number {
         let extent = domain.allocate(PAGE).map_err(refused)?;
-        message.push(extent).map_err(|refusal| refused(refusal.error))?;
+        message
+            .push(extent)
+            .map_err(|refusal| refused(refusal.error))?;
     }
+    let access = match protection {
+        Protection::Guarded => Access::Now,
+        _ => Access::Later,
+    };
     let mut kept = Some(message);
     rounds.go(|| {
         let message = black_box(kept.take().unwrap_or_default());
         part(|| right.send(message, WhenFull::Fail)).map_err(refused)?;
-        let found = part(|| port.receive(Access::Now, Deadline::NEVER)).map_err(refused)?;
+        let found = part(|| port.receive(access, Deadline::NEVER)).map_err(refused)?;
         must(found.extents().len() == number)?;
         kept = Some(found);
         Ok(())
@@ -151,7 +157,9 @@ fn extents(number: usize, protection: Protection, rounds: &Rounds<'_>) -> Result
 
 fn requests(_: usize, _: usize, rounds: &Rounds<'_>) -> Result<()> {
     let domain = domain(Protection::Trusted)?;
-    let options = PortOptions::named("counted").synchronous().inline_bytes(INLINE);
+    let options = PortOptions::named("counted")
+        .synchronous()
+        .inline_bytes(INLINE);
     let mut port = domain.bind(options).map_err(refused)?;
     port.set_waiting(Waiting::Poll);
     let right = port.make_send();

@@ -76,6 +76,8 @@ pub(super) fn must(holds: bool) -> Result<()> {
 
 /// A domain that nobody else joins.
 pub(super) fn domain(protection: Protection) -> Result<Domain> {
-    let builder = Domain::builder("counted").limit(LIMIT).protection(protection);
+    let builder = Domain::builder("counted")
+        .limit(LIMIT)
+        .protection(protection);
     builder.private().map_err(refused)
 }

@@ -1,6 +1,8 @@
 //! Channels and topics, written and read by one process.
 
-use portolan::channel::{ChannelOptions, Payload, ReaderOptions, Signalling, Subscriber, TopicOptions};
+use portolan::channel::{
+    ChannelOptions, Payload, ReaderOptions, Signalling, Subscriber, TopicOptions,
+};
 use portolan::{Deadline, Domain, Protection, Waiting};
 
 use super::rounds::{Rounds, domain, must, refused};
@@ -63,7 +65,12 @@ pub(super) fn scenes() -> Vec<Scene> {
 }
 
 fn reliable(size: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
-    channel(ChannelOptions::named("counted").reliable(), size, bytes, rounds)
+    channel(
+        ChannelOptions::named("counted").reliable(),
+        size,
+        bytes,
+        rounds,
+    )
 }
 
 fn consistent(size: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
