@@ -11,9 +11,10 @@ use crate::stepped::part;
 
 /// Rounds before the first that counts: memory is there, caches of the library are full, rings
 /// have gone round.
-const WARM_UP: usize = 3000;
+const WARM_UP: usize = if cfg!(debug_assertions) { 500 } else { 3000 };
 /// Rounds of which the instructions are counted, and as many of which the system calls are.
-pub(super) const COUNTED: usize = 12;
+/// In a debug build, whose counts nobody wants, just as many as a test needs.
+pub(super) const COUNTED: usize = if cfg!(debug_assertions) { 4 } else { 12 };
 /// Memory of a domain.
 const LIMIT: u64 = 128 << 20;
 
