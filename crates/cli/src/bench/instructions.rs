@@ -93,10 +93,7 @@ fn text(report: &Report) -> String {
             row.instructions.to_string(),
             row.system_calls.to_string(),
             format!("{} of {} counts", row.fewest, row.counts),
-            row.copies
-                .then_some("without the copy")
-                .unwrap_or("")
-                .to_owned(),
+            if row.copies { "without the copy" } else { "" }.to_owned(),
         ]);
     }
     text += &table.render();
