@@ -1,10 +1,11 @@
 //! Slower checks of Portolan: `cargo xtask torture`, `stage`, `loom`, `mutants`, `repeat`, `miri`,
-//! `fuzz`, `lint`.
+//! `fuzz`, `instructions`, `lint`.
 #![forbid(unsafe_code)]
 
 mod audit;
 mod built;
 mod checks;
+mod instructions;
 mod marks;
 mod mutants;
 mod repeat;
@@ -102,6 +103,18 @@ enum Task {
         /// How long each target runs
         #[arg(long, default_value_t = 60)]
         seconds: u64,
+    },
+    /// Count the instructions of one operation, and compare them with docs/instructions.json
+    #[command(
+        after_help = "Example:\n  cargo xtask instructions --check\n  cargo xtask instructions --update"
+    )]
+    Instructions {
+        /// Fail if a row has grown by more than 2 %
+        #[arg(long, conflicts_with = "update")]
+        check: bool,
+        /// Write what was counted to the file
+        #[arg(long)]
+        update: bool,
     },
     /// Format, clippy, rustdoc, which files have unsafe, and cargo-deny if it is installed
     #[command(after_help = "Example:\n  cargo xtask lint")]
@@ -208,6 +221,11 @@ fn main() -> ExitCode {
         }),
         Task::Miri => checks::miri(),
         Task::Fuzz { targets, seconds } => checks::fuzz(&targets, seconds),
+        Task::Instructions { check, update } => instructions::run(match (check, update) {
+            (true, _) => instructions::Task::Check,
+            (_, true) => instructions::Task::Update,
+            _ => instructions::Task::Print,
+        }),
         Task::Lint => checks::lint(),
     }
 }

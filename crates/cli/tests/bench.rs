@@ -668,3 +668,31 @@ fn messages_between_domains_are_held_against_a_unix_socket() {
     let budget = &report["budgets"][1];
     assert_eq!((&budget["must"], &budget["rows"]), (&4.0.into(), &1.into()));
 }
+
+/// But for calls, in which two threads take part, two runs count the same. The scenes that step
+/// least are tried here; CI counts all of them, of a release build (`cargo xtask instructions`).
+#[test]
+fn instructions_are_counted_and_the_same_in_each_run() {
+    let counted = |word| {
+        let text = succeeds(&["bench", "instructions", "--json", "--filter", word]);
+        let report: Value = serde_json::from_str(&text).unwrap();
+        for field in ["rustc", "target", "flags", "profile", "libc", "processor"] {
+            assert!(report["build"][field].is_string(), "{field}");
+        }
+        assert_eq!(report["left_out"], Value::Null);
+        report["rows"].as_array().unwrap().clone()
+    };
+    for (word, rows) in [("null", 10), ("signal", 3), ("import", 1), ("1 port", 2)] {
+        let (once, again) = (counted(word), counted(word));
+        assert!(once.len() >= rows, "{word}: {} rows", once.len());
+        assert_eq!(once.len(), again.len());
+        for (one, other) in once.iter().zip(&again) {
+            assert!(one["instructions"].as_u64().unwrap() > 0, "{one}");
+            assert_eq!(one["operation"], other["operation"]);
+            assert_eq!(one["system_calls"], other["system_calls"], "{one}");
+            if !one["operation"].as_str().unwrap().starts_with("call") {
+                assert_eq!(one["instructions"], other["instructions"], "{one} {other}");
+            }
+        }
+    }
+}

@@ -35,6 +35,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{End, FOLLOWED, MeasureError, Result};
+use crate::instructions::{self, SceneBrief};
 use crate::run::{self, PeerBrief};
 use crate::systems::update::counted::{self, CountedBrief};
 
@@ -55,6 +56,8 @@ enum Brief<O> {
     Row(PeerBrief),
     /// Do a row's operation, and be stepped through.
     Counted(CountedBrief),
+    /// Go through the parts of a scene, and be stepped through.
+    Scene(SceneBrief),
     /// What only the program itself knows how to do.
     Own(O),
 }
@@ -72,6 +75,7 @@ where
     match brief {
         Brief::Row(brief) => Ok(run::peer_main(&brief, &control, descriptors)?),
         Brief::Counted(brief) => Ok(counted::serve(&brief, &control)?),
+        Brief::Scene(brief) => Ok(instructions::serve(&brief, &control)?),
         Brief::Own(brief) => own(brief, &control, descriptors),
     }
 }
@@ -208,7 +212,23 @@ impl Child {
         Self::start_with(role, &Brief::<()>::Counted(brief), &[])
     }
 
+    /// The same for one that goes through a scene, with this environment and no more of it.
+    pub(crate) fn start_scene(brief: SceneBrief, environment: (&str, &str)) -> Result<Self> {
+        let mut command = Command::new("/proc/self/exe");
+        command.env_clear().env(environment.0, environment.1);
+        Self::start_as(command, "counted process", &Brief::<()>::Scene(brief), &[])
+    }
+
     fn start_with<O: Serialize>(
+        role: &str,
+        brief: &Brief<O>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Self> {
+        Self::start_as(Command::new("/proc/self/exe"), role, brief, descriptors)
+    }
+
+    fn start_as<O: Serialize>(
+        mut command: Command,
         role: &str,
         brief: &Brief<O>,
         descriptors: &[BorrowedFd<'_>],
@@ -220,7 +240,7 @@ impl Child {
             None,
         )
         .map_err(MeasureError::system("making a control socket"))?;
-        let process = Command::new("/proc/self/exe")
+        let process = command
             .arg(ARGUMENT)
             .stdin(Stdio::from(theirs))
             // Only the coordinator prints results.

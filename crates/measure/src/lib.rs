@@ -10,6 +10,7 @@
 //! | [`payload`] | what is done to the bytes of a message |
 //! | [`sampler`] | percentiles |
 //! | [`stepped`] | instructions and system calls, counted by stepping through a process |
+//! | [`instructions`] | of one operation at a time, scene by scene |
 //! | [`child`] | further processes of one run, their briefs, their ends |
 //! | [`cpus`] | which processor each process runs on |
 //! | [`machine`] | what a run was measured on |
@@ -29,6 +30,7 @@ pub mod child;
 pub mod cpus;
 pub mod error;
 pub mod harness;
+pub mod instructions;
 pub mod machine;
 pub mod out;
 pub mod payload;

@@ -39,10 +39,65 @@ pub fn seize(thread: u32) -> Counted<Stepper> {
 
 /// A part, in the process that is stepped through.
 #[inline(always)]
-pub fn part(work: impl FnOnce()) {
+pub fn part<T>(work: impl FnOnce() -> T) -> T {
     mark();
-    work();
+    let done = work();
     mark();
+    done
+}
+
+/// What of a part is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Instructions in user mode.
+    Instructions,
+    /// System calls.
+    SystemCalls,
+}
+
+/// All counts of so many parts, round by round, less the fewest of nothing, which is the first
+/// part of a round and is left out.
+///
+/// # Errors
+///
+/// Why they were not counted.
+pub fn counts(
+    stepper: &mut Stepper,
+    what: What,
+    parts: usize,
+    rounds: usize,
+) -> Counted<Vec<Vec<u64>>> {
+    let mut nothing = u64::MAX;
+    let mut counts = vec![Vec::with_capacity(rounds); parts];
+    for _ in 0..rounds {
+        nothing = nothing.min(count(stepper, what)?);
+        for part in &mut counts {
+            part.push(count(stepper, what)?);
+        }
+    }
+    for count in counts.iter_mut().flatten() {
+        *count = count.saturating_sub(nothing);
+    }
+    Ok(counts)
+}
+
+/// Of the next part.
+fn count(stepper: &mut Stepper, what: What) -> Counted<u64> {
+    stepper.run_to_mark().map_err(refused)?;
+    to_mark(stepper, what)
+}
+
+/// From the mark where it stands to the next one, the marks' own included.
+///
+/// # Errors
+///
+/// Why they were not counted.
+pub fn to_mark(stepper: &mut Stepper, what: What) -> Counted<u64> {
+    let counted = match what {
+        What::Instructions => stepper.count_to_mark(),
+        What::SystemCalls => stepper.calls_to_mark(),
+    };
+    counted.map_err(refused)
 }
 
 /// Instructions in user mode of each part, less those of nothing.

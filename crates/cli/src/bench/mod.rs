@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `budget` | what rows must reach |
 //! | `channel` | which rows `bench channel` has |
+//! | `instructions` | `bench instructions`, which counts and has steps of its own |
 //! | `plan` | which rows there are |
 //! | `resident` | `bench memory`: idle processes |
 //! | `pubsub` | which rows `bench pubsub` has |
@@ -17,6 +18,7 @@
 
 mod budget;
 mod channel;
+mod instructions;
 mod plan;
 mod pubsub;
 mod report;
@@ -44,8 +46,10 @@ type Entry = harness::Entry<Option<Budget>>;
 type Measured = harness::Measured<Option<Budget>>;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    if args.kind == BenchKind::Structures {
-        return structures::run(args);
+    match args.kind {
+        BenchKind::Structures => return structures::run(args),
+        BenchKind::Instructions => return instructions::run(args),
+        _ => {}
     }
     let cpus = Cpus::choose();
     let machine = Machine::look(&cpus);
@@ -87,7 +91,8 @@ fn effort(args: &BenchArgs) -> Effort {
         | BenchKind::Memory
         | BenchKind::Watched
         | BenchKind::Update
-        | BenchKind::Structures => 1,
+        | BenchKind::Structures
+        | BenchKind::Instructions => 1,
         BenchKind::Wake | BenchKind::Rpc | BenchKind::Pubsub => 2,
         BenchKind::Fanin => 10,
     };

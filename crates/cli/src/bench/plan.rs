@@ -136,8 +136,8 @@ pub(crate) fn plan(kind: BenchKind, quick: bool, cpus: &Cpus) -> Vec<Group> {
         BenchKind::Memory => resident(),
         BenchKind::Rpc => super::rpc::plan(cpus),
         BenchKind::Update => super::update::plan(),
-        // It has steps of its own.
-        BenchKind::Structures => Vec::new(),
+        // They have steps of their own.
+        BenchKind::Structures | BenchKind::Instructions => Vec::new(),
     };
     if cpus.single() {
         for group in &mut groups {

@@ -103,7 +103,7 @@ pub(super) fn join(case: &Case, coordinator: u32) -> Result<Domain> {
     builder
         .space_name(if drives { "bench drive" } else { "bench echo" })
         .protection(protection)
-        .limit(extents(case) + SLACK)
+        .limit(extents(case) + queues(case) + SLACK)
         .deadline(MEETING)
         .join()
         .map_err(MeasureError::library("joining a benchmark's domain"))
@@ -117,6 +117,14 @@ pub(crate) fn join_idle(case: &Case) -> Result<Domain> {
 /// The host of idle members' domain.
 pub(crate) fn host_idle(case: &Case) -> Result<Domain> {
     join(case, std::process::id())
+}
+
+/// Bytes of the queues of idle ports: two pages each, one a line of its slots.
+fn queues(case: &Case) -> u64 {
+    match case.shape {
+        Shape::IdlePorts => IDLE as u64 * 8192,
+        _ => 0,
+    }
 }
 
 /// Bytes of extents that a row has at one time.

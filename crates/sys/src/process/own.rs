@@ -75,6 +75,49 @@ pub fn dies_with_us(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(ask) }
 }
 
+/// Has the kernel put programs that this thread starts from now on always at the same
+/// addresses, so that what they count is the same in each run. Refused in some containers:
+/// `false`, and nothing has changed.
+///
+/// ```
+/// // Its own addresses stay as they are.
+/// let _ = portolan_sys::process::fix_addresses();
+/// ```
+pub fn fix_addresses() -> bool {
+    /// Asks what it is, and sets nothing.
+    const ASK: libc::c_ulong = 0xffff_ffff;
+    // SAFETY:
+    // - Takes no pointers, and changes nothing.
+    let now = unsafe { libc::personality(ASK) };
+    let Ok(now) = libc::c_ulong::try_from(now) else {
+        return false;
+    };
+    let fixed = now | libc::ADDR_NO_RANDOMIZE as libc::c_ulong;
+    // SAFETY:
+    // - Takes no pointers; of memory that is mapped already nothing moves.
+    unsafe { libc::personality(fixed) != -1 }
+}
+
+/// Which C library this program runs with: `glibc 2.36`.
+///
+/// ```
+/// assert!(!portolan_sys::process::libc_version().is_empty());
+/// ```
+pub fn libc_version() -> String {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY:
+        // - Takes nothing; what it returns is a string without end of life.
+        let version = unsafe { libc::gnu_get_libc_version() };
+        // SAFETY:
+        // - As above: ends with 0, and is never changed.
+        let version = unsafe { std::ffi::CStr::from_ptr(version) };
+        format!("glibc {}", version.to_string_lossy())
+    }
+    #[cfg(not(target_env = "gnu"))]
+    "another".to_owned()
+}
+
 /// All signals but those that the processor raises.
 fn quiet() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();

@@ -1,0 +1,186 @@
+//! Both sides of a call: one process whose first thread calls, and another thread serves.
+//!
+//! The client's side is counted from the call to its result. A thread that is stepped through
+//! is slow, so the answer is there when it looks for it.
+//!
+//! The server's side is counted from one call, when the method runs, to the next call. That is
+//! what a call takes, in another order: answered, looked for, taken, run. The client has called
+//! several times before it waits, so the next call is there when the server looks, whoever else
+//! has the processor.
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use portolan::rpc::{self, ClientOptions, Server, ServerOptions, Service};
+use portolan::{Deadline, Protection, Waiting};
+use portolan_sys::process;
+use portolan_sys::step::Stepper;
+
+use super::rounds::{COUNTED, Rounds, domain, must, refused};
+use super::{Scene, Whose};
+use crate::cpus;
+use crate::error::{MeasureError, Result};
+use crate::stepped::{Counted, What, part, refused as uncounted, to_mark};
+
+const SERVICE: &str = "counted";
+/// How long a client waits before it asks again: whoever is stepped through is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Calls that are under way at a time where the server's side is counted.
+const UNDER_WAY: usize = 4;
+
+/// What is called. The same with marks of the server's.
+#[portolan::service]
+trait Work {
+    fn null(&self);
+    fn take(&self, bytes: &[u8]);
+    fn marked(&self);
+    fn take_marked(&self, bytes: &[u8]);
+    /// Which thread runs it.
+    fn thread(&self) -> u32;
+}
+
+struct Worker;
+
+impl Work for Worker {
+    fn null(&self) {}
+
+    fn take(&self, bytes: &[u8]) {
+        black_box(bytes);
+    }
+
+    fn marked(&self) {
+        part(|| {});
+    }
+
+    fn take_marked(&self, bytes: &[u8]) {
+        black_box(bytes);
+        part(|| {});
+    }
+
+    fn thread(&self) -> u32 {
+        process::thread()
+    }
+}
+
+pub(super) fn scenes() -> Vec<Scene> {
+    let scene = |whose, parts, bytes, run| Scene {
+        system: "Portolan",
+        parts,
+        bytes,
+        run,
+        whose,
+    };
+    vec![
+        scene(Whose::Ours, &["call, null, client's side"], 0, calls),
+        scene(Whose::Ours, &["call, 1 KiB, client's side"], 1024, calls),
+        scene(
+            Whose::Server,
+            &["call, null, server's side"],
+            0,
+            served_calls,
+        ),
+        scene(
+            Whose::Server,
+            &["call, 1 KiB, server's side"],
+            1024,
+            served_calls,
+        ),
+    ]
+}
+
+/// A client, and a server whose threads are elsewhere.
+fn both(rounds: &Rounds<'_>) -> Result<(WorkClient, Server)> {
+    let domain = domain(Protection::Trusted)?;
+    // The server's threads stay where they are made.
+    cpus::pin(rounds.cpus.peer(0))?;
+    // Awake for ever: whoever is stepped through is too slow for anything else.
+    let options = ServerOptions::default().waiting(Waiting::Poll);
+    let server = rpc::serve(&domain, SERVICE, WorkService(Worker), &options).map_err(refused)?;
+    let options = ClientOptions::default()
+        .period(PATIENCE)
+        .waiting(Waiting::Poll);
+    let client = WorkClient::connect_with(&domain, SERVICE, &options, Deadline::NEVER);
+    let client = client.map_err(refused)?;
+    // It is made: from now on we may be on another processor.
+    client.null().map_err(refused)?;
+    cpus::pin(rounds.cpus.ours)?;
+    Ok((client, server))
+}
+
+fn calls(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
+    let (client, _server) = both(rounds)?;
+    let bytes = vec![7; bytes];
+    rounds.go(|| {
+        let done = part(|| match bytes.len() {
+            0 => client.null(),
+            _ => client.take(&bytes),
+        });
+        done.map_err(refused)
+    })
+}
+
+/// Calls until the coordinator leaves.
+fn served_calls(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
+    let (client, _server) = both(rounds)?;
+    let bytes = vec![7; bytes];
+    let [_, _, marked, take_marked, _] = WorkService::<Worker>::METHODS else {
+        return must(false);
+    };
+    let start = || match bytes.len() {
+        0 => client.stub().start::<_, ()>(marked, &()),
+        _ => client.stub().start::<_, ()>(take_marked, &(&bytes[..],)),
+    };
+    let mut under_way = VecDeque::new();
+    let mut call = || {
+        while under_way.len() < UNDER_WAY {
+            under_way.push_back(start().map_err(refused)?);
+        }
+        let first = under_way.pop_front();
+        first.map_or(Ok(()), |call| call.wait().map_err(refused))
+    };
+    for _ in 0..1000 {
+        call()?;
+    }
+    let over = AtomicBool::new(false);
+    let server = client.thread().map_err(refused)?;
+    thread::scope(|scope| {
+        let calling = scope.spawn(|| {
+            cpus::pin(rounds.cpus.ours)?;
+            // Relaxed: it says nothing but that.
+            while !over.load(Ordering::Relaxed) {
+                call()?;
+            }
+            Ok::<_, MeasureError>(())
+        });
+        let waited = rounds.begin(server).and_then(|begins| {
+            if begins {
+                rounds.until_over()?;
+            }
+            Ok(())
+        });
+        over.store(true, Ordering::Relaxed);
+        let called = calling.join().map_err(|_| MeasureError::Gone);
+        waited.and(called.and_then(|called| called))
+    })
+}
+
+/// From mark to mark, by turns nothing and a call; which of the two is which, one sees.
+pub(super) fn served(stepper: &mut Stepper, what: What) -> Counted<Vec<Vec<u64>>> {
+    let mut turns = [Vec::new(), Vec::new()];
+    stepper.run_to_mark().map_err(uncounted)?;
+    for _ in 0..COUNTED {
+        for turn in &mut turns {
+            turn.push(to_mark(stepper, what)?);
+        }
+    }
+    turns.sort();
+    let [nothing, mut calls] = turns;
+    let nothing = nothing.into_iter().min().unwrap_or(0);
+    for call in &mut calls {
+        *call = call.saturating_sub(nothing);
+    }
+    Ok(vec![calls])
+}
