@@ -44,10 +44,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "signal-enabled-first",
         breaks: "S4: a handler is enabled before its blocks are in the table",
         file: RANGES,
-        find: ".store(HandlerState::Disabled { space }.pack(), Ordering::Release);
-        // Not free any more.",
-        replace: ".store(HandlerState::Enabled { space }.pack(), Ordering::Release);
-        // Not free any more.",
+        find: "        entry.delivery.store(delivery, Ordering::Relaxed);
+        for block in blocks(start, end) {",
+        replace: "        entry.delivery.store(delivery, Ordering::Relaxed);
+        entry
+            .state
+            .store(HandlerState::Enabled { space }.pack(), Ordering::Release);
+        for block in blocks(start, end) {",
         found_by: model(
             "loom_signal",
             "a_handler_is_there_with_its_whole_range_or_not_at_all",
