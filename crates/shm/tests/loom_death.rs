@@ -151,7 +151,7 @@ fn a_receiver_dies() {
 fn a_receiver_dies_before_one_that_waits() {
     explore_deaths("receiver, a sender waits for room", 2, |k| {
         with(Port::new(2), |port| {
-            let stalled = port.queue().claim(&port.spots[3], 3).unwrap();
+            let stalled = port.queue().claim(&port.spots[3], 3, || true).unwrap();
             assert_eq!(port.send(&Spot::default(), 1, 11), Sent::Yes);
             let victim = thread::spawn(move || {
                 after(k, || {
@@ -188,7 +188,7 @@ fn a_receiver_dies_before_one_that_waits() {
 fn another_receiver_goes_on() {
     explore_deaths("receiver, another goes on", 2, |k| {
         with(Port::new(2), |port| {
-            let stalled = port.queue().claim(&port.spots[3], 3).unwrap();
+            let stalled = port.queue().claim(&port.spots[3], 3, || true).unwrap();
             stalled.write(0, &[31]);
             assert_eq!(port.send(&Spot::default(), 1, 11), Sent::Yes);
             let victim = thread::spawn(move || {

@@ -190,7 +190,7 @@ fn no_publication_beside_a_stopped_sender_is_slept_over() {
     explore("sleep, a sender stops", 2, || {
         with((Port::new(2), AtomicBool::new(false)), |(port, came)| {
             let sender = thread::spawn(move || {
-                let stopped = port.queue().claim(&port.spots[1], 1).unwrap();
+                let stopped = port.queue().claim(&port.spots[1], 1, || true).unwrap();
                 stopped.write(0, &[11]);
                 assert_eq!(port.send(&port.spots[2], 2, 21), Sent::Yes);
                 while !came.load(Ordering::Acquire) {
@@ -361,7 +361,7 @@ fn what_is_taken_and_was_passed_was_noted_before() {
         // So many slots that no look for senders that wait, with its barrier, lies in between.
         with((Port::new(8), AtomicU64::new(0)), |(port, noted)| {
             let queue = port.queue();
-            let claim = queue.claim(&port.spots[1], 1).unwrap();
+            let claim = queue.claim(&port.spots[1], 1, || true).unwrap();
             let position = claim.position();
             let mut cursor = Cursor::resume(&queue);
             // Only a claim with something behind it is passed.

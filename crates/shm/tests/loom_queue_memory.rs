@@ -306,7 +306,7 @@ fn a_late_sender_goes_past_what_is_passed() {
             let old = world.open(0, 0..2, 1);
             let mut cursor = Cursor::resume(&old);
             assert!(world.send(&old, 1) && world.send(&old, 1));
-            old.pass_published(&mut cursor, |_| {});
+            old.pass_published(&mut cursor, |_| 0);
             let late = thread::spawn(move || world.send(&old, 1));
             let (held, free) = world.close(&old);
             assert!(free && held.len() == 2, "there is no room for a third");
