@@ -122,7 +122,7 @@ fn tests_at(code: &str) -> Option<usize> {
 }
 
 /// The text with blanks in place of comments, and of what stands in strings and characters.
-fn code_of(text: &str) -> String {
+pub(crate) fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
