@@ -1,11 +1,56 @@
-//! What a survey finds besides spaces and ports, as `ls --json` and `top --json` print it.
+//! What `ls --json` and `top --json` print alike of a survey: the words for kinds and states,
+//! the memory, and everything besides spaces and ports.
 
 use portolan::vmmc::Reach;
 use portolan::{
-    ChannelSurvey, ConnectionKind, ConnectionSurvey, ExportSurvey, ListenerSurvey, ReaderSurvey,
-    SegmentKind, SegmentSurvey,
+    ChannelSurvey, ConnectionKind, ConnectionSurvey, ExportSurvey, ListenerSurvey, MemorySurvey,
+    PortKind, PortState, Protection, ReaderSurvey, SegmentKind, SegmentSurvey, SpaceState,
 };
 use serde::Serialize;
+
+pub(crate) fn protection(protection: Protection) -> &'static str {
+    match protection {
+        Protection::Guarded => "guarded",
+        _ => "trusted",
+    }
+}
+
+pub(crate) fn space_state(state: SpaceState) -> &'static str {
+    match state {
+        SpaceState::Joining => "joining",
+        SpaceState::Live => "live",
+        SpaceState::Disconnected => "disconnected",
+        _ => "dead",
+    }
+}
+
+pub(crate) fn port_kind(kind: PortKind) -> &'static str {
+    match kind {
+        PortKind::Synchronous => "requests",
+        PortKind::Replies => "replies",
+        _ => "messages",
+    }
+}
+
+pub(crate) fn port_state(state: PortState) -> &'static str {
+    match state {
+        PortState::Binding => "binding",
+        PortState::Open => "open",
+        PortState::Moving => "moving",
+        _ => "closing",
+    }
+}
+
+/// A domain's memory, in bytes.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Memory {
+    pub(crate) limit_bytes: u64,
+    pub(crate) taken_bytes: u64,
+    pub(crate) used_bytes: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) queued_bytes: u64,
+    pub(crate) shared_bytes: u64,
+}
 
 /// Memory that several spaces have.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -92,6 +137,19 @@ pub(crate) struct Bridge {
     pub(crate) out_bytes: u64,
     pub(crate) in_messages: u64,
     pub(crate) in_bytes: u64,
+}
+
+impl Memory {
+    pub(crate) fn new(memory: &MemorySurvey) -> Self {
+        Self {
+            limit_bytes: memory.limit,
+            taken_bytes: memory.taken,
+            used_bytes: memory.used,
+            free_bytes: memory.free,
+            queued_bytes: memory.queued,
+            shared_bytes: memory.shared,
+        }
+    }
 }
 
 impl Segment {

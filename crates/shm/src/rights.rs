@@ -28,6 +28,7 @@
 //!   counted, and takes the place of what was there, only if the entry is that port's *now*;
 //!   else it is a dead name, and neither adding nor dropping it touches the count.
 
+mod counted;
 mod segment;
 mod travelling;
 
@@ -38,8 +39,8 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::bulk;
 use crate::queue::PortEntry;
 use core::slice;
+use counted::is_present;
 use portolan_abi::port::{MOST_SENDS, PortName, RightCount, SendCount, TAG_MASK};
-use travelling::is_present;
 
 /// A space's rights on one port.
 #[repr(C)]
@@ -149,33 +150,7 @@ impl<'r> RightRow<'r> {
         let (Some(entry), Some(of)) = (self.entries.get(index), self.ports.get(index)) else {
             return SendCount::default();
         };
-        let mut was = entry.send.load(Ordering::Acquire);
-        loop {
-            if SendCount::unpack(was).generation != port.generation && !is_present(of, port) {
-                // R3: a dead name; the row counts another port of this entry.
-                return SendCount::default();
-            }
-            let now = change(Self::of(was, port));
-            // SeqCst: the first half of the pair with the rows of others (`is_unused`).
-            match entry
-                .send
-                .compare_exchange(was, now.pack(), Ordering::SeqCst, Ordering::Acquire)
-            {
-                Ok(_) => return now,
-                Err(other) => was = other,
-            }
-        }
-    }
-
-    fn of(word: u64, port: PortName) -> SendCount {
-        let counted = SendCount::unpack(word);
-        if counted.generation == port.generation {
-            return counted;
-        }
-        SendCount {
-            generation: port.generation,
-            ..SendCount::default()
-        }
+        counted::change(&entry.send, of, port, change).unwrap_or_default()
     }
 
     /// The send rights on `port` that the space holds, and is moving.
@@ -183,7 +158,7 @@ impl<'r> RightRow<'r> {
         self.entries
             .get(usize::from(port.index))
             .map_or(SendCount::default(), |e| {
-                Self::of(e.send.load(Ordering::SeqCst), port)
+                counted::of(e.send.load(Ordering::SeqCst), port)
             })
     }
 

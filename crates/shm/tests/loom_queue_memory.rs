@@ -94,11 +94,15 @@ fn no_unit_has_two_owners() {
         with(Heap::default(), |heap| {
             let other = thread::spawn(|| {
                 let first = heap.take(0, 4);
-                first.map(|first| heap.use_and_give_back(0, first, 4, false));
+                if let Some(first) = first {
+                    heap.use_and_give_back(0, first, 4, false);
+                }
             });
             for _ in 0..2 {
                 let first = heap.take(1, 2);
-                first.map(|first| heap.use_and_give_back(1, first, 2, true));
+                if let Some(first) = first {
+                    heap.use_and_give_back(1, first, 2, true);
+                }
             }
             other.join().unwrap();
             heap.is_whole();
@@ -114,7 +118,9 @@ fn a_binder_dies() {
             let victim = thread::spawn(move || {
                 after(k, || {
                     let first = heap.take(0, 2);
-                    first.map(|first| heap.use_and_give_back(0, first, 2, true));
+                    if let Some(first) = first {
+                        heap.use_and_give_back(0, first, 2, true);
+                    }
                 })
                 .is_none()
             });

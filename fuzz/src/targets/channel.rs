@@ -262,7 +262,11 @@ impl Honest {
         }
         let _: Finished = channel.room_made();
         channel.ring();
-        channel.ring_writer();
+        let (mut linked, mut woken) = (0, 0);
+        channel.rouse(|_| linked += 1, |_| woken += 1);
+        assert_eq!((linked, woken), (channel.readers().len(), 1));
+        channel.rouse_writer(|_| woken += 1);
+        assert_eq!(woken, 2);
         let place = u.arbitrary()?;
         assert!(!channel.place_words(place).is_empty());
         assert!(channel.place(place) < channel.shape().units * channel.shape().unit as u64);

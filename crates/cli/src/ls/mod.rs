@@ -11,13 +11,13 @@
 mod found;
 mod tables;
 
-use portolan::{PortKind, PortState, PortSurvey, Protection, SpaceState, Survey};
+use portolan::{PortKind, PortSurvey, Survey};
 use portolan_measure::out;
 use serde::Serialize;
 
 use crate::args::LsArgs;
 use crate::error::{CliError, Result};
-use crate::seen::{Bridge, Export, Listener, Segment};
+use crate::seen::{self, Bridge, Export, Listener, Memory, Segment};
 use found::Asked;
 pub(crate) use found::{Found, running};
 
@@ -50,16 +50,6 @@ struct Contents {
     listeners: Vec<Listener>,
     exports: Vec<Export>,
     connections: Vec<Bridge>,
-}
-
-#[derive(Serialize)]
-struct Memory {
-    limit_bytes: u64,
-    taken_bytes: u64,
-    used_bytes: u64,
-    free_bytes: u64,
-    queued_bytes: u64,
-    shared_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -138,21 +128,10 @@ fn entry((found, asked): (Found, Asked)) -> Option<Entry> {
 
 impl Contents {
     fn new(survey: &Survey) -> Self {
-        let memory = survey.memory;
         Self {
-            protection: match survey.protection {
-                Protection::Guarded => "guarded",
-                _ => "trusted",
-            },
+            protection: seen::protection(survey.protection),
             takeovers: survey.takeovers,
-            memory: Memory {
-                limit_bytes: memory.limit,
-                taken_bytes: memory.taken,
-                used_bytes: memory.used,
-                free_bytes: memory.free,
-                queued_bytes: memory.queued,
-                shared_bytes: memory.shared,
-            },
+            memory: Memory::new(&survey.memory),
             whole: survey.whole,
             spaces: survey
                 .spaces
@@ -163,12 +142,7 @@ impl Contents {
                     user: space.user,
                     name: space.name.clone(),
                     host: space.id == survey.host,
-                    state: match space.state {
-                        SpaceState::Joining => "joining",
-                        SpaceState::Live => "live",
-                        SpaceState::Disconnected => "disconnected",
-                        _ => "dead",
-                    },
+                    state: seen::space_state(space.state),
                     sent_messages: space.sent,
                     sent_bytes: space.sent_bytes,
                     calls: space.calls,
@@ -199,17 +173,8 @@ impl Port {
             index: port.index,
             name: port.name.clone(),
             owner: port.owner,
-            kind: match port.kind {
-                PortKind::Synchronous => "requests",
-                PortKind::Replies => "replies",
-                _ => "messages",
-            },
-            state: match port.state {
-                PortState::Binding => "binding",
-                PortState::Open => "open",
-                PortState::Moving => "moving",
-                _ => "closing",
-            },
+            kind: seen::port_kind(port.kind),
+            state: seen::port_state(port.state),
             by_urgency: port.by_urgency,
             copied: port.copied,
             depth: port.depth,

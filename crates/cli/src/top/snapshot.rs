@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use portolan::{
-    AGES, ConnectionSurvey, ExportSurvey, Holder, HoldingSurvey, PortKind, PortState, PortSurvey,
-    Protection, SegmentSurvey, SpaceState, SpaceSurvey, Survey,
+    AGES, ConnectionSurvey, ExportSurvey, Holder, HoldingSurvey, PortKind, PortSurvey,
+    SegmentSurvey, SpaceSurvey, Survey,
 };
 use serde::Serialize;
 
-use crate::seen::{Bridge, Export, Listener, Segment};
+use crate::seen::{self, Bridge, Export, Listener, Memory, Segment};
 
 /// A domain at one time. Rates are those since the survey before, and 0 for what was not
 /// there then.
@@ -62,16 +62,6 @@ pub(crate) struct Connected {
     pub(crate) out_bytes_per_second: f64,
     pub(crate) in_per_second: f64,
     pub(crate) in_bytes_per_second: f64,
-}
-
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Memory {
-    pub(crate) limit_bytes: u64,
-    pub(crate) taken_bytes: u64,
-    pub(crate) used_bytes: u64,
-    pub(crate) free_bytes: u64,
-    pub(crate) queued_bytes: u64,
-    pub(crate) shared_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -212,21 +202,11 @@ impl Snapshot {
         Self {
             domain: now.domain.clone(),
             user: now.user,
-            protection: match now.protection {
-                Protection::Guarded => "guarded",
-                _ => "trusted",
-            },
+            protection: seen::protection(now.protection),
             host: now.host,
             takeovers: now.takeovers,
             seconds: rates.seconds,
-            memory: Memory {
-                limit_bytes: now.memory.limit,
-                taken_bytes: now.memory.taken,
-                used_bytes: now.memory.used,
-                free_bytes: now.memory.free,
-                queued_bytes: now.memory.queued,
-                shared_bytes: now.memory.shared,
-            },
+            memory: Memory::new(&now.memory),
             totals,
             extents: extents.collect(),
             spaces,
@@ -365,12 +345,7 @@ impl Rates {
             user: space.user,
             name: space.name.clone(),
             host: false,
-            state: match space.state {
-                SpaceState::Joining => "joining",
-                SpaceState::Live => "live",
-                SpaceState::Disconnected => "disconnected",
-                _ => "dead",
-            },
+            state: seen::space_state(space.state),
             sent_messages: space.sent,
             sent_bytes: space.sent_bytes,
             sent_per_second: rate(0),
@@ -400,17 +375,8 @@ impl Rates {
             index: port.index,
             name: port.name.clone(),
             owner: port.owner,
-            kind: match port.kind {
-                PortKind::Synchronous => "requests",
-                PortKind::Replies => "replies",
-                _ => "messages",
-            },
-            state: match port.state {
-                PortState::Binding => "binding",
-                PortState::Open => "open",
-                PortState::Moving => "moving",
-                _ => "closing",
-            },
+            kind: seen::port_kind(port.kind),
+            state: seen::port_state(port.state),
             depth: port.depth,
             slots: port.slots,
             senders: port.senders,

@@ -19,8 +19,8 @@ use portolan::{Deadline, Protection, Waiting};
 use portolan_sys::process;
 use portolan_sys::step::Stepper;
 
+use super::Scene;
 use super::rounds::{COUNTED, Rounds, domain, must, refused};
-use super::{Scene, Whose};
 use crate::cpus;
 use crate::error::{MeasureError, Result};
 use crate::stepped::{Counted, What, part, refused as uncounted, to_mark};
@@ -66,28 +66,11 @@ impl Work for Worker {
 }
 
 pub(super) fn scenes() -> Vec<Scene> {
-    let scene = |whose, parts, bytes, run| Scene {
-        system: "Portolan",
-        parts,
-        bytes,
-        run,
-        whose,
-    };
     vec![
-        scene(Whose::Ours, &["call, null, client's side"], 0, calls),
-        scene(Whose::Ours, &["call, 1 KiB, client's side"], 1024, calls),
-        scene(
-            Whose::Server,
-            &["call, null, server's side"],
-            0,
-            served_calls,
-        ),
-        scene(
-            Whose::Server,
-            &["call, 1 KiB, server's side"],
-            1024,
-            served_calls,
-        ),
+        Scene::ours(&["call, null, client's side"], 0, calls),
+        Scene::ours(&["call, 1 KiB, client's side"], 1024, calls),
+        Scene::served(&["call, null, server's side"], 0, served_calls),
+        Scene::served(&["call, 1 KiB, server's side"], 1024, served_calls),
     ]
 }
 

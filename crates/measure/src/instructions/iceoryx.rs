@@ -5,8 +5,8 @@ use std::io;
 
 use iceoryx2::prelude::*;
 
+use super::Scene;
 use super::rounds::{Rounds, must};
-use super::{Scene, Whose};
 use crate::error::{MeasureError, Result};
 use crate::stepped::part;
 
@@ -14,20 +14,17 @@ use crate::stepped::part;
 type Small = [u64; 6];
 
 pub(super) fn scenes() -> Vec<Scene> {
-    let scene = |parts, bytes, run| Scene {
+    let iceoryx = |parts, bytes, run| Scene {
         system: "iceoryx2",
-        parts,
-        bytes,
-        run,
-        whose: Whose::Ours,
+        ..Scene::ours(parts, bytes, run)
     };
     vec![
-        scene(
+        iceoryx(
             &["publish, null", "receive, null", "one look in vain"],
             0,
             samples::<()>,
         ),
-        scene(
+        iceoryx(
             &[
                 "publish, 48 B",
                 "receive, 48 B",

@@ -7,38 +7,38 @@ use portolan::{
 };
 use portolan_sys::memory::PAGE;
 
+use super::Scene;
 use super::rounds::{Rounds, domain, must, refused};
-use super::{Scene, Whose};
 use crate::error::Result;
 use crate::stepped::part;
 
 pub(super) fn scenes() -> Vec<Scene> {
-    let scene = |parts, run| Scene {
-        system: "Portolan",
-        parts,
-        bytes: 0,
-        run,
-        whose: Whose::Ours,
-    };
     vec![
-        scene(
+        Scene::ours(
             &["signal", "signal, its look", "signal, one look in vain"],
+            0,
             signals,
         ),
-        scene(&["allocate, 4 KiB", "free, 4 KiB"], allocation),
-        scene(&["write to an import, 8 B", "notified write, 8 B"], updates),
-        scene(
+        Scene::ours(&["allocate, 4 KiB", "free, 4 KiB"], 0, allocation),
+        Scene::ours(
+            &["write to an import, 8 B", "notified write, 8 B"],
+            0,
+            updates,
+        ),
+        Scene::ours(
             &[
                 "wait set of 1 port, one look in vain",
                 "wait set of 1 port, its look",
             ],
+            0,
             one_port,
         ),
-        scene(
+        Scene::ours(
             &[
                 "wait set of 1,000 ports, one look in vain",
                 "wait set of 1,000 ports, its look",
             ],
+            0,
             many_ports,
         ),
     ]

@@ -58,8 +58,32 @@ pub struct Scene {
     /// Bytes of its payload.
     bytes: usize,
     /// Goes through it. Sized by the bytes of its payload, and of the payload of this run.
-    run: fn(usize, usize, &Rounds<'_>) -> Result<()>,
+    run: Run,
     whose: Whose,
+}
+
+/// Goes through a scene.
+type Run = fn(usize, usize, &Rounds<'_>) -> Result<()>;
+
+impl Scene {
+    /// Portolan's, of which the instructions of the process's first thread count.
+    fn ours(parts: &'static [&'static str], bytes: usize, run: Run) -> Self {
+        Self {
+            system: "Portolan",
+            parts,
+            bytes,
+            run,
+            whose: Whose::Ours,
+        }
+    }
+
+    /// Portolan's, of which the instructions of a thread that serves count.
+    fn served(parts: &'static [&'static str], bytes: usize, run: Run) -> Self {
+        Self {
+            whose: Whose::Server,
+            ..Self::ours(parts, bytes, run)
+        }
+    }
 }
 
 /// Whose instructions count.

@@ -8,8 +8,8 @@ use portolan::{
 };
 use portolan_sys::memory::PAGE;
 
+use super::Scene;
 use super::rounds::{Rounds, domain, must, refused};
-use super::{Scene, Whose};
 use crate::error::Result;
 use crate::stepped::part;
 
@@ -17,15 +17,8 @@ use crate::stepped::part;
 const INLINE: usize = 48;
 
 pub(super) fn scenes() -> Vec<Scene> {
-    let scene = |parts, bytes, run| Scene {
-        system: "Portolan",
-        parts,
-        bytes,
-        run,
-        whose: Whose::Ours,
-    };
     vec![
-        scene(
+        Scene::ours(
             &[
                 "send, null",
                 "receive, null, found at once",
@@ -34,12 +27,12 @@ pub(super) fn scenes() -> Vec<Scene> {
             0,
             headers,
         ),
-        scene(
+        Scene::ours(
             &["send in place, null", "receive in place, null"],
             0,
             in_place,
         ),
-        scene(
+        Scene::ours(
             &[
                 "send, 48 B header",
                 "receive, 48 B header",
@@ -48,7 +41,7 @@ pub(super) fn scenes() -> Vec<Scene> {
             48,
             headers,
         ),
-        scene(
+        Scene::ours(
             &[
                 "send, 4 KiB header",
                 "receive, 4 KiB header",
@@ -57,19 +50,19 @@ pub(super) fn scenes() -> Vec<Scene> {
             4096,
             headers,
         ),
-        scene(&["send, 1 extent", "receive, 1 extent"], 0, one_extent),
-        scene(&["send, 8 extents", "receive, 8 extents"], 0, eight_extents),
-        scene(
+        Scene::ours(&["send, 1 extent", "receive, 1 extent"], 0, one_extent),
+        Scene::ours(&["send, 8 extents", "receive, 8 extents"], 0, eight_extents),
+        Scene::ours(
             &["send, 1 extent, guarded", "receive, 1 extent, guarded"],
             0,
             one_guarded,
         ),
-        scene(
+        Scene::ours(
             &["send, 8 extents, guarded", "receive, 8 extents, guarded"],
             0,
             eight_guarded,
         ),
-        scene(
+        Scene::ours(
             &["request, null", "get, null", "reply, null", "answer, null"],
             0,
             requests,

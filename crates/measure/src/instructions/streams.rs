@@ -5,8 +5,8 @@ use portolan::channel::{
 };
 use portolan::{Deadline, Domain, Protection, Waiting};
 
+use super::Scene;
 use super::rounds::{Rounds, domain, must, refused};
-use super::{Scene, Whose};
 use crate::error::Result;
 use crate::stepped::part;
 
@@ -21,25 +21,18 @@ type Small = [u64; 6];
 const BLOCK: usize = 64 << 10;
 
 pub(super) fn scenes() -> Vec<Scene> {
-    let scene = |parts, bytes, run| Scene {
-        system: "Portolan",
-        parts,
-        bytes,
-        run,
-        whose: Whose::Ours,
-    };
     vec![
-        scene(
+        Scene::ours(
             &["write, 32 B, reliable", "read, 32 B, reliable"],
             32,
             reliable,
         ),
-        scene(
+        Scene::ours(
             &["write, 1 KiB, reliable", "read, 1 KiB, reliable"],
             1024,
             reliable,
         ),
-        scene(
+        Scene::ours(
             &[
                 "write, 32 B, message-consistent",
                 "read, 32 B, message-consistent",
@@ -47,7 +40,7 @@ pub(super) fn scenes() -> Vec<Scene> {
             32,
             consistent,
         ),
-        scene(
+        Scene::ours(
             &[
                 "write, 1 KiB, message-consistent",
                 "read, 1 KiB, message-consistent",
@@ -55,8 +48,8 @@ pub(super) fn scenes() -> Vec<Scene> {
             1024,
             consistent,
         ),
-        scene(&["publish, 48 B", "take, 48 B"], 48, small_samples),
-        scene(
+        Scene::ours(&["publish, 48 B", "take, 48 B"], 48, small_samples),
+        Scene::ours(
             &["publish, a block, untouched", "take, a block, untouched"],
             0,
             blocks,

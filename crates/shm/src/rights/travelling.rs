@@ -31,18 +31,20 @@
 //! doubtful count is put right by whoever counts next and finds no row that is moving such a
 //! right, before and after it has counted the rights in all slots, and neither word changed.
 
-use super::RightRow;
+use super::{RightRow, counted};
 use crate::atomic::{Ordering, store_load_barrier};
 use crate::queue::{PortEntry, RightsLine};
-use portolan_abi::port::{DOUBTS_MASK, MOST_SENDS, PortName, PortStatus, Travelling};
+use portolan_abi::port::{DOUBTS_MASK, MOST_SENDS, PortName, Travelling};
 
 impl RightsLine {
     /// A send right on `port` begins to travel: before its message is published. `entry` is
     /// the port's.
     pub fn depart(&self, entry: &PortEntry, port: PortName) {
-        self.change(entry, port, |was| Travelling {
-            count: (was.count + 1).min(MOST_SENDS),
-            ..was
+        counted::change(&self.travelling, entry, port, |was: Travelling| {
+            Travelling {
+                count: (was.count + 1).min(MOST_SENDS),
+                ..was
+            }
         });
         // After the count, and before the message is published: see "why zero is exact".
         self.departures.fetch_add(1, Ordering::SeqCst);
@@ -51,64 +53,32 @@ impl RightsLine {
     /// A send right on `port` has arrived, was disposed of, or stays with its sender: after its
     /// message was taken or its slot closed.
     pub fn arrive(&self, entry: &PortEntry, port: PortName) {
-        self.change(entry, port, |was| Travelling {
-            count: match was.count {
-                MOST_SENDS => MOST_SENDS,
-                count => count.saturating_sub(1),
-            },
-            ..was
+        counted::change(&self.travelling, entry, port, |was: Travelling| {
+            Travelling {
+                count: match was.count {
+                    MOST_SENDS => MOST_SENDS,
+                    count => count.saturating_sub(1),
+                },
+                ..was
+            }
         });
     }
 
     /// Host: a space has died while it moved rights on `port`. Before its row is emptied.
     pub fn doubt(&self, entry: &PortEntry, port: PortName) {
-        self.change(entry, port, |was| Travelling {
-            doubtful: true,
-            doubts: was.doubts.wrapping_add(1) & DOUBTS_MASK,
-            ..was
+        counted::change(&self.travelling, entry, port, |was: Travelling| {
+            Travelling {
+                doubtful: true,
+                doubts: was.doubts.wrapping_add(1) & DOUBTS_MASK,
+                ..was
+            }
         });
     }
 
     /// How many send rights on `port` travel, as far as can be told.
     pub fn count(&self, port: PortName) -> u32 {
-        Self::of(self.travelling.load(Ordering::Acquire), port).count
+        counted::of::<Travelling>(self.travelling.load(Ordering::Acquire), port).count
     }
-
-    fn of(word: u64, port: PortName) -> Travelling {
-        let travelling = Travelling::unpack(word);
-        if travelling.generation == port.generation {
-            return travelling;
-        }
-        Travelling {
-            generation: port.generation,
-            ..Travelling::default()
-        }
-    }
-
-    fn change(&self, entry: &PortEntry, port: PortName, change: impl Fn(Travelling) -> Travelling) {
-        let mut was = self.travelling.load(Ordering::Acquire);
-        loop {
-            let counted = Travelling::unpack(was).generation;
-            if counted != port.generation && !is_present(entry, port) {
-                // R3: a dead name. The word counts another port of this entry.
-                return;
-            }
-            let now = change(Self::of(was, port)).pack();
-            match self
-                .travelling
-                .compare_exchange(was, now, Ordering::SeqCst, Ordering::Acquire)
-            {
-                Ok(_) => return,
-                Err(other) => was = other,
-            }
-        }
-    }
-}
-
-/// Whether the entry is of the port of this name now (R3).
-pub(super) fn is_present(entry: &PortEntry, port: PortName) -> bool {
-    let status = entry.control.status.load(Ordering::Acquire);
-    PortStatus::unpack(status).generation == port.generation
 }
 
 /// Whether no send right on `port` is left: in no row of `rows`, and in no message. See the
@@ -131,7 +101,7 @@ where
     loop {
         let departures = line.departures.load(Ordering::SeqCst);
         let word = line.travelling.load(Ordering::SeqCst);
-        let travelling = RightsLine::of(word, port);
+        let travelling: Travelling = counted::of(word, port);
         let is_still = || {
             line.travelling.load(Ordering::SeqCst) == word
                 && line.departures.load(Ordering::SeqCst) == departures

@@ -199,7 +199,7 @@ impl<T: Content + ?Sized> Subscribed<T> {
     /// Who told the sample, and its number, if it is what its publisher told next, but for what
     /// was missed.
     fn check(&mut self, sample: &Sample<T>) -> Result<(u64, u64), String> {
-        let Some((who, number)) = T::read(&sample) else {
+        let Some((who, number)) = T::read(sample) else {
             let (publisher, position) = (sample.publisher(), sample.position());
             return Err(format!("sample {position} of {publisher} is torn"));
         };

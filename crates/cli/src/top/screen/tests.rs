@@ -1,8 +1,8 @@
 //! The screen as it is drawn at 80x24, and what keys make of it.
 
 use super::*;
-use crate::seen::{Bridge, Channel, Export, Listener, Reader, Segment};
-use crate::top::snapshot::{Connected, Exported, Extents, Memory, Port, Shared, Space, Totals};
+use crate::seen::{Bridge, Channel, Export, Listener, Memory, Reader, Segment};
+use crate::top::snapshot::{Connected, Exported, Extents, Port, Shared, Space, Totals};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
