@@ -21,7 +21,7 @@ const LISTED: &[&str] = &[
     // Bytes become a topic's values.
     "crates/portolan/src/channel/topic/plain.rs",
     // A mapping becomes structures and slices.
-    "crates/portolan/src/region.rs",
+    "crates/portolan/src/space/region.rs",
     // A caller promises what a handler does that interrupts a thread.
     "crates/portolan/src/signal/delivery.rs",
     "crates/portolan/src/signal/upcall.rs",

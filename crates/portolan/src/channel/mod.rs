@@ -77,11 +77,12 @@ pub use topic::{
 };
 pub use writer::{Claim, WriteError, Writer, WriterCounts};
 
-use crate::member::Member;
-use crate::port::{ConnectError, Right, commons, raise_link};
-use crate::region::Ring;
-use crate::segment::{Segment, SegmentError};
-use crate::trace::About;
+use crate::port::segment::{Segment, SegmentError};
+use crate::port::{ConnectError, Right, commons};
+use crate::space::Member;
+use crate::space::record::About;
+use crate::space::region::Ring;
+use crate::wait::raise_link;
 use crate::{Deadline, Disowned, Domain};
 use portolan_shm::channel::Channel as Units;
 use portolan_shm::mark;

@@ -15,10 +15,10 @@
 use super::cargo;
 use super::error::{BreachKind, ConnectToError, Over};
 use super::side::{BUSY, Side, bytes_of, crossing};
-use crate::ending::Ending;
-use crate::member::Member;
 use crate::port::{is_unused, may_leave};
-use crate::public::Shown;
+use crate::space::Member;
+use crate::space::ending::Ending;
+use crate::space::public::Shown;
 use crate::wait::{Patience, waiting_beside};
 use crate::{
     Access, Deadline, EventKind, NoDescriptor, Notice, ReceiveError, ReceiveRight, Request,

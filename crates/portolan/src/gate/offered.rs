@@ -5,7 +5,7 @@ use super::error::Breach;
 use super::options::OfferOptions;
 use super::porter;
 use super::visitors::{Gate, Offered, Open, Place};
-use crate::domain::{OfferKind, Visitor};
+use crate::hosting::{OfferKind, Visitor};
 use crate::port::SendRight;
 use crate::{OfferError, Permissions, ReceiveRight};
 use portolan_abi::gate::MAX_SEALED;

@@ -4,7 +4,7 @@ use super::rights::Right;
 use super::watches::{drop_watches, fire_watches};
 use super::wire::Contents;
 use super::{answer_for_dead, entry, send};
-use crate::member::Member;
+use crate::space::Member;
 use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus, RightKind};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;

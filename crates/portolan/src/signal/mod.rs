@@ -42,10 +42,11 @@ pub use source::{Origin, Source, SourceError};
 pub(crate) use tell::signal;
 pub(crate) use upcall::Threads;
 
-use crate::member::Member;
-use crate::port::raise_link;
-use crate::trace::About;
-use crate::{Disowned, Domain, EventKind, tally};
+use crate::space::Member;
+use crate::space::record::About;
+use crate::space::tally;
+use crate::wait::raise_link;
+use crate::{Disowned, Domain, EventKind};
 use portolan_abi::limits::MAX_FIFOS;
 use portolan_shm::mark;
 use portolan_shm::signal::{Crowded, Fifo, FifoControl, Pushed};

@@ -6,8 +6,8 @@
 //! process, by whatever delivery. It is there as long as there are sources.
 
 use super::{SignalError, offset, signal};
-use crate::lookout::{Entry, Roll, Watched};
-use crate::member::Member;
+use crate::space::Member;
+use crate::wait::lookout::{Entry, Roll, Watched};
 use crate::{Disowned, Domain};
 use portolan_sys::watch::{Timer, UnixSignal};
 use std::fmt;
@@ -225,7 +225,7 @@ impl Watched for Bound {
         if self.what.is_due()
             && let Some(member) = self.member.upgrade()
         {
-            crate::tally::signalled(&member);
+            crate::space::tally::signalled(&member);
             signal(&member, self.offset);
         }
     }

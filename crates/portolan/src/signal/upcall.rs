@@ -30,8 +30,8 @@
 use super::handlers::Handling;
 use super::intake::{Intake, give_back};
 use super::{SignalError, address_of, ring};
-use crate::member::Member;
-use crate::tally;
+use crate::space::Member;
+use crate::space::tally;
 use portolan_shm::mark;
 use portolan_shm::signal::FifoControl;
 use portolan_sys::futex;

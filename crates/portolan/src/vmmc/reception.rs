@@ -15,9 +15,10 @@
 //!   things the end of an export needs some.
 
 use super::export::Exported;
-use crate::domain::{Descriptor, Visitor};
-use crate::lookout::{Lookout, Post, Seen};
-use crate::member::Member;
+use crate::hosting::Visitor;
+use crate::space::Descriptor;
+use crate::space::Member;
+use crate::wait::lookout::{Lookout, Post, Seen};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Ask, Denied, RING};
 use portolan_sys::machine::rlimit_nofile;

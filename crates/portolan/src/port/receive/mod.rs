@@ -8,10 +8,10 @@ pub(super) use origin::Origin;
 
 use super::rights::{self, Right};
 use super::{SendOnceRight, SendRight, close};
-use crate::member::Member;
-use crate::message::{Message, Notice};
-use crate::region::Attached;
-use crate::trace::About;
+use crate::port::message::{Message, Notice};
+use crate::space::Member;
+use crate::space::record::About;
+use crate::space::region::Attached;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Disowned, Extent, NoDescriptor};
 use portolan_abi::owner::Destination;
@@ -77,7 +77,7 @@ pub struct ReceiveRight {
     given: bool,
     /// What an async receive waits with.
     #[cfg(feature = "tokio")]
-    bell: Option<crate::tokio::Bell>,
+    bell: Option<crate::wait::Bell>,
 }
 
 /// The queue is closed.
@@ -191,7 +191,7 @@ impl ReceiveRight {
         let about = About::pages(first, message.len() as u64);
         member.during(EventKind::Map, about, || match &member.guard {
             Some(guard) => guard.open(extents),
-            None => extents.for_each(|(page, size)| crate::extent::map(member, page, size)),
+            None => extents.for_each(|(page, size)| crate::space::extent::map(member, page, size)),
         });
     }
 
@@ -267,7 +267,7 @@ impl ReceiveRight {
     pub(crate) fn bell_and_word(
         &mut self,
     ) -> (
-        &mut Option<crate::tokio::Bell>,
+        &mut Option<crate::wait::Bell>,
         &std::sync::atomic::AtomicU32,
     ) {
         (&mut self.bell, &self.at.queue().port.sleep.doorbell)

@@ -1,8 +1,8 @@
 //! Ordinary memory, as its export has it.
 
 use super::OrdinaryMemory;
-use crate::domain::{Entrance, Offer, entrust, trusts_host};
-use crate::member::Member;
+use crate::hosting::{Entrance, Offer, entrust, trusts_host};
+use crate::space::Member;
 use crate::vmmc::place::Place;
 use crate::vmmc::{ExportError, Reach, WhyExported};
 use crate::{Deadline, OfferError, Permissions};
