@@ -28,6 +28,7 @@ const ORDER: &[&str] = &[
     "signal",
     "channel",
     "survey",
+    "directory",
     "hosting",
     "vmmc",
     "rpc",
@@ -37,20 +38,7 @@ const ORDER: &[&str] = &[
 
 /// Arrows that run up all the same: from, to. This list is to become empty.
 const EXCEPTIONS: &[(&str, &str)] = &[
-    ("channel", "hosting"),
-    ("hosting", "gate"),
-    ("port", "hosting"),
-    ("signal", "hosting"),
-    ("space", "gate"),
-    ("space", "hosting"),
-    ("space", "port"),
-    ("space", "signal"),
-    ("space", "vmmc"),
-    ("structure", "hosting"),
-    ("survey", "hosting"),
-    ("trace", "hosting"),
     ("wait", "channel"),
-    ("wait", "hosting"),
     ("wait", "port"),
     ("wait", "signal"),
     ("wait", "vmmc"),

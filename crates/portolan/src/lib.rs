@@ -67,6 +67,7 @@ pub use {bytemuck, serde};
 pub mod probes;
 
 pub mod channel;
+mod directory;
 mod gate;
 mod hosting;
 #[cfg(test)]
@@ -83,15 +84,13 @@ mod trace;
 pub mod vmmc;
 mod wait;
 
+pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
 pub use gate::{
     Breach, BreachKind, ConnectOptions, ConnectToError, Followed, Gap, OfferChannelError,
     OfferOptions, OfferedChannel, OfferedPort,
 };
 #[cfg(feature = "marks")]
 pub use hosting::sabotage;
-pub use hosting::{
-    AccessToken, Builder, Domain, GrantError, Observer, OfferError, Over, Permissions, VisitError,
-};
 pub use port::message::{
     ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency,
 };
@@ -254,13 +253,13 @@ pub use signal::{
     Source, SourceError,
 };
 pub use space::{
-    AdoptError, AllocateError, Disowned, Extent, JoinError, LeaveError, OutOfPages, Protection,
-    RawExtent,
+    AdoptError, AllocateError, Builder, Disowned, Domain, Extent, JoinError, LeaveError,
+    OutOfPages, Protection, RawExtent,
 };
 pub use survey::{
     AGES, ChannelSurvey, ConnectionKind, ConnectionSurvey, ExportSurvey, Holder, HoldingSurvey,
-    ListenerSurvey, MemorySurvey, PortKind, PortState, PortSurvey, ReaderSurvey, SegmentKind,
-    SegmentSurvey, SpaceState, SpaceSurvey, Survey,
+    ListenerSurvey, MemorySurvey, Observer, Over, PortKind, PortState, PortSurvey, ReaderSurvey,
+    SegmentKind, SegmentSurvey, SpaceState, SpaceSurvey, Survey,
 };
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
 pub use wait::{

@@ -52,6 +52,7 @@ mod interrupt;
 mod options;
 mod parcel;
 mod reader;
+mod ring;
 mod stream;
 #[cfg(feature = "tokio")]
 mod tokio;
@@ -81,12 +82,12 @@ use crate::port::segment::{Segment, SegmentError};
 use crate::port::{ConnectError, Right, commons};
 use crate::space::Member;
 use crate::space::record::About;
-use crate::space::region::Ring;
 use crate::wait::raise_link;
 use crate::{Deadline, Disowned, Domain};
 use portolan_shm::channel::Channel as Units;
 use portolan_shm::mark;
 use portolan_sys::futex;
+pub(crate) use ring::Ring;
 
 /// A right to a channel. A clone is another right; it travels in messages as the
 /// [`Segment`] that it is.

@@ -13,7 +13,7 @@ use super::visitors::{Gate, Offered, Open, Place};
 use crate::channel::{
     BindChannelError, Channel, Lagging, ReadError, Reader, ReaderOptions, Signalling,
 };
-use crate::hosting::{OfferKind, Visitor};
+use crate::directory::{OfferKind, Visitor};
 use crate::space::public::Shown;
 use crate::wait::{Patience, waiting_beside};
 use crate::{EventKind, OfferError, Permissions};

@@ -9,7 +9,7 @@ use super::options::lane;
 use super::pair::Pair;
 use super::side::{Side, bytes_of, crossing};
 use super::visitors::{Gate, Place, deny};
-use crate::hosting::Visitor;
+use crate::directory::Visitor;
 use crate::port::{PendingReply, RequestError, Unsent, WhenFull, may_leave};
 use crate::space::public::Shown;
 use crate::{Access, Deadline, EventKind, Message};

@@ -2,7 +2,7 @@
 
 use super::error::{Breach, BreachKind};
 use super::options::OfferOptions;
-use crate::hosting::{Desk, Offer, OfferKind, Visitor, offer};
+use crate::directory::{Desk, Offer, OfferKind, Visitor, offer};
 use crate::space::Descriptor;
 use crate::space::Member;
 use crate::space::public::{Public, Shown};

@@ -20,9 +20,9 @@
 use super::create;
 use super::host::{Host, Watched};
 use super::introduce::Limits;
-use super::link::Rope;
 use crate::space::descriptor::Descriptor;
 use crate::space::entry;
+use crate::space::link::Rope;
 use crate::space::{Member, OVERFLOW_ID};
 use crate::trace;
 use portolan_abi::FORMAT_VERSION;

@@ -1,7 +1,7 @@
 //! Making a region: the memory file, its header, its first space.
 
-use super::settings::Builder;
 use crate::Protection;
+use crate::space::Builder;
 use crate::space::JoinError;
 use crate::space::region::Region;
 use portolan_abi::FORMAT_VERSION;

@@ -8,14 +8,16 @@
 
 use super::admit::{Admission, Event};
 use super::introduce::Reception;
-use super::link::{Keeper, Rope, Stop};
+use super::keeper::{Keeper, Stop};
 use super::mediate::{self, Mediators};
 use super::reclaim::End;
 use super::watch::Control;
-use super::{Role, hosting, me, reclaim};
+use super::{Role, reclaim};
 use crate::space::Member;
 use crate::space::descriptor::Descriptor;
 use crate::space::entry::{self, Owner};
+use crate::space::host::{host_of, me};
+use crate::space::link::Rope;
 use portolan_abi::control::{FromHost, FromMember};
 use portolan_abi::limits::MAX_SPACES;
 use portolan_abi::mediate::{ENTRUSTED, Terms};
@@ -448,7 +450,7 @@ impl Keeper {
         let ties = Arc::clone(&self.ties);
         let rope = ties.rope.as_ref().ok_or(Stop::Told)?;
         // Our host before, if there was one, knew of them; now we do.
-        ties.offers.renew();
+        self.offers.renew();
         let entered = self.attend(|keeper, member| {
             if let Role::Host(host) = &mut keeper.role {
                 host.post_own(member, rope);
@@ -475,7 +477,7 @@ impl Keeper {
             }
             let acted = self.attend(|keeper, member| match &mut keeper.role {
                 Role::Host(host) => {
-                    host.act(member, rope, &happened) && hosting(member) == me(member)
+                    host.act(member, rope, &happened) && host_of(member) == me(member)
                 }
                 Role::Member(_) => true,
             });

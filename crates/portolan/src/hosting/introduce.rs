@@ -16,11 +16,11 @@
 
 use super::admit::{Newcomer, refuse};
 use super::host::Host;
-use super::link::Rope;
-use super::permissions::{Verdict, judge, started};
-use super::{hosting, me};
+use crate::directory::{Offers, Verdict, judge, started};
 use crate::space::Member;
 use crate::space::descriptor::Descriptor;
+use crate::space::host::{host_of, me};
+use crate::space::link::Rope;
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember, WINDOW};
 use portolan_abi::hello::Reason;
 use portolan_abi::limits::MAX_OFFERS;
@@ -227,7 +227,9 @@ impl Host {
             return None;
         }
         if by == me(member) {
-            member.link.offers().introduce(number, visitor.connection);
+            member
+                .part::<Offers>()
+                .introduce(number, visitor.connection);
             return None;
         }
         let mut watched = self.watched.iter_mut();
@@ -365,10 +367,10 @@ impl Host {
     /// Enters what this process itself offers.
     pub(super) fn post_own(&mut self, member: &Member, rope: &Rope) {
         let us = me(member);
-        if hosting(member) != us {
+        if host_of(member) != us {
             return;
         }
-        let offers = member.link.offers();
+        let offers = member.part::<Offers>();
         while let Some(record) = offers.next_record() {
             if let Some((number, terms, memory)) = record.entrusted() {
                 let copies = memory.descriptors().map(|fd| fd.try_clone_to_owned());

@@ -1,7 +1,7 @@
 //! The memberships of this process: one in a domain, and one thread that joins it at a time.
 
-use super::link::Ending;
 use crate::space::Member;
+use crate::space::link::Ending;
 use portolan_sys::socket::Address;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

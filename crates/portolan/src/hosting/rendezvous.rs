@@ -8,39 +8,34 @@
 use super::create::{self, FIRST};
 use super::host::Host;
 use super::introduce::open_to_all;
-use super::link::{Link, Rope, lock_directory};
-use super::observe::ABSENCE;
 use super::place::place;
-use super::settings::Builder;
 use super::watch::Control;
-use super::{Domain, Role};
-use crate::Protection;
-use crate::gate::Ferries;
-use crate::port::sealed::Depot;
-use crate::signal::Threads;
+use super::{Role, keeper};
+use crate::space::Builder;
 use crate::space::JoinError;
 use crate::space::Member;
-use crate::space::OVERFLOW_ID;
+use crate::space::answer::{check, check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
 use crate::space::ending::Endings;
 use crate::space::entry::{self, Owner};
 use crate::space::guard::Guard;
+use crate::space::host::host_of;
+use crate::space::link::{Link, Rope, lock_directory};
 use crate::space::region::Region;
+use crate::space::{Domain, Parts, protection_of};
+use crate::survey::ABSENCE;
+use crate::{Protection, port};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::hello::{Answer, Hello, Reason, Refusal, Welcome};
+use portolan_abi::hello::{Answer, Hello, Welcome};
 use portolan_abi::limits::MAX_NAME;
-use portolan_abi::region::{Geometry, MAGIC};
+use portolan_abi::region::Geometry;
 use portolan_abi::space::{HostWord, SpacePhase};
 use portolan_shm::atomic::Ordering;
-use portolan_shm::region::Header;
 use portolan_sys::memory;
 use portolan_sys::process::{EventFd, poll};
-use portolan_sys::socket::{self, Address, Holder, Peer, SocketError};
+use portolan_sys::socket::{self, Address, SocketError};
 use std::cell::Cell;
-use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -56,8 +51,54 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Pause before looking again at an address that is neither listening nor free.
 const PAUSE: Duration = Duration::from_millis(2);
 
+impl Domain {
+    /// Joins the domain `name` of this process's user, and creates it if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`], after 5 seconds at the latest.
+    pub fn join(name: &str) -> Result<Self, JoinError> {
+        Self::builder(name).join()
+    }
+
+    /// A domain that only this process is in, without socket and thread. For tests.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`].
+    pub fn private() -> Result<Self, JoinError> {
+        Self::builder("private").private()
+    }
+}
+
+impl Builder {
+    /// Joins the domain, and creates it if it is not there, unless [`create`](Self::create)
+    /// forbids that.
+    ///
+    /// A process has one membership in a domain: joining again gives another handle of it.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`]; [`JoinError::NotRunning`] if there is no such domain, and it is not to be
+    /// created.
+    pub fn join(self) -> Result<Domain, JoinError> {
+        self.check()?;
+        join(&self)
+    }
+
+    /// Creates a domain that only this process is in: no socket, no thread. For tests.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`].
+    pub fn private(self) -> Result<Domain, JoinError> {
+        self.check()?;
+        private(&self)
+    }
+}
+
 /// Joins, or creates.
-pub(super) fn join(settings: &Builder) -> Result<Domain, JoinError> {
+fn join(settings: &Builder) -> Result<Domain, JoinError> {
     let deadline = Instant::now() + settings.deadline;
     let address = settings.address();
     let place = place(&address);
@@ -90,7 +131,7 @@ pub(super) fn join(settings: &Builder) -> Result<Domain, JoinError> {
 }
 
 /// A domain of this process alone.
-pub(super) fn private(settings: &Builder) -> Result<Domain, JoinError> {
+fn private(settings: &Builder) -> Result<Domain, JoinError> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     // Relaxed: only to tell them apart, so that they lie in different places.
     let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -129,22 +170,12 @@ fn member(
         protection,
         cache: Mutex::default(),
         growth: Mutex::default(),
-        sources: Mutex::default(),
-        reception: Mutex::default(),
-        threads: Threads::default(),
+        relief: port::RELIEF,
         endings: Endings::default(),
         closing: Mutex::default(),
-        ferries: Ferries::default(),
-        depot: Depot::default(),
+        parts: Parts::default(),
         link,
     })
-}
-
-pub(super) fn protection_of(header: &Header) -> Protection {
-    match header.protection.load(Ordering::Relaxed) {
-        0 => Protection::Trusted,
-        _ => Protection::Guarded,
-    }
 }
 
 fn check_protection(settings: &Builder, found: Protection) -> Result<(), JoinError> {
@@ -497,7 +528,7 @@ impl Search<'_> {
         // Before we are live: who dies as a member is known to the host, or about to be (D6).
         let control = match member.link.rope() {
             Some(rope) if !welcome.by_host => Control::admitted(&member, rope),
-            _ => Control::welcomed(connection, super::hosting(&member)),
+            _ => Control::welcomed(connection, host_of(&member)),
         };
         let entry = member.tables().spaces.get(usize::from(us.space));
         let joined = entry
@@ -521,71 +552,14 @@ impl Search<'_> {
     }
 }
 
-/// What a host's refusal means.
-pub(super) fn refused(refusal: Refusal, address: &Address, owner: u32) -> JoinError {
-    let Refusal {
-        version,
-        reason,
-        value,
-    } = refusal;
-    match reason {
-        Reason::Version => JoinError::OtherVersion {
-            theirs: version,
-            ours: FORMAT_VERSION,
-        },
-        Reason::Permission => JoinError::NotPermitted { user: value, owner },
-        Reason::Full => JoinError::Full { spaces: value },
-        Reason::Descriptors => JoinError::HostDescriptors {
-            host: socket::holder(address),
-        },
-        Reason::Proc => JoinError::HostProc {
-            host: socket::holder(address),
-        },
-        Reason::Namespace => JoinError::OtherNamespace,
-        // The last two are for visitors, who do not come here.
-        Reason::Garbled | Reason::Stranger | Reason::Token | Reason::Busy => {
-            garbled("greeting", value, 0)
-        }
-    }
-}
-
-/// Refuses a socket that somebody else than the domain's user listens at.
-pub(super) fn check_owner(
-    connection: &Descriptor,
-    address: &Address,
-    owner: u32,
-) -> Result<(), JoinError> {
-    let Peer {
-        uid: found, pid, ..
-    } = socket::peer(connection).map_err(JoinError::socket)?;
-    if found == owner && found != OVERFLOW_ID {
-        return Ok(());
-    }
-    Err(JoinError::Impostor {
-        owner,
-        found,
-        // Of another user's process we may not list the descriptors; the kernel has told its id.
-        holder: socket::holder(address)
-            .or_else(|| Holder::of(pid).filter(|holder| holder.user == Some(found))),
-    })
-}
-
 fn start(member: &Arc<Member>, role: Role) -> Result<(), JoinError> {
-    let started = member.link.start(member, role);
+    let started = keeper::start(&member.link, member, role);
     started.map_err(|e| JoinError::system("start a thread", e))
-}
-
-pub(super) fn garbled(what: &'static str, found: u64, wanted: u64) -> JoinError {
-    JoinError::Garbled {
-        what,
-        found,
-        wanted,
-    }
 }
 
 /// Whether we can tell that the host dies: its process id means the same to us.
 fn sees_host(member: &Member, connection: &Descriptor) -> bool {
-    let word = super::hosting(member);
+    let word = host_of(member);
     let Some(entry) = member.tables().spaces.get(usize::from(word.space)) else {
         return true;
     };
@@ -595,7 +569,7 @@ fn sees_host(member: &Member, connection: &Descriptor) -> bool {
     // It has died since it welcomed us, or is alive in another namespace. The dead have let
     // go of their connections before anybody hears of their death.
     let ended = poll(&[connection.as_fd()], Some(Instant::now()));
-    if ended.is_ok_and(|r| r.iter().any(|r| r.hangup)) || super::hosting(member) != word {
+    if ended.is_ok_and(|r| r.iter().any(|r| r.hangup)) || host_of(member) != word {
         return true;
     }
     // Or another one welcomed us, and is leaving; its successor has died. From within another
@@ -609,39 +583,4 @@ fn open(file: OwnedFd, welcome: &Welcome) -> Result<Region, JoinError> {
     let (fd, geometry) = check(file, welcome)?;
     let mapping = create::map(&fd, welcome.base, geometry.len).map_err(JoinError::map)?;
     Ok(Region::new(fd, mapping, geometry))
-}
-
-/// Checks a region that the host has sent.
-pub(super) fn check(file: OwnedFd, welcome: &Welcome) -> Result<(OwnedFd, Geometry), JoinError> {
-    memory::verify(&file, welcome.len).map_err(JoinError::NotARegion)?;
-    let file = File::from(file);
-    let [magic, version, size, base] =
-        head(&file).map_err(|e| JoinError::system("read the region's header", e))?;
-    let ours = u64::from(FORMAT_VERSION);
-    let geometry = Geometry::new(size);
-    let len = geometry.map_or(0, |g| g.len);
-    let checks = [
-        ("magic number", magic, MAGIC),
-        ("version", version, ours),
-        ("length", len, welcome.len),
-        ("base", base, welcome.base),
-    ];
-    if let Some((what, found, wanted)) = checks.into_iter().find(|(_, f, w)| f != w) {
-        return Err(garbled(what, found, wanted));
-    }
-    let Some(geometry) = geometry else {
-        return Err(garbled("size", size, 1));
-    };
-    Ok((file.into(), geometry))
-}
-
-/// The first words of a region's header, read and not mapped.
-fn head(file: &File) -> io::Result<[u64; 4]> {
-    let mut words = [0; 4];
-    for (i, word) in words.iter_mut().enumerate() {
-        let mut bytes = [0; 8];
-        file.read_exact_at(&mut bytes, i as u64 * 8)?;
-        *word = u64::from_ne_bytes(bytes);
-    }
-    Ok(words)
 }

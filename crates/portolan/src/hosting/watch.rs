@@ -13,15 +13,17 @@
 //! and makes itself known again. Only until the new host has answered does it look at
 //! the word by the clock; that, and nothing else here, is ever timed.
 
+use super::Role;
 use super::admit::{Admission, Event};
 use super::host::{self, Host, region_is_ours};
-use super::link::{Keeper, Rope, Stop, Ties};
-use super::offer::Offers;
-use super::{Role, hosting, me, trusts_host};
+use super::keeper::{Keeper, Stop};
+use crate::directory::Offers;
 use crate::space::LeaveError;
 use crate::space::Member;
 use crate::space::descriptor::Descriptor;
 use crate::space::entry::{self, Owner};
+use crate::space::host::{host_of, me, trusts_host};
+use crate::space::link::Rope;
 use portolan_abi::control::{Decline, FromHost, FromMember, WINDOW};
 use portolan_abi::hello::Return;
 use portolan_abi::space::{HostWord, SpacePhase};
@@ -85,7 +87,7 @@ enum View {
 /// Looks at the host word, and whether who it names lives.
 fn view(member: &Member) -> View {
     loop {
-        let word = hosting(member);
+        let word = host_of(member);
         if word == me(member) {
             return View::Mine;
         }
@@ -97,7 +99,7 @@ fn view(member: &Member) -> View {
         };
         let owner = entry::owner(entry);
         // The entry may be another's by now, if the host was succeeded meanwhile.
-        if hosting(member) == word {
+        if host_of(member) == word {
             return match owner {
                 Owner::Alive(pidfd) => View::Alive(word, Descriptor::new(pidfd)),
                 Owner::Dead => View::Free(word),
@@ -112,7 +114,7 @@ fn has_execed(member: &Member, word: HostWord) -> bool {
     let entry = member.tables().spaces.get(usize::from(word.space));
     let execed = entry.is_some_and(|e| entry::has_execed(e, member.region.base()));
     // The entry may be another's by now.
-    execed && hosting(member) == word
+    execed && host_of(member) == word
 }
 
 /// Takes the host word from `from`: **the commit point of a takeover** (D2).
@@ -145,7 +147,7 @@ impl Control {
     /// that when it goes on, whatever has become of us.
     pub(super) fn admitted(member: &Member, rope: &Rope) -> Self {
         let mut control = Self::default();
-        control.connect(member, rope, hosting(member));
+        control.connect(member, rope, host_of(member));
         portolan_shm::mark!("join.returning");
         control
     }
@@ -301,7 +303,7 @@ impl Control {
     /// member that is leaving, and takes no prompts.
     fn sleep(
         &mut self,
-        ties: &Ties,
+        offers: &Offers,
         prompts: Option<&Rope>,
         pidfd: Option<&Descriptor<PidFd>>,
         until: Option<Instant>,
@@ -335,7 +337,7 @@ impl Control {
         let happened = events.filter(|(_, ready)| ready.any());
         let happened = happened.map(|((event, _), _)| *event).collect();
         self.admission.listen_again();
-        self.listen(&ties.offers);
+        self.listen(offers);
         Ok(happened)
     }
 }
@@ -353,9 +355,9 @@ impl Keeper {
                 Turn::Sleep(pidfd) => pidfd,
             };
             if let Role::Member(control) = &mut self.role {
-                control.announce(&ties.offers);
+                control.announce(&self.offers);
                 let until = control.deadline();
-                let newcomers = control.sleep(&ties, Some(rope), pidfd.as_ref(), until)?;
+                let newcomers = control.sleep(&self.offers, Some(rope), pidfd.as_ref(), until)?;
                 if !newcomers.is_empty() {
                     let admitted =
                         self.attend(|keeper, member| keeper.admit(member, rope, &newcomers));
@@ -417,7 +419,7 @@ impl Keeper {
             // Look at the status by the clock, too: a new host may return us unasked.
             control.known = None;
             let until = control.deadline().unwrap_or(deadline).min(deadline);
-            let slept = control.sleep(&ties, None, pidfd.as_ref(), Some(until));
+            let slept = control.sleep(&self.offers, None, pidfd.as_ref(), Some(until));
             if slept.is_err() {
                 return Err(LeaveError::Disconnected);
             }

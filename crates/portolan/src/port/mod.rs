@@ -35,6 +35,8 @@ pub use send::{SendError, Unsent, WhenFull};
 pub use shared::SharedReceiver;
 pub use watches::WatchError;
 
+use crate::space::extent::Relief;
+
 pub(crate) use bind::bind as bind_port;
 pub(crate) use names::connect as connect_port;
 pub(crate) use names::wake_waiters;
@@ -42,3 +44,9 @@ pub(crate) use prepare::may_leave;
 pub(crate) use request::answer_for_dead;
 pub(crate) use rights::{check_senders, is_unused};
 pub(crate) use send::{wake, wake_senders};
+
+/// What ports give back for want of memory.
+pub(crate) const RELIEF: Relief = Relief {
+    empty_spare: entry::empty_spare,
+    close_unreachable: unreachable::close,
+};

@@ -11,8 +11,8 @@
 
 use crate::port::Unsent;
 use crate::port::message::Message;
-use crate::space::Member;
 use crate::space::region::Attached;
+use crate::space::{Member, Part};
 use portolan_abi::port::{PortName, PortPhase, PortStatus};
 pub use portolan_sys::memory::FreezeError;
 use portolan_sys::memory::{Blank, Frozen};
@@ -102,6 +102,8 @@ impl Deref for Sealed {
 #[derive(Default)]
 pub(crate) struct Depot(Mutex<Store>);
 
+impl Part for Depot {}
+
 #[derive(Default)]
 struct Store {
     last: u64,
@@ -185,7 +187,7 @@ impl Laid {
 impl Drop for Laid {
     fn drop(&mut self) {
         if !self.given {
-            drop(self.member.depot.take(self.token));
+            drop(self.member.part::<Depot>().take(self.token));
         }
     }
 }
@@ -215,7 +217,7 @@ pub(crate) fn laid_down(
     }
     let mut sealed = message.take_sealed();
     let lengths = sealed.iter().map(|s| s.len() as u64).collect();
-    let Some(token) = member.depot.lay(member, to.port, &mut sealed) else {
+    let Some(token) = member.part::<Depot>().lay(member, to.port, &mut sealed) else {
         message.put_sealed(sealed);
         return Err(Unsent::Sealed);
     };
@@ -228,7 +230,7 @@ pub(crate) fn laid_down(
     let sent = send(message);
     if sent.is_err() {
         // Before it is let go of.
-        let sealed = member.depot.take(token);
+        let sealed = member.part::<Depot>().take(token);
         message.rest_mut().laid = None;
         message.put_sealed(sealed);
     }

@@ -2,10 +2,12 @@
 
 use crate::port::commons::{self, MakeError, Memory};
 use crate::port::{BindError, ConnectError, SendRight, Unsent};
+use crate::space::region::MappedChannel;
 use crate::{AllocateError, Deadline, Domain};
 use portolan_abi::limits::PAGE;
 use portolan_abi::owner::Size;
 use portolan_shm::bulk;
+use portolan_shm::channel::NotAChannel;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A right to memory that every space with such a right can read and write.
@@ -134,6 +136,11 @@ impl Segment {
     /// Its bytes, for [`crate::SharedExtent`]: of a segment that is only read.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.right().to.member.region.bytes(self.page, self.len)
+    }
+
+    /// Its memory as a channel, if its head says so. The caller keeps the segment beside it.
+    pub(crate) fn as_channel(&self) -> Result<MappedChannel, NotAChannel> {
+        MappedChannel::open(&self.right().to.member, self.page, self.len)
     }
 
     /// As [`Self::bytes`], to write: of one that was just made, or renewed, so that nobody

@@ -37,10 +37,8 @@ pub use give::{Given, Outbox};
 pub use listener::{HandlerId, Listener};
 pub use options::ListenerOptions;
 
-pub(crate) use source::Sources;
 pub use source::{Origin, Source, SourceError};
 pub(crate) use tell::signal;
-pub(crate) use upcall::Threads;
 
 use crate::space::Member;
 use crate::space::record::About;
@@ -165,7 +163,7 @@ fn wake(member: &Member, fifo: &Fifo<'_>, index: u32, offset: u64) {
     fifo.rouse(|control| {
         mark!("signal.before_wake");
         if control.thread.load(Ordering::Relaxed) == 0
-            || !member.threads.call(member, index, control, offset)
+            || !upcall::call(member, index, control, offset)
         {
             ring(member, control);
         }

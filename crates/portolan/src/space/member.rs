@@ -1,20 +1,17 @@
 //! One space: this process's membership in a domain, shared by every handle that it makes.
 
-use crate::gate::Ferries;
-use crate::hosting::Link;
-use crate::port::sealed::Depot;
-use crate::signal::{Sources, Threads};
-use crate::space::ending::Endings;
-use crate::space::extent::Cache;
-use crate::space::guard::Guard;
-use crate::space::region::Region;
-use crate::vmmc::Reception;
-use crate::{Disowned, Protection};
+use super::ending::Endings;
+use super::extent::{Cache, Relief};
+use super::guard::Guard;
+use super::link::{self, Link};
+use super::part::{Part, Parts};
+use super::region::Region;
+use super::{Disowned, Protection};
 use portolan_shm::owner::OwnerRow;
 use portolan_shm::region::Tables;
 use portolan_shm::rights::RightRow;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, Weak};
 
 /// What every handle of this process in one domain shares.
 pub(crate) struct Member {
@@ -36,20 +33,14 @@ pub(crate) struct Member {
     pub(crate) cache: Mutex<Cache>,
     /// Held by the one thread of this process that takes memory from the kernel, or gives it back.
     pub(crate) growth: Mutex<()>,
-    /// What signals addresses of ours.
-    pub(crate) sources: Mutex<Weak<Sources>>,
-    /// Where our exports are shown.
-    pub(crate) reception: Mutex<Weak<Reception>>,
-    /// Threads that were interrupted by our signals.
-    pub(crate) threads: Threads,
-    /// Threads that carry messages of ours to other domains.
-    pub(crate) ferries: Ferries,
+    /// What gives memory back that ports had, for want of memory.
+    pub(crate) relief: Relief,
     /// Clients and servers of ours that were dropped, and whose threads are not through yet.
     pub(crate) endings: Endings,
     /// Held by the one thread of ours that is about to close a segment (G2 of segments).
     pub(crate) closing: Mutex<()>,
-    /// Sealed memory on its way from one thread of ours to another.
-    pub(crate) depot: Depot,
+    /// What rooms above keep with it.
+    pub(crate) parts: Parts,
     /// The thread that watches the host, or hosts; its drop leaves the domain.
     pub(crate) link: Link,
 }
@@ -79,6 +70,11 @@ impl Member {
         self.tables().right_row(self.space)
     }
 
+    /// The part of this type, which is made if there is none; see [`Part`].
+    pub(crate) fn part<P: Part>(&self) -> &P {
+        self.parts.part()
+    }
+
     /// Whether every page of the region is open here, whoever owns it.
     pub(crate) fn always_open(&self) -> bool {
         self.guard.is_none()
@@ -101,6 +97,6 @@ impl Drop for Member {
             // What was leaked is given back by leaving, and ours no longer.
             guard.close_all();
         }
-        crate::hosting::depart(self);
+        link::depart(self);
     }
 }

@@ -1,5 +1,8 @@
 //! What becomes of a sender's access to what it sends.
 
+use portolan_shm::region::Header;
+use std::sync::atomic::Ordering;
+
 /// What happens to the sender's access to an extent that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protection {
@@ -13,4 +16,12 @@ pub enum Protection {
     /// Of a connection to another domain: the receiver gets memory that nobody can change any
     /// more ([`crate::Sealed`]), and that is not copied. What it writes there is its own.
     Sealed,
+}
+
+/// How extents are protected in the domain with this header.
+pub(crate) fn protection_of(header: &Header) -> Protection {
+    match header.protection.load(Ordering::Relaxed) {
+        0 => Protection::Trusted,
+        _ => Protection::Guarded,
+    }
 }

@@ -7,7 +7,6 @@
 //! ([`Ground::close_small`], [`Ground::protect`]) and answers faults ([`Watched`]).
 #![allow(unsafe_code)]
 
-use crate::port::segment::Segment;
 use crate::space::Descriptor;
 use crate::space::Member;
 use portolan_abi::channel::{HEAD_BYTES, MAGIC as CHANNEL_MAGIC, MAX_READERS, READER_BYTES};
@@ -466,27 +465,32 @@ impl Clone for Attached {
     }
 }
 
-/// A segment's memory as a channel, together with the right that keeps it.
-pub(crate) struct Ring {
-    // Declared before the segment that it points into.
+/// Memory of the pool as a channel, together with the membership that keeps it mapped.
+#[derive(Clone)]
+pub(crate) struct MappedChannel {
+    // Declared before the member that it points into.
     channel: Channel<'static>,
-    segment: Segment,
+    _member: Arc<Member>,
 }
 
-impl Ring {
-    /// Takes a segment for a channel, if its head says so.
-    pub(crate) fn open(segment: Segment) -> Result<Self, Box<(Segment, NotAChannel)>> {
-        let memory: *const [AtomicU64] = segment.words();
+impl MappedChannel {
+    /// Takes the extent at `page` for a channel, if its head says so; nothing in a forked child.
+    ///
+    /// The caller is a channel's ring, which has a right on this memory for as long as this.
+    pub(crate) fn open(member: &Arc<Member>, page: u32, len: usize) -> Result<Self, NotAChannel> {
+        let memory: *const [AtomicU64] = match member.present() {
+            Ok(()) => member.region.words(page, len),
+            Err(_) => &[],
+        };
         // SAFETY:
-        // - live: the segment, whose right keeps the memory, and its member, whose region
-        //   keeps it mapped, go into the same struct, and `channel()` lends the reference
-        //   out for no longer than a borrow of it;
+        // - live: the member, whose region keeps the memory mapped, goes into the same struct,
+        //   and `channel()` lends the reference out for no longer than a borrow of it;
         // - in place: the memory lies in the region and never moves.
         let memory: &'static [AtomicU64] = unsafe { &*memory };
-        match channel_over(memory) {
-            Ok(channel) => Ok(Self { channel, segment }),
-            Err(error) => Err(Box::new((segment, error))),
-        }
+        Ok(Self {
+            channel: channel_over(memory)?,
+            _member: Arc::clone(member),
+        })
     }
 
     /// The channel.
@@ -494,30 +498,10 @@ impl Ring {
     pub(crate) fn channel(&self) -> &Channel<'_> {
         &self.channel
     }
-
-    /// Its memory.
-    #[inline]
-    pub(crate) fn segment(&self) -> &Segment {
-        &self.segment
-    }
-
-    /// The right alone.
-    pub(crate) fn into_segment(self) -> Segment {
-        self.segment
-    }
-}
-
-impl Clone for Ring {
-    fn clone(&self) -> Self {
-        Self {
-            channel: self.channel,
-            segment: self.segment.clone(),
-        }
-    }
 }
 
 /// The parts of a channel in `memory`, as far as its head can be believed.
-pub(crate) fn channel_over(memory: &[AtomicU64]) -> Result<Channel<'_>, NotAChannel> {
+fn channel_over(memory: &[AtomicU64]) -> Result<Channel<'_>, NotAChannel> {
     let short = |says| NotAChannel::Short {
         says,
         has: 8 * memory.len() as u64,

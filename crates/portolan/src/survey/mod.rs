@@ -10,6 +10,7 @@ mod ground;
 mod listeners;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod observe;
 mod outside;
 mod segments;
 #[cfg(test)]
@@ -18,6 +19,8 @@ mod tests;
 pub use extents::{AGES, Holder, HoldingSurvey};
 pub(crate) use ground::Ground;
 pub use listeners::ListenerSurvey;
+pub(crate) use observe::ABSENCE;
+pub use observe::{Observer, Over};
 pub use outside::{ConnectionKind, ConnectionSurvey, ExportSurvey};
 pub use segments::{ChannelSurvey, ReaderSurvey, SegmentKind, SegmentSurvey};
 

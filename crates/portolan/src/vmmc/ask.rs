@@ -10,7 +10,8 @@
 
 use super::granted::Miss;
 use super::{Export, ExportError, ExportOptions, Exportable, Import, ImportError, ImportOptions};
-use crate::hosting::{Builder, Entrance, Introduction, OfferKind, PendingVisit};
+use crate::directory::{Entrance, Introduction, OfferKind, PendingVisit};
+use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::space::Member;
 use crate::{Deadline, Domain, NoDescriptor, VisitError};

@@ -23,7 +23,7 @@ use super::place::Place;
 use super::reception::Reception;
 use super::{ExportError, ExportOptions, Exportable, ImporterId};
 use super::{Pending, Reach, UnexportError, WhyExported};
-use crate::hosting::{Desk, Offer, OfferKind, Visitor, offer};
+use crate::directory::{Desk, Offer, OfferKind, Visitor, offer};
 use crate::space::Descriptor;
 use crate::space::Member;
 use crate::space::public::{Public, Shown};

@@ -6,7 +6,7 @@ use super::notify::Poster;
 use super::reached::{Reached, place};
 use super::watch::Watched;
 use super::{Import, ImportError};
-use crate::hosting::Entrance;
+use crate::directory::Entrance;
 use crate::space::Descriptor;
 use crate::space::Member;
 use portolan_abi::FORMAT_VERSION;

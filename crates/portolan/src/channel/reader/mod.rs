@@ -15,8 +15,8 @@ pub use error::{Missed, ReadError};
 use super::{
     BindChannelError, Channel, Interrupter, Lagging, Purpose, ReaderOptions, Since, wake_writer,
 };
+use crate::channel::Ring;
 use crate::space::record::About;
-use crate::space::region::Ring;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, EventKind};
 use portolan_shm::channel::{Finished, Reading};

@@ -26,10 +26,11 @@ mod copier;
 use super::admit::refuse;
 use super::host::Host;
 use super::introduce::{Limits, tell};
-use super::link::Rope;
-use super::me;
+use crate::directory::Offers;
 use crate::space::Member;
 use crate::space::descriptor::Descriptor;
+use crate::space::host::me;
+use crate::space::link::Rope;
 use crate::wait::lookout::{Lookout, Post};
 use copier::Copier;
 use portolan_abi::control::{Announcement, Decline, FromHost};
@@ -374,7 +375,7 @@ impl Host {
         answer: Result<(), Decline>,
     ) {
         if by == me(member) {
-            return member.link.offers().answered(number, answer);
+            return member.part::<Offers>().answered(number, answer);
         }
         let mut watched = self.watched.iter();
         let its =

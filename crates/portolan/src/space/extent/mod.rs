@@ -2,7 +2,7 @@
 
 mod supply;
 
-pub(crate) use supply::{Cache, allocate, free, map, now};
+pub(crate) use supply::{Cache, Relief, allocate, free, map, now};
 
 use crate::space::Member;
 use crate::{Disowned, Domain};
@@ -138,7 +138,7 @@ impl Domain {
             }
         }
         let given = before.saturating_sub(chunks.populated());
-        Ok(given as u64 * CHUNK as u64 + crate::port::entry::empty_spare(member))
+        Ok(given as u64 * CHUNK as u64 + (member.relief.empty_spare)(member))
     }
 
     /// Takes up an extent that was laid down with [`Extent::into_raw`].

@@ -21,7 +21,6 @@
 //! and 2, and threads that free, do not wait.
 
 use super::{AllocateError, Extent, OutOfPages};
-use crate::port::{entry, unreachable};
 use crate::space::Member;
 use portolan_abi::limits::{CHUNK, CHUNK_PAGES, PAGE};
 use portolan_abi::owner::{Alloc, Born, ChunkUse, Size};
@@ -139,6 +138,15 @@ fn claim(member: &Member, page: u32, size: Size) -> Option<u32> {
     None
 }
 
+/// What ports have of the domain's memory, and give back for want of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Relief {
+    /// Gives back queue memory that no port has; how many bytes.
+    pub(crate) empty_spare: fn(&Member) -> u64,
+    /// Closes ports whose receive rights nobody can come by; whether there was one.
+    pub(crate) close_unreachable: fn(&Member) -> bool,
+}
+
 /// This second, for the age of an extent. The coarse clock: nothing but people asks.
 pub(crate) fn now() -> Born {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
@@ -149,7 +157,7 @@ pub(crate) fn allocate(member: &Arc<Member>, bytes: usize) -> Result<Extent, All
     member.present()?;
     let size = Size::for_bytes(bytes);
     let found = find(member, size, bytes)
-        .or_else(|| unreachable::close(member).then(|| find(member, size, bytes))?)
+        .or_else(|| (member.relief.close_unreachable)(member).then(|| find(member, size, bytes))?)
         .ok_or_else(|| out_of_pages(member, bytes));
     let (page, generation) = found?;
     if let Some(guard) = &member.guard {
@@ -226,7 +234,7 @@ fn grow(member: &Member, size: Size) -> Option<(u32, u32)> {
         / CHUNK as u64;
     // What we have just claimed is in this count already.
     while tables.chunks.populated() as u64 + queue_chunks(member) > limit {
-        if !release_one(member) && entry::empty_spare(member) == 0 {
+        if !release_one(member) && (member.relief.empty_spare)(member) == 0 {
             tables.chunks.abandon(first, count);
             return None;
         }

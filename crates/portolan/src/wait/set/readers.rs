@@ -6,10 +6,10 @@ use super::error::{
 };
 use super::guest::Guest;
 use super::{Token, WaitSet};
+use crate::channel::Ring;
 use crate::channel::{
     FrameReader, ParcelReader, Payload, Reader, Signalling, Subscriber, Subscribes,
 };
-use crate::space::region::Ring;
 use portolan_shm::channel::Reading;
 use std::any::Any;
 

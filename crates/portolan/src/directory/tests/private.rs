@@ -1,7 +1,7 @@
 //! A private domain, which introduces its process to itself.
 
 use super::{Queue, long};
-use crate::hosting::{Introduction, Offer, OfferKind, offer, visit_own};
+use crate::directory::{Introduction, Offer, OfferKind, offer, visit_own};
 use crate::{AccessToken, Deadline, Domain, OfferError, Permissions, VisitError};
 use portolan_sys::socket;
 use std::sync::Arc;

@@ -146,7 +146,7 @@ impl Permissions {
     }
 
     /// What the host is told.
-    pub(super) fn grants(&self) -> Result<Grants, GrantError> {
+    pub(crate) fn grants(&self) -> Result<Grants, GrantError> {
         let overflow = [&self.users, &self.groups];
         if overflow.iter().any(|ids| ids.contains(&OVERFLOW_ID)) {
             return Err(GrantError::OverflowId);
@@ -198,14 +198,14 @@ pub enum GrantError {
 
 /// What is found about a visitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     Admitted,
     NotPermitted,
     WrongToken,
 }
 
 /// When the process that connected started, if it lives and means something to us.
-pub(super) fn started(peer: &Peer, pidfd: &PidFd) -> Option<u64> {
+pub(crate) fn started(peer: &Peer, pidfd: &PidFd) -> Option<u64> {
     let started = start_time(peer.pid);
     // Read while it lived, so it is that process's and no later one's.
     started.filter(|_| !pidfd.is_dead())
@@ -213,7 +213,7 @@ pub(super) fn started(peer: &Peer, pidfd: &PidFd) -> Option<u64> {
 
 /// Whether `grants` admit a visitor that shows `token`. `started` says when it started,
 /// if it can be told, and is asked only where that matters.
-pub(super) fn judge(
+pub(crate) fn judge(
     grants: &Grants,
     peer: &Peer,
     started: impl FnOnce() -> Option<u64>,

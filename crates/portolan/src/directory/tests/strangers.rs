@@ -1,7 +1,7 @@
 //! Strangers who send rubbish, or nothing, or too much.
 
 use super::{Child, child, from_outside, joined, long, meets, said};
-use crate::hosting::OfferKind;
+use crate::directory::OfferKind;
 use crate::orders::{PATIENCE, unique, until};
 use crate::{Deadline, VisitError};
 use portolan_abi::FORMAT_VERSION;

@@ -10,11 +10,12 @@
 //! an answer, since the host or whoever made the offer may have died with it in hand; so
 //! a visit that waits outlives them, and one whose process dies is gone.
 
+use super::offer::Offers;
 use super::permissions::{AccessToken, Verdict};
-use super::rendezvous::{check_owner, garbled, refused};
-use super::settings::Builder;
+use crate::space::Builder;
 use crate::space::JoinError;
 use crate::space::Member;
+use crate::space::answer::{check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
 use crate::{Deadline, Disowned};
 use portolan_abi::FORMAT_VERSION;
@@ -383,7 +384,7 @@ impl PendingVisit {
     fn sleep(&self, end: Deadline) {
         let by = |at: Instant| Some(end.instant().map_or(at, |end| end.min(at)));
         match (&self.door, &self.stage) {
-            (Door::Private(member), _) => member.link.offers().wait_offer(&self.visit, end),
+            (Door::Private(member), _) => member.part::<Offers>().wait_offer(&self.visit, end),
             (_, Stage::Away(None)) => {}
             (_, Stage::Away(Some(again))) => {
                 let left = by(*again).map(|at| at.saturating_duration_since(Instant::now()));
@@ -402,7 +403,7 @@ impl PendingVisit {
             (Door::Private(member), _) => {
                 let bell = match self.bell.take() {
                     Some(bell) => bell,
-                    None => member.link.offers().bell()?,
+                    None => member.part::<Offers>().bell()?,
                 };
                 alarm.set(&**self.bell.insert(bell), None)
             }
@@ -455,7 +456,7 @@ impl PendingVisit {
     }
 
     fn ask_within(&mut self, member: &Arc<Member>) -> Result<Option<Introduction>, VisitError> {
-        match member.link.offers().visit_here(&self.visit) {
+        match member.part::<Offers>().visit_here(&self.visit) {
             None => Ok(None),
             Some(Err(error)) => Err(JoinError::socket(error).into()),
             Some(Ok(Err((verdict, user)))) => Err(self.not_admitted(verdict, user.into())),

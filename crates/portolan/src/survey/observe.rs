@@ -5,15 +5,15 @@
 //! cannot become the host, and does not keep the domain alive. It finds out by itself
 //! that the domain is over: when no space is left whose process lives.
 
-use super::rendezvous::{check, check_owner, garbled, protection_of, refused};
-use super::settings::Builder;
 use crate::space::JoinError;
+use crate::space::answer::{check, check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
 use crate::space::entry::{self, Owner};
 use crate::space::region::Picture;
+use crate::space::{Builder, protection_of};
 use crate::survey::{self, Ground, Survey};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::hello::{Answer, Look};
+use portolan_abi::hello::{Answer, Look, socket_name};
 use portolan_abi::region::HEADER_BYTES;
 use portolan_abi::space::{HostWord, SpacePhase};
 use portolan_shm::atomic::Ordering;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// How long nobody may listen before we believe it: between a name's making and its
 /// listening, or a host's end and its successor's first look.
-pub(super) const ABSENCE: Duration = Duration::from_millis(50);
+pub(crate) const ABSENCE: Duration = Duration::from_millis(50);
 /// Pause before looking again.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -60,8 +60,23 @@ pub struct Observer {
 #[error("the domain has ended: every process that was in it has left or died")]
 pub struct Over;
 
+impl Builder {
+    /// Looks into the domain without being in it: see [`Observer`]. It is not created if
+    /// it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`]; [`JoinError::NotRunning`] if there is no such domain.
+    pub fn observe(self) -> Result<Observer, JoinError> {
+        if socket_name(self.owner, &self.name).is_none() {
+            return Err(JoinError::BadName { name: self.name });
+        }
+        Observer::of(&self)
+    }
+}
+
 impl Observer {
-    pub(super) fn of(settings: &Builder) -> Result<Self, JoinError> {
+    fn of(settings: &Builder) -> Result<Self, JoinError> {
         let address = settings.address();
         let begun = Instant::now();
         let deadline = begun + settings.deadline;

@@ -1,8 +1,7 @@
 //! What a domain is to be like: the builder.
 
-use super::{Domain, Observer, rendezvous};
+use super::JoinError;
 use crate::Protection;
-use crate::space::JoinError;
 use portolan_abi::hello::{fallback_name, socket_name};
 use portolan_abi::region::Geometry;
 use portolan_sys::socket::Address;
@@ -35,27 +34,27 @@ const MAX_PERMITTED: usize = 63;
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `join`"]
 pub struct Builder {
-    pub(super) name: String,
-    pub(super) size: u64,
-    pub(super) limit: Option<u64>,
-    pub(super) protection: Option<Protection>,
-    pub(super) lock_pages: bool,
-    pub(super) always_open: bool,
-    pub(super) users: Vec<u32>,
-    pub(super) groups: Vec<u32>,
-    pub(super) space_name: Option<String>,
-    pub(super) deadline: Duration,
-    pub(super) directory: Option<PathBuf>,
+    pub(crate) name: String,
+    pub(crate) size: u64,
+    pub(crate) limit: Option<u64>,
+    pub(crate) protection: Option<Protection>,
+    pub(crate) lock_pages: bool,
+    pub(crate) always_open: bool,
+    pub(crate) users: Vec<u32>,
+    pub(crate) groups: Vec<u32>,
+    pub(crate) space_name: Option<String>,
+    pub(crate) deadline: Duration,
+    pub(crate) directory: Option<PathBuf>,
     /// Whether a domain that is not there is created.
-    pub(super) create: bool,
+    pub(crate) create: bool,
     /// The effective user of this process.
-    pub(super) user: u32,
+    pub(crate) user: u32,
     /// Whose domain it is.
-    pub(super) owner: u32,
+    pub(crate) owner: u32,
 }
 
 impl Builder {
-    pub(super) fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let user = portolan_sys::process::user();
         Self {
             name: name.to_owned(),
@@ -182,44 +181,8 @@ impl Builder {
         self
     }
 
-    /// Joins the domain, and creates it if it is not there, unless [`create`](Self::create)
-    /// forbids that.
-    ///
-    /// A process has one membership in a domain: joining again gives another handle of it.
-    ///
-    /// # Errors
-    ///
-    /// [`JoinError`]; [`JoinError::NotRunning`] if there is no such domain, and it is not to be
-    /// created.
-    pub fn join(self) -> Result<Domain, JoinError> {
-        self.check()?;
-        rendezvous::join(&self)
-    }
-
-    /// Looks into the domain without being in it: see [`Observer`]. It is not created if
-    /// it is not there.
-    ///
-    /// # Errors
-    ///
-    /// [`JoinError`]; [`JoinError::NotRunning`] if there is no such domain.
-    pub fn observe(self) -> Result<Observer, JoinError> {
-        if socket_name(self.owner, &self.name).is_none() {
-            return Err(JoinError::BadName { name: self.name });
-        }
-        Observer::of(&self)
-    }
-
-    /// Creates a domain that only this process is in: no socket, no thread. For tests.
-    ///
-    /// # Errors
-    ///
-    /// [`JoinError`].
-    pub fn private(self) -> Result<Domain, JoinError> {
-        self.check()?;
-        rendezvous::private(&self)
-    }
-
-    fn check(&self) -> Result<(), JoinError> {
+    /// Whether a domain could be so.
+    pub(crate) fn check(&self) -> Result<(), JoinError> {
         if portolan_sys::fork::in_child() {
             return Err(JoinError::Forked);
         }
@@ -252,12 +215,12 @@ impl Builder {
         (&self.name, self.owner)
     }
 
-    pub(super) fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> Address {
         self.at(socket_name(self.owner, &self.name))
     }
 
     /// Where every member answers newcomers whom the host does not.
-    pub(super) fn fallback_address(&self) -> Address {
+    pub(crate) fn fallback_address(&self) -> Address {
         self.at(fallback_name(self.owner, &self.name))
     }
 
@@ -269,7 +232,7 @@ impl Builder {
         }
     }
 
-    pub(super) fn space_name_or_default(&self) -> String {
+    pub(crate) fn space_name_or_default(&self) -> String {
         self.space_name
             .clone()
             .unwrap_or_else(|| portolan_sys::process::comm(std::process::id()).unwrap_or_default())

@@ -17,8 +17,8 @@
 //!   another one than was told first: who hosted before it has ended all copies, or is dead.
 
 use super::permissions::{GrantError, Permissions, Verdict, judge, started};
-use crate::space::Member;
 use crate::space::descriptor::{Descriptor, HeldMemory};
+use crate::space::{Member, Part};
 use crate::{Deadline, Disowned, NoDescriptor};
 use portolan_abi::control::{Announcement, Decline, FromMember};
 use portolan_abi::limits::{MAX_NAME, MAX_OFFERS};
@@ -134,7 +134,7 @@ pub(crate) fn offer(
         },
         agreed: false,
     };
-    let offers = member.link.offers();
+    let offers = member.part::<Offers>();
     let number = offers.enter(made)?;
     let offer = Offer {
         member: Arc::clone(member),
@@ -187,7 +187,7 @@ pub(crate) fn entrust(
         state: State::New,
         agreed: false,
     };
-    let number = member.link.offers().enter(made)?;
+    let number = member.part::<Offers>().enter(made)?;
     member.link.prompt();
     Ok(Offer {
         member: Arc::clone(member),
@@ -207,16 +207,16 @@ impl Desk for Nowhere {
 impl Offer {
     /// Whether the host would not have it.
     pub(crate) fn is_declined(&self) -> bool {
-        self.member.link.offers().is_declined(self.number)
+        self.member.part::<Offers>().is_declined(self.number)
     }
 
     /// Withdraws what the host was entrusted with, and waits until it says that it copies
     /// nothing there any more; `false` if it has not by the deadline. May be called again.
     pub(crate) fn retire(&self, deadline: Deadline) -> bool {
-        let link = &self.member.link;
-        link.offers().begin_to_retire(self.number);
-        link.prompt();
-        link.offers().wait_retired(self.number, deadline)
+        let offers: &Offers = self.member.part();
+        offers.begin_to_retire(self.number);
+        self.member.link.prompt();
+        offers.wait_retired(self.number, deadline)
     }
 }
 
@@ -226,9 +226,8 @@ impl Drop for Offer {
         if portolan_sys::fork::in_child() {
             return;
         }
-        let link = &self.member.link;
-        if link.offers().remove(self.number) {
-            link.prompt();
+        if self.member.part::<Offers>().remove(self.number) {
+            self.member.link.prompt();
         }
     }
 }
@@ -238,9 +237,14 @@ const MOST: usize = 16_384;
 /// How long an offer that is made at once waits for the host's answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Everything that this process offers.
+/// Everything that this process offers. A clone is the same.
+#[derive(Clone, Default)]
+pub(crate) struct Offers(Arc<Inner>);
+
+impl Part for Offers {}
+
 #[derive(Default)]
-pub(super) struct Offers {
+struct Inner {
     table: Mutex<Table>,
     /// An offer has been answered.
     changed: Condvar,
@@ -298,7 +302,7 @@ impl Table {
 impl Offers {
     fn lock(&self) -> MutexGuard<'_, Table> {
         // A desk that panics leaves the table as it was.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn enter(&self, made: Made) -> Result<u32, OfferError> {
@@ -323,12 +327,12 @@ impl Offers {
             let _ = bell.notify();
         }
         drop(table);
-        self.changed.notify_all();
+        self.0.changed.notify_all();
         Ok(number)
     }
 
     /// Rings whenever something is offered; it has rung now.
-    pub(super) fn bell(&self) -> io::Result<Arc<EventFd>> {
+    pub(crate) fn bell(&self) -> io::Result<Arc<EventFd>> {
         let bell = Arc::new(EventFd::new()?);
         bell.notify()?;
         let bells = &mut self.lock().bells;
@@ -373,12 +377,13 @@ impl Offers {
     fn sleep<'t>(&self, table: MutexGuard<'t, Table>, deadline: Deadline) -> MutexGuard<'t, Table> {
         let Some(at) = deadline.instant() else {
             return self
+                .0
                 .changed
                 .wait(table)
                 .unwrap_or_else(PoisonError::into_inner);
         };
         let left = at.saturating_duration_since(Instant::now());
-        let waited = self.changed.wait_timeout(table, left);
+        let waited = self.0.changed.wait_timeout(table, left);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -413,7 +418,7 @@ impl Offers {
     }
 
     /// What the host is to be told next; it is considered told then.
-    pub(super) fn next_record(&self) -> Option<Record> {
+    pub(crate) fn next_record(&self) -> Option<Record> {
         let mut table = self.lock();
         if let Some(number) = table.withdrawn.pop_front() {
             return Some(Record {
@@ -443,7 +448,7 @@ impl Offers {
     }
 
     /// There is a host that knows nothing of us yet.
-    pub(super) fn renew(&self) {
+    pub(crate) fn renew(&self) {
         let mut table = self.lock();
         // Nobody says any more what the host before owed, and it may be the same one.
         table.withdrawn = table.retiring.keys().copied().collect();
@@ -455,7 +460,7 @@ impl Offers {
     }
 
     /// The host has answered to an offer, or to its withdrawal.
-    pub(super) fn answered(&self, number: u32, answer: Result<(), Decline>) {
+    pub(crate) fn answered(&self, number: u32, answer: Result<(), Decline>) {
         let mut table = self.lock();
         if let Some(answers) = table.retiring.get_mut(&number) {
             *answers -= 1;
@@ -479,18 +484,18 @@ impl Offers {
             }
         }
         drop(table);
-        self.changed.notify_all();
+        self.0.changed.notify_all();
     }
 
     /// Nobody will tell the host anything any more.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.lock().over = true;
-        self.changed.notify_all();
+        self.0.changed.notify_all();
     }
 
     /// Meets a visitor that the host has introduced to the offer `number`. If that has been
     /// withdrawn, the visitor is let go of, and asks again.
-    pub(super) fn introduce(&self, number: u32, connection: Descriptor) {
+    pub(crate) fn introduce(&self, number: u32, connection: Descriptor) {
         let table = self.lock();
         let (Some(made), Ok(visitor)) = (table.made.get(&number), Visitor::new(connection)) else {
             return;
@@ -512,14 +517,14 @@ impl Offers {
 
     /// Introduces ourselves to an offer of ours, in a private domain. `None`: there is none of
     /// that name.
-    pub(super) fn visit_here(&self, visit: &Visit) -> Option<Result<Own, SocketError>> {
+    pub(crate) fn visit_here(&self, visit: &Visit) -> Option<Result<Own, SocketError>> {
         let table = self.lock();
         let made = table.find(visit.kind, &visit.name)?;
         Some(made.meet_own(visit))
     }
 
     /// Waits until there is such an offer, or until `deadline`.
-    pub(super) fn wait_offer(&self, visit: &Visit, deadline: Deadline) {
+    pub(crate) fn wait_offer(&self, visit: &Visit, deadline: Deadline) {
         let mut table = self.lock();
         while table.find(visit.kind, &visit.name).is_none() && !deadline.has_passed() {
             table = self.sleep(table, deadline);
@@ -528,23 +533,23 @@ impl Offers {
 }
 
 /// Something for the host to hear.
-pub(super) struct Record {
+pub(crate) struct Record {
     /// What it is to be entrusted with beforehand, by the number of its offer.
     entrusted: Option<(u32, Arc<Entrusted>)>,
-    pub(super) said: FromMember,
+    pub(crate) said: FromMember,
 }
 
 impl Record {
     /// What the host is to be entrusted with beforehand, with which memory; nothing, if the
     /// program has closed our descriptors.
-    pub(super) fn entrusted(&self) -> Option<(u32, Terms, &ProcessMemory)> {
+    pub(crate) fn entrusted(&self) -> Option<(u32, Terms, &ProcessMemory)> {
         let (number, entrusted) = self.entrusted.as_ref()?;
         Some((*number, entrusted.terms, entrusted.memory.get()?))
     }
 }
 
 /// What becomes of a visit to ourselves: a connection, or why not and who we are.
-pub(super) type Own = Result<OwnedFd, (Verdict, u32)>;
+pub(crate) type Own = Result<OwnedFd, (Verdict, u32)>;
 
 impl Made {
     fn verdict(&self, visitor: &Visitor, token: Option<&[u8; 16]>) -> Verdict {

@@ -8,29 +8,21 @@
 //! - in the keeper itself, if the last handle was dropped while it acted. Whoever
 //!   dropped that handle waits for it ([`Settled`]).
 
-use super::offer::Offers;
-use super::watch::Control;
-use super::{Role, host, me};
-use crate::Disowned;
-use crate::gate::Ferries;
-use crate::space::LeaveError;
-use crate::space::Member;
-use crate::space::descriptor::Descriptor;
-use crate::space::entry;
+use super::descriptor::Descriptor;
+use super::host::me;
+use super::member::Member;
+use super::{Disowned, LeaveError, entry};
 use portolan_abi::space::SpaceStatus;
-use portolan_sys::process::{EventFd, spawn_quiet};
+use portolan_sys::process::EventFd;
 use portolan_sys::socket::Address;
 use std::fs::{File, TryLockError};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread::{JoinHandle, ThreadId};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// Bytes of stack for the keeper: it drains queues and answers requests of the dead.
-const STACK: usize = 512 << 10;
 /// How long whoever leaves waits for clients and servers that were dropped, at most: longer
 /// than they wait for anything but a method that runs.
 const ENDING: Duration = Duration::from_secs(20);
@@ -42,13 +34,16 @@ pub(crate) struct Link {
     ties: Arc<Ties>,
 }
 
+/// Stops the keeper, and leaves the domain with what it was keeping. In the thread that drops the
+/// membership.
+pub(crate) type Depart = Box<dyn FnOnce(&Member) -> Result<(), LeaveError> + Send>;
+
 /// What keeper and membership share.
-pub(super) struct Ties {
+pub(crate) struct Ties {
     /// `None` in a private domain.
-    pub(super) rope: Option<Rope>,
-    /// What this process offers to visitors.
-    pub(super) offers: Offers,
-    thread: Mutex<Option<JoinHandle<Keeper>>>,
+    pub(crate) rope: Option<Rope>,
+    /// What stops the keeper.
+    thread: Mutex<Option<Depart>>,
     // The last field: when it rings, the region is unmapped and the rope let go.
     bell: Bell,
 }
@@ -77,32 +72,32 @@ impl Drop for Bell {
 }
 
 /// The descriptors that every member of a domain with a socket has, and where it is.
-pub(super) struct Rope {
+pub(crate) struct Rope {
     /// The fallback socket, likewise shared. It closes before the other one, so whoever finds
     /// that name free finds this one free, too, or about to be.
-    pub(super) fallback: Descriptor,
+    pub(crate) fallback: Descriptor,
     /// The host's listening socket, shared by all (D4).
-    pub(super) listener: Descriptor,
+    pub(crate) listener: Descriptor,
     /// Readable when the keeper is to look what we offer, or to stop.
-    pub(super) prompt: Descriptor<EventFd>,
+    pub(crate) prompt: Descriptor<EventFd>,
     /// To stop, it is.
-    pub(super) stopping: AtomicBool,
-    pub(super) address: Address,
-    pub(super) fallback_address: Address,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) address: Address,
+    pub(crate) fallback_address: Address,
     /// Whose domain it is.
-    pub(super) owner: u32,
+    pub(crate) owner: u32,
     /// How long leaving may take.
-    pub(super) patience: Duration,
+    pub(crate) patience: Duration,
 }
 
 impl Rope {
     /// Whether our descriptors are what they were.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.prompt.is_ours() && self.listener.is_ours() && self.fallback.is_ours()
     }
 
     /// Takes the sockets' files away, while nobody can take their place. For the last to leave.
-    pub(super) fn remove_files(&self) {
+    pub(crate) fn remove_files(&self) {
         let Address::Path(path) = &self.address else {
             return;
         };
@@ -118,7 +113,7 @@ impl Rope {
     }
 
     /// Takes a prompt; whether it says to stop.
-    pub(super) fn is_told_to_stop(&self) -> bool {
+    pub(crate) fn is_told_to_stop(&self) -> bool {
         let _ = self.prompt.drain();
         // Acquire pairs with the Release in `depart`. It was stored before the prompt.
         self.stopping.load(Ordering::Acquire)
@@ -127,7 +122,7 @@ impl Rope {
 
 /// Keeps others from replacing a socket's file, until the answer is dropped. `None`: somebody else
 /// does so until the deadline.
-pub(super) fn lock_directory(socket: &Path, until: Instant) -> io::Result<Option<File>> {
+pub(crate) fn lock_directory(socket: &Path, until: Instant) -> io::Result<Option<File>> {
     let directory = File::open(socket.parent().unwrap_or(Path::new("/")))?;
     loop {
         match directory.try_lock() {
@@ -146,51 +141,44 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Link {
     /// A tie to the members that share `rope`; without one the domain is our own.
-    pub(super) fn new(rope: Option<Rope>) -> Self {
+    pub(crate) fn new(rope: Option<Rope>) -> Self {
         Self {
             ties: Arc::new(Ties {
                 rope,
-                offers: Offers::default(),
                 thread: Mutex::default(),
                 bell: Bell(Arc::default()),
             }),
         }
     }
 
-    /// Starts the keeper, in the role of host or of a member with a connection.
-    pub(super) fn start(&self, member: &Arc<Member>, role: Role) -> io::Result<()> {
-        let keeper = Keeper {
-            ties: Arc::clone(&self.ties),
-            member: Arc::downgrade(member),
-            role,
-        };
+    /// Has `spawn` start the keeper's thread. It gives back the thread's id, and what stops the
+    /// thread and then leaves in its place.
+    pub(crate) fn start(
+        &self,
+        spawn: impl FnOnce(&Arc<Ties>) -> io::Result<(ThreadId, Depart)>,
+    ) -> io::Result<()> {
         // Locked until the handle is there, for the case that the thread is faster.
         let mut thread = lock(&self.ties.thread);
-        let handle = spawn_quiet("portolan", STACK, move || keeper.run())?;
-        let _ = self.ties.bell.0.keeper.set(handle.thread().id());
-        *thread = Some(handle);
+        let (id, depart) = spawn(&self.ties)?;
+        let _ = self.ties.bell.0.keeper.set(id);
+        *thread = Some(depart);
         Ok(())
     }
 
-    /// What this process offers to visitors.
-    pub(super) fn offers(&self) -> &Offers {
-        &self.ties.offers
-    }
-
     /// What ties us to other processes; `None` in a private domain.
-    pub(super) fn rope(&self) -> Option<&Rope> {
+    pub(crate) fn rope(&self) -> Option<&Rope> {
         self.ties.rope.as_ref()
     }
 
     /// Has the keeper look at what we offer.
-    pub(super) fn prompt(&self) {
+    pub(crate) fn prompt(&self) {
         if let Some(rope) = &self.ties.rope {
             // Fails only in a process that has lost its descriptors, and is told so elsewhere.
             let _ = rope.prompt.notify();
         }
     }
 
-    pub(super) fn settled(&self) -> Settled {
+    pub(crate) fn settled(&self) -> Settled {
         Settled(Arc::clone(&self.ties.bell.0))
     }
 
@@ -204,17 +192,31 @@ impl Link {
     }
 }
 
+impl Ties {
+    /// Held by the keeper while it keeps the membership alive for a moment.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        lock(&self.bell.0.turn)
+    }
+
+    /// The keeper has left, for the last handle was dropped while it acted.
+    pub(crate) fn left(&self, outcome: Result<(), LeaveError>) {
+        let _ = self.bell.0.outcome.set(outcome);
+        // Detached: otherwise what the thread leaves behind and the ties hold one another.
+        drop(lock(&self.thread).take());
+    }
+}
+
 /// Waits, when dropped, until the keeper does not hold the membership.
 #[derive(Clone)]
-pub(super) struct Settled(Arc<Latch>);
+pub(crate) struct Settled(Arc<Latch>);
 
 /// Tells when the membership is wholly gone, and waits only when asked.
 #[derive(Clone)]
-pub(super) struct Ending(Arc<Latch>);
+pub(crate) struct Ending(Arc<Latch>);
 
 impl Ending {
     /// Waits until the membership is wholly gone; `false` if that does not come by `deadline`.
-    pub(super) fn gone_by(&self, deadline: Instant) -> bool {
+    pub(crate) fn gone_by(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
         let (gone, told) = &self.0.gone;
         let waited = told.wait_timeout_while(lock(gone), left, |gone| !*gone);
@@ -223,7 +225,7 @@ impl Ending {
 }
 
 impl Settled {
-    pub(super) fn ending(&self) -> Ending {
+    pub(crate) fn ending(&self) -> Ending {
         Ending(Arc::clone(&self.0))
     }
 
@@ -245,7 +247,7 @@ impl Drop for Settled {
 
 /// Leaves, if this is the last handle; waits for those of clients and servers that were
 /// dropped, which nobody but their own threads can drop.
-pub(super) fn leave(member: Arc<Member>, settled: Settled) -> Result<(), LeaveError> {
+pub(crate) fn leave(member: Arc<Member>, settled: Settled) -> Result<(), LeaveError> {
     if portolan_sys::fork::in_child() {
         return Err(LeaveError::Forked);
     }
@@ -254,7 +256,7 @@ pub(super) fn leave(member: Arc<Member>, settled: Settled) -> Result<(), LeaveEr
     drop(member);
     loop {
         if let Some(member) = others.upgrade() {
-            Ferries::end_unused(&member);
+            member.parts.leaving(&member);
         }
         // Asked before: who ends meanwhile has left, or the keeper has.
         let ending = endings.any();
@@ -288,18 +290,15 @@ pub(crate) fn depart(member: &Member) {
         Some(rope) => {
             rope.stopping.store(true, Ordering::Release);
             let _ = rope.prompt.notify();
-            match thread.map(JoinHandle::join) {
-                Some(Ok(mut keeper)) => keeper.leave(member),
-                // Never started: nobody knows of us yet.
-                _ => Ok(()),
-            }
+            // Never started: nobody knows of us yet.
+            thread.map_or(Ok(()), |depart| depart(member))
         }
     };
     let _ = ties.bell.0.outcome.set(outcome);
 }
 
 /// Notes that we have lost our descriptors.
-pub(super) fn disconnect(member: &Member) {
+pub(crate) fn disconnect(member: &Member) {
     let us = me(member);
     let (domain, space) = (member.domain.as_str(), us.space);
     tracing::warn!(
@@ -314,85 +313,5 @@ pub(super) fn disconnect(member: &Member) {
                 ..s
             })
         });
-    }
-}
-
-/// The thread's state, which goes on after it in the hands of whoever stops it.
-pub(super) struct Keeper {
-    pub(super) ties: Arc<Ties>,
-    member: Weak<Member>,
-    pub(super) role: Role,
-}
-
-/// Why the keeper stops.
-pub(super) enum Stop {
-    /// It was told to, or the membership is gone.
-    Told,
-    /// Our descriptors are gone: we cannot host, nor be told of anything.
-    Disconnected,
-}
-
-impl Keeper {
-    fn run(mut self) -> Self {
-        loop {
-            // A panic in here is a mistake of ours. The others must not wait for a host
-            // that lives and does nothing.
-            let done = catch_unwind(AssertUnwindSafe(|| match &self.role {
-                Role::Member(_) => self.watch(),
-                Role::Host(_) => self.host(),
-            }));
-            match done {
-                Ok(Ok(())) => {}
-                Ok(Err(Stop::Told)) => return self,
-                Ok(Err(Stop::Disconnected)) | Err(_) => {
-                    self.ties.offers.end();
-                    self.attend(|keeper, member| {
-                        disconnect(member);
-                        keeper.stop_mediating();
-                        host::resign(member);
-                    });
-                    // Closes what connections there are, after the role is vacant.
-                    self.role = Role::Member(Control::default());
-                    return self;
-                }
-            }
-        }
-    }
-
-    /// Does something with the membership; `None` if it is gone, or went while we did it.
-    pub(super) fn attend<R>(&mut self, act: impl FnOnce(&mut Self, &Member) -> R) -> Option<R> {
-        let ties = Arc::clone(&self.ties);
-        let _turn = lock(&ties.bell.0.turn);
-        let member = self.member.upgrade()?;
-        let result = act(self, &member);
-        let Some(member) = Arc::into_inner(member) else {
-            return Some(result);
-        };
-        // Every handle was dropped meanwhile, so it is on us to leave.
-        let outcome = self.leave(&member);
-        let _ = ties.bell.0.outcome.set(outcome);
-        // Detached: otherwise what this thread leaves behind and the ties hold one another.
-        drop(lock(&ties.thread).take());
-        drop(member);
-        None
-    }
-
-    /// Leaves in good order.
-    fn leave(&mut self, member: &Member) -> Result<(), LeaveError> {
-        let left = match self.role {
-            Role::Member(_) => self.leave_as_member(member),
-            Role::Host(_) => {
-                self.leave_as_host(member);
-                Ok(())
-            }
-        };
-        let (domain, space) = (member.domain.as_str(), member.space);
-        match &left {
-            Ok(()) => tracing::info!(domain, space, "this process has left the domain"),
-            Err(error) => {
-                tracing::warn!(domain, space, %error, "this process has left the domain");
-            }
-        }
-        left
     }
 }
