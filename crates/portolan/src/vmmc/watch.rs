@@ -147,6 +147,8 @@ impl lookout::Watched for Exporter {
 
 #[cfg(test)]
 mod tests {
+    // They fork.
+    #![allow(unsafe_code)]
     use super::*;
     use crate::orders::until;
     use portolan_sys::process::{Signal, signal};
