@@ -2,7 +2,7 @@
 
 use super::{Ground, take};
 use crate::orders::unique;
-use crate::region::Picture;
+use crate::space::region::Picture;
 use crate::{Domain, Observer, PortOptions, SegmentKind};
 use portolan_abi::limits::PAGE;
 use portolan_abi::owner::{ChunkUse, ChunkWord, Descriptor, Size};
