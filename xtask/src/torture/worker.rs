@@ -32,7 +32,7 @@ use gates::Gate;
 use ordinary::Ordinary;
 use portolan::{
     Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, Protection,
-    RawExtent, ReceiveRight, SendOnceRight, SendRight, SharedExtent, WaitSet, WhenFull,
+    RawExtent, ReceiveRight, SendOnceRight, SendRight, SharedExtent, Unsent, WaitSet, WhenFull,
 };
 use portolan_abi::space::HostWord;
 use std::path::Path;
@@ -324,13 +324,11 @@ impl Worker {
         }
         self.doing(Doing::Pausing);
         self.let_go_of_all();
-        let mut pinged = false;
+        let mut pinged = 0;
         while self.board.word(Word::Pause).load(Ordering::SeqCst) == pause {
             self.board.set(self.at, Entry::Paused, pause);
-            if !pinged && self.board.word(Word::Pinger).load(Ordering::SeqCst) == self.at as u64 + 1
-            {
-                pinged = true;
-                self.ping(pause);
+            if self.board.word(Word::Pinger).load(Ordering::SeqCst) == self.at as u64 + 1 {
+                self.ping(pause, &mut pinged);
             }
             if self.board.word(Word::Count).load(Ordering::SeqCst) == pause
                 && self.board.get(self.at, Entry::Counted) != pause
@@ -363,26 +361,28 @@ impl Worker {
         self.plant == Some(what) && self.random.once_in(8)
     }
 
-    /// Sends one message to each worker that sleeps.
-    fn ping(&self, pause: u64) {
+    /// Sends one message to each worker that sleeps, and has none in `pinged` yet: a bit for each.
+    fn ping(&self, pause: u64, pinged: &mut u64) {
         let Some(domain) = &self.domain else { return };
         for other in 0..super::board::MAX_WORKERS {
             let doing = Doing::of(self.board.get(other, Entry::Doing));
-            if !doing.is_asleep() || self.board.get(other, Entry::Paused) == pause {
+            let is_told = *pinged >> other & 1 == 1;
+            if is_told || !doing.is_asleep() || self.board.get(other, Entry::Paused) == pause {
                 continue;
             }
-            let mine = self.board.of(self.at, Entry::Pinged);
-            mine.fetch_or(1 << other, Ordering::SeqCst);
-            if doing == Doing::Listening {
-                channels::post(domain, other, pause << 8 | other as u64);
-                continue;
-            }
-            if let (Ok(right), Ok(message)) = (
-                domain.connect(&inbox(other), Deadline::NOW),
-                Message::new(b""),
-            ) {
-                // A full queue holds something to wake up for.
-                let _ = right.send(message, WhenFull::Fail);
+            let sent = if doing == Doing::Listening {
+                channels::post(domain, other, pause << 8 | other as u64)
+            } else {
+                wake_up(domain, other)
+            };
+            match sent {
+                Ok(()) => {
+                    *pinged |= 1 << other;
+                    let mine = self.board.of(self.at, Entry::Pinged);
+                    mine.fetch_or(1 << other, Ordering::SeqCst);
+                }
+                // Again, until the coordinator thinks that it takes too long.
+                Err(why) => eprintln!("worker {}: no ping to worker {other}: {why}", self.at),
             }
         }
     }
@@ -555,6 +555,18 @@ impl Worker {
             1 => drop(self.holds.onces.pop()),
             _ => drop(self.holds.pending.pop()),
         }
+    }
+}
+
+/// Sends a message to a worker's own port. A full queue holds something to wake up for.
+fn wake_up(domain: &Domain, worker: usize) -> Result<(), String> {
+    let right = domain.connect(&inbox(worker), Deadline::NOW);
+    let right = right.map_err(|e| e.to_string())?;
+    let message = Message::new(b"").map_err(|e| e.to_string())?;
+    match right.send(message, WhenFull::Fail) {
+        Ok(()) => Ok(()),
+        Err(refused) if matches!(refused.reason, Unsent::Full { .. }) => Ok(()),
+        Err(refused) => Err(refused.to_string()),
     }
 }
 

@@ -190,7 +190,7 @@ pub(super) struct Remains {
 #[must_use = "a server that is dropped ends"]
 pub struct Server {
     shared: Arc<Shared>,
-    door: Option<(port::Interrupter, JoinHandle<Option<ReceiveRight>>)>,
+    door: Option<(port::Bell, JoinHandle<Option<ReceiveRight>>)>,
     member: Arc<Member>,
     /// The thread that lets in over the channel.
     listener: Option<(Interrupter, JoinHandle<()>)>,
@@ -204,7 +204,7 @@ pub(super) struct Shared {
     name: String,
     /// Higher for each later server.
     incarnation: u64,
-    stopping: AtomicBool,
+    pub(super) stopping: AtomicBool,
     /// How many of those that share may have channels of their own.
     pub(super) own_channels: usize,
     connections: Mutex<Vec<Connected>>,
@@ -325,7 +325,7 @@ impl Server {
     pub(super) fn open(
         mut self,
         domain: &Domain,
-        mut port: ReceiveRight,
+        port: ReceiveRight,
         options: &ServerOptions,
     ) -> Result<Self, ServeError> {
         if options.on_channel {
@@ -338,12 +338,12 @@ impl Server {
                 .spawn(move || inside.keep_listening(&domain, reader))?;
             self.listener = Some((interrupter, listener));
         }
-        let interrupter = port.interrupter();
+        let bell = port.bell_of_port();
         let (inside, domain) = (Arc::clone(&self.shared), domain.clone());
         let door = thread::Builder::new()
             .name("portolan-rpc-door".to_owned())
             .spawn(move || inside.keep_door(&domain, port))?;
-        self.door = Some((interrupter, door));
+        self.door = Some((bell, door));
         Ok(self)
     }
 
@@ -382,10 +382,10 @@ impl Server {
 
     /// Nobody is let in any more, and threads that wait for calls end.
     fn shut_door(&mut self) -> Option<ReceiveRight> {
-        // Release: pairs with the threads that look.
-        self.shared.stopping.store(true, Ordering::Release);
-        let port = self.door.take().and_then(|(interrupter, door)| {
-            interrupter.interrupt();
+        // SeqCst: before the bell, and pairs with the threads that look.
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        let port = self.door.take().and_then(|(bell, door)| {
+            bell.ring();
             door.join().ok()?
         });
         if let Some((interrupter, listener)) = self.listener.take() {

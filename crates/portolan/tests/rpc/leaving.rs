@@ -312,7 +312,10 @@ fn a_server_ends_although_there_is_no_memory_for_a_message_to_it() -> Outcome {
     let asked = right.request(Message::default(), WhenFull::Fail);
     assert!(matches!(asked, Err(RequestError::NoReplyPort(..))));
     let (say, said) = mpsc::channel();
-    std::thread::spawn(move || say.send(drop(server)));
+    std::thread::spawn(move || {
+        drop(server);
+        say.send(())
+    });
     assert_eq!(
         said.recv_timeout(PATIENCE),
         Ok(()),

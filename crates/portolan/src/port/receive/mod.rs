@@ -5,7 +5,8 @@ mod look;
 mod origin;
 mod wait;
 
-pub(crate) use interrupt::Interrupter;
+pub(crate) use interrupt::Bell;
+use interrupt::Until;
 pub(super) use origin::Origin;
 
 use super::rights::{self, Right};
@@ -24,8 +25,7 @@ use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
 use portolan_shm::queue::Cursor;
 use portolan_shm::region::read_text;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Whether the receiver will touch the message's pages at once (the paper's hint).
 ///
@@ -79,8 +79,6 @@ pub struct ReceiveRight {
     waiting: Waiting,
     by_urgency: bool,
     given: bool,
-    /// Set when a wait here is to end; nothing, if nobody can ask for that.
-    interrupted: Option<Arc<AtomicBool>>,
     /// What an async receive waits with.
     #[cfg(feature = "tokio")]
     bell: Option<crate::wait::Bell>,
@@ -99,7 +97,6 @@ impl ReceiveRight {
             waiting: Waiting::default(),
             by_urgency,
             given: false,
-            interrupted: None,
             #[cfg(feature = "tokio")]
             bell: None,
         }
@@ -209,16 +206,26 @@ impl ReceiveRight {
         message: &mut Message,
         deadline: Deadline,
     ) -> Result<Origin, ReceiveError> {
+        let stop = None;
+        self.next_until(message, Until { deadline, stop })
+    }
+
+    #[inline]
+    fn next_until(
+        &mut self,
+        message: &mut Message,
+        until: Until<'_>,
+    ) -> Result<Origin, ReceiveError> {
         self.at.member.present()?;
         if let Some(origin) = self.look(message)? {
             return Ok(origin);
         }
         self.settle();
         probe!(ReceiveLooked);
-        if deadline.is_now() {
+        if until.deadline.is_now() {
             return Err(ReceiveError::TimedOut);
         }
-        self.wait(message, deadline)
+        self.wait(message, until)
     }
 
     /// Chooses how this port waits.
