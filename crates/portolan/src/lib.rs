@@ -76,9 +76,6 @@ mod guard;
 mod lookout;
 mod member;
 mod message;
-#[cfg(test)]
-#[path = "../tests/orders/mod.rs"]
-mod orders;
 mod port;
 mod public;
 mod region;
