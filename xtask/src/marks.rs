@@ -58,6 +58,7 @@ pub(crate) static MARKS: [&str; 269] = [
     "entry.emptied",
     "entry.free",
     "entry.spare_emptied",
+    "entry.sweeping",
     "entry.swept",
     "entry.taken",
     "entry.units_returned",
