@@ -380,7 +380,7 @@ impl Coordinator {
         self.board.renew(worker);
         if let Some(mark) = self.newcomer.take() {
             let action = self.action();
-            self.board.arm(worker, mark, 1, action);
+            self.board.arm(worker, &[(mark, 1)], action);
             self.places[worker].armed = Some(Instant::now());
         }
         let domain = self.domain.clone();
@@ -557,7 +557,8 @@ impl Coordinator {
 
     /// Whether it makes progress.
     fn watch(&mut self, worker: usize) {
-        if self.places[worker].child.is_none() || self.places[worker].stopped.is_some() {
+        let place = &self.places[worker];
+        if place.child.is_none() || place.killed || place.stopped.is_some() {
             return;
         }
         let beats = self.board.get(worker, Entry::Beat);
@@ -595,7 +596,9 @@ impl Coordinator {
 
     fn hang(&mut self, worker: usize, what: &str) {
         self.report.hung_waiters += 1;
-        self.note(what.to_owned());
+        let child = self.places[worker].child.as_ref();
+        let threads = child.map_or(String::new(), |child| stops::threads(child.id()));
+        self.note(format!("{what}; its threads: {threads}"));
         self.kill(worker);
     }
 }

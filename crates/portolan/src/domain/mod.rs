@@ -77,8 +77,6 @@ pub use observe::{Observer, Over};
 pub use offer::OfferError;
 pub(crate) use offer::{Desk, Offer, OfferKind, Visitor, entrust, offer};
 pub use permissions::{AccessToken, GrantError, Permissions};
-#[cfg(feature = "marks")]
-pub use reclaim::sabotage;
 pub use settings::Builder;
 pub(crate) use space::has_died;
 pub use visit::VisitError;

@@ -101,11 +101,13 @@ fn drain(member: &Member, queue: &Queue<'_>, begun: &mut Begun) {
     for index in 0..queue.slots() as u64 {
         while let CloseStep::Message { position } = queue.close_slot(index) {
             let contents = Contents::read(member, &queue.slot(position));
+            // Its send rights were counted as travelling; now they are gone. If we die
+            // meanwhile the host corrects the counts, and asks for all ports. So we say it
+            // before the header extent is free, in which they may be listed: who repeats this
+            // finds them there no more.
+            Right::end(member, &contents.rights);
             dispose(member, &contents, begun);
             mark!("close.disposed");
-            // Its send rights were counted as travelling; now they are gone. If we die
-            // meanwhile the host corrects the counts, and asks for all ports.
-            Right::end(member, &contents.rights);
             queue.close_drained(position);
             mark!("close.slot_drained");
             Right::arrived(member, &contents.rights);

@@ -14,7 +14,7 @@ use super::serve::Shared;
 use crate::channel::{
     Channel, ChannelOptions, MakeChannelError, Purpose, ReadError, Reader, ReaderOptions,
 };
-use crate::port::{ReceiveRight, Request, SendRight};
+use crate::port::{ReceiveError, ReceiveRight, Request, SendRight};
 use crate::segment::SegmentError;
 use crate::{Access, BindError, Deadline, Domain, Message, Notice, PortOptions, Right};
 use portolan_proto::Server as Protocol;
@@ -72,6 +72,8 @@ impl Shared {
                     // What is refused is dropped: the client hears of it.
                     _ => drop(self.let_in(domain, &port, request)),
                 },
+                // Interrupted: it is to look whether it goes on.
+                Err(ReceiveError::TimedOut) => {}
                 Err(_) => return None,
             }
         }

@@ -12,8 +12,8 @@ use super::work::Crew;
 use crate::channel::{Interrupter, Reader, ReaderOptions, Writer};
 use crate::ending::{Ended, Ending};
 use crate::member::Member;
-use crate::port::{ReceiveRight, SendRight};
-use crate::{Deadline, Domain, Message, PortOptions, WhenFull};
+use crate::port::{self, ReceiveRight};
+use crate::{Deadline, Domain, PortOptions};
 use portolan_proto::{Server as Protocol, ServerCounts};
 use portolan_shm::mark;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -190,8 +190,8 @@ pub(super) struct Remains {
 #[must_use = "a server that is dropped ends"]
 pub struct Server {
     shared: Arc<Shared>,
-    door: Option<JoinHandle<Option<ReceiveRight>>>,
-    right: SendRight,
+    door: Option<(port::Interrupter, JoinHandle<Option<ReceiveRight>>)>,
+    member: Arc<Member>,
     /// The thread that lets in over the channel.
     listener: Option<(Interrupter, JoinHandle<()>)>,
 }
@@ -316,7 +316,7 @@ impl Server {
         Ok(Self {
             shared,
             door: None,
-            right: port.make_send(),
+            member: Arc::clone(&port.at().member),
             listener: None,
         })
     }
@@ -325,7 +325,7 @@ impl Server {
     pub(super) fn open(
         mut self,
         domain: &Domain,
-        port: ReceiveRight,
+        mut port: ReceiveRight,
         options: &ServerOptions,
     ) -> Result<Self, ServeError> {
         if options.on_channel {
@@ -338,11 +338,12 @@ impl Server {
                 .spawn(move || inside.keep_listening(&domain, reader))?;
             self.listener = Some((interrupter, listener));
         }
+        let interrupter = port.interrupter();
         let (inside, domain) = (Arc::clone(&self.shared), domain.clone());
         let door = thread::Builder::new()
             .name("portolan-rpc-door".to_owned())
             .spawn(move || inside.keep_door(&domain, port))?;
-        self.door = Some(door);
+        self.door = Some((interrupter, door));
         Ok(self)
     }
 
@@ -383,9 +384,8 @@ impl Server {
     fn shut_door(&mut self) -> Option<ReceiveRight> {
         // Release: pairs with the threads that look.
         self.shared.stopping.store(true, Ordering::Release);
-        let port = self.door.take().and_then(|door| {
-            // An empty request wakes it. If there is no room it is awake.
-            let _pending = self.right.request(Message::default(), WhenFull::Fail);
+        let port = self.door.take().and_then(|(interrupter, door)| {
+            interrupter.interrupt();
             door.join().ok()?
         });
         if let Some((interrupter, listener)) = self.listener.take() {
@@ -430,7 +430,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let member = &self.right.to.member;
+        let member = &self.member;
         if member.present().is_err() {
             // A forked child has none of its threads, and its clients are its parent's.
             return;

@@ -5,7 +5,7 @@ use crate::atomic::{AtomicU64, Ordering, fence, store_load_barrier};
 use crate::bulk::{self, summed};
 use crate::mark;
 use core::ops::Range;
-use portolan_abi::channel::{POSITIONS, UnitPhase};
+use portolan_abi::channel::{POSITIONS, Stamp, UnitPhase};
 use portolan_abi::sum;
 
 /// Where a reader stands.
@@ -422,11 +422,12 @@ impl Channel<'_> {
     /// Several writers: whether the next unit is being written although a later one is done.
     /// Its writer may be stopped; how long to wait for it is the caller's to say.
     pub fn is_stuck(&self, reading: &Reading) -> bool {
-        if !self.mode.many_writers {
-            return false;
-        }
-        let unit = self.unit(reading.next).look();
-        if unit.phase() != UnitPhase::Busy || unit.position() != reading.next {
+        self.mode.many_writers && self.is_overtaken(reading, self.unit(reading.next).look())
+    }
+
+    /// Whether the next unit, which had this stamp, was being written and a later one is done.
+    fn is_overtaken(&self, reading: &Reading, stamp: Stamp) -> bool {
+        if stamp.phase() != UnitPhase::Busy || stamp.position() != reading.next {
             return false;
         }
         let next = self.unit(reading.next + 1).look();
@@ -530,6 +531,9 @@ impl Channel<'_> {
     }
 
     /// Whether a look would find something, or a step over what is stuck.
+    ///
+    /// One look at the next unit answers both: its writer may publish it between two looks, and
+    /// be stopped before it wakes this reader.
     #[inline]
     pub fn has_more(&self, reading: &Reading) -> bool {
         let unit = self.unit(reading.next);
@@ -543,6 +547,6 @@ impl Channel<'_> {
                     let meta = Meta(unit.meta().load(Ordering::Acquire));
                     meta.has(Meta::CLOSED) || meta.len() > reading.taken
                 })
-            || self.mode.many_writers && self.is_stuck(reading)
+            || self.mode.many_writers && self.is_overtaken(reading, stamp)
     }
 }

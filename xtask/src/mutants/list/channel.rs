@@ -64,6 +64,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         found_by: model("loom_channel", "a_reader_that_joins_is_waited_for"),
     },
     Mutant {
+        name: "channel-looked-at-twice",
+        breaks: "M5: a unit is published between two looks of a reader that is about to sleep",
+        file: READER,
+        find: "|| self.mode.many_writers && self.is_overtaken(reading, stamp)",
+        replace: "|| self.is_stuck(reading)",
+        found_by: model("loom_wakes", "a_reader_beside_a_stopped_writer"),
+    },
+    Mutant {
         name: "channel-sleep-unlooked",
         breaks: "M5: a reader sleeps without a look after its announcement",
         file: READER,

@@ -1,9 +1,11 @@
 //! Receiving: look, take, and wait if there is nothing.
 
+mod interrupt;
 mod look;
 mod origin;
 mod wait;
 
+pub(crate) use interrupt::Interrupter;
 pub(super) use origin::Origin;
 
 use super::rights::{self, Right};
@@ -21,7 +23,8 @@ use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
 use portolan_shm::queue::Cursor;
 use portolan_shm::region::read_text;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether the receiver will touch the message's pages at once (the paper's hint).
 ///
@@ -75,6 +78,8 @@ pub struct ReceiveRight {
     waiting: Waiting,
     by_urgency: bool,
     given: bool,
+    /// Set when a wait here is to end; nothing, if nobody can ask for that.
+    interrupted: Option<Arc<AtomicBool>>,
     /// What an async receive waits with.
     #[cfg(feature = "tokio")]
     bell: Option<crate::tokio::Bell>,
@@ -93,6 +98,7 @@ impl ReceiveRight {
             waiting: Waiting::default(),
             by_urgency,
             given: false,
+            interrupted: None,
             #[cfg(feature = "tokio")]
             bell: None,
         }

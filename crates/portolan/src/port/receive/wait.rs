@@ -63,7 +63,7 @@ impl ReceiveRight {
                 look += 1;
                 if looking.is_time_for_more() {
                     self.tell_spinning(told);
-                    if deadline.has_passed() {
+                    if self.is_over(deadline) {
                         return Err(ReceiveError::TimedOut);
                     }
                 }
@@ -76,10 +76,15 @@ impl ReceiveRight {
             if let Some(origin) = self.look(message)? {
                 return Ok(origin);
             }
-            if deadline.has_passed() {
+            if self.is_over(deadline) {
                 return Err(ReceiveError::TimedOut);
             }
         }
+    }
+
+    /// Whether nothing is waited for any more.
+    fn is_over(&self, deadline: Deadline) -> bool {
+        deadline.has_passed() || self.take_interrupt()
     }
 
     fn poll(
@@ -104,7 +109,7 @@ impl ReceiveRight {
                 self.tell_spinning(told);
             }
             self.settle();
-            if deadline.has_passed() {
+            if self.is_over(deadline) {
                 return Err(ReceiveError::TimedOut);
             }
         }
@@ -117,7 +122,7 @@ impl ReceiveRight {
         self.hush();
         let sleep = &self.at.queue().port.sleep;
         let bell = sleep.doorbell.load(Ordering::SeqCst);
-        if self.arm() {
+        if self.arm() && !self.is_interrupted() {
             let port = At::Port(self.at.port.index);
             tally::waits(&self.at.member, Wait::Sleeping(port));
             mark!("sleep.before_futex");
