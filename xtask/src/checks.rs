@@ -1,6 +1,6 @@
 //! The other slow checks: each runs a tool, and says what to install if it is missing.
 
-use crate::unsafe_code;
+use crate::{rooms, unsafe_code};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -283,5 +283,9 @@ pub(crate) fn lint() -> ExitCode {
     eprintln!("==> files with unsafe code");
     let differences = unsafe_code::differences(&root());
     differences.iter().for_each(|line| eprintln!("{line}"));
-    code(differences.is_empty() && !done.contains(&false))
+    eprintln!("==> arrows between the rooms of the library");
+    let rooms = rooms::report(&root());
+    eprintln!("{}", rooms.table);
+    rooms.wrong.iter().for_each(|line| eprintln!("{line}"));
+    code(differences.is_empty() && rooms.wrong.is_empty() && !done.contains(&false))
 }

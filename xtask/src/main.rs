@@ -9,6 +9,7 @@ mod instructions;
 mod marks;
 mod mutants;
 mod repeat;
+mod rooms;
 mod stage;
 mod torture;
 mod unsafe_code;
@@ -123,7 +124,7 @@ enum Task {
         #[arg(long)]
         update: bool,
     },
-    /// Format, clippy, rustdoc, which files have unsafe, and cargo-deny if it is installed
+    /// Format, clippy, rustdoc, which files have unsafe, arrows between rooms, and cargo-deny if it is installed
     #[command(after_help = "Example:\n  cargo xtask lint")]
     Lint,
 }

@@ -21,7 +21,7 @@ const LISTED: &[&str] = &[
     // Bytes become a topic's values.
     "crates/portolan/src/channel/topic/plain.rs",
     // A mapping becomes structures and slices.
-    "crates/portolan/src/region.rs",
+    "crates/portolan/src/space/region.rs",
     // A caller promises what a handler does that interrupts a thread.
     "crates/portolan/src/signal/delivery.rs",
     "crates/portolan/src/signal/upcall.rs",
@@ -125,7 +125,7 @@ fn tests_at(code: &str) -> Option<usize> {
 }
 
 /// The text with blanks in place of comments, and of what stands in strings and characters.
-fn code_of(text: &str) -> String {
+pub(crate) fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {

@@ -67,18 +67,10 @@ pub use {bytemuck, serde};
 pub mod probes;
 
 pub mod channel;
-mod deadline;
-mod domain;
-mod ending;
-mod extent;
+mod directory;
 mod gate;
-mod guard;
-mod lookout;
-mod member;
-mod message;
+mod hosting;
 mod port;
-mod public;
-mod region;
 pub mod rpc;
 #[cfg(feature = "marks")]
 pub mod sabotage;
@@ -88,31 +80,26 @@ mod sabotage {
         true
     }
 }
-mod sealed;
-mod segment;
-mod shared_extent;
+mod schema;
 mod signal;
+mod space;
 pub mod structure;
 mod survey;
-mod tally;
-#[cfg(feature = "tokio")]
-mod tokio;
 mod trace;
 pub mod vmmc;
 mod wait;
-mod wait_set;
 
-pub use deadline::Deadline;
-pub use domain::{
-    AccessToken, Builder, Domain, GrantError, JoinError, LeaveError, Observer, OfferError, Over,
-    Permissions, VisitError,
-};
-pub use extent::{AdoptError, AllocateError, Extent, OutOfPages, RawExtent};
+pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
 pub use gate::{
     Breach, BreachKind, ConnectOptions, ConnectToError, Followed, Gap, OfferChannelError,
     OfferOptions, OfferedChannel, OfferedPort,
 };
-pub use message::{ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency};
+pub use port::message::{
+    ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency,
+};
+pub use port::sealed::{FreezeError, Sealed, Unsealed};
+pub use port::segment::{Segment, SegmentError};
+pub use port::shared_extent::{ShareError, SharedExtent};
 pub use port::{
     Access, BindError, ConnectError, PendingReply, PortOptions, ReceiveError, ReceiveRight,
     ReplyError, Request, RequestError, Right, SendError, SendOnceRight, SendRight, SharedReceiver,
@@ -264,70 +251,22 @@ pub use portolan_derive::Handover;
 /// ```
 pub use portolan_derive::service;
 pub use portolan_shm::owner::OwnerError;
-pub use sealed::{FreezeError, Sealed, Unsealed};
-pub use segment::{Segment, SegmentError};
-pub use shared_extent::{ShareError, SharedExtent};
 pub use signal::{
     Delivery, Given, HandlerId, Listener, ListenerOptions, Note, Origin, Outbox, SignalError,
     Source, SourceError,
 };
+pub use space::{
+    AdoptError, AllocateError, Builder, Disowned, Domain, Extent, JoinError, LeaveError,
+    OutOfPages, Protection, RawExtent,
+};
 pub use survey::{
     AGES, ChannelSurvey, ConnectionKind, ConnectionSurvey, ExportSurvey, Holder, HoldingSurvey,
-    ListenerSurvey, MemorySurvey, PortKind, PortState, PortSurvey, ReaderSurvey, SegmentKind,
-    SegmentSurvey, SpaceState, SpaceSurvey, Survey,
+    ListenerSurvey, MemorySurvey, Observer, Over, PortKind, PortState, PortSurvey, ReaderSurvey,
+    SegmentKind, SegmentSurvey, SpaceState, SpaceSurvey, Survey,
 };
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
-pub use wait::Waiting;
-pub use wait_set::{
+pub use wait::{
     AddError, AddFrameReaderError, AddListenerError, AddNotificationsError, AddParcelReaderError,
-    AddReaderError, AddSubscriberError, Ready, Token, WaitError, WaitSet, WaitSetError, WhyNoPlace,
-    WhyNoReader,
+    AddReaderError, AddSubscriberError, Deadline, NoDescriptor, Ready, Token, WaitError, WaitSet,
+    WaitSetError, Waiting, WhyNoPlace, WhyNoReader,
 };
-
-/// What happens to the sender's access to an extent that it sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protection {
-    /// The handle is consumed and the owner word changes; page tables stay as they are.
-    #[default]
-    Trusted,
-    /// An extent is accessible only in the space that owns it; a stray access is reported.
-    Guarded,
-    /// The receiver gets a copy of its own.
-    Copied,
-    /// Of a connection to another domain: the receiver gets memory that nobody can change any
-    /// more ([`Sealed`]), and that is not copied. What it writes there is its own.
-    Sealed,
-}
-
-/// Why this process may not use its membership any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Disowned {
-    /// The caller's: this process was forked from a member. It is not a member itself.
-    #[error(
-        "this process was forked from a member and is not one itself: join the domain, or exec, before using it"
-    )]
-    Forked,
-    /// The caller's: this process closed the descriptors that tie it to its host.
-    #[error(
-        "this process has lost its connection to the domain's host (did it close all descriptors?): leave and join again"
-    )]
-    Disconnected,
-}
-
-/// The system's: no descriptor to wait with, for an async call or a wait set. Most often the
-/// process has too many of them open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no descriptor to wait with ({}): close some, or raise the process's limit", std::io::Error::from_raw_os_error(*.errno))]
-pub struct NoDescriptor {
-    /// The system's error number.
-    pub errno: i32,
-}
-
-impl From<std::io::Error> for NoDescriptor {
-    fn from(error: std::io::Error) -> Self {
-        Self {
-            errno: error.raw_os_error().unwrap_or(0),
-        }
-    }
-}

@@ -1,9 +1,9 @@
 //! Raw channels: units at fixed places, as in a frame buffer.
 
 use super::{BindChannelError, Lagging, ReadError, Since};
-use crate::member::Member;
-use crate::region::Ring;
-use crate::segment::copy_to;
+use crate::channel::Ring;
+use crate::port::segment::copy_to;
+use crate::space::Member;
 use crate::{Deadline, Disowned};
 use portolan_shm::bulk;
 use portolan_shm::channel::{Finished, Reading, Signalling};

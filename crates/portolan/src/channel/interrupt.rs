@@ -1,6 +1,6 @@
 //! Ending another thread's wait.
 
-use crate::region::Ring;
+use crate::channel::Ring;
 use portolan_sys::futex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

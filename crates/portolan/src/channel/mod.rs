@@ -52,6 +52,7 @@ mod interrupt;
 mod options;
 mod parcel;
 mod reader;
+mod ring;
 mod stream;
 #[cfg(feature = "tokio")]
 mod tokio;
@@ -77,15 +78,16 @@ pub use topic::{
 };
 pub use writer::{Claim, WriteError, Writer, WriterCounts};
 
-use crate::member::Member;
-use crate::port::{ConnectError, Right, commons, raise_link};
-use crate::region::Ring;
-use crate::segment::{Segment, SegmentError};
-use crate::trace::About;
+use crate::port::segment::{Segment, SegmentError};
+use crate::port::{ConnectError, Right, commons};
+use crate::space::Member;
+use crate::space::record::About;
+use crate::wait::raise_link;
 use crate::{Deadline, Disowned, Domain};
 use portolan_shm::channel::Channel as Units;
 use portolan_shm::mark;
 use portolan_sys::futex;
+pub(crate) use ring::Ring;
 
 /// A right to a channel. A clone is another right; it travels in messages as the
 /// [`Segment`] that it is.

@@ -40,7 +40,7 @@ pub struct StreamWriter {
     ended: bool,
     patience: Duration,
     #[cfg(feature = "tokio")]
-    pub(super) bell: Option<crate::tokio::Bell>,
+    pub(super) bell: Option<crate::wait::Bell>,
 }
 
 /// One message that is read as a stream of bytes, to its end. See [`StreamWriter`].
@@ -53,7 +53,7 @@ pub struct StreamReader {
     patience: Duration,
     ended: bool,
     #[cfg(feature = "tokio")]
-    pub(super) bell: Option<crate::tokio::Bell>,
+    pub(super) bell: Option<crate::wait::Bell>,
 }
 
 impl Writer {

@@ -7,7 +7,7 @@ use super::{
     Delivery, ParcelReader, ReadError, Reader, Received, StreamReader, StreamWriter, WriteError,
     Writer,
 };
-use crate::tokio::Bell;
+use crate::wait::Bell;
 use crate::{Deadline, NoDescriptor};
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::task::coop::consume_budget;

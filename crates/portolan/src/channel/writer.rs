@@ -3,9 +3,9 @@
 mod traced;
 
 use super::{BindChannelError, Channel, Purpose};
-use crate::region::Ring;
-use crate::segment::copy_to;
-use crate::trace::Begun;
+use crate::channel::Ring;
+use crate::port::segment::copy_to;
+use crate::space::record::Begun;
 use crate::wait::Backoff;
 use crate::{Deadline, Disowned, EventKind};
 use portolan_shm::channel::{self as shm, Finished, Pen};

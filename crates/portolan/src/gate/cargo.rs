@@ -2,8 +2,9 @@
 
 use super::error::{BreachKind, Over};
 use super::side::Side;
-use crate::member::Member;
-use crate::{AllocateError, Extent, FreezeError, Message, Sealed, Unsealed, extent};
+use crate::space::Member;
+use crate::space::extent;
+use crate::{AllocateError, Extent, FreezeError, Message, Sealed, Unsealed};
 use portolan_abi::gate::{Manifest, bytes_taken};
 use portolan_abi::slot::Kind;
 use portolan_sys::memory::{Frozen, FrozenError, VerifyError};

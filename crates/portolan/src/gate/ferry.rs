@@ -15,10 +15,10 @@
 use super::cargo;
 use super::error::{BreachKind, ConnectToError, Over};
 use super::side::{BUSY, Side, bytes_of, crossing};
-use crate::ending::Ending;
-use crate::member::Member;
 use crate::port::{is_unused, may_leave};
-use crate::public::Shown;
+use crate::space::ending::Ending;
+use crate::space::public::Shown;
+use crate::space::{Member, Part};
 use crate::wait::{Patience, waiting_beside};
 use crate::{
     Access, Deadline, EventKind, NoDescriptor, Notice, ReceiveError, ReceiveRight, Request,
@@ -68,10 +68,12 @@ impl Ferries {
         all.push((port, Arc::downgrade(&ending)));
         ending
     }
+}
 
+impl Part for Ferries {
     /// Those to whose ports nobody can send any more are ending: they take over what was sent.
-    pub(crate) fn end_unused(member: &Member) {
-        for (port, ferry) in &*member.ferries.lock() {
+    fn leaving(&self, member: &Member) {
+        for (port, ferry) in &*self.lock() {
             if let Some(ferry) = ferry.upgrade()
                 && is_unused(member, *port)
             {
@@ -94,7 +96,7 @@ impl Ferry {
     ) -> Result<(), ConnectToError> {
         port.request_no_more_senders();
         let at = port.at();
-        let ending = at.member.ferries.launched(at.port);
+        let ending = at.member.part::<Ferries>().launched(at.port);
         let ferry = Self {
             port,
             side,

@@ -1,7 +1,7 @@
 //! A pair's socket: rings for whoever sleeps, and the other side's death.
 
 use super::error::{BreachKind, Over};
-use crate::domain::Descriptor;
+use crate::space::Descriptor;
 use portolan_abi::gate::{MAX_SEALED, MAX_SEALED_AHEAD, RING, SEALED};
 use portolan_sys::process::{PidFd, Ready};
 use portolan_sys::socket::{self, SocketError};

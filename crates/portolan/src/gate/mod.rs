@@ -76,7 +76,6 @@ mod tests;
 mod visitors;
 
 pub use error::{Breach, BreachKind, ConnectToError};
-pub(crate) use ferry::Ferries;
 pub use follow::{Followed, Gap};
 pub use offered::OfferedPort;
 pub use offered_channel::{OfferChannelError, OfferedChannel};

@@ -5,8 +5,9 @@ use super::error::Breach;
 use super::options::OfferOptions;
 use super::porter;
 use super::visitors::{Gate, Offered, Open, Place};
-use crate::domain::{OfferKind, Visitor};
+use crate::directory::{OfferKind, Visitor};
 use crate::port::SendRight;
+use crate::port::sealed::Depot;
 use crate::{OfferError, Permissions, ReceiveRight};
 use portolan_abi::gate::MAX_SEALED;
 use portolan_abi::port::PortStatus;
@@ -45,7 +46,12 @@ impl OfferedTo {
         // Relaxed: a count, of which nothing else is to be seen.
         let others = self.in_hand.fetch_add(parts, Ordering::Relaxed);
         let hand = InHand { to: self, parts };
-        let waiting = self.right.to.member.depot.parts(self.right.to.port);
+        let waiting = self
+            .right
+            .to
+            .member
+            .part::<Depot>()
+            .parts(self.right.to.port);
         (waiting + others + parts <= MOST_PARTS).then_some(hand)
     }
 }

@@ -13,8 +13,8 @@ use super::visitors::{Gate, Offered, Open, Place};
 use crate::channel::{
     BindChannelError, Channel, Lagging, ReadError, Reader, ReaderOptions, Signalling,
 };
-use crate::domain::{OfferKind, Visitor};
-use crate::public::Shown;
+use crate::directory::{OfferKind, Visitor};
+use crate::space::public::Shown;
 use crate::wait::{Patience, waiting_beside};
 use crate::{EventKind, OfferError, Permissions};
 use portolan_abi::FORMAT_VERSION;

@@ -3,8 +3,8 @@
 use super::error::{BreachKind, Over};
 use super::line::Line;
 use super::pair::Pair;
-use crate::member::Member;
-use crate::trace::About;
+use crate::space::Member;
+use crate::space::record::About;
 use crate::wait::{Patience, waiting_beside};
 use crate::{Deadline, EventKind, Message};
 use portolan_shm::lane::{Lane, Passed, Reader, Writer};

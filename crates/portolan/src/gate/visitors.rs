@@ -2,9 +2,10 @@
 
 use super::error::{Breach, BreachKind};
 use super::options::OfferOptions;
-use crate::domain::{Descriptor, Desk, Offer, OfferKind, Visitor, offer};
-use crate::member::Member;
-use crate::public::{Public, Shown};
+use crate::directory::{Desk, Offer, OfferKind, Visitor, offer};
+use crate::space::Descriptor;
+use crate::space::Member;
+use crate::space::public::{Public, Shown};
 use crate::{NoDescriptor, OfferError, Permissions};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::gate::{Answer, Denied};

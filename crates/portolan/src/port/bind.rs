@@ -1,8 +1,8 @@
 //! Making a port.
 
 use super::{ReceiveRight, entry, names, unreachable};
-use crate::member::Member;
-use crate::region::Attached;
+use crate::space::Member;
+use crate::space::region::Attached;
 use crate::{Disowned, Domain};
 use portolan_abi::limits::{LINE, MAX_NAME, MAX_PORTS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
 use portolan_abi::name::RULE;

@@ -4,7 +4,8 @@ use super::rights::Right;
 use super::watches::{drop_watches, fire_watches};
 use super::wire::Contents;
 use super::{answer_for_dead, entry, send};
-use crate::member::Member;
+use crate::port::sealed::Depot;
+use crate::space::Member;
 use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus, RightKind};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
@@ -120,7 +121,11 @@ fn drain(member: &Member, queue: &Queue<'_>, begun: &mut Begun) {
 /// once it is free.
 fn dispose(member: &Member, contents: &Contents, begun: &mut Begun) {
     // Ours, or of another process, where it is found no more.
-    drop(contents.laid.map(|token| member.depot.take(token)));
+    drop(
+        contents
+            .laid
+            .map(|token| member.part::<Depot>().take(token)),
+    );
     let alloc = &member.tables().alloc;
     for d in &contents.extents {
         alloc.reclaim(d.page, d.generation);

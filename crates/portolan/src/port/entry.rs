@@ -23,8 +23,8 @@
 //! and all of it where memory is short, goes back to the system.
 
 use super::BindError;
-use crate::extent;
-use crate::member::Member;
+use crate::space::Member;
+use crate::space::extent;
 use portolan_abi::limits::{CHUNK, MAX_SLOT_LINES, PAGE, UNIT_SLOTS};
 use portolan_abi::port::{GENERATION_MASK, PortPhase, PortStatus, QueuePlace};
 use portolan_abi::slot::POSITION_BITS;

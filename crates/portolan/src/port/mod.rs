@@ -9,13 +9,19 @@ mod bind;
 pub(crate) mod close;
 pub(crate) mod commons;
 pub(crate) mod entry;
+pub(crate) mod message;
 mod names;
 mod prepare;
 mod receive;
 mod request;
 mod rights;
+pub(crate) mod sealed;
+pub(crate) mod segment;
 mod send;
 mod shared;
+pub(crate) mod shared_extent;
+#[cfg(feature = "tokio")]
+mod tokio;
 pub(crate) mod unreachable;
 pub(crate) mod watches;
 pub(crate) mod wire;
@@ -30,10 +36,18 @@ pub use send::{SendError, Unsent, WhenFull};
 pub use shared::SharedReceiver;
 pub use watches::WatchError;
 
+use crate::space::extent::Relief;
+
 pub(crate) use bind::bind as bind_port;
 pub(crate) use names::connect as connect_port;
 pub(crate) use names::wake_waiters;
 pub(crate) use prepare::may_leave;
 pub(crate) use request::answer_for_dead;
 pub(crate) use rights::{check_senders, is_unused};
-pub(crate) use send::{raise_link, wake, wake_senders};
+pub(crate) use send::{wake, wake_senders};
+
+/// What ports give back for want of memory.
+pub(crate) const RELIEF: Relief = Relief {
+    empty_spare: entry::empty_spare,
+    close_unreachable: unreachable::close,
+};

@@ -2,8 +2,8 @@
 //! for one.
 
 use super::{BindError, SendRight};
-use crate::member::Member;
-use crate::region::Attached;
+use crate::space::Member;
+use crate::space::region::Attached;
 use crate::{Deadline, Disowned, Domain};
 use portolan_abi::limits::MAX_NAME;
 use portolan_abi::name::{RULE, is_name};

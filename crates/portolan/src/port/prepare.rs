@@ -8,13 +8,14 @@
 //!                                             the originals are freed <- sent   not sent -> undone
 //! ```
 
+use super::sealed;
 use super::send::{Unsent, WhenFull, check, full, post};
 use super::wire::{self, Plan};
-use crate::extent::allocate;
-use crate::member::Member;
-use crate::message::Message;
-use crate::region::Attached;
-use crate::{AllocateError, Extent, sealed};
+use crate::port::message::Message;
+use crate::space::Member;
+use crate::space::extent::allocate;
+use crate::space::region::Attached;
+use crate::{AllocateError, Extent};
 use portolan_abi::gate::bytes_taken;
 use portolan_abi::port::{Leaving, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, inline_capacity};

@@ -12,9 +12,9 @@ use super::send;
 use super::{
     Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, Unsent, WhenFull,
 };
-use crate::member::Member;
-use crate::message::Message;
-use crate::tally;
+use crate::port::message::Message;
+use crate::space::Member;
+use crate::space::tally;
 use crate::wait::Waiting;
 use crate::{Deadline, Disowned, NoDescriptor};
 use crossbeam_utils::atomic::AtomicCell;

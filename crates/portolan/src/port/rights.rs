@@ -2,11 +2,11 @@
 
 use super::request::ReplyPorts;
 use super::{ReceiveRight, SendError, WhenFull, send};
-use crate::member::Member;
-use crate::message::Message;
-use crate::region::Attached;
-use crate::segment::Segment;
-use crate::shared_extent::SharedExtent;
+use crate::port::message::Message;
+use crate::port::segment::Segment;
+use crate::port::shared_extent::SharedExtent;
+use crate::space::Member;
+use crate::space::region::Attached;
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
 use portolan_abi::slot::Kind;

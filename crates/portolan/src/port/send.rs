@@ -1,15 +1,17 @@
 //! Sending: check everything, claim, write, publish.
 
-use crate::member::Member;
-use crate::message::{Long, Message};
+use super::sealed;
+use crate::port::message::{Long, Message};
+use crate::port::sealed::Laid;
 use crate::port::wire::Plan;
 use crate::port::{Right, entry, prepare, wire};
-use crate::region::Attached;
-use crate::sealed::Laid;
-use crate::tally;
-use crate::trace::{About, Begun};
+use crate::space::Member;
+use crate::space::record::{About, Begun};
+use crate::space::region::Attached;
+use crate::space::tally;
 use crate::wait::Backoff;
-use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor, sealed};
+use crate::wait::raise_link;
+use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor};
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, Meta, inline_capacity};
@@ -587,29 +589,6 @@ pub(crate) fn wake(member: &Member, queue: &Queue<'_>, port: u16) {
         });
         probe!(WakeCalled);
     }
-}
-
-/// Raises the place of a wait set that `link` names, because of something at what `about`
-/// names; `false` if it names none.
-pub(crate) fn raise_link(member: &Member, link: u64, about: About) -> bool {
-    let link = link.to_le_bytes();
-    let set = u32::from_le_bytes([link[0], link[1], link[2], link[3]]);
-    let index = u32::from_le_bytes([link[4], link[5], link[6], link[7]]);
-    let Some(entry) = set
-        .checked_sub(1)
-        .and_then(|s| member.tables().wait_sets.get(s as usize))
-    else {
-        return false;
-    };
-    let asleep = entry.raise(index as usize);
-    mark!("send.raised");
-    if asleep {
-        // All: a descriptor may be armed besides the thread that sleeps.
-        member.during(EventKind::Wake, about, || {
-            futex::wake(&entry.doorbell, u32::MAX)
-        });
-    }
-    true
 }
 
 /// Wakes all senders that wait for room.

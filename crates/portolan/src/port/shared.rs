@@ -2,8 +2,9 @@
 
 use super::receive::Origin;
 use super::{Access, ReceiveError, ReceiveRight, Request, SendRight};
-use crate::trace::About;
-use crate::{Deadline, EventKind, Message, tally};
+use crate::space::record::About;
+use crate::space::tally;
+use crate::{Deadline, EventKind, Message};
 use portolan_abi::thread::{At, Wait};
 use portolan_sys::futex;
 use std::sync::atomic::Ordering;

@@ -17,7 +17,7 @@
 //!   *closing* by compare-exchange, and is the closer's from then on.
 
 use super::close;
-use crate::member::Member;
+use crate::space::Member;
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{GENERATION_MASK, PortPhase, PortStatus};
 use portolan_shm::mark;

@@ -3,7 +3,7 @@
 
 use super::ReceiveRight;
 use super::rights::{SendRight, raise};
-use crate::member::Member;
+use crate::space::Member;
 use portolan_abi::port::{PortName, RightKind, RightWord, event};
 use portolan_shm::mark;
 use portolan_shm::watch::{WatchEntry, WatchPhase};

@@ -6,12 +6,14 @@
 //! header extent:  [header bytes, padded to a word] [right]* [extent, 2 words]*
 //! ```
 
-use crate::extent::Extent;
-use crate::member::Member;
-use crate::message::{INLINE_HEADER, Long, Message};
+use crate::AllocateError;
 use crate::port::Right;
+use crate::port::message::{INLINE_HEADER, Long, Message};
 use crate::port::receive::Origin;
-use crate::{AllocateError, extent};
+use crate::port::sealed::Depot;
+use crate::space::Member;
+use crate::space::extent;
+use crate::space::extent::Extent;
 use portolan_abi::limits::MAX_SLOT_LINES;
 use portolan_abi::owner::{Alloc, Descriptor};
 use portolan_abi::port::RightWord;
@@ -413,7 +415,7 @@ impl Contents {
             message.set_urgency_word(urgency);
         }
         if let Some(token) = self.laid {
-            message.put_sealed(member.depot.take(token));
+            message.put_sealed(member.part::<Depot>().take(token));
         }
         match (self.header, self.page) {
             // Cannot fail: a slot holds no more than a header may.

@@ -3,8 +3,8 @@
 //! Code that is made for a method says nothing of its types but by these names. So a type that
 //! cannot travel is refused once, where its name is given, and not at each use.
 
-use super::schema::Schema;
-use super::wire::Bulk;
+use crate::schema::Bulk;
+use crate::schema::Schema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// What can be an argument or a result of a call: what its bytes mean is known ([`Schema`]), and

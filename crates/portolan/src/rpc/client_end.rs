@@ -8,11 +8,12 @@ use super::parcel::{NotSent, Parcel, Parcels, Reading};
 use super::sharing::Sharing;
 use super::turnstile::Turnstile;
 use crate::Deadline;
+use crate::EventKind;
 use crate::channel::Interrupter;
-use crate::ending::Ending;
 use crate::port::{SendRight, Unsent, WhenFull};
-use crate::trace::{About, Begun};
-use crate::{EventKind, tally};
+use crate::space::ending::Ending;
+use crate::space::record::{About, Begun};
+use crate::space::tally;
 use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Time};
 use portolan_shm::mark;
 use std::sync::{Arc, MutexGuard};
@@ -354,7 +355,7 @@ impl Connection {
                 inner.looks_at = asked + ASKS;
                 // Should nobody bury the dead: a host that is stopped, say.
                 let owner = self.server.owner();
-                if owner != 0 && crate::domain::has_died(&self.server.to.member, owner) {
+                if owner != 0 && crate::space::entry::has_died(&self.server.to.member, owner) {
                     inner.client.server_died();
                 }
             }

@@ -25,8 +25,8 @@ use super::serve::Shared;
 use crate::channel::{
     Channel, ChannelOptions, Interrupter, Purpose, ReadError, Reader, ReaderOptions, Writer,
 };
-use crate::ending::Ended;
 use crate::port::ReceiveRight;
+use crate::space::ending::Ended;
 use crate::{Deadline, Domain};
 use portolan_shm::mark;
 use std::collections::{BTreeSet, HashMap};

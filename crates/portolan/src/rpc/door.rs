@@ -14,8 +14,8 @@ use super::serve::Shared;
 use crate::channel::{
     Channel, ChannelOptions, MakeChannelError, Purpose, ReadError, Reader, ReaderOptions,
 };
+use crate::port::segment::SegmentError;
 use crate::port::{ReceiveError, ReceiveRight, Request, SendRight};
-use crate::segment::SegmentError;
 use crate::{Access, BindError, Deadline, Domain, Message, Notice, PortOptions, Right};
 use portolan_proto::Server as Protocol;
 use portolan_shm::mark;

@@ -1,12 +1,12 @@
 //! Methods, and how a server finds the one that was called.
 
 use super::parcel::{self, LAG, Parcel, Parcels};
-use super::schema::{Hash, Schema};
 use super::task::{MethodFuture, OwnedCall};
-use super::wire::{Pack, Unpack};
 use super::work::Context;
 use crate::Deadline;
 use crate::port::WhenFull;
+use crate::schema::{Hash, Schema};
+use crate::schema::{Pack, Unpack};
 use portolan_proto::Flags;
 use serde::Serialize;
 use std::cell::Cell;

@@ -86,14 +86,15 @@ mod method;
 mod moving;
 mod parcel;
 mod room;
-mod schema;
 mod serve;
 mod sharing;
 mod task;
 mod turnstile;
-mod wire;
 mod work;
 
+#[doc(hidden)]
+pub use crate::schema::{Bulk, Pack, Unpack};
+pub use crate::schema::{Hash, Schema};
 pub use awaited::Awaited;
 pub use client::{Pending, Stub};
 pub use connect::ClientOptions;
@@ -103,9 +104,6 @@ pub use moving::{MoveError, take_over};
 pub use parcel::Large;
 pub use portolan_derive::Schema;
 pub use portolan_proto::{ClientCounts, Closed, Misbehaved, ServerCounts};
-pub use schema::{Hash, Schema};
 pub use serve::{Concurrency, Server, ServerOptions, serve};
 pub use task::{MethodFuture, OwnedCall, Task, wait_for};
-#[doc(hidden)]
-pub use wire::{Bulk, Pack, Unpack};
 pub use work::Context;

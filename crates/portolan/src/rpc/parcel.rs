@@ -7,8 +7,8 @@
 //! of an answer before the answer, unless nobody waits for it any more. A parcel says whose
 //! call it is of, and goes back as soon as its call is seen to be over ([`Parcels::tidy`]).
 
-use super::wire::Unpack;
 use crate::port::{ReceiveRight, SendError, SendRight, WhenFull};
+use crate::schema::Unpack;
 use crate::{Access, Deadline, Extent, Message, Unsent};
 use portolan_shm::mark;
 use serde::de::Error as _;

@@ -3,13 +3,13 @@
 use super::connection::Connection;
 use super::method::NotDispatched;
 use super::parcel::{self, Parcels};
-use super::schema::Schema;
 use super::serve::Serves;
-use super::wire::Unpack;
 use super::work::{Context, answer_of};
-use crate::ending::Ending;
-use crate::tally;
-use crate::trace::Begun;
+use crate::schema::Schema;
+use crate::schema::Unpack;
+use crate::space::ending::Ending;
+use crate::space::record::Begun;
+use crate::space::tally;
 use portolan_proto::Status;
 use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -15,7 +15,7 @@ use super::inbox::{Inbox, Parting};
 use super::upcall::Upcalls;
 use super::{HandlerId, Listener, ring};
 use crate::Disowned;
-use crate::member::Member;
+use crate::space::Member;
 use portolan_shm::mark;
 use std::fmt;
 use std::sync::{Arc, Weak};

@@ -3,8 +3,8 @@
 use super::handlers::{Handlers, Handling, Search};
 use super::{SignalError, address_of};
 use crate::EventKind;
-use crate::member::Member;
-use crate::trace::About;
+use crate::space::Member;
+use crate::space::record::About;
 use portolan_shm::mark;
 use portolan_shm::signal::{Fifo, FifoEntry, Head};
 use std::collections::VecDeque;

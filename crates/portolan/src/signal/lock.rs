@@ -2,7 +2,7 @@
 //! holder's is released by the host. A stopped holder holds nobody up: after a moment others
 //! add and give up handlers without the lock, and whoever has it next brings the table in order.
 
-use crate::member::Member;
+use crate::space::Member;
 use portolan_shm::atomic::store_load_barrier;
 use portolan_shm::mark;
 use portolan_sys::futex;

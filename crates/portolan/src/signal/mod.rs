@@ -37,15 +37,14 @@ pub use give::{Given, Outbox};
 pub use listener::{HandlerId, Listener};
 pub use options::ListenerOptions;
 
-pub(crate) use source::Sources;
 pub use source::{Origin, Source, SourceError};
 pub(crate) use tell::signal;
-pub(crate) use upcall::Threads;
 
-use crate::member::Member;
-use crate::port::raise_link;
-use crate::trace::About;
-use crate::{Disowned, Domain, EventKind, tally};
+use crate::space::Member;
+use crate::space::record::About;
+use crate::space::tally;
+use crate::wait::raise_link;
+use crate::{Disowned, Domain, EventKind};
 use portolan_abi::limits::MAX_FIFOS;
 use portolan_shm::mark;
 use portolan_shm::signal::{Crowded, Fifo, FifoControl, Pushed};
@@ -164,7 +163,7 @@ fn wake(member: &Member, fifo: &Fifo<'_>, index: u32, offset: u64) {
     fifo.rouse(|control| {
         mark!("signal.before_wake");
         if control.thread.load(Ordering::Relaxed) == 0
-            || !member.threads.call(member, index, control, offset)
+            || !upcall::call(member, index, control, offset)
         {
             ring(member, control);
         }

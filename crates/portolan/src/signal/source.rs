@@ -6,14 +6,14 @@
 //! process, by whatever delivery. It is there as long as there are sources.
 
 use super::{SignalError, offset, signal};
-use crate::lookout::{Entry, Roll, Watched};
-use crate::member::Member;
+use crate::space::{Member, Part};
+use crate::wait::lookout::{Entry, Roll, Watched};
 use crate::{Disowned, Domain};
 use portolan_sys::watch::{Timer, UnixSignal};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// What an address can be bound to ([`Domain::bind_address`]).
@@ -132,7 +132,7 @@ impl Domain {
             offset,
             what: What::new(origin)?,
         };
-        let entered = Roll::of(&member.sources)?.enter(bound);
+        let entered = Roll::of(&member.part::<Sources>().0)?.enter(bound);
         let bound = entered.map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => SourceError::NotWaitable,
             _ => error.into(),
@@ -160,12 +160,15 @@ impl fmt::Debug for Source {
     }
 }
 
-/// The sources of a membership, and the thread that waits for them.
-pub(crate) type Sources = Roll<Bound>;
+/// The sources of a membership, and the thread that waits for them, there as long as they are.
+#[derive(Default)]
+struct Sources(Mutex<Weak<Roll<Bound>>>);
+
+impl Part for Sources {}
 
 /// A source as that thread knows it.
 #[derive(Debug)]
-pub(crate) struct Bound {
+struct Bound {
     member: Weak<Member>,
     offset: u64,
     what: What,
@@ -225,7 +228,7 @@ impl Watched for Bound {
         if self.what.is_due()
             && let Some(member) = self.member.upgrade()
         {
-            crate::tally::signalled(&member);
+            crate::space::tally::signalled(&member);
             signal(&member, self.offset);
         }
     }

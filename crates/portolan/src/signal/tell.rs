@@ -1,7 +1,7 @@
 //! From one address to every FIFO of a handler that wants it, once.
 
 use super::push;
-use crate::member::Member;
+use crate::space::Member;
 use portolan_abi::limits::MAX_FIFOS;
 use portolan_shm::signal::HandlerEntry;
 

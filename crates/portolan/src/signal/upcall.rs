@@ -30,8 +30,8 @@
 use super::handlers::Handling;
 use super::intake::{Intake, give_back};
 use super::{SignalError, address_of, ring};
-use crate::member::Member;
-use crate::tally;
+use crate::space::tally;
+use crate::space::{Member, Part};
 use portolan_shm::mark;
 use portolan_shm::signal::FifoControl;
 use portolan_sys::futex;
@@ -387,9 +387,22 @@ fn carry(member: &Member, route: &Route, over: &AtomicBool) {
     }
 }
 
+/// Calls the thread that reads a FIFO; `false` if its doorbell must be rung instead. Also in an
+/// upcall.
+#[cold]
+pub(super) fn call(member: &Member, index: u32, control: &FifoControl, offset: u64) -> bool {
+    // A part is not made in an upcall, where no memory can be had.
+    let threads = if upcall::is_running() {
+        member.parts.made::<Threads>()
+    } else {
+        Some(member.part::<Threads>())
+    };
+    threads.is_some_and(|threads| threads.call(member, index, control, offset))
+}
+
 /// The threads of this and other processes that we have interrupted.
 #[derive(Default)]
-pub(crate) struct Threads {
+struct Threads {
     /// By FIFO.
     known: RwLock<HashMap<u32, Known>>,
 }
@@ -400,16 +413,11 @@ struct Known {
     way: Option<ThreadFd>,
 }
 
+impl Part for Threads {}
+
 impl Threads {
     /// Calls the thread that reads a FIFO; `false` if its doorbell must be rung instead.
-    #[cold]
-    pub(super) fn call(
-        &self,
-        member: &Member,
-        index: u32,
-        control: &FifoControl,
-        offset: u64,
-    ) -> bool {
+    fn call(&self, member: &Member, index: u32, control: &FifoControl, offset: u64) -> bool {
         // Acquire: with it comes the number of the signal.
         let thread = control.thread.load(Ordering::Acquire);
         let signal = control.signal.load(Ordering::Relaxed).cast_signed();
@@ -502,7 +510,7 @@ mod tests {
         let thread = tables.fifos[1].control.thread.load(Ordering::SeqCst);
         assert_eq!(thread, process::thread());
         let known = Known { thread, way: None };
-        let threads = &domain.member().threads;
+        let threads = &domain.member().part::<Threads>();
         threads.known.write().unwrap().insert(index, known);
         let end = Instant::now() + Duration::from_secs(60);
         for sent in 1..50 {

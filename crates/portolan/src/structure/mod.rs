@@ -118,7 +118,7 @@ mod place;
 pub(crate) use place::root_in;
 pub(crate) use portolan_arena::handover::layout_of;
 
-use crate::message::Message;
+use crate::port::message::Message;
 use crate::{Disowned, Domain};
 #[doc(inline)]
 pub use portolan_arena::{

@@ -6,9 +6,9 @@
 #![allow(unsafe_code)]
 
 use super::RootError;
-use crate::extent::allocate;
-use crate::member::Member;
-use crate::message::Message;
+use crate::port::message::Message;
+use crate::space::Member;
+use crate::space::extent::allocate;
 use crate::{AllocateError, Extent, OutOfPages, SharedExtent};
 use portolan_abi::limits::MAX_EXTENTS;
 use portolan_arena::growth::Grow;

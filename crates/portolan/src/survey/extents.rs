@@ -1,7 +1,7 @@
 //! A survey's extents: who holds how many of which size, and how old they are.
 
 use super::{Ground, MemorySurvey, SpaceSurvey};
-use crate::extent;
+use crate::space::extent;
 use portolan_abi::limits::{CHUNK, CHUNK_PAGES};
 use portolan_abi::owner::{Alloc, ChunkUse, Hold, Size};
 use portolan_abi::region::OWNER_BYTES;

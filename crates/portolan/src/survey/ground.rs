@@ -5,7 +5,7 @@
 //! and change at any time, maps nothing of it: it copies what has memory to a file of its own
 //! ([`Picture`]), by calls that leave holes alone, and reads that.
 
-use crate::region::Picture;
+use crate::space::region::Picture;
 use portolan_abi::limits::{LINE, PAGE};
 use portolan_abi::port::QueuePlace;
 use portolan_shm::region::Tables;
@@ -112,6 +112,6 @@ impl<'r> Ground<'r> {
 
     /// Reads bytes of the region's file, whoever has them mapped; how many came.
     pub(super) fn peek(&self, offset: u64, out: &mut [u8]) -> usize {
-        crate::region::read_at(self.file, offset, out)
+        crate::space::region::read_at(self.file, offset, out)
     }
 }

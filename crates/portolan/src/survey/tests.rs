@@ -1,7 +1,7 @@
 //! Looking at a region that says anything.
 
 use super::{Ground, take};
-use crate::region::Picture;
+use crate::space::region::Picture;
 use crate::{Domain, Observer, PortOptions, SegmentKind};
 use portolan_abi::limits::PAGE;
 use portolan_abi::owner::{ChunkUse, ChunkWord, Descriptor, Size};

@@ -4,11 +4,9 @@
 //! of events and switches its recording on. The spaces' threads write, the tracer reads;
 //! neither waits for the other. What is overwritten before it was read is counted.
 
-mod record;
 mod switch;
 
 pub use portolan_abi::trace::EventKind;
-pub(crate) use record::{About, Begun, NO_PORT, traces};
 pub(crate) use switch::{bury, give_back, newcomer};
 
 use crate::{Disowned, Domain};
@@ -375,7 +373,7 @@ fn event(space: u8, process: u32, words: &EventWords) -> Event {
         thread: words.thread,
         began: words.began,
         took: words.took,
-        port: Some(words.port).filter(|port| *port != record::NO_PORT),
+        port: Some(words.port).filter(|port| *port != crate::space::record::NO_PORT),
         position: Some(words.position).filter(|_| !unplaced),
         bytes: words.bytes,
         about: gone.then_some((words.space, words.process)),

@@ -14,7 +14,7 @@
 //! - **T3** A switch names its tracer. When that is dead, the host switches off whatever
 //!   names it; so a tracer that is killed leaves nothing on.
 
-use crate::member::Member;
+use crate::space::Member;
 use portolan_abi::region::{Geometry, TRACE_BYTES};
 use portolan_abi::space::{SpacePhase, SpaceStatus};
 use portolan_abi::trace::TraceSwitch;

@@ -10,8 +10,10 @@
 
 use super::granted::Miss;
 use super::{Export, ExportError, ExportOptions, Exportable, Import, ImportError, ImportOptions};
-use crate::domain::{Builder, Descriptor, Entrance, Introduction, OfferKind, PendingVisit};
-use crate::member::Member;
+use crate::directory::{Entrance, Introduction, OfferKind, PendingVisit};
+use crate::space::Builder;
+use crate::space::Descriptor;
+use crate::space::Member;
 use crate::{Deadline, Domain, NoDescriptor, VisitError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS};

@@ -131,7 +131,6 @@ pub use memory::ExportMemory;
 pub use notify::{ImporterId, Notification, NotificationError, Notifications};
 pub use options::{ExportOptions, ImportOptions, Reach};
 pub use pending::Pending;
-pub(crate) use reception::Reception;
 pub use update::{Alias, Epoch, Log, MappingError, Mode, Tracked, UnmapError};
 
 /// Refuses a forked child: nothing of exports and imports is mapped there.

@@ -4,7 +4,7 @@ use super::granted::Miss;
 use super::kernel::{Direct, Mediated, Ordinary, Unopened};
 use super::place::Place;
 use super::{ImportError, UpdateError};
-use crate::domain::Entrance;
+use crate::directory::Entrance;
 use portolan_abi::vmmc::{Granted, Way};
 use portolan_sys::memory::{MapError, Mapping};
 use portolan_sys::process::PidFd;

@@ -15,9 +15,10 @@
 //!   things the end of an export needs some.
 
 use super::export::Exported;
-use crate::domain::{Descriptor, Visitor};
-use crate::lookout::{Lookout, Post, Seen};
-use crate::member::Member;
+use crate::directory::Visitor;
+use crate::space::Descriptor;
+use crate::space::{Member, Part};
+use crate::wait::lookout::{Lookout, Post, Seen};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Ask, Denied, RING};
 use portolan_sys::machine::rlimit_nofile;
@@ -51,11 +52,18 @@ enum Order {
     Close(Weak<Exported>),
 }
 
+/// The reception of a membership, there as long as it has exports.
+#[derive(Default)]
+struct Receptions(Mutex<Weak<Reception>>);
+
+impl Part for Receptions {}
+
 impl Reception {
     /// That of this member, and its thread.
     pub(super) fn of(member: &Arc<Member>) -> io::Result<Arc<Self>> {
         let mut known = member
-            .reception
+            .part::<Receptions>()
+            .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(reception) = known.upgrade() {

@@ -14,8 +14,8 @@
 //! Whoever is killed lets go of its connections a little before it is dead. So whoever finds the
 //! connection ended looks whether the exporter is about to end, and if so waits for that.
 
-use crate::domain::Descriptor;
-use crate::lookout::{self, Entry, Roll};
+use crate::space::Descriptor;
+use crate::wait::lookout::{self, Entry, Roll};
 use portolan_abi::vmmc::RING;
 use portolan_sys::process::{PidFd, poll};
 use portolan_sys::socket;

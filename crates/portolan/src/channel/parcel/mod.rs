@@ -36,8 +36,8 @@ pub use reader::ParcelReader;
 pub use writer::ParcelWriter;
 
 use super::{BindChannelError, Channel, WriteError};
-use crate::member::Member;
 use crate::port::{BindError, ConnectError, Unsent, connect_port};
+use crate::space::Member;
 use crate::{Deadline, Extent, SharedExtent};
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 
 use super::super::{Channel, Missed, ReadError, Reader, ReaderOptions};
 use super::{Delivery, Parcel, ParcelBindError, Stamp, desk_name};
-use crate::member::Member;
 use crate::port::{ConnectError, ReceiveRight, Right, SendRight, Unsent};
+use crate::space::Member;
 use crate::{Access, Deadline, Message, PortOptions};
 use std::sync::Arc;
 

@@ -15,8 +15,8 @@ pub use error::{Missed, ReadError};
 use super::{
     BindChannelError, Channel, Interrupter, Lagging, Purpose, ReaderOptions, Since, wake_writer,
 };
-use crate::region::Ring;
-use crate::trace::About;
+use crate::channel::Ring;
+use crate::space::record::About;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, EventKind};
 use portolan_shm::channel::{Finished, Reading};
@@ -332,7 +332,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn member(&self) -> &Arc<crate::member::Member> {
+    pub(crate) fn member(&self) -> &Arc<crate::space::Member> {
         &self.ring.segment().right().to.member
     }
 }

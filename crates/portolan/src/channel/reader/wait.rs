@@ -3,7 +3,7 @@
 use super::super::wake_writer;
 use super::{ReadError, Reader, Took};
 use crate::Deadline;
-use crate::region::Ring;
+use crate::channel::Ring;
 use portolan_shm::channel::{Barriers, Finished, Reading};
 use portolan_shm::mark;
 use portolan_sys::{barrier, futex};

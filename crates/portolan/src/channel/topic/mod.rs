@@ -47,10 +47,10 @@ use super::{
     ReadError, WriteError,
 };
 use crate::port::BindError;
-use crate::rpc::Hash;
-use crate::segment::SegmentError;
+use crate::port::segment::SegmentError;
+use crate::schema::Hash;
 use crate::structure::{NoRoom, RootError};
-use crate::wait_set::{AddReaderError, WaitError, WaitSetError};
+use crate::wait::{AddReaderError, WaitError, WaitSetError};
 use crate::{Deadline, Domain};
 use portolan_abi::channel::{MAX_UNIT, MIN_UNITS, UNIT_HEAD_WORDS};
 use portolan_abi::limits::{LINE, MAX_NAME, PAGE};

@@ -3,8 +3,8 @@
 use super::plain::{Held, NotHeld, Plain};
 use super::store::{Form, structure_of};
 use super::{NotASample, content_of_flat};
-use crate::member::Member;
-use crate::rpc::Hash;
+use crate::schema::Hash;
+use crate::space::Member;
 use crate::structure::{Root, Structure, layout_of, root_in};
 use portolan_abi::limits::PAGE;
 use std::sync::Arc;

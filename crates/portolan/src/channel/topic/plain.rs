@@ -10,7 +10,7 @@ use super::payload::sealed::Flat;
 use super::sample::{Bytes, COPY_ALIGN};
 use super::store::Block;
 use crate::SharedExtent;
-use crate::rpc::{Hash, Schema};
+use crate::schema::{Hash, Schema};
 use std::marker::PhantomData;
 use std::num::{
     NonZeroI8, NonZeroI16, NonZeroI32, NonZeroI64, NonZeroI128, NonZeroIsize, NonZeroU8,

@@ -24,9 +24,9 @@
 //! - **B3** Of the last `history` samples, those in blocks have a right of their publisher's.
 
 use super::sample::Bytes;
-use crate::member::Member;
 use crate::port::commons;
-use crate::segment::{Segment, SegmentError};
+use crate::port::segment::{Segment, SegmentError};
+use crate::space::Member;
 use crate::{AllocateError, Domain, ShareError, SharedExtent};
 use portolan_abi::owner::Size;
 use portolan_abi::port::PortName;

@@ -2,7 +2,7 @@
 
 use super::{WriteError, Writer};
 use crate::Deadline;
-use crate::trace::{About, Begun};
+use crate::space::record::{About, Begun};
 
 impl Writer {
     /// Whether its messages are recorded. Not in a forked child.

@@ -1,7 +1,7 @@
 //! Ending another thread's wait at a port, without a message: for that there may be no room.
 
 use super::ReceiveRight;
-use crate::region::Attached;
+use crate::space::region::Attached;
 use portolan_sys::futex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,12 +1,12 @@
 //! One look: what is there is taken.
 
 use super::{Origin, QueueClosed, ReceiveRight};
-use crate::message::{Message, Notice};
+use crate::port::message::{Message, Notice};
 use crate::port::rights::{self, Right};
 use crate::port::send;
 use crate::port::watches;
 use crate::port::wire::{self, Contents};
-use crate::trace::{About, Begun};
+use crate::space::record::{About, Begun};
 use portolan_abi::port::{RightKind, RightWord, event};
 use portolan_abi::slot::{Kind, Phase};
 use portolan_abi::trace::EventKind;

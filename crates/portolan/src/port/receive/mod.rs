@@ -10,10 +10,11 @@ pub(super) use origin::Origin;
 
 use super::rights::{self, Right};
 use super::{SendOnceRight, SendRight, close};
-use crate::member::Member;
-use crate::message::{Message, Notice};
-use crate::region::Attached;
-use crate::trace::About;
+use crate::port::message::{Message, Notice};
+use crate::port::sealed::Depot;
+use crate::space::Member;
+use crate::space::record::About;
+use crate::space::region::Attached;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Disowned, Extent, NoDescriptor};
 use portolan_abi::owner::Destination;
@@ -82,7 +83,7 @@ pub struct ReceiveRight {
     interrupted: Option<Arc<AtomicBool>>,
     /// What an async receive waits with.
     #[cfg(feature = "tokio")]
-    bell: Option<crate::tokio::Bell>,
+    bell: Option<crate::wait::Bell>,
 }
 
 /// The queue is closed.
@@ -197,7 +198,7 @@ impl ReceiveRight {
         let about = About::pages(first, message.len() as u64);
         member.during(EventKind::Map, about, || match &member.guard {
             Some(guard) => guard.open(extents),
-            None => extents.for_each(|(page, size)| crate::extent::map(member, page, size)),
+            None => extents.for_each(|(page, size)| crate::space::extent::map(member, page, size)),
         });
     }
 
@@ -273,7 +274,7 @@ impl ReceiveRight {
     pub(crate) fn bell_and_word(
         &mut self,
     ) -> (
-        &mut Option<crate::tokio::Bell>,
+        &mut Option<crate::wait::Bell>,
         &std::sync::atomic::AtomicU32,
     ) {
         (&mut self.bell, &self.at.queue().port.sleep.doorbell)
@@ -292,14 +293,14 @@ impl ReceiveRight {
     /// Lays the port down, to be sent: what was taken is retired, so that the next receiver
     /// finds nothing of ours.
     pub(crate) fn lay_down(&mut self) {
-        self.at.member.depot.leaves(self.at.port);
+        self.at.member.part::<Depot>().leaves(self.at.port);
         self.disarm();
         self.settle();
     }
 
     /// Whether nothing waits here that cannot go to another process.
     pub(crate) fn may_leave(&self) -> bool {
-        !self.at.member.depot.holds(self.at.port)
+        !self.at.member.part::<Depot>().holds(self.at.port)
     }
 
     /// About to be published at `destination`: from here on the port is *moving*, and the
@@ -344,7 +345,7 @@ impl ReceiveRight {
         let status = portolan_abi::port::PortStatus::unpack(
             at.queue().port.control.status.load(Ordering::Acquire),
         );
-        at.member.depot.stays(at.port);
+        at.member.part::<Depot>().stays(at.port);
         (status.generation == at.port.generation).then(|| Self::new(at, status.by_urgency))
     }
 }
@@ -352,7 +353,7 @@ impl ReceiveRight {
 impl Drop for ReceiveRight {
     fn drop(&mut self) {
         if !self.given && self.at.member.present().is_ok() {
-            self.at.member.depot.stays(self.at.port);
+            self.at.member.part::<Depot>().stays(self.at.port);
             close::close(&self.at.member, self.at.port.index);
         }
     }

@@ -2,9 +2,9 @@
 
 use super::{Origin, ReceiveError, ReceiveRight};
 use crate::Deadline;
-use crate::message::Message;
-use crate::tally;
-use crate::trace::About;
+use crate::port::message::Message;
+use crate::space::record::About;
+use crate::space::tally;
 use crate::wait::Waiting;
 use portolan_abi::thread::{At, Wait};
 use portolan_abi::trace::EventKind;

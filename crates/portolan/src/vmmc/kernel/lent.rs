@@ -1,8 +1,9 @@
 //! Ordinary memory, as its export has it.
 
 use super::OrdinaryMemory;
-use crate::domain::{Entrance, Offer, entrust, trusts_host};
-use crate::member::Member;
+use crate::directory::{Entrance, Offer, entrust};
+use crate::space::Member;
+use crate::space::host::trusts_host;
 use crate::vmmc::place::Place;
 use crate::vmmc::{ExportError, Reach, WhyExported};
 use crate::{Deadline, OfferError, Permissions};

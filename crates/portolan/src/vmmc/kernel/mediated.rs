@@ -12,7 +12,8 @@
 //! The host is no more believed than the exporter: one after another that does nothing of what it
 //! is asked is the same as none.
 
-use crate::domain::{Descriptor, Entrance, Introduction, PendingVisit};
+use crate::directory::{Entrance, Introduction, PendingVisit};
+use crate::space::Descriptor;
 use crate::vmmc::UpdateError;
 use crate::vmmc::access::{put, take};
 use crate::vmmc::place::Place;

@@ -28,8 +28,8 @@ pub(super) use poster::Poster;
 
 use super::export::Exported;
 use super::{Export, UpdateError};
-use crate::member::Member;
-use crate::trace::About;
+use crate::space::Member;
+use crate::space::record::About;
 use crate::{Deadline, EventKind};
 use portolan_sys::process::{EventFd, poll};
 use std::fmt;

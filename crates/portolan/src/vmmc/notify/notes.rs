@@ -2,11 +2,11 @@
 
 use super::poster::{note, word};
 use super::{ImporterId, Notification, NotificationError};
-use crate::domain::Descriptor;
-use crate::member::Member;
-use crate::port::raise_link;
-use crate::trace::About;
+use crate::space::Descriptor;
+use crate::space::Member;
+use crate::space::record::About;
 use crate::vmmc::place::Place;
+use crate::wait::raise_link;
 use portolan_abi::vmmc::{Ranges, board, post};
 use portolan_sys::process::EventFd;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,0 +1,573 @@
+//! What this process offers to visitors.
+//!
+//! ```text
+//! offer() ---> new --announced--> open --drop--> gone
+//!               |      ^           |
+//!               |      +-----------+ another host
+//!               v refused: the name is taken
+//! ```
+//!
+//! # Invariants
+//!
+//! - **O1** Nothing of an offer lies in the region: this process keeps it, and the host
+//!   knows of it for as long as our connection to it lasts.
+//! - **O2** When the drop of an [`Offer`] has returned, its desk meets nobody any more.
+//! - **O3** Who a visitor is, the kernel says to us; the host only says which offer it wants.
+//! - **O4** What the host was entrusted with is withdrawn once a host has said so. That may be
+//!   another one than was told first: who hosted before it has ended all copies, or is dead.
+
+use super::permissions::{GrantError, Permissions, Verdict, judge, started};
+use crate::space::descriptor::{Descriptor, HeldMemory};
+use crate::space::{Member, Part};
+use crate::{Deadline, Disowned, NoDescriptor};
+use portolan_abi::control::{Announcement, Decline, FromMember};
+use portolan_abi::limits::{MAX_NAME, MAX_OFFERS};
+use portolan_abi::mediate::{Terms, Ticket};
+use portolan_abi::name::RULE;
+pub(crate) use portolan_abi::visit::OfferKind;
+use portolan_abi::visit::{Grants, OfferName, Visit, VisitAnswer};
+use portolan_sys::process::{EventFd, PidFd, ProcessMemory};
+use portolan_sys::socket::{self, Peer, SocketError};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Somebody who was introduced to an offer of ours, and whom its permissions admit.
+/// Everything that it says is a stranger's.
+pub(crate) struct Visitor {
+    /// Leads to it. It may have said something already. It takes descriptors: whoever wants
+    /// none has it refuse them, and in any case receives with room for none.
+    pub(crate) connection: Descriptor,
+    /// Who it is, as the kernel says: of the moment when it connected.
+    pub(crate) peer: Peer,
+    /// Its process; `None` if that is dead, or in another process namespace.
+    pub(crate) pidfd: Option<Descriptor<PidFd>>,
+}
+
+impl Visitor {
+    /// Who is at the other end of a connection.
+    fn new(connection: Descriptor) -> Result<Self, SocketError> {
+        Ok(Self {
+            peer: socket::peer(&connection)?,
+            pidfd: PidFd::of_peer(&connection).ok().map(Descriptor::new),
+            connection,
+        })
+    }
+}
+
+/// Where the visitors of an offer are met.
+pub(crate) trait Desk: Send + Sync {
+    /// Takes a visitor over: queues it, and nothing that waits. It is called on the keeper's
+    /// thread (in a private domain on the visitor's), with the offers locked: it must not
+    /// make or drop one.
+    fn meet(&self, visitor: Visitor);
+}
+
+/// Something that visitors may ask for by its name, until dropped.
+#[must_use = "a dropped offer is withdrawn"]
+pub(crate) struct Offer {
+    member: Arc<Member>,
+    number: u32,
+}
+
+/// Why something is not offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OfferError {
+    /// The caller's: the name is too long, empty, or has a zero byte or an `@`.
+    #[error("no name for an offer: use 1 to {MAX_NAME} bytes {RULE}")]
+    BadName,
+    /// The caller's: the permissions say something that cannot be granted.
+    #[error(transparent)]
+    Permissions(#[from] GrantError),
+    /// The state's: somebody in the domain offers another by this name.
+    #[error(
+        "the domain has another offer of this name and kind: choose another name, or wait until that one is withdrawn"
+    )]
+    NameTaken,
+    /// The caller's: this process offers too much, or the domain does.
+    #[error("{most} things are offered, and there is no room for another: withdraw some")]
+    TooMany {
+        /// The most that there may be.
+        most: usize,
+    },
+    /// The host's: it did not answer in time. The offer is withdrawn.
+    #[error("the host did not answer in time; it may be stopped")]
+    Unanswered,
+    /// The caller's: this process is no member that the host knows.
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
+    /// See [`NoDescriptor`].
+    #[error(transparent)]
+    NoDescriptor(#[from] NoDescriptor),
+}
+
+/// Offers something to whoever `permissions` admit; visitors come to `desk`.
+/// [`Deadline::NOW`] waits for the host's answer, and for no host.
+///
+/// # Errors
+///
+/// [`OfferError`], until `deadline` at the latest.
+pub(crate) fn offer(
+    member: &Arc<Member>,
+    kind: OfferKind,
+    name: &str,
+    permissions: &Permissions,
+    desk: Arc<dyn Desk>,
+    deadline: Deadline,
+) -> Result<Offer, OfferError> {
+    member.present()?;
+    member.link.connected()?;
+    let name = OfferName::new(name).ok_or(OfferError::BadName)?;
+    let made = Made {
+        kind,
+        name,
+        grants: permissions.grants()?,
+        desk,
+        entrusted: None,
+        // In a private domain there is nobody to be told.
+        state: match member.link.rope() {
+            Some(_) => State::New,
+            None => State::Open,
+        },
+        agreed: false,
+    };
+    let offers = member.part::<Offers>();
+    let number = offers.enter(made)?;
+    let offer = Offer {
+        member: Arc::clone(member),
+        number,
+    };
+    if member.link.rope().is_some() {
+        member.link.prompt();
+        let deadline = match deadline.is_now() {
+            true => Deadline::after(ANSWER),
+            false => deadline,
+        };
+        // Dropped by an error, and so withdrawn.
+        offers.wait_open(number, deadline)?;
+    }
+    Ok(offer)
+}
+
+/// Memory of this process's own, for the host to copy to and from.
+struct Entrusted {
+    terms: Terms,
+    memory: HeldMemory,
+}
+
+/// Entrusts the host with memory of ours, for whoever shows `ticket` and is permitted. It is
+/// told soon, and visitors wait until then; nothing here does.
+///
+/// # Errors
+///
+/// [`OfferError`].
+pub(crate) fn entrust(
+    member: &Arc<Member>,
+    ticket: &Ticket,
+    permissions: &Permissions,
+    terms: Terms,
+    memory: ProcessMemory,
+) -> Result<Offer, OfferError> {
+    member.present()?;
+    member.link.connected()?;
+    let mut grants = permissions.grants()?;
+    grants.token = Some(ticket.token);
+    let made = Made {
+        kind: OfferKind::Memory,
+        name: ticket.name().ok_or(OfferError::BadName)?,
+        grants,
+        desk: Arc::new(Nowhere),
+        entrusted: Some(Arc::new(Entrusted {
+            terms,
+            memory: HeldMemory::new(memory),
+        })),
+        state: State::New,
+        agreed: false,
+    };
+    let number = member.part::<Offers>().enter(made)?;
+    member.link.prompt();
+    Ok(Offer {
+        member: Arc::clone(member),
+        number,
+    })
+}
+
+/// The desk of what the host serves itself.
+struct Nowhere;
+
+impl Desk for Nowhere {
+    fn meet(&self, visitor: Visitor) {
+        drop(visitor);
+    }
+}
+
+impl Offer {
+    /// Whether the host would not have it.
+    pub(crate) fn is_declined(&self) -> bool {
+        self.member.part::<Offers>().is_declined(self.number)
+    }
+
+    /// Withdraws what the host was entrusted with, and waits until it says that it copies
+    /// nothing there any more; `false` if it has not by the deadline. May be called again.
+    pub(crate) fn retire(&self, deadline: Deadline) -> bool {
+        let offers: &Offers = self.member.part();
+        offers.begin_to_retire(self.number);
+        self.member.link.prompt();
+        offers.wait_retired(self.number, deadline)
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        // In a forked child the lock may be held for ever, and nothing is offered.
+        if portolan_sys::fork::in_child() {
+            return;
+        }
+        if self.member.part::<Offers>().remove(self.number) {
+            self.member.link.prompt();
+        }
+    }
+}
+
+/// Most offers of one process.
+const MOST: usize = 16_384;
+/// How long an offer that is made at once waits for the host's answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Everything that this process offers. A clone is the same.
+#[derive(Clone, Default)]
+pub(crate) struct Offers(Arc<Inner>);
+
+impl Part for Offers {}
+
+#[derive(Default)]
+struct Inner {
+    table: Mutex<Table>,
+    /// An offer has been answered.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    last: u32,
+    made: BTreeMap<u32, Made>,
+    /// What the host is to be told of, in this order: what is gone, then what is new.
+    withdrawn: VecDeque<u32>,
+    fresh: VecDeque<u32>,
+    /// To be rung when something is offered.
+    bells: Vec<Weak<EventFd>>,
+    /// What the host was entrusted with and is not any more, until it has said so; and how many
+    /// answers about it are to come.
+    retiring: BTreeMap<u32, u32>,
+    /// Nobody tells the host anything any more.
+    over: bool,
+}
+
+/// An offer.
+struct Made {
+    kind: OfferKind,
+    name: OfferName,
+    grants: Grants,
+    desk: Arc<dyn Desk>,
+    /// What the host is to copy to and from.
+    entrusted: Option<Arc<Entrusted>>,
+    state: State,
+    /// Some host has agreed to it.
+    agreed: bool,
+}
+
+/// What the host knows of an offer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing yet.
+    New,
+    /// It has been told, and has not answered.
+    Announced,
+    /// Visitors are introduced to it.
+    Open,
+    /// It would not have it.
+    Declined(Decline),
+}
+
+impl Table {
+    fn find(&self, kind: OfferKind, name: &OfferName) -> Option<&Made> {
+        let mut made = self.made.values();
+        made.find(|m| (m.kind, &m.name) == (kind, name))
+    }
+}
+
+impl Offers {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // A desk that panics leaves the table as it was.
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, made: Made) -> Result<u32, OfferError> {
+        let mut table = self.lock();
+        if table.made.len() >= MOST {
+            return Err(OfferError::TooMany { most: MOST });
+        }
+        if table.find(made.kind, &made.name).is_some() {
+            return Err(OfferError::NameTaken);
+        }
+        let mut number = table.last.wrapping_add(1);
+        while table.made.contains_key(&number) {
+            number = number.wrapping_add(1);
+        }
+        table.last = number;
+        if made.state == State::New {
+            table.fresh.push_back(number);
+        }
+        table.made.insert(number, made);
+        for bell in table.bells.iter().filter_map(Weak::upgrade) {
+            // Fails only where the program has closed the descriptor.
+            let _ = bell.notify();
+        }
+        drop(table);
+        self.0.changed.notify_all();
+        Ok(number)
+    }
+
+    /// Rings whenever something is offered; it has rung now.
+    pub(crate) fn bell(&self) -> io::Result<Arc<EventFd>> {
+        let bell = Arc::new(EventFd::new()?);
+        bell.notify()?;
+        let bells = &mut self.lock().bells;
+        bells.retain(|bell| bell.strong_count() > 0);
+        bells.push(Arc::downgrade(&bell));
+        Ok(bell)
+    }
+
+    /// Takes an offer out; whether the host is to be told.
+    fn remove(&self, number: u32) -> bool {
+        let mut table = self.lock();
+        let made = table.made.remove(&number);
+        let known = |m: &Made| matches!(m.state, State::Announced | State::Open);
+        let tell = made.as_ref().is_some_and(known);
+        if tell {
+            table.withdrawn.push_back(number);
+        }
+        drop(table);
+        // Its desk is let go of here, without the lock.
+        drop(made);
+        tell
+    }
+
+    /// Waits until the host has answered to an offer.
+    fn wait_open(&self, number: u32, deadline: Deadline) -> Result<(), OfferError> {
+        let mut table = self.lock();
+        loop {
+            match table.made.get(&number).map(|m| m.state) {
+                Some(State::Open) => return Ok(()),
+                Some(State::Declined(Decline::NameTaken)) => return Err(OfferError::NameTaken),
+                // Unfit is what the host is entrusted with, for which nobody waits here.
+                Some(State::Declined(Decline::Full | Decline::Unfit)) => {
+                    return Err(OfferError::TooMany { most: MAX_OFFERS });
+                }
+                _ if table.over => return Err(Disowned::Disconnected.into()),
+                _ if deadline.has_passed() => return Err(OfferError::Unanswered),
+                _ => table = self.sleep(table, deadline),
+            }
+        }
+    }
+
+    fn sleep<'t>(&self, table: MutexGuard<'t, Table>, deadline: Deadline) -> MutexGuard<'t, Table> {
+        let Some(at) = deadline.instant() else {
+            return self
+                .0
+                .changed
+                .wait(table)
+                .unwrap_or_else(PoisonError::into_inner);
+        };
+        let left = at.saturating_duration_since(Instant::now());
+        let waited = self.0.changed.wait_timeout(table, left);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn is_declined(&self, number: u32) -> bool {
+        let table = self.lock();
+        let made = table.made.get(&number);
+        made.is_none_or(|m| matches!(m.state, State::Declined(_)))
+    }
+
+    fn begin_to_retire(&self, number: u32) {
+        let mut table = self.lock();
+        let Some(made) = table.made.remove(&number) else {
+            return;
+        };
+        // Whatever this host knows of it: one that has lost our connection may be copying.
+        let offered = u32::from(made.state == State::Announced);
+        table.retiring.insert(number, offered + 1);
+        table.withdrawn.push_back(number);
+        drop(table);
+        drop(made);
+    }
+
+    fn wait_retired(&self, number: u32, deadline: Deadline) -> bool {
+        let mut table = self.lock();
+        while table.retiring.contains_key(&number) {
+            if table.over || deadline.has_passed() {
+                return false;
+            }
+            table = self.sleep(table, deadline);
+        }
+        true
+    }
+
+    /// What the host is to be told next; it is considered told then.
+    pub(crate) fn next_record(&self) -> Option<Record> {
+        let mut table = self.lock();
+        if let Some(number) = table.withdrawn.pop_front() {
+            return Some(Record {
+                entrusted: None,
+                said: FromMember::Withdraw(number),
+            });
+        }
+        loop {
+            let number = table.fresh.pop_front()?;
+            let Some(made) = table.made.get_mut(&number) else {
+                // Withdrawn before anybody knew.
+                continue;
+            };
+            made.state = State::Announced;
+            let announcement = Announcement {
+                number,
+                kind: made.kind,
+                name: made.name,
+                grants: made.grants.clone(),
+                renewed: made.agreed,
+            };
+            return Some(Record {
+                entrusted: made.entrusted.clone().map(|what| (number, what)),
+                said: FromMember::Offer(announcement),
+            });
+        }
+    }
+
+    /// There is a host that knows nothing of us yet.
+    pub(crate) fn renew(&self) {
+        let mut table = self.lock();
+        // Nobody says any more what the host before owed, and it may be the same one.
+        table.withdrawn = table.retiring.keys().copied().collect();
+        table.retiring.values_mut().for_each(|answers| *answers = 1);
+        table.fresh = table.made.keys().copied().collect();
+        for made in table.made.values_mut() {
+            made.state = State::New;
+        }
+    }
+
+    /// The host has answered to an offer, or to its withdrawal.
+    pub(crate) fn answered(&self, number: u32, answer: Result<(), Decline>) {
+        let mut table = self.lock();
+        if let Some(answers) = table.retiring.get_mut(&number) {
+            *answers -= 1;
+            if *answers == 0 {
+                table.retiring.remove(&number);
+            }
+        }
+        if let Some(made) = table.made.get_mut(&number) {
+            match answer {
+                Ok(()) => {
+                    made.state = State::Open;
+                    made.agreed = true;
+                }
+                Err(why) => {
+                    made.state = State::Declined(why);
+                    if made.agreed {
+                        let (kind, name) = (made.kind, made.name.as_str());
+                        tracing::warn!(%kind, name, ?why, "the new host does not take an offer over");
+                    }
+                }
+            }
+        }
+        drop(table);
+        self.0.changed.notify_all();
+    }
+
+    /// Nobody will tell the host anything any more.
+    pub(crate) fn end(&self) {
+        self.lock().over = true;
+        self.0.changed.notify_all();
+    }
+
+    /// Meets a visitor that the host has introduced to the offer `number`. If that has been
+    /// withdrawn, the visitor is let go of, and asks again.
+    pub(crate) fn introduce(&self, number: u32, connection: Descriptor) {
+        let table = self.lock();
+        let (Some(made), Ok(visitor)) = (table.made.get(&number), Visitor::new(connection)) else {
+            return;
+        };
+        // The host has seen to the token (O3).
+        let token = made.grants.token;
+        if made.verdict(&visitor, token.as_ref()) != Verdict::Admitted {
+            return;
+        }
+        // Refused until now. Before it hears of us, because it may send some at once.
+        let _ = socket::accept_descriptors(&visitor.connection);
+        let answer = VisitAnswer::Introduced.encode();
+        let now = Some(Instant::now());
+        if socket::send_by(&visitor.connection, &answer, &[], now).is_ok() {
+            portolan_shm::mark!("visit.introduced");
+            made.desk.meet(visitor);
+        }
+    }
+
+    /// Introduces ourselves to an offer of ours, in a private domain. `None`: there is none of
+    /// that name.
+    pub(crate) fn visit_here(&self, visit: &Visit) -> Option<Result<Own, SocketError>> {
+        let table = self.lock();
+        let made = table.find(visit.kind, &visit.name)?;
+        Some(made.meet_own(visit))
+    }
+
+    /// Waits until there is such an offer, or until `deadline`.
+    pub(crate) fn wait_offer(&self, visit: &Visit, deadline: Deadline) {
+        let mut table = self.lock();
+        while table.find(visit.kind, &visit.name).is_none() && !deadline.has_passed() {
+            table = self.sleep(table, deadline);
+        }
+    }
+}
+
+/// Something for the host to hear.
+pub(crate) struct Record {
+    /// What it is to be entrusted with beforehand, by the number of its offer.
+    entrusted: Option<(u32, Arc<Entrusted>)>,
+    pub(crate) said: FromMember,
+}
+
+impl Record {
+    /// What the host is to be entrusted with beforehand, with which memory; nothing, if the
+    /// program has closed our descriptors.
+    pub(crate) fn entrusted(&self) -> Option<(u32, Terms, &ProcessMemory)> {
+        let (number, entrusted) = self.entrusted.as_ref()?;
+        Some((*number, entrusted.terms, entrusted.memory.get()?))
+    }
+}
+
+/// What becomes of a visit to ourselves: a connection, or why not and who we are.
+pub(crate) type Own = Result<OwnedFd, (Verdict, u32)>;
+
+impl Made {
+    fn verdict(&self, visitor: &Visitor, token: Option<&[u8; 16]>) -> Verdict {
+        let Visitor { peer, pidfd, .. } = visitor;
+        let started = || started(peer, pidfd.as_ref()?);
+        judge(&self.grants, peer, started, token)
+    }
+
+    /// Meets this very process.
+    fn meet_own(&self, visit: &Visit) -> Result<Own, SocketError> {
+        let (theirs, ours) = socket::pair()?;
+        let visitor = Visitor::new(Descriptor::new(ours))?;
+        match self.verdict(&visitor, visit.token.as_ref()) {
+            Verdict::Admitted => {
+                self.desk.meet(visitor);
+                Ok(Ok(theirs))
+            }
+            verdict => Ok(Err((verdict, visitor.peer.uid))),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A private domain, which introduces its process to itself.
+
+use super::{Queue, long};
+use crate::directory::{Introduction, Offer, OfferKind, offer, visit_own};
+use crate::{AccessToken, Deadline, Domain, OfferError, Permissions, VisitError};
+use portolan_sys::socket;
+use std::sync::Arc;
+
+fn offered(domain: &Domain, name: &str, permissions: &Permissions) -> (Offer, Arc<Queue>) {
+    let queue = Arc::new(Queue::default());
+    let desk = Arc::clone(&queue);
+    let member = domain.member();
+    let made = offer(member, OfferKind::Export, name, permissions, desk, long());
+    (made.unwrap(), queue)
+}
+
+fn asked(
+    domain: &Domain,
+    name: &str,
+    token: Option<&AccessToken>,
+    by: Deadline,
+) -> Result<Introduction, VisitError> {
+    visit_own(domain.member(), OfferKind::Export, name, token, by)
+}
+
+#[test]
+fn a_private_domain_introduces_itself() {
+    let domain = Domain::private().unwrap();
+    let (offer, queue) = offered(&domain, "samples", &Permissions::default());
+    let introduction = asked(&domain, "samples", None, Deadline::NOW).unwrap();
+    socket::send(&introduction.connection, b"hello", &[]).unwrap();
+    let visitor = queue.0.lock().unwrap().pop().unwrap();
+    let mut buffer = [0; 8];
+    let received = socket::receive(&visitor.connection, &mut buffer, 0).unwrap();
+    assert_eq!(&buffer[..received.len], b"hello");
+    assert_eq!(visitor.peer.pid, std::process::id());
+    assert!(visitor.pidfd.is_some_and(|p| !p.is_dead()));
+    drop(offer);
+    let gone = asked(&domain, "samples", None, Deadline::NOW);
+    assert!(
+        matches!(gone, Err(VisitError::NotOffered { .. })),
+        "{gone:?}"
+    );
+}
+
+#[test]
+fn a_private_domain_waits_for_an_offer() {
+    let domain = Domain::private().unwrap();
+    std::thread::scope(|scope| {
+        let visitor = scope.spawn(|| asked(&domain, "later", None, long()).is_ok());
+        // Another kind and another name are others.
+        let _other = offered(&domain, "late", &Permissions::default());
+        let _offer = offered(&domain, "later", &Permissions::default());
+        assert!(visitor.join().unwrap());
+    });
+}
+
+#[test]
+fn a_private_domain_asks_for_tokens_and_names() {
+    let domain = Domain::private().unwrap();
+    let token = AccessToken::random().unwrap();
+    let _offer = offered(&domain, "a", &Permissions::anyone().token(token));
+    assert!(asked(&domain, "a", Some(&token), Deadline::NOW).is_ok());
+    let none = asked(&domain, "a", None, Deadline::NOW);
+    assert!(matches!(
+        none,
+        Err(VisitError::WrongToken { shown: false, .. })
+    ));
+    let bad = asked(&domain, "", None, Deadline::NOW);
+    assert!(matches!(bad, Err(VisitError::BadName { .. })));
+    let _closed = offered(&domain, "b", &Permissions::nobody());
+    let refused = asked(&domain, "b", None, Deadline::NOW);
+    assert!(matches!(refused, Err(VisitError::NotPermitted { .. })));
+    let queue = Arc::new(Queue::default());
+    let twice = offer(
+        domain.member(),
+        OfferKind::Export,
+        "a",
+        &Permissions::nobody(),
+        queue.clone(),
+        long(),
+    );
+    assert!(matches!(twice, Err(OfferError::NameTaken)));
+    let bad = offer(
+        domain.member(),
+        OfferKind::Port,
+        "",
+        &Permissions::nobody(),
+        queue,
+        long(),
+    );
+    assert!(matches!(bad, Err(OfferError::BadName)));
+}

@@ -1,0 +1,557 @@
+//! Asking for what a member of a domain offers, from outside or inside.
+//!
+//! ```text
+//! away --connect, Visit--> asked --Wait--> waiting --Introduced--> introduced
+//!  ^                         |                |
+//!  +-------- the host is gone, or too busy ---+---- refused: an error
+//! ```
+//!
+//! A visitor need not be in any domain. It asks again when its connection ends without
+//! an answer, since the host or whoever made the offer may have died with it in hand; so
+//! a visit that waits outlives them, and one whose process dies is gone.
+
+use super::offer::Offers;
+use super::permissions::{AccessToken, Verdict};
+use crate::space::Builder;
+use crate::space::JoinError;
+use crate::space::Member;
+use crate::space::answer::{check_owner, garbled, refused};
+use crate::space::descriptor::Descriptor;
+use crate::{Deadline, Disowned};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::hello::{Reason, socket_name};
+use portolan_abi::limits::MAX_NAME;
+use portolan_abi::mediate::Ticket;
+use portolan_abi::name::RULE;
+use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
+use portolan_sys::process::{EventFd, poll};
+use portolan_sys::socket::{self, Address, SocketError};
+use portolan_sys::watch::Alarm;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The first and the longest pause before asking again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+/// How long the first connection waits for an answer; each one more waits twice as long, up
+/// to the second value. A waiting visitor asks anew as often as that, for its host may be
+/// dead and a child that it had forked hold the connection open.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
+/// How long a visit that is not to wait for an offer waits for the host's answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A connection to whoever made the offer. It ends when that process is gone; if it does
+/// so before anything came over it, visit again.
+#[derive(Debug)]
+pub(crate) struct Introduction {
+    pub(crate) connection: Descriptor,
+}
+
+/// Why a visitor was not introduced to what it asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VisitError {
+    /// The caller's: nothing is offered by such a name.
+    #[error("{name:?} is no name of an offer: use 1 to {MAX_NAME} bytes {RULE}")]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// The caller's: the offer's permissions do not admit this process.
+    #[error(
+        "user {user} may not have the {kind} {name:?}: whoever offers it must permit that user, one of its groups, or this process (Permissions)"
+    )]
+    NotPermitted {
+        /// What was asked for.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// Our user, as the host sees it.
+        user: u64,
+    },
+    /// The caller's: the offer asks for a token, and this is not it.
+    #[error("the {kind} {name:?} asks for a token, and {} was shown: get it from whoever offers it", if *.shown { "another" } else { "none" })]
+    WrongToken {
+        /// What was asked for.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// Whether we have shown one.
+        shown: bool,
+    },
+    /// The state's: the domain is there, and nobody in it offers that.
+    #[error("nobody in the domain offers the {kind} {name:?}: check the name, or wait longer")]
+    NotOffered {
+        /// What was asked for.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// The offering process's: it does not take visitors.
+    #[error("the process that offers the {kind} {name:?} takes no visitors now; it may be stopped")]
+    NotMet {
+        /// What was asked for.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// The state's: there is no such domain.
+    #[error(
+        "user {owner} has no domain {domain:?} here: check name and user, or start the program that offers something in it"
+    )]
+    NotRunning {
+        /// The domain's name.
+        domain: String,
+        /// Whose it would be.
+        owner: u32,
+    },
+    /// The caller's or the domain's: this user may not connect to the socket's file.
+    #[error(
+        "this user may not connect to {socket}: the directory must be open to it (mode +x), and the socket (mode +w), which is so once a member offers something to other users"
+    )]
+    Forbidden {
+        /// The socket.
+        socket: String,
+    },
+    /// The host's: it has as many visitors as it can keep, of this user or of all.
+    #[error("the domain's host has too many visitors, of this user or of all: try again later")]
+    Busy,
+    /// The host's or the offering process's: no answer came in time.
+    #[error(
+        "neither the domain's host nor whoever offers it answered by the deadline: allow more time, or see whether one of them is stopped"
+    )]
+    Unanswered,
+    /// The domain's: what stands in the way of everybody who connects to it.
+    #[error(transparent)]
+    Domain(#[from] JoinError),
+    /// The caller's: this process is no member of the domain any more.
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
+}
+
+/// Asks the domain that `settings` name for an offer, waiting for it until `deadline`.
+/// [`Deadline::NOW`] waits for the host's answer only.
+///
+/// # Errors
+///
+/// [`VisitError`].
+pub(crate) fn visit(
+    settings: &Builder,
+    kind: OfferKind,
+    name: &str,
+    token: Option<&AccessToken>,
+    deadline: Deadline,
+) -> Result<Introduction, VisitError> {
+    PendingVisit::from_outside(settings, kind, name, token)?.wait(deadline)
+}
+
+/// Asks our own domain for an offer, as [`visit`] does.
+///
+/// # Errors
+///
+/// [`VisitError`].
+#[cfg(test)]
+pub(crate) fn visit_own(
+    member: &Arc<Member>,
+    kind: OfferKind,
+    name: &str,
+    token: Option<&AccessToken>,
+    deadline: Deadline,
+) -> Result<Introduction, VisitError> {
+    PendingVisit::from_inside(member, kind, name, token)?.wait(deadline)
+}
+
+/// A visit on its way. Dropped, it is given up.
+pub(crate) struct PendingVisit {
+    door: Door,
+    visit: Visit,
+    stage: Stage,
+    /// What stood in the way last.
+    obstacle: Option<Obstacle>,
+    pause: Duration,
+    patience: Duration,
+    /// Rings when something is offered in a private domain; made when somebody asks for it.
+    bell: Option<Arc<EventFd>>,
+}
+
+/// What a visit is waiting for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Obstacle {
+    NotOffered,
+    NotMet,
+    NotRunning,
+    Busy,
+    HostDescriptors,
+    Unanswered,
+}
+
+/// Where a visitor asks.
+enum Door {
+    /// In our own private domain.
+    Private(Arc<Member>),
+    /// At a domain's socket.
+    Socket(Entrance),
+}
+
+/// The socket of a domain, where visitors come in.
+#[derive(Clone)]
+pub(crate) struct Entrance {
+    address: Address,
+    owner: u32,
+    domain: String,
+}
+
+impl Entrance {
+    /// That of the domain which `settings` name.
+    pub(crate) fn from_outside(settings: &Builder) -> Self {
+        Self {
+            address: settings.address(),
+            owner: settings.owner,
+            domain: settings.name.clone(),
+        }
+    }
+
+    /// That of our own domain; a private one has none.
+    pub(crate) fn from_inside(member: &Member) -> Option<Self> {
+        let rope = member.link.rope()?;
+        Some(Self {
+            address: rope.address.clone(),
+            owner: rope.owner,
+            domain: member.domain.clone(),
+        })
+    }
+
+    /// Begins a visit to memory that the host was entrusted with.
+    pub(crate) fn to_memory(&self, ticket: &Ticket) -> Option<PendingVisit> {
+        let (kind, name) = (OfferKind::Memory, ticket.name()?);
+        let visit = PendingVisit::of(Door::Socket(self.clone()), kind, name, Some(ticket.token));
+        Some(visit)
+    }
+}
+
+enum Stage {
+    /// To ask, not before this instant.
+    Away(Option<Instant>),
+    /// The host has our greeting, and until the instant the time to answer it.
+    Asked(Descriptor, Instant),
+    /// It has put us on its list. At the instant we ask anew.
+    Waiting(Descriptor, Instant),
+}
+
+impl PendingVisit {
+    /// Begins a visit to the domain that `settings` name.
+    ///
+    /// # Errors
+    ///
+    /// The caller's mistakes.
+    pub(crate) fn from_outside(
+        settings: &Builder,
+        kind: OfferKind,
+        name: &str,
+        token: Option<&AccessToken>,
+    ) -> Result<Self, VisitError> {
+        if portolan_sys::fork::in_child() {
+            return Err(JoinError::Forked.into());
+        }
+        let domain = settings.name.clone();
+        if socket_name(settings.owner, &domain).is_none() {
+            return Err(JoinError::BadName { name: domain }.into());
+        }
+        let door = Door::Socket(Entrance::from_outside(settings));
+        Self::new(door, kind, name, token)
+    }
+
+    /// Begins a visit to our own domain.
+    ///
+    /// # Errors
+    ///
+    /// The caller's mistakes.
+    pub(crate) fn from_inside(
+        member: &Arc<Member>,
+        kind: OfferKind,
+        name: &str,
+        token: Option<&AccessToken>,
+    ) -> Result<Self, VisitError> {
+        member.present()?;
+        let door = Entrance::from_inside(member)
+            .map_or_else(|| Door::Private(Arc::clone(member)), Door::Socket);
+        Self::new(door, kind, name, token)
+    }
+
+    fn new(
+        door: Door,
+        kind: OfferKind,
+        name: &str,
+        token: Option<&AccessToken>,
+    ) -> Result<Self, VisitError> {
+        let bad = || VisitError::BadName {
+            name: name.to_owned(),
+        };
+        let name = OfferName::new(name).ok_or_else(bad)?;
+        Ok(Self::of(door, kind, name, token.map(|t| t.to_bytes())))
+    }
+
+    fn of(door: Door, kind: OfferKind, name: OfferName, token: Option<[u8; 16]>) -> Self {
+        Self {
+            door,
+            visit: Visit {
+                version: FORMAT_VERSION,
+                kind,
+                name,
+                token,
+            },
+            stage: Stage::Away(None),
+            obstacle: None,
+            pause: PAUSES.0,
+            patience: PATIENCE.0,
+            bell: None,
+        }
+    }
+
+    /// Goes on without waiting; `None`: not introduced yet.
+    ///
+    /// # Errors
+    ///
+    /// [`VisitError`]: asking again is of no use.
+    pub(crate) fn poll(&mut self) -> Result<Option<Introduction>, VisitError> {
+        if portolan_sys::fork::in_child() {
+            return Err(JoinError::Forked.into());
+        }
+        if let Door::Private(member) = &self.door {
+            let member = Arc::clone(member);
+            if let Some(bell) = &self.bell {
+                // Before the look: what is offered after it rings again.
+                let _ = bell.drain();
+            }
+            return self.ask_within(&member);
+        }
+        loop {
+            let heard = match &self.stage {
+                Stage::Away(Some(again)) if Instant::now() < *again => return Ok(None),
+                Stage::Away(_) => {
+                    self.ask()?;
+                    continue;
+                }
+                Stage::Asked(connection, until) | Stage::Waiting(connection, until) => {
+                    let mut answer = [0; VisitAnswer::BYTES];
+                    match socket::try_receive(connection, &mut answer, 0) {
+                        Ok(None) if Instant::now() < *until => return Ok(None),
+                        // Not heard of: it may be dead, and somebody hold its connection open.
+                        Ok(None) => None,
+                        Ok(Some(received)) => Some((answer, received.len)),
+                        Err(SocketError::Closed) => None,
+                        Err(error) => return Err(JoinError::socket(error).into()),
+                    }
+                }
+            };
+            let Some((answer, len)) = heard else {
+                self.go_away();
+                continue;
+            };
+            if let Some(connection) = self.hear(answer.get(..len).unwrap_or_default())? {
+                return Ok(Some(Introduction { connection }));
+            }
+        }
+    }
+
+    /// Waits until introduced, or `deadline`. After [`Deadline::NOW`] or an earlier one it may
+    /// be called again: nothing is given up.
+    ///
+    /// # Errors
+    ///
+    /// [`VisitError`]; what stands in the way at the deadline.
+    pub(crate) fn wait(&mut self, deadline: Deadline) -> Result<Introduction, VisitError> {
+        let end = if deadline.is_now() {
+            Deadline::after(ANSWER)
+        } else {
+            deadline
+        };
+        loop {
+            if let Some(introduction) = self.poll()? {
+                return Ok(introduction);
+            }
+            let answered = self.obstacle.is_some() || matches!(self.door, Door::Private(_));
+            let over = deadline.is_now() && answered;
+            if over || end.has_passed() {
+                return Err(self.overdue());
+            }
+            self.sleep(end);
+        }
+    }
+
+    /// Sleeps until there may be something to do.
+    fn sleep(&self, end: Deadline) {
+        let by = |at: Instant| Some(end.instant().map_or(at, |end| end.min(at)));
+        match (&self.door, &self.stage) {
+            (Door::Private(member), _) => member.part::<Offers>().wait_offer(&self.visit, end),
+            (_, Stage::Away(None)) => {}
+            (_, Stage::Away(Some(again))) => {
+                let left = by(*again).map(|at| at.saturating_duration_since(Instant::now()));
+                std::thread::sleep(left.unwrap_or_default());
+            }
+            (_, Stage::Asked(connection, until) | Stage::Waiting(connection, until)) => {
+                // An error (no memory) is met again at the next turn.
+                let _ = poll(&[connection.as_fd()], by(*until));
+            }
+        }
+    }
+
+    /// Has `alarm` go off when there may be something to do.
+    pub(crate) fn set(&mut self, alarm: &Alarm) -> io::Result<()> {
+        match (&self.door, &self.stage) {
+            (Door::Private(member), _) => {
+                let bell = match self.bell.take() {
+                    Some(bell) => bell,
+                    None => member.part::<Offers>().bell()?,
+                };
+                alarm.set(&**self.bell.insert(bell), None)
+            }
+            (_, Stage::Away(again)) => alarm.set_time(Some(again.unwrap_or_else(Instant::now))),
+            (_, Stage::Asked(connection, until) | Stage::Waiting(connection, until)) => {
+                alarm.set(connection, Some(*until))
+            }
+        }
+    }
+
+    /// What stands in the way now.
+    fn overdue(&self) -> VisitError {
+        let (kind, name) = self.what();
+        let Door::Socket(Entrance {
+            address,
+            owner,
+            domain,
+        }) = &self.door
+        else {
+            return VisitError::NotOffered { kind, name };
+        };
+        match self.obstacle.unwrap_or(Obstacle::Unanswered) {
+            Obstacle::NotOffered => VisitError::NotOffered { kind, name },
+            Obstacle::NotMet => VisitError::NotMet { kind, name },
+            Obstacle::NotRunning => VisitError::NotRunning {
+                domain: domain.clone(),
+                owner: *owner,
+            },
+            Obstacle::Busy => VisitError::Busy,
+            Obstacle::HostDescriptors => JoinError::HostDescriptors {
+                host: socket::holder(address),
+            }
+            .into(),
+            Obstacle::Unanswered => VisitError::Unanswered,
+        }
+    }
+
+    fn what(&self) -> (&'static str, String) {
+        let Visit { kind, name, .. } = &self.visit;
+        (kind.as_str(), name.as_str().to_owned())
+    }
+
+    fn not_admitted(&self, verdict: Verdict, user: u64) -> VisitError {
+        let (kind, name) = self.what();
+        let shown = self.visit.token.is_some();
+        match verdict {
+            Verdict::WrongToken => VisitError::WrongToken { kind, name, shown },
+            _ => VisitError::NotPermitted { kind, name, user },
+        }
+    }
+
+    fn ask_within(&mut self, member: &Arc<Member>) -> Result<Option<Introduction>, VisitError> {
+        match member.part::<Offers>().visit_here(&self.visit) {
+            None => Ok(None),
+            Some(Err(error)) => Err(JoinError::socket(error).into()),
+            Some(Ok(Err((verdict, user)))) => Err(self.not_admitted(verdict, user.into())),
+            Some(Ok(Ok(connection))) => Ok(Some(Introduction {
+                connection: Descriptor::new(connection),
+            })),
+        }
+    }
+
+    /// Connects, and greets.
+    fn ask(&mut self) -> Result<(), VisitError> {
+        let Door::Socket(Entrance { address, owner, .. }) = &self.door else {
+            return Ok(());
+        };
+        let now = Instant::now();
+        let connection = match socket::connect_by(address, Some(now)) {
+            Ok(connection) => Descriptor::new(connection),
+            Err(SocketError::Refused { .. } | SocketError::NotFound { .. }) => {
+                self.obstacle = Some(Obstacle::NotRunning);
+                self.go_away();
+                return Ok(());
+            }
+            Err(SocketError::BacklogFull { .. }) => {
+                self.obstacle = Some(Obstacle::Unanswered);
+                self.go_away();
+                return Ok(());
+            }
+            Err(SocketError::Io { source, .. })
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                let socket = address.to_string();
+                return Err(VisitError::Forbidden { socket });
+            }
+            Err(error) => return Err(JoinError::socket(error).into()),
+        };
+        check_owner(&connection, address, *owner)?;
+        // Asked anew, we know as much as before until we are answered.
+        let heard = [Obstacle::NotOffered, Obstacle::NotMet];
+        self.obstacle = self.obstacle.filter(|o| heard.contains(o));
+        match socket::send_by(&connection, &self.visit.encode(), &[], Some(now)) {
+            Ok(()) => {
+                self.stage = Stage::Asked(connection, now + self.patience);
+                self.patience = (self.patience * 2).min(PATIENCE.1);
+            }
+            Err(SocketError::Closed | SocketError::TimedOut) => self.go_away(),
+            Err(error) => return Err(JoinError::socket(error).into()),
+        }
+        Ok(())
+    }
+
+    /// To ask again, after a pause.
+    fn go_away(&mut self) {
+        self.stage = Stage::Away(Some(Instant::now() + self.pause));
+        self.pause = (self.pause * 2).min(PAUSES.1);
+    }
+
+    /// What the host has answered; the connection, once it leads to whoever offers.
+    fn hear(&mut self, answer: &[u8]) -> Result<Option<Descriptor>, VisitError> {
+        let stage = std::mem::replace(&mut self.stage, Stage::Away(None));
+        let (Stage::Asked(connection, _) | Stage::Waiting(connection, _)) = stage else {
+            return Ok(None);
+        };
+        let refusal = match VisitAnswer::decode(answer) {
+            Some(VisitAnswer::Introduced) => return Ok(Some(connection)),
+            Some(wait @ (VisitAnswer::Wait | VisitAnswer::Queue)) => {
+                self.stage = Stage::Waiting(connection, Instant::now() + PATIENCE.1);
+                self.obstacle = Some(match wait {
+                    VisitAnswer::Wait => Obstacle::NotOffered,
+                    _ => Obstacle::NotMet,
+                });
+                self.pause = PAUSES.0;
+                self.patience = PATIENCE.0;
+                return Ok(None);
+            }
+            Some(VisitAnswer::Refused(refusal)) => refusal,
+            None => {
+                let (found, wanted) = (answer.len() as u64, VisitAnswer::BYTES as u64);
+                return Err(garbled("answer", found, wanted).into());
+            }
+        };
+        let Door::Socket(Entrance { address, owner, .. }) = &self.door else {
+            return Ok(None);
+        };
+        self.obstacle = Some(match refusal.reason {
+            Reason::Busy => Obstacle::Busy,
+            Reason::Descriptors => Obstacle::HostDescriptors,
+            Reason::Permission => {
+                return Err(self.not_admitted(Verdict::NotPermitted, refusal.value));
+            }
+            Reason::Token => return Err(self.not_admitted(Verdict::WrongToken, refusal.value)),
+            _ => return Err(refused(refusal, address, *owner).into()),
+        });
+        // Others get their turn first.
+        self.pause = PAUSES.1;
+        self.go_away();
+        Ok(None)
+    }
+}

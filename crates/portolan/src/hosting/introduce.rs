@@ -1,0 +1,484 @@
+//! The host's side of visits: what is offered, who waits for it, and introductions.
+//!
+//! ```text
+//! greeting: visit -- offered? -- permitted? -- handed to whoever offers it
+//!              | no     ^ an offer    | no         | it is behind
+//!              v        |             v            v
+//!             waiting --+          refused      waiting, until it has received others
+//! ```
+//!
+//! # Invariants
+//!
+//! - **V1** Nobody hears anything of an offer that does not admit it.
+//! - **V2** A visitor has one descriptor here, and none once it is handed over; there are
+//!   never more than [`Limits`] says, of one user and of all. Who is too much is told so.
+//! - **V3** The host waits for nobody: what does not fit a socket at once is not sent.
+
+use super::admit::{Newcomer, refuse};
+use super::host::Host;
+use crate::directory::{Offers, Verdict, judge, started};
+use crate::space::Member;
+use crate::space::descriptor::Descriptor;
+use crate::space::host::{host_of, me};
+use crate::space::link::Rope;
+use portolan_abi::control::{Announcement, Decline, FromHost, FromMember, WINDOW};
+use portolan_abi::hello::Reason;
+use portolan_abi::limits::MAX_OFFERS;
+use portolan_abi::space::HostWord;
+use portolan_abi::visit::{Grants, OfferKind, OfferName, Visit, VisitAnswer};
+use portolan_sys::process::PidFd;
+use portolan_sys::socket::{self, Address, Peer, SocketError};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::time::Instant;
+
+/// How many strangers' descriptors a host keeps, by how many it may have.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Visitors that wait.
+    waiting: usize,
+    /// Of one user.
+    waiting_of_one: usize,
+    /// Connections that have not greeted yet; each has a second descriptor if it may join.
+    pub(super) newcomers: usize,
+    /// Importers for whom we copy.
+    pub(super) mediated: usize,
+    /// Of one user.
+    pub(super) mediated_of_one: usize,
+}
+
+impl Limits {
+    pub(super) fn now() -> Self {
+        // A full domain needs 510 for its members. Of the usual 1,024 that leaves 384 for
+        // strangers: 128 that wait, twice 64 that have not greeted, and 128 for whom we copy.
+        let soft = portolan_sys::machine::rlimit_nofile().soft;
+        let may = usize::try_from(soft.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let waiting = (may / 8).clamp(8, 256);
+        Self {
+            waiting,
+            waiting_of_one: waiting / 2,
+            newcomers: (may / 16).clamp(8, 64),
+            mediated: waiting,
+            mediated_of_one: waiting / 2,
+        }
+    }
+}
+
+type Key = (OfferKind, OfferName);
+
+/// What is offered in the domain, and who waits for what is not.
+#[derive(Default)]
+pub(super) struct Reception {
+    offers: HashMap<Key, Vec<Posted>>,
+    /// Where each offer is found, by its maker's space and number.
+    keys: HashMap<(u8, u32), Key>,
+    pub(super) waiting: Vec<Option<Waiting>>,
+}
+
+/// An offer of a member.
+struct Posted {
+    by: HostWord,
+    number: u32,
+    grants: Grants,
+    /// Agreed to by a host before us.
+    renewed: bool,
+}
+
+/// A visitor that has greeted.
+pub(super) struct Waiting {
+    pub(super) connection: Descriptor,
+    peer: Peer,
+    visit: Visit,
+}
+
+impl Waiting {
+    fn key(&self) -> Key {
+        (self.visit.kind, self.visit.name)
+    }
+
+    /// When the visitor's process started, if it lives and means something to us.
+    fn started(&self) -> Option<u64> {
+        started(&self.peer, &PidFd::of_peer(&self.connection).ok()?)
+    }
+}
+
+impl Reception {
+    /// Enters an offer. Of two with one name, which there are if a name was given away
+    /// before its holder could make itself known to us, the elder is the one that counts.
+    fn post(&mut self, by: HostWord, announcement: Announcement) -> Result<(), Decline> {
+        let Announcement {
+            number,
+            kind,
+            name,
+            grants,
+            renewed,
+        } = announcement;
+        let key = (kind, name);
+        let taken = self.offers.contains_key(&key);
+        if taken && !renewed {
+            return Err(Decline::NameTaken);
+        }
+        if self.keys.len() >= MAX_OFFERS {
+            return Err(Decline::Full);
+        }
+        self.withdraw(by.space, number);
+        let same = self.offers.entry(key).or_default();
+        let elders = same.iter().take_while(|p| renewed && p.renewed).count();
+        let place = if renewed { elders } else { same.len() };
+        same.insert(
+            place,
+            Posted {
+                by,
+                number,
+                grants,
+                renewed,
+            },
+        );
+        self.keys.insert((by.space, number), key);
+        Ok(())
+    }
+
+    fn withdraw(&mut self, space: u8, number: u32) {
+        let Some(key) = self.keys.remove(&(space, number)) else {
+            return;
+        };
+        if let Some(same) = self.offers.get_mut(&key) {
+            same.retain(|p| (p.by.space, p.number) != (space, number));
+            if same.is_empty() {
+                self.offers.remove(&key);
+            }
+        }
+    }
+
+    /// A member is gone, or will tell us anew.
+    pub(super) fn forget(&mut self, space: u8) {
+        let numbers = self.keys.keys().filter(|(by, _)| *by == space);
+        for (space, number) in numbers.copied().collect::<Vec<_>>() {
+            self.withdraw(space, number);
+        }
+    }
+
+    /// What kind of offer that is, if it is one.
+    fn kind(&self, space: u8, number: u32) -> Option<OfferKind> {
+        self.keys.get(&(space, number)).map(|(kind, _)| *kind)
+    }
+
+    fn find(&self, key: &Key) -> Option<&Posted> {
+        self.offers.get(key)?.first()
+    }
+}
+
+impl Host {
+    /// A newcomer has greeted as a visitor.
+    pub(super) fn receive(&mut self, member: &Member, newcomer: Newcomer, visit: Visit) {
+        let Newcomer {
+            connection, peer, ..
+        } = newcomer;
+        let visitor = Waiting {
+            connection,
+            peer,
+            visit,
+        };
+        let Some((visitor, answer)) = self.introduce(member, visitor) else {
+            return;
+        };
+        let limits = Limits::now();
+        let waiting = || self.reception.waiting.iter().flatten();
+        let same = waiting().filter(|w| w.peer.uid == visitor.peer.uid).count();
+        if waiting().count() >= limits.waiting || same >= limits.waiting_of_one {
+            let all = waiting().count() as u64;
+            return refuse(member, &visitor.connection, Reason::Busy, all);
+        }
+        portolan_shm::mark!("visit.waits");
+        if tell(&visitor.connection, answer) {
+            self.reception.waiting.push(Some(visitor));
+        }
+    }
+
+    /// Introduces a visitor to what it asks for, or refuses it. Given back if it has to wait,
+    /// and what for.
+    fn introduce(&mut self, member: &Member, visitor: Waiting) -> Option<(Waiting, VisitAnswer)> {
+        let Some(posted) = self.reception.find(&visitor.key()) else {
+            return Some((visitor, VisitAnswer::Wait));
+        };
+        let Waiting { peer, visit, .. } = &visitor;
+        let token = visit.token.as_ref();
+        let user = u64::from(peer.uid);
+        match judge(&posted.grants, peer, || visitor.started(), token) {
+            Verdict::Admitted => {}
+            Verdict::NotPermitted => {
+                refuse(member, &visitor.connection, Reason::Permission, user);
+                return None;
+            }
+            Verdict::WrongToken => {
+                refuse(member, &visitor.connection, Reason::Token, user);
+                return None;
+            }
+        }
+        let (by, number) = (posted.by, posted.number);
+        let (domain, name, process) = (member.domain.as_str(), visit.name.as_str(), peer.pid);
+        let kind = visit.kind;
+        tracing::debug!(domain, %kind, name, process, user, to = by.space, "a visitor is introduced");
+        if kind == OfferKind::Memory {
+            self.seat(member, by, number, visitor.connection, &visitor.peer);
+            return None;
+        }
+        if by == me(member) {
+            member
+                .part::<Offers>()
+                .introduce(number, visitor.connection);
+            return None;
+        }
+        let mut watched = self.watched.iter_mut();
+        let maker =
+            watched.find(|w| !w.done && (w.space, w.incarnation) == (by.space, by.incarnation));
+        let maker = maker.filter(|w| w.handed < WINDOW);
+        let Some((maker, connection)) =
+            maker.and_then(|w| Some((&mut w.handed, w.connection.as_ref()?)))
+        else {
+            return Some((visitor, VisitAnswer::Queue));
+        };
+        portolan_shm::mark!("visit.handing");
+        let record = FromHost::Introduce(number).encode();
+        let visitors = [visitor.connection.as_fd()];
+        match socket::send_by(connection, &record, &visitors, Some(Instant::now())) {
+            Ok(()) => {
+                *maker += 1;
+                portolan_shm::mark!("visit.handed");
+            }
+            Err(SocketError::Closed | SocketError::TimedOut) => {
+                return Some((visitor, VisitAnswer::Queue));
+            }
+            // Too many descriptors on their way; the kernel counts them as ours.
+            Err(_) => refuse(member, &visitor.connection, Reason::Descriptors, 0),
+        }
+        None
+    }
+
+    /// Introduces those of the waiting whom `who` names.
+    fn serve(&mut self, member: &Member, who: impl Fn(&Key, &Reception) -> bool) {
+        for index in 0..self.reception.waiting.len() {
+            let reception = &mut self.reception;
+            let named = |w: &Waiting| who(&w.key(), reception);
+            if !reception.waiting[index].as_ref().is_some_and(named) {
+                continue;
+            }
+            if let Some(visitor) = reception.waiting[index].take() {
+                let left = self.introduce(member, visitor);
+                self.reception.waiting[index] = left.map(|(visitor, _)| visitor);
+            }
+        }
+    }
+
+    /// A visitor that waits has said something, or has hung up.
+    pub(super) fn interrupted(&mut self, member: &Member, index: usize) {
+        let Some(visitor) = &self.reception.waiting[index] else {
+            return;
+        };
+        match socket::try_receive(&visitor.connection, &mut [0; 1], 0) {
+            Ok(None) => return,
+            Ok(Some(_)) => refuse(member, &visitor.connection, Reason::Garbled, 0),
+            Err(_) => {}
+        }
+        self.reception.waiting[index] = None;
+    }
+
+    /// Enters what a member offers, and introduces those who have waited for it.
+    pub(super) fn offered(
+        &mut self,
+        member: &Member,
+        rope: &Rope,
+        index: usize,
+        announcement: Announcement,
+    ) {
+        let Some(watched) = self.watched.get(index) else {
+            return;
+        };
+        let by = HostWord {
+            space: watched.space,
+            incarnation: watched.incarnation,
+        };
+        self.post(member, rope, by, announcement);
+    }
+
+    /// Enters what a member, which may be ourselves, offers; what it entrusts us with, later.
+    fn post(&mut self, member: &Member, rope: &Rope, by: HostWord, announcement: Announcement) {
+        if announcement.kind == OfferKind::Memory {
+            self.examine(member, by, announcement);
+        } else {
+            self.enter(member, rope, by, announcement);
+        }
+    }
+
+    /// Enters an offer, and introduces those who have waited for it.
+    pub(super) fn enter(
+        &mut self,
+        member: &Member,
+        rope: &Rope,
+        by: HostWord,
+        announcement: Announcement,
+    ) {
+        let (number, key) = (announcement.number, (announcement.kind, announcement.name));
+        widen(rope, &announcement.grants);
+        let entered = self.reception.post(by, announcement);
+        portolan_shm::mark!("offer.entered");
+        self.answer_to(member, by, number, entered);
+        self.serve(member, |wanted, _| *wanted == key);
+    }
+
+    /// Takes out what a member does not offer any more.
+    pub(super) fn withdrawn(&mut self, member: &Member, index: usize, number: u32) {
+        let Some(watched) = self.watched.get(index) else {
+            return;
+        };
+        let by = HostWord {
+            space: watched.space,
+            incarnation: watched.incarnation,
+        };
+        self.take_out(member, by, number);
+    }
+
+    fn take_out(&mut self, member: &Member, by: HostWord, number: u32) {
+        let kind = self.reception.kind(by.space, number);
+        self.reception.withdraw(by.space, number);
+        portolan_shm::mark!("offer.withdrawn");
+        // What we know nothing of, or no more, may have been entrusted to us.
+        let entrusted = kind.is_none_or(|kind| kind == OfferKind::Memory);
+        if !(entrusted && self.disentrusted(by, number)) {
+            self.answer_to(member, by, number, Ok(()));
+        }
+    }
+
+    /// A member has received an introduction, and may get another.
+    pub(super) fn received(&mut self, member: &Member, index: usize) {
+        let Some(watched) = self.watched.get_mut(index) else {
+            return;
+        };
+        watched.handed = watched.handed.saturating_sub(1);
+        let space = watched.space;
+        self.serve(member, |wanted, reception| {
+            reception.find(wanted).is_some_and(|p| p.by.space == space)
+        });
+    }
+
+    /// Enters what this process itself offers.
+    pub(super) fn post_own(&mut self, member: &Member, rope: &Rope) {
+        let us = me(member);
+        if host_of(member) != us {
+            return;
+        }
+        let offers = member.part::<Offers>();
+        while let Some(record) = offers.next_record() {
+            if let Some((number, terms, memory)) = record.entrusted() {
+                let copies = memory.descriptors().map(|fd| fd.try_clone_to_owned());
+                if let [Ok(memory), Ok(maps)] = copies {
+                    self.entrusted(member, us, number, terms, [memory, maps]);
+                }
+            }
+            match record.said {
+                FromMember::Offer(announcement) => self.post(member, rope, us, announcement),
+                FromMember::Withdraw(number) => self.take_out(member, us, number),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Tells a visitor something; whether it is still there.
+pub(super) fn tell(connection: &Descriptor, answer: VisitAnswer) -> bool {
+    socket::send_by(connection, &answer.encode(), &[], Some(Instant::now())).is_ok()
+}
+
+/// Lets those connect whom an offer admits, if the socket is a file and they might not.
+fn widen(rope: &Rope, grants: &Grants) {
+    let Address::Path(path) = &rope.address else {
+        return;
+    };
+    let others = grants.anyone
+        || grants.users.iter().any(|u| *u != rope.owner)
+        || !(grants.groups.is_empty() && grants.processes.is_empty());
+    if others && let Err(error) = open_to_all(path) {
+        let path = path.display();
+        tracing::warn!(%path, %error, "other users may not connect to the domain's socket");
+    }
+}
+
+/// Lets everybody connect to a socket who can reach its directory. The host judges who it
+/// is; the kernel does not, for an abstract socket.
+///
+/// # Errors
+///
+/// The kernel's: the socket is another user's, or somebody has put something else there.
+pub(super) fn open_to_all(path: &Path) -> io::Result<()> {
+    use rustix::fs::{Mode, OFlags, open};
+    const ALL: u32 = 0o666;
+    // By descriptor, and not followed: it must be the socket whose mode is changed.
+    let file = open(
+        path,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let found = std::fs::metadata(&place)?;
+    if !found.file_type().is_socket() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    if found.permissions().mode() & ALL == ALL {
+        return Ok(());
+    }
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(ALL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announced(number: u32, renewed: bool) -> Announcement {
+        Announcement {
+            number,
+            kind: OfferKind::Port,
+            name: OfferName::new("x").unwrap(),
+            grants: Grants {
+                anyone: true,
+                users: Vec::new(),
+                groups: Vec::new(),
+                processes: Vec::new(),
+                token: None,
+            },
+            renewed,
+        }
+    }
+
+    fn by(space: u8) -> HostWord {
+        HostWord {
+            space,
+            incarnation: 1,
+        }
+    }
+
+    #[test]
+    fn the_elder_of_two_offers_counts() {
+        let mut reception = Reception::default();
+        let key = (OfferKind::Port, OfferName::new("x").unwrap());
+        let first = |reception: &Reception| reception.find(&key).map(|p| p.by.space);
+        // Given away before its holders were heard of.
+        assert_eq!(reception.post(by(2), announced(1, false)), Ok(()));
+        assert_eq!(reception.post(by(3), announced(1, true)), Ok(()));
+        assert_eq!(reception.post(by(4), announced(7, true)), Ok(()));
+        let taken = reception.post(by(5), announced(1, false));
+        assert_eq!(taken, Err(Decline::NameTaken));
+        assert_eq!(first(&reception), Some(3));
+        reception.withdraw(3, 1);
+        assert_eq!(first(&reception), Some(4));
+        reception.forget(4);
+        assert_eq!(first(&reception), Some(2));
+        reception.withdraw(2, 9);
+        assert_eq!(first(&reception), Some(2));
+        reception.withdraw(2, 1);
+        assert_eq!(first(&reception), None);
+        assert!(reception.offers.is_empty() && reception.keys.is_empty());
+    }
+}

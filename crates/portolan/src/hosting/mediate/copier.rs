@@ -1,0 +1,332 @@
+//! A mediator's thread: it copies between one member's memory and its importers.
+//!
+//! It has the member's memory by the descriptors that this handed over, and with each importer
+//! a connection and some shared memory through which the bytes go. An importer's requests are
+//! done in their order, and those of several in turn.
+
+use super::{Handed, News, Order, Orders, Seat, ToKeeper, locked};
+use crate::space::descriptor::{Descriptor, HeldMemory};
+use crate::wait::lookout::{Post, Seen};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::control::Announcement;
+use portolan_abi::mediate::{Act, Outcome, PART, Ready, Reply, Request, STAGING, Terms};
+use portolan_abi::space::HostWord;
+use portolan_sys::memory::{self, Mapping};
+use portolan_sys::process::{ForeignError, Need, ProcessMemory, TransferError};
+use portolan_sys::socket;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Requests of one importer that are done before others have their turn.
+const AT_ONCE: usize = 4;
+
+/// Whose memory it is.
+pub(super) struct Whose {
+    pub(super) by: HostWord,
+    /// Its process.
+    pub(super) process: u32,
+    /// The domain's region, and where every member has it mapped.
+    pub(super) region: OwnedFd,
+    pub(super) base: usize,
+}
+
+/// The thread's state.
+pub(super) struct Copier {
+    whose: Whose,
+    orders: Arc<Orders>,
+    told: Arc<ToKeeper>,
+    /// What came last, until its offer comes.
+    handed: Option<(u32, Terms, Box<[Handed; 2]>)>,
+    entrusted: HashMap<u32, Entrusted>,
+    last: u64,
+    /// Each is watched by its number.
+    guests: HashMap<u64, Guest>,
+    /// To be looked at again.
+    unheard: Vec<u64>,
+}
+
+/// What is copied to and from.
+struct Entrusted {
+    terms: Terms,
+    memory: HeldMemory,
+}
+
+/// An importer.
+struct Guest {
+    number: u32,
+    connection: Descriptor,
+    staging: Mapping,
+    _seat: Seat,
+}
+
+/// Why what was entrusted is not offered.
+#[derive(Debug, thiserror::Error)]
+enum Unfit {
+    #[error("nothing came with the offer; this process may have no descriptors left")]
+    Nothing,
+    #[error(transparent)]
+    Foreign(#[from] ForeignError),
+    #[error("it is the memory of process {found:?}, and process {wanted} has sent it")]
+    OtherProcess { found: Option<u32>, wanted: u32 },
+    #[error("it is not the memory of the program that has joined the domain")]
+    OtherProgram,
+}
+
+impl Copier {
+    pub(super) fn new(whose: Whose, orders: Arc<Orders>, told: Arc<ToKeeper>) -> Self {
+        Self {
+            whose,
+            orders,
+            told,
+            handed: None,
+            entrusted: HashMap::new(),
+            last: 0,
+            guests: HashMap::new(),
+            unheard: Vec::new(),
+        }
+    }
+
+    pub(super) fn attend(&mut self, post: &Post, seen: Seen) {
+        match seen {
+            Seen::Bell => {
+                let orders = std::mem::take(&mut *locked(&self.orders));
+                for order in orders {
+                    self.obey(post, order);
+                }
+                for guest in std::mem::take(&mut self.unheard) {
+                    self.look(post, guest);
+                }
+            }
+            Seen::At(guest) => self.look(post, guest),
+        }
+    }
+
+    fn obey(&mut self, post: &Post, order: Order) {
+        let by = self.whose.by;
+        match order {
+            Order::Entrust(number, terms, fds) => self.handed = Some((number, terms, fds)),
+            Order::Enter(epoch, announcement) => {
+                let fit = self.examine(&announcement);
+                if let Err(error) = &fit {
+                    let space = by.space;
+                    tracing::warn!(space, %error, "what a member has entrusted to us is unfit");
+                }
+                let news = News::Examined(announcement, fit.is_ok());
+                self.told.tell(by, epoch, news);
+            }
+            Order::Meet(number, connection, seat) => self.meet(post, number, connection, seat),
+            Order::Withdraw(epoch, number) => {
+                self.forget(post, |n| n == number);
+                portolan_shm::mark!("mediate.withdrawn");
+                self.told.tell(by, epoch, News::Withdrawn(number));
+            }
+            Order::Clear => {
+                self.handed = None;
+                self.forget(post, |_| true);
+            }
+            Order::End => self.end(),
+        }
+    }
+
+    /// Takes what came before an offer, if it is what it should be (H3).
+    fn examine(&mut self, announcement: &Announcement) -> Result<(), Unfit> {
+        let handed = self.handed.take();
+        let matching = handed.filter(|(number, ..)| *number == announcement.number);
+        let (number, terms, fds) = matching.ok_or(Unfit::Nothing)?;
+        let [memory, maps] = fds.map(Handed::into_fd);
+        let memory = ProcessMemory::from_descriptors(memory, maps)?;
+        let (found, wanted) = (memory.process(), self.whose.process);
+        if found != Some(wanted) {
+            return Err(Unfit::OtherProcess { found, wanted });
+        }
+        let shown = memory.maps().shows(&self.whose.region, self.whose.base);
+        if !shown.unwrap_or(false) {
+            return Err(Unfit::OtherProgram);
+        }
+        let memory = HeldMemory::new(memory);
+        self.entrusted.insert(number, Entrusted { terms, memory });
+        Ok(())
+    }
+
+    /// Gives a visitor its staging memory.
+    fn meet(&mut self, post: &Post, number: u32, connection: Descriptor, seat: Seat) {
+        if !self.entrusted.contains_key(&number) {
+            // Withdrawn meanwhile. It asks again, or hears from the exporter.
+            return;
+        }
+        let Some(staging) = send_staging(&connection) else {
+            return;
+        };
+        self.last += 1;
+        if post.watch().add(&connection, self.last).is_ok() {
+            let guest = Guest {
+                number,
+                connection,
+                staging,
+                _seat: seat,
+            };
+            self.guests.insert(self.last, guest);
+        }
+    }
+
+    /// Does what an importer asks for.
+    fn look(&mut self, post: &Post, number: u64) {
+        for _ in 0..AT_ONCE {
+            let Some(guest) = self.guests.get(&number) else {
+                return;
+            };
+            let request = match guest.hear() {
+                Heard::Nothing => return,
+                Heard::Request(request) => request,
+                Heard::Over => return self.dismiss(post, number),
+            };
+            let outcome = match self.entrusted.get(&guest.number) {
+                Some(entrusted) => entrusted.copy(&request, &guest.staging),
+                None => return self.dismiss(post, number),
+            };
+            if !guest.reply(&request, outcome) {
+                // It does not read, or has gone.
+                return self.dismiss(post, number);
+            }
+        }
+        // There may be more, of which nobody tells.
+        self.unheard.push(number);
+        post.ring();
+    }
+
+    fn dismiss(&mut self, post: &Post, number: u64) {
+        if let Some(guest) = self.guests.remove(&number) {
+            let _ = post.watch().remove(&guest.connection);
+        }
+    }
+
+    fn forget(&mut self, post: &Post, which: impl Fn(u32) -> bool) {
+        self.entrusted.retain(|number, _| !which(*number));
+        let of_it = |(guest, g): (&u64, &Guest)| which(g.number).then_some(*guest);
+        let all: Vec<u64> = self.guests.iter().filter_map(of_it).collect();
+        for guest in all {
+            if let Some(guest) = self.guests.get(&guest) {
+                guest.take_leave();
+            }
+            self.dismiss(post, guest);
+        }
+    }
+
+    /// Tells those who have asked for something that it was not begun (H5).
+    fn end(&mut self) {
+        self.handed = None;
+        self.entrusted.clear();
+        for (_, guest) in self.guests.drain() {
+            guest.take_leave();
+        }
+    }
+}
+
+/// Sends an importer the memory that it shares with us; mapped here.
+fn send_staging(connection: &Descriptor) -> Option<Mapping> {
+    let made = memory::create("portolan-staging", STAGING as u64);
+    let mapped = made.map_err(|error| error.to_string()).and_then(|fd| {
+        let mapping = Mapping::shared_anywhere(&fd, STAGING).and_then(Mapping::not_in_children);
+        mapping
+            .map(|mapping| (mapping, fd))
+            .map_err(|error| error.to_string())
+    });
+    let (mapping, fd) = match mapped {
+        Ok(made) => made,
+        Err(error) => {
+            tracing::warn!(error, "there is no memory to copy through for an importer");
+            return None;
+        }
+    };
+    let ready = Ready {
+        version: FORMAT_VERSION,
+    };
+    let now = Some(Instant::now());
+    let sent = socket::send_by(connection, &ready.encode(), &[fd.as_fd()], now);
+    sent.is_ok().then_some(mapping)
+}
+
+/// What came of listening to an importer.
+enum Heard {
+    Nothing,
+    Request(Request),
+    Over,
+}
+
+impl Guest {
+    fn hear(&self) -> Heard {
+        // One more byte than a record has, so that a longer one is not taken for it.
+        let mut bytes = [0; Request::BYTES + 1];
+        let received = match socket::try_receive(&self.connection, &mut bytes, 0) {
+            Ok(None) => return Heard::Nothing,
+            Ok(Some(received)) if !received.truncated => received,
+            Ok(Some(_)) | Err(_) => return Heard::Over,
+        };
+        let request = bytes.get(..received.len).and_then(Request::decode);
+        request.map_or(Heard::Over, Heard::Request)
+    }
+
+    /// Takes no more requests, and tells of those that have come that they were not begun.
+    fn take_leave(&self) {
+        let _ = socket::close_entrance(&self.connection);
+        while let Heard::Request(request) = self.hear() {
+            if !self.reply(&request, Outcome::Away) {
+                break;
+            }
+        }
+    }
+
+    /// Whether it was told.
+    fn reply(&self, request: &Request, outcome: Outcome) -> bool {
+        let number = request.number;
+        let reply = Reply { number, outcome }.encode();
+        socket::send_by(&self.connection, &reply, &[], Some(Instant::now())).is_ok()
+    }
+}
+
+impl Entrusted {
+    /// Copies, if the terms permit it and the member itself may do that there (H4).
+    fn copy(&self, request: &Request, staging: &Mapping) -> Outcome {
+        let Request {
+            act, offset, len, ..
+        } = *request;
+        let Some(place) = self.terms.place(act, offset, len.into()) else {
+            return Outcome::Refused;
+        };
+        let Some(memory) = self.memory.get() else {
+            return Outcome::Failed(rustix::io::Errno::BADF.raw_os_error());
+        };
+        let Ok(address) = usize::try_from(place) else {
+            return Outcome::Refused;
+        };
+        let len = len as usize;
+        let part = request.part as usize * PART;
+        let need = match act {
+            Act::Write => Need::Write,
+            Act::Read => Need::Read,
+        };
+        let copied = memory.check(address, len, need).and_then(|()| {
+            portolan_shm::mark!("mediate.checked");
+            match act {
+                Act::Write => memory.write_from(address, staging, part, len),
+                Act::Read => memory.read_into(address, staging, part, len),
+            }
+        });
+        portolan_shm::mark!("mediate.copied");
+        copied.map_or_else(|error| self.explain(&error), |()| Outcome::Done)
+    }
+
+    fn explain(&self, error: &TransferError) -> Outcome {
+        match error {
+            TransferError::Unmapped { address, .. } => {
+                Outcome::Unmapped((*address as u64).saturating_sub(self.terms.address))
+            }
+            TransferError::Protected { .. } => Outcome::Protected,
+            TransferError::Gone { .. } => Outcome::Gone,
+            TransferError::Io { source, .. } => Outcome::Failed(source.raw_os_error().unwrap_or(0)),
+            _ => Outcome::Refused,
+        }
+    }
+}

@@ -1,0 +1,645 @@
+//! Messages: a header, extents, rights, and perhaps an urgency.
+//!
+//! A header of up to [`INLINE_HEADER`] bytes lies in the message itself and is copied
+//! into the slot and out of it, in the line that carries the message anyway. A longer
+//! one lies in an extent of its own: it is written there once and changes owner with
+//! the message, so it is copied once whether or not a receiver waits (the paper copies
+//! once only in the first case: DASH, restricted remapping, benefit 3).
+
+use crate::port::Right;
+use crate::port::sealed::{Laid, Sealed};
+use crate::space::extent::Extent;
+use crate::{AllocateError, Domain};
+use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, MAX_RIGHTS};
+use smallvec::SmallVec;
+use std::time::{Duration, Instant};
+
+/// Bytes of a header that lie in the message itself.
+pub const INLINE_HEADER: usize = 48;
+const INLINE_WORDS: usize = INLINE_HEADER / 8;
+/// Parts of sealed memory: on its way to another domain one more stands for all extents.
+const MAX_SEALED: usize = portolan_abi::gate::MAX_SEALED - 1;
+
+/// What is sent to a port.
+///
+/// ```
+/// use portolan::{Domain, Message};
+/// let domain = Domain::private()?;
+/// let mut message = Message::new(b"frame 1")?;
+/// message.push(domain.allocate(4096)?)?;
+/// message.push(domain.allocate(100)?)?;
+/// assert_eq!(message.header(), b"frame 1");
+/// assert_eq!(message.len(), 4196);
+/// assert_eq!(message.at(4096).map(<[u8]>::len), Some(100));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Default)]
+#[must_use = "a dropped message gives its extents back"]
+pub struct Message {
+    /// The header, if it is no longer than this.
+    words: [u64; INLINE_WORDS],
+    header_len: usize,
+    /// The first extents hold a data structure that was built there, and nobody else has
+    /// written to them: references into it may be made (`structure`).
+    pub(crate) structure: bool,
+    pub(crate) extents: SmallVec<[Extent; 1]>,
+    /// What few messages have. Kept apart, so that the others are two cache lines long
+    /// and cheap to move.
+    rest: Option<Box<Rest>>,
+}
+
+/// What few messages have.
+#[derive(Default)]
+pub(crate) struct Rest {
+    /// A header that is longer than [`INLINE_HEADER`].
+    pub(crate) long: Long,
+    pub(crate) rights: Vec<Right>,
+    sealed: Vec<Sealed>,
+    /// Where the sealed memory lies while the message is on its way.
+    pub(crate) laid: Option<Laid>,
+    urgency: Option<u64>,
+    notice: Option<Notice>,
+}
+
+/// Where a long header lies.
+#[derive(Default)]
+pub(crate) enum Long {
+    #[default]
+    None,
+    Heap(Vec<u8>),
+    Page(Extent),
+}
+
+/// When a message should be dealt with, for ports that hand out the most urgent first.
+///
+/// Deadlines come before priorities, earlier ones first; messages without come last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// To be done by this instant of the monotonic clock.
+    Deadline(Instant),
+    /// More urgent the higher it is.
+    Priority(u32),
+}
+
+/// What a port is told besides messages, when it asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// No send right on this port is left anywhere.
+    NoMoreSenders,
+    /// A send-once right on this port was dropped unused.
+    SendOnceDropped,
+    /// A watched port has died.
+    DeadName {
+        /// What the watcher gave to recognise it by.
+        token: u64,
+    },
+}
+
+/// The caller's: a message holds less than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// The header is too long.
+    #[error("a header of {len} bytes is over the limit of {limit}: put the rest into an extent")]
+    Header {
+        /// Its length.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Too many extents.
+    #[error(
+        "a message carries {limit} extents at the most: use larger ones, or send several messages"
+    )]
+    Extents {
+        /// The limit.
+        limit: usize,
+    },
+    /// Too many parts of sealed memory.
+    #[error("a message carries {limit} parts of sealed memory at the most: send several messages")]
+    Sealed {
+        /// The limit.
+        limit: usize,
+    },
+    /// Sealed memory waits in the port, and cannot move to another process with it.
+    #[error("sealed memory waits in this port: receive it before the port moves")]
+    HoldsSealed,
+    /// Too many rights.
+    #[error("a message carries {limit} rights at the most: send several messages")]
+    Rights {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// An extent or right that a message could not take, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Refused<T> {
+    /// Why.
+    pub error: MessageError,
+    /// What was to be added; it is the caller's again.
+    pub item: T,
+}
+
+impl Message {
+    /// A message with this header and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageError::Header`] above 4096 bytes.
+    #[inline]
+    pub fn new(header: &[u8]) -> Result<Self, MessageError> {
+        let mut message = Self::default();
+        message.set_header(header)?;
+        Ok(message)
+    }
+
+    /// The header.
+    #[inline]
+    pub fn header(&self) -> &[u8] {
+        match self.rest.as_ref().map(|r| &r.long) {
+            Some(Long::Heap(bytes)) => bytes,
+            Some(Long::Page(extent)) => extent.get(..self.header_len).unwrap_or(&[]),
+            Some(Long::None) | None => bytes_of(&self.words).get(..self.header_len).unwrap_or(&[]),
+        }
+    }
+
+    /// Replaces the header.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageError::Header`] above 4096 bytes; the old header stays.
+    #[inline]
+    pub fn set_header(&mut self, header: &[u8]) -> Result<(), MessageError> {
+        if header.len() > MAX_HEADER {
+            return Err(MessageError::Header {
+                len: header.len(),
+                limit: MAX_HEADER,
+            });
+        }
+        if header.len() > INLINE_HEADER {
+            self.rest_mut().long = Long::Heap(header.to_vec());
+        } else {
+            if let Some(rest) = &mut self.rest {
+                rest.long = Long::None;
+            }
+            let (whole, tail) = header.as_chunks::<8>();
+            for (word, bytes) in self.words.iter_mut().zip(whole) {
+                *word = u64::from_le_bytes(*bytes);
+            }
+            if let Some(word) = self.words.get_mut(whole.len()) {
+                let mut bytes = [0; 8];
+                bytes[..tail.len()].copy_from_slice(tail);
+                *word = u64::from_le_bytes(bytes);
+            }
+        }
+        self.header_len = header.len();
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn header_len(&self) -> usize {
+        self.header_len
+    }
+
+    /// The words of a short header, to be filled from a slot.
+    #[inline]
+    pub(crate) fn header_words(&mut self, len: usize) -> &mut [u64] {
+        self.header_len = len.min(INLINE_HEADER);
+        &mut self.words[..self.header_len.div_ceil(8)]
+    }
+
+    /// A short header from a slot: its length, and the words that it lies in.
+    #[inline(always)]
+    pub(crate) fn set_words(&mut self, len: usize, words: [u64; INLINE_WORDS]) {
+        self.header_len = len.min(INLINE_HEADER);
+        self.words = words;
+    }
+
+    /// The words of a short header and what lies after them.
+    #[inline]
+    pub(crate) fn words(&self) -> &[u64; INLINE_WORDS] {
+        &self.words
+    }
+
+    /// The words of a short header; nothing, if it is long.
+    #[inline]
+    pub(crate) fn short(&self) -> Option<&[u64]> {
+        match self.rest.as_ref().map(|r| &r.long) {
+            Some(Long::None) | None => {
+                Some(&self.words[..self.header_len.div_ceil(8).min(INLINE_WORDS)])
+            }
+            Some(Long::Heap(_) | Long::Page(_)) => None,
+        }
+    }
+
+    pub(crate) fn set_long(&mut self, long: Long, len: usize) {
+        self.header_len = len;
+        self.rest_mut().long = long;
+    }
+
+    /// The extent in which a long header lies.
+    #[inline]
+    pub(crate) fn page(&self) -> Option<&Extent> {
+        match &self.rest.as_ref()?.long {
+            Long::Page(extent) => Some(extent),
+            Long::None | Long::Heap(_) => None,
+        }
+    }
+
+    /// Puts another extent with the same header in the place of the one that has it.
+    pub(crate) fn exchange_page(&mut self, other: Extent) -> Option<Extent> {
+        match &mut self.rest.as_mut()?.long {
+            Long::Page(extent) => Some(std::mem::replace(extent, other)),
+            Long::None | Long::Heap(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn rest(&self) -> Option<&Rest> {
+        self.rest.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn take_rest(&mut self) -> Option<Box<Rest>> {
+        self.rest.take()
+    }
+
+    #[cold]
+    pub(crate) fn rest_mut(&mut self) -> &mut Rest {
+        self.rest.get_or_insert_default()
+    }
+
+    #[inline]
+    pub(crate) fn rights(&self) -> &[Right] {
+        self.rest.as_ref().map_or(&[], |r| &r.rights)
+    }
+
+    pub(crate) fn set_notice(&mut self, notice: Notice) {
+        self.rest_mut().notice = Some(notice);
+    }
+
+    pub(crate) fn set_urgency_word(&mut self, word: u64) {
+        self.rest_mut().urgency = Some(word);
+    }
+
+    #[inline]
+    pub(crate) fn urgency_word(&self) -> Option<u64> {
+        self.rest.as_ref()?.urgency
+    }
+
+    /// Drops all that it holds.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.header_len = 0;
+        self.structure = false;
+        if !self.extents.is_empty() {
+            self.extents.clear();
+        }
+        if self.rest.is_some() {
+            self.rest = None;
+        }
+    }
+
+    /// Appends an extent.
+    ///
+    /// # Errors
+    ///
+    /// The extent comes back if the message holds [`MAX_EXTENTS`] already.
+    #[inline]
+    pub fn push(&mut self, extent: Extent) -> Result<(), Refused<Extent>> {
+        let end = self.extents.len();
+        self.insert(end, extent)
+    }
+
+    /// Puts an extent before the one at `index` (at the end, if there are fewer).
+    ///
+    /// # Errors
+    ///
+    /// The extent comes back if the message holds [`MAX_EXTENTS`] already.
+    pub fn insert(&mut self, index: usize, extent: Extent) -> Result<(), Refused<Extent>> {
+        if self.extents.len() + self.sealed().len() >= MAX_EXTENTS {
+            return Err(Refused {
+                error: MessageError::Extents { limit: MAX_EXTENTS },
+                item: extent,
+            });
+        }
+        self.disturb(index);
+        self.extents.insert(index.min(self.extents.len()), extent);
+        Ok(())
+    }
+
+    /// Takes the extent at `index` out.
+    pub fn remove(&mut self, index: usize) -> Option<Extent> {
+        self.disturb(index);
+        (index < self.extents.len()).then(|| self.extents.remove(index))
+    }
+
+    /// Splits the extents from `index` on off, for another message.
+    pub fn split_off(&mut self, index: usize) -> Vec<Extent> {
+        self.disturb(index);
+        let index = index.min(self.extents.len());
+        self.extents.drain(index..).collect()
+    }
+
+    /// Exchanges two extents; `false` if there are not that many.
+    pub fn swap(&mut self, a: usize, b: usize) -> bool {
+        let there = a < self.extents.len() && b < self.extents.len();
+        if there {
+            self.disturb(a.min(b));
+            self.extents.swap(a, b);
+        }
+        there
+    }
+
+    /// The extents.
+    pub fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// The extents, to change what is in them. A data structure in them is none any more.
+    pub fn extents_mut(&mut self) -> &mut [Extent] {
+        self.structure = false;
+        &mut self.extents
+    }
+
+    /// Adds sealed memory, which lies after all extents: it is not copied when it is sent, and
+    /// can be sent to any number of receivers.
+    ///
+    /// Only ports of this very process, and ports of other domains that were connected to with
+    /// [`Protection::Sealed`](crate::Protection::Sealed), take it; others refuse the message.
+    ///
+    /// # Errors
+    ///
+    /// It comes back if the message holds 16 parts already.
+    pub fn push_sealed(&mut self, sealed: Sealed) -> Result<(), Refused<Sealed>> {
+        let extents = self.extents.len();
+        let parts = &mut self.rest_mut().sealed;
+        // Where it is copied after all, each part becomes an extent.
+        if parts.len() >= MAX_SEALED || extents + parts.len() >= MAX_EXTENTS {
+            return Err(Refused {
+                error: MessageError::Sealed { limit: MAX_SEALED },
+                item: sealed,
+            });
+        }
+        parts.push(sealed);
+        Ok(())
+    }
+
+    /// The sealed memory.
+    pub fn sealed(&self) -> &[Sealed] {
+        self.rest.as_ref().map_or(&[], |r| &r.sealed)
+    }
+
+    /// Takes the sealed memory out.
+    pub fn take_sealed(&mut self) -> Vec<Sealed> {
+        self.rest
+            .as_mut()
+            .map(|r| std::mem::take(&mut r.sealed))
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn put_sealed(&mut self, sealed: Vec<Sealed>) {
+        self.rest_mut().sealed = sealed;
+    }
+
+    /// By which its sealed memory, which was laid down, is found.
+    pub(crate) fn laid_token(&self) -> Option<u64> {
+        Some(self.rest.as_ref()?.laid.as_ref()?.token())
+    }
+
+    #[inline]
+    pub(crate) fn holds_sealed(&self) -> bool {
+        self.rest.as_ref().is_some_and(|r| !r.sealed.is_empty())
+    }
+
+    /// Bytes in all extents and all sealed memory.
+    pub fn len(&self) -> usize {
+        let extents: usize = self.extents.iter().map(Extent::len).sum();
+        extents + self.sealed().iter().map(|s| s.len()).sum::<usize>()
+    }
+
+    /// Whether they hold no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The message as one byte sequence: what lies at `offset`, to the end of that extent.
+    ///
+    /// `None` at or past the end.
+    pub fn at(&self, offset: usize) -> Option<&[u8]> {
+        let (index, within) = self.locate(offset)?;
+        let sealed = index.checked_sub(self.extents.len());
+        match sealed {
+            None => self.extents[index].get(within..),
+            Some(index) => self.sealed()[index].get(within..),
+        }
+    }
+
+    /// What lies at `offset`, to write. A data structure that lies there is none any more. Of
+    /// sealed memory see [`Sealed::get_mut`].
+    pub fn at_mut(&mut self, offset: usize) -> Option<&mut [u8]> {
+        let (index, within) = self.locate(offset)?;
+        self.disturb(index);
+        if let Some(index) = index.checked_sub(self.extents.len()) {
+            return self.rest_mut().sealed[index].get_mut()?.get_mut(within..);
+        }
+        self.extents[index].get_mut(within..)
+    }
+
+    /// The extent at `index` is about to be written or moved: a structure that lies there is
+    /// one no longer.
+    #[inline]
+    fn disturb(&mut self, index: usize) {
+        if self.structure && index < self.structure_extents() {
+            self.structure = false;
+        }
+    }
+
+    fn locate(&self, mut offset: usize) -> Option<(usize, usize)> {
+        for (index, part) in self.slices().enumerate() {
+            if offset < part.len() {
+                return Some((index, offset));
+            }
+            offset -= part.len();
+        }
+        None
+    }
+
+    /// The byte sequence in pieces, for vectored writes.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let sealed = self.sealed().iter().map(|s| &s[..]);
+        self.extents.iter().map(|e| &e[..]).chain(sealed)
+    }
+
+    /// Copies from `offset` on into `out`; how many bytes there were.
+    pub fn read_at(&self, mut offset: usize, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        while let Some(piece) = self.at(offset).filter(|_| done < out.len()) {
+            let n = piece.len().min(out.len() - done);
+            out[done..done + n].copy_from_slice(&piece[..n]);
+            done += n;
+            offset += n;
+        }
+        done
+    }
+
+    /// Attaches a right.
+    ///
+    /// # Errors
+    ///
+    /// The right comes back if the message carries [`MAX_RIGHTS`] already.
+    #[allow(
+        clippy::result_large_err,
+        reason = "what was refused comes back by value"
+    )]
+    pub fn attach(&mut self, right: impl Into<Right>) -> Result<(), Refused<Right>> {
+        let mut right = right.into();
+        if let Right::Receive(port) = &right
+            && !port.may_leave()
+        {
+            return Err(Refused {
+                error: MessageError::HoldsSealed,
+                item: right,
+            });
+        }
+        let rights = &mut self.rest_mut().rights;
+        if rights.len() >= MAX_RIGHTS {
+            return Err(Refused {
+                error: MessageError::Rights { limit: MAX_RIGHTS },
+                item: right,
+            });
+        }
+        if let Right::Receive(port) = &mut right {
+            port.lay_down();
+        }
+        rights.push(right);
+        Ok(())
+    }
+
+    /// Takes the rights that came with the message.
+    pub fn take_rights(&mut self) -> Vec<Right> {
+        self.rest
+            .as_mut()
+            .map(|r| std::mem::take(&mut r.rights))
+            .unwrap_or_default()
+    }
+
+    /// Says when it should be dealt with.
+    pub fn set_urgency(&mut self, urgency: Option<Urgency>) {
+        self.rest_mut().urgency = urgency.map(Urgency::pack);
+    }
+
+    /// When it should be dealt with.
+    pub fn urgency(&self) -> Option<Urgency> {
+        self.urgency_word().map(Urgency::unpack)
+    }
+
+    /// Whether this is no message but something that the port asked to be told.
+    #[inline]
+    pub fn notice(&self) -> Option<Notice> {
+        self.rest.as_ref()?.notice
+    }
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Message")
+            .field("header", &self.header().len())
+            .field("extents", &self.extents)
+            .field("rights", &self.rights())
+            .field("urgency", &self.urgency())
+            .field("notice", &self.notice())
+            .finish()
+    }
+}
+
+impl Domain {
+    /// A message whose header, if it is long, is written straight into a page of the
+    /// domain: the only copy that it will see.
+    ///
+    /// # Errors
+    ///
+    /// As [`Message::new`] and [`Domain::allocate`].
+    pub fn message(&self, header: &[u8]) -> Result<Message, ComposeError> {
+        if header.len() <= INLINE_HEADER || header.len() > MAX_HEADER {
+            return Ok(Message::new(header)?);
+        }
+        let mut extent = self.allocate(header.len())?;
+        extent.copy_from_slice(header);
+        let mut message = Message::default();
+        message.set_long(Long::Page(extent), header.len());
+        Ok(message)
+    }
+}
+
+/// Why a message could not be composed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ComposeError {
+    /// The caller's.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// No page for the header.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
+}
+
+/// The bytes of little-endian words; on this machine the words themselves.
+fn bytes_of(words: &[u64; INLINE_WORDS]) -> &[u8] {
+    bytemuck::cast_slice(words)
+}
+
+const _: () = assert!(
+    cfg!(target_endian = "little"),
+    "a region's words are little-endian"
+);
+
+impl Urgency {
+    const PRIORITY: u64 = 1 << 63;
+
+    /// One word; the smaller, the more urgent.
+    pub(crate) fn pack(self) -> u64 {
+        match self {
+            Self::Deadline(at) => monotonic_nanos(at).min(Self::PRIORITY - 1),
+            Self::Priority(p) => Self::PRIORITY | u64::from(u32::MAX - p),
+        }
+    }
+
+    pub(crate) fn unpack(word: u64) -> Self {
+        match word.checked_sub(Self::PRIORITY) {
+            Some(rest) => Self::Priority(u32::MAX - u32::try_from(rest).unwrap_or(u32::MAX)),
+            None => Self::Deadline(from_monotonic_nanos(word)),
+        }
+    }
+}
+
+/// Nanoseconds of the machine's monotonic clock at `at`, the same in every process.
+fn monotonic_nanos(at: Instant) -> u64 {
+    let now = Instant::now();
+    let clock = clock_nanos();
+    let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    match at.checked_duration_since(now) {
+        Some(ahead) => clock.saturating_add(nanos(ahead)),
+        None => clock.saturating_sub(nanos(now - at)),
+    }
+}
+
+fn from_monotonic_nanos(word: u64) -> Instant {
+    let now = Instant::now();
+    let clock = clock_nanos();
+    let shift = Duration::from_nanos(word.abs_diff(clock));
+    let moved = if word >= clock {
+        now.checked_add(shift)
+    } else {
+        now.checked_sub(shift)
+    };
+    moved.unwrap_or(now)
+}
+
+fn clock_nanos() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}

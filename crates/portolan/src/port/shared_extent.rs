@@ -1,0 +1,98 @@
+//! Shared extents: memory that many read at once, and nobody writes any more.
+
+use crate::port::commons;
+use crate::port::segment::{Segment, SegmentError};
+use crate::{Domain, Extent};
+use std::ops::Deref;
+
+/// A right to read an extent that has no owner any more: [`Domain::share_extent`].
+///
+/// Nothing is copied, and it lies at the same address in every space. A clone is another
+/// right; rights travel in messages ([`crate::Message::attach`]) and beside those of channels
+/// ([`crate::channel::Parcel`]). The memory is freed when the last right on it is dropped, or
+/// has died.
+///
+/// ```
+/// use portolan::{Deadline, Domain, Message, PortOptions, Right, WhenFull};
+///
+/// let domain = Domain::private()?;
+/// let mut extent = domain.allocate(1 << 20)?;
+/// extent[9] = 7;
+/// let address = extent.as_ptr();
+/// let shared = domain.share_extent(extent)?;
+///
+/// let mut port = domain.bind(PortOptions::unnamed())?;
+/// let mut message = Message::default();
+/// message.attach(shared.clone())?;
+/// port.make_send().send(message, WhenFull::Fail)?;
+/// let mut message = port.receive(Default::default(), Deadline::NOW)?;
+/// let Some(Right::Shared(there)) = message.take_rights().pop() else { panic!() };
+/// assert_eq!((there[9], there.as_ptr(), shared[9]), (7, address, 7));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SharedExtent {
+    segment: Segment,
+}
+
+/// Why an extent was not shared; it is the caller's again.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct ShareError {
+    /// Why.
+    #[source]
+    pub reason: SegmentError,
+    /// The extent; nothing, if the domain disowned us meanwhile.
+    pub extent: Option<Box<Extent>>,
+}
+
+impl Domain {
+    /// Shares an extent where it lies: whoever has a right on it reads it, and nobody
+    /// writes it any more.
+    ///
+    /// # Errors
+    ///
+    /// [`ShareError`] holds the extent.
+    pub fn share_extent(&self, extent: Extent) -> Result<SharedExtent, ShareError> {
+        let made = commons::make(self.member(), None, extent, true);
+        let right = made.map_err(|(error, extent)| ShareError {
+            reason: error.into(),
+            extent: extent.map(Box::new),
+        })?;
+        Segment::taken(right)
+            .map(|(segment, _)| SharedExtent::of(segment))
+            .ok_or(ShareError {
+                reason: SegmentError::Unsent(crate::Unsent::DeadName),
+                extent: None,
+            })
+    }
+}
+
+impl SharedExtent {
+    /// Of a segment that is frozen: no handle writes it, in any space.
+    pub(crate) fn of(segment: Segment) -> Self {
+        Self { segment }
+    }
+
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    pub(crate) fn into_segment(self) -> Segment {
+        self.segment
+    }
+}
+
+impl Deref for SharedExtent {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.segment.bytes()
+    }
+}
+
+impl AsRef<[u8]> for SharedExtent {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}

@@ -1,0 +1,206 @@
+//! Counting, and saying what one waits for: each thread has a line of its own.
+//!
+//! A thread takes a line the first time that it counts, the same in every domain of its
+//! process, and keeps it until it ends. So a count is a load and a store to a line that
+//! no other core writes, and no count is lost. Threads beyond the last line share that
+//! one: they add to it, and do not say what they wait for.
+
+use crate::space::Member;
+use portolan_abi::limits::THREAD_LINES;
+use portolan_abi::thread::Wait;
+use portolan_shm::region::ThreadLine;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The line that is shared.
+const SHARED: usize = THREAD_LINES - 1;
+/// No line yet.
+const NONE: usize = usize::MAX;
+
+/// Which lines threads of this process have.
+static TAKEN: AtomicU64 = AtomicU64::new(1 << SHARED);
+
+thread_local! {
+    /// This thread's line. Without a destructor, so that it costs a load.
+    static LINE: Cell<usize> = const { Cell::new(NONE) };
+    /// What gives it back.
+    static LEASE: Lease = const { Lease };
+}
+
+/// Gives the thread's line back when the thread ends.
+struct Lease;
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let line = LINE.replace(SHARED);
+        if line < SHARED {
+            // Release: the thread that takes it next adds to what we counted.
+            TAKEN.fetch_and(!(1 << line), Ordering::Release);
+        }
+    }
+}
+
+/// Takes a line for this thread.
+#[cold]
+fn take() -> usize {
+    // A thread that is ending gives nothing back any more.
+    let lasts = LEASE.try_with(|_| ()).is_ok();
+    // Acquire: pairs with the release of the thread that had the line before.
+    let taken = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, |taken| {
+        lowest_free(taken)
+            .filter(|_| lasts)
+            .map(|line| taken | 1 << line)
+    });
+    let line = taken.ok().and_then(lowest_free);
+    let line = line.map_or(SHARED, |line| line as usize);
+    LINE.set(line);
+    line
+}
+
+fn lowest_free(taken: u64) -> Option<u32> {
+    let line = taken.trailing_ones();
+    (line < u64::BITS).then_some(line)
+}
+
+/// This thread's line in a space, and whether others write it too.
+#[inline]
+fn line(member: &Member) -> (&ThreadLine, bool) {
+    let mut line = LINE.get();
+    if line == NONE {
+        line = take();
+    }
+    let lines = member.tables().thread_lines(member.space);
+    (&lines[line & (THREAD_LINES - 1)], line == SHARED)
+}
+
+#[inline]
+fn add(word: &AtomicU64, value: u64, shared: bool) {
+    // Relaxed: counters for people.
+    if shared {
+        word.fetch_add(value, Ordering::Relaxed);
+    } else {
+        word.store(
+            word.load(Ordering::Relaxed).wrapping_add(value),
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// A message was sent, with so many bytes in extents.
+#[inline]
+pub(crate) fn sent(member: &Member, bytes: u64) {
+    let (line, shared) = line(member);
+    add(&line.sent, 1, shared);
+    if bytes != 0 {
+        add(&line.sent_bytes, bytes, shared);
+    }
+}
+
+/// A send found the queue full.
+#[cold]
+pub(crate) fn full(member: &Member) {
+    let (line, shared) = line(member);
+    add(&line.full, 1, shared);
+}
+
+/// A message was dropped because the queue was full.
+#[cold]
+pub(crate) fn dropped(member: &Member) {
+    let (line, shared) = line(member);
+    add(&line.dropped, 1, shared);
+}
+
+/// A call was made.
+#[inline]
+pub(crate) fn called(member: &Member) {
+    let (line, shared) = line(member);
+    add(&line.calls, 1, shared);
+}
+
+/// A call was run for a client.
+#[inline]
+pub(crate) fn answered(member: &Member) {
+    let (line, shared) = line(member);
+    add(&line.answers, 1, shared);
+}
+
+/// An address was signalled. In an upcall, too, of a thread that is [`prepare`]d.
+#[inline]
+pub(crate) fn signalled(member: &Member) {
+    let (line, shared) = line(member);
+    add(&line.signals, 1, shared);
+}
+
+/// A signal came to its handlers.
+#[inline]
+pub(crate) fn delivered(member: &Member) {
+    let (line, shared) = line(member);
+    add(&line.delivered, 1, shared);
+}
+
+/// As [`delivered`], in an upcall, which may interrupt its thread while that counts.
+#[inline]
+pub(crate) fn delivered_by_upcall(member: &Member) {
+    let lines = member.tables().thread_lines(member.space);
+    add(&lines[SHARED].delivered, 1, true);
+}
+
+/// Takes a line for this thread, should it have none: from here on nothing that counts takes
+/// memory, so upcalls may.
+pub(crate) fn prepare() {
+    if LINE.get() == NONE {
+        take();
+    }
+}
+
+/// Says what this thread waits for, from now on.
+#[inline]
+pub(crate) fn waits(member: &Member, wait: Wait) {
+    let (line, shared) = line(member);
+    if !shared {
+        line.waits.store(wait.pack(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Domain, Message, PortOptions, WhenFull};
+    use std::sync::Barrier;
+
+    #[test]
+    fn more_threads_than_lines_lose_no_count() {
+        const THREADS: usize = THREAD_LINES + 20;
+        const EACH: u64 = 500;
+        let domain = Domain::private().unwrap();
+        let port = domain.bind(PortOptions::unnamed().queue(2)).unwrap();
+        // Twice: the lines that ended threads had are taken again.
+        for round in 1..=2 {
+            let all = Barrier::new(THREADS);
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        let right = port.make_send();
+                        all.wait();
+                        for _ in 0..EACH {
+                            let message = Message::new(b"").unwrap();
+                            right.send(message, WhenFull::Drop).unwrap();
+                        }
+                        all.wait();
+                    });
+                }
+            });
+            let survey = domain.survey().unwrap();
+            let space = &survey.spaces[0];
+            assert_eq!(
+                space.sent + space.dropped,
+                round * EACH * THREADS as u64,
+                "{space:?}"
+            );
+            assert_eq!(space.dropped, space.full);
+            assert_eq!(space.dropped, survey.ports[0].dropped);
+        }
+        let survey = domain.survey().unwrap();
+        assert_eq!(survey.spaces[0].sent, survey.ports[0].depth as u64);
+    }
+}

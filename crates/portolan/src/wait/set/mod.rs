@@ -1,0 +1,418 @@
+//! Wait sets: one place to wait for any number of ports, and of readers of channels, for
+//! which what is said of ports below holds too; of listeners, of subscribers of topics, and of
+//! what importers notify an exporter of.
+//!
+//! ```text
+//!              wait: nothing there                  a sender raises its bit
+//!   loose ---------------------------> armed ----------------------------> reported
+//!     ^                                                                       |
+//!     +------------------- disarmed and unlinked -----------------------------+
+//! ```
+//!
+//! A port of a set is *armed* while it is idle: its senders find its sleep marks, as those
+//! of any sleeping receiver, and its *link*, which says to raise a bit of the set instead
+//! of ringing the port's own doorbell. A port that was reported is *loose*: it is used as
+//! if it were in no set, until a wait finds it empty and arms it again.
+//!
+//! # Invariants
+//!
+//! - **W1** A port that is not armed is in `loose`, and every wait looks at all of those.
+//!   So a port that was not drained is reported again.
+//! - **W2** A port is linked before it is armed, and unlinked after it is disarmed. So a
+//!   sender that finds sleep marks of the set finds the link, and one that finds those of
+//!   the port's own receiver finds none.
+//! - **W3** Nobody sleeps, and no descriptor is armed, before all ports are armed and the
+//!   set's bits were found empty after that was announced.
+//! - **W4** The descriptor is readable, unless the last wait found nothing, and nothing
+//!   has come since.
+//! - **W5** A bit may be raised late, by a sender that found a link which is gone: for
+//!   another member, another set, or another space's set. Bits are hints, and the port
+//!   itself is looked at before it is reported.
+//! - **W6** A subscriber waits in a set of its own. While the subscriber is armed in another
+//!   set, so are all members of its own one, under the subscriber's link there; when it is
+//!   loose none of them is linked there any more, and its own set finds them loose (`nested`).
+
+#[cfg(feature = "tokio")]
+mod awaited;
+mod error;
+mod guest;
+mod nested;
+mod notified;
+mod raise;
+mod readers;
+mod ready;
+mod wait;
+
+pub use error::{
+    AddError, AddFrameReaderError, AddListenerError, AddNotificationsError, AddParcelReaderError,
+    AddReaderError, AddSubscriberError, WaitError, WaitSetError, WhyNoPlace, WhyNoReader,
+};
+pub(crate) use raise::raise_link;
+pub use ready::{Ready, Token};
+
+#[cfg(feature = "tokio")]
+use crate::Disowned;
+use crate::space::Member;
+use crate::wait::{Patience, Waiting};
+use crate::{Domain, Listener, NoDescriptor, ReceiveRight};
+use guest::{Guest, Place};
+use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
+use portolan_shm::atomic::Ordering;
+use portolan_shm::wait_set::WaitSetEntry;
+use portolan_sys::bell::FutexFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Waits for any number of ports, readers of channels, subscribers, listeners and notifications of
+/// exports, at a cost that does not grow with their number.
+///
+/// The set owns its ports: [`add`](Self::add) takes one and gives a [`Token`] for it,
+/// [`port_mut`](Self::port_mut) lends it out, [`remove`](Self::remove) gives it back.
+/// Dropping the set closes them. What is said of ports here holds for the others too.
+///
+/// [`wait`](Self::wait) names the ports where something is: a message, a request, a
+/// notice, or that the port was closed. A port that still has something is named again by
+/// the next wait.
+///
+/// # With epoll or mio
+///
+/// The set is a descriptor ([`AsFd`]) that is readable while a wait may find something.
+/// Whenever it is readable, call `wait(Deadline::NOW)` and serve what it names. Until such
+/// a wait has found nothing the descriptor stays readable, so whoever is told of changes
+/// only (`EPOLLET`, mio) goes on until then. `epoll_wait` may return `EINTR` when it
+/// becomes readable; call it again. For tokio there is `wait_async`, with the feature
+/// `tokio`.
+///
+/// # Examples
+///
+/// ```
+/// use portolan::{Access, Deadline, Domain, Message, PortOptions, WaitSet, WhenFull};
+/// let domain = Domain::private()?;
+/// let mut set = WaitSet::new(&domain)?;
+/// let one = domain.bind(PortOptions::unnamed())?;
+/// let other = domain.bind(PortOptions::unnamed())?;
+/// let right = other.make_send();
+/// let _idle = set.add(one)?;
+/// let other = set.add(other)?;
+///
+/// right.send(Message::new(b"hello")?, WhenFull::Fail)?;
+/// let ready: Vec<_> = set.wait(Deadline::NEVER)?.collect();
+/// assert_eq!(ready, [other]);
+/// let port = set.port_mut(other).ok_or("not in the set")?;
+/// assert_eq!(port.try_receive(Access::Later)?.header(), b"hello");
+/// assert!(set.wait(Deadline::NOW)?.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct WaitSet {
+    member: Arc<Member>,
+    /// Which of the domain's wait sets it is.
+    index: u32,
+    places: Vec<Place>,
+    /// Places without a port.
+    vacant: Vec<u32>,
+    /// Places whose port is not armed (W1).
+    loose: Vec<u32>,
+    patience: Patience,
+    waiting: Waiting,
+    bell: FutexFd,
+    /// The value of the doorbell for which the bell is armed; `None` while it is readable (W4).
+    quiet: Option<u32>,
+    /// Somebody has asked for the descriptor.
+    watched: AtomicBool,
+    /// What an async wait waits with.
+    #[cfg(feature = "tokio")]
+    async_bell: Option<crate::wait::Bell>,
+}
+
+impl WaitSet {
+    /// A wait set without ports.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitSetError`].
+    pub fn new(domain: &Domain) -> Result<Self, WaitSetError> {
+        let member = domain.member();
+        member.present()?;
+        let mut bell = FutexFd::new().map_err(NoDescriptor::from)?;
+        let (index, entry) = take_entry(member)?;
+        entry.reset();
+        // For another value than there is: readable from the first (W4).
+        let other = entry.doorbell.load(Ordering::Relaxed).wrapping_sub(1);
+        let armed = bell.arm(&entry.doorbell, other);
+        let set = Self {
+            member: Arc::clone(member),
+            index,
+            places: Vec::new(),
+            vacant: Vec::new(),
+            loose: Vec::new(),
+            patience: Patience::default(),
+            waiting: Waiting::default(),
+            bell,
+            quiet: None,
+            watched: AtomicBool::new(false),
+            #[cfg(feature = "tokio")]
+            async_bell: None,
+        };
+        armed.map_err(NoDescriptor::from)?;
+        Ok(set)
+    }
+
+    /// Adds a port. If something is there already, the next wait names it.
+    ///
+    /// # Errors
+    ///
+    /// The port comes back if it belongs to another domain.
+    pub fn add(&mut self, port: ReceiveRight) -> Result<Token, AddError> {
+        if !Arc::ptr_eq(&port.at().member, &self.member) {
+            let port = Box::new(port);
+            return Err(AddError { port });
+        }
+        Ok(self.seat(Guest::Port(port)))
+    }
+
+    /// Adds a listener. If a signal is there already, the next wait names it; its handlers
+    /// run when [`Listener::poll`] is called, in the thread that calls it. Handlers that
+    /// interrupt a thread do so here as anywhere.
+    ///
+    /// # Errors
+    ///
+    /// The listener comes back.
+    ///
+    /// ```
+    /// use portolan::{Deadline, Domain, ListenerOptions, WaitSet};
+    /// let domain = Domain::private()?;
+    /// let segment = domain.make_segment(None, 4096)?;
+    /// let at = segment.address();
+    /// let mut listener = domain.listen(ListenerOptions::default())?;
+    /// listener.on(at..at + 64, |address| println!("{address:x}"))?;
+    /// let mut set = WaitSet::new(&domain)?;
+    /// let token = set.add_listener(listener)?;
+    ///
+    /// domain.signal(at)?;
+    /// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token));
+    /// let listener = set.listener_mut(token).ok_or("not in the set")?;
+    /// assert_eq!(listener.poll(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn add_listener(&mut self, listener: Listener) -> Result<Token, AddListenerError> {
+        match self.why_no_place(listener.member()) {
+            None => Ok(self.seat(Guest::Listener(listener))),
+            Some(why) => {
+                let listener = Box::new(listener);
+                Err(AddListenerError { listener, why })
+            }
+        }
+    }
+
+    /// Why none of this member's is added, if it is not a port.
+    fn why_no_place(&self, member: &Arc<Member>) -> Option<WhyNoPlace> {
+        if !Arc::ptr_eq(member, &self.member) {
+            return Some(WhyNoPlace::OtherDomain);
+        }
+        let full = self.vacant.is_empty() && self.places.len() >= MAX_PORTS;
+        full.then_some(WhyNoPlace::Full)
+    }
+
+    fn seat(&mut self, guest: Guest) -> Token {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            // There are no more ports than that, and the others are counted.
+            u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
+        });
+        let place = &mut self.places[index as usize];
+        place.guest = Some(guest);
+        let token = Token {
+            index,
+            generation: place.generation,
+        };
+        self.loose.push(index);
+        self.stir();
+        token
+    }
+
+    /// Gives a port back; `None` if it is not in the set.
+    pub fn remove(&mut self, token: Token) -> Option<ReceiveRight> {
+        self.port(token)?;
+        match self.unseat(token) {
+            Some(Guest::Port(port)) => Some(port),
+            _ => None,
+        }
+    }
+
+    /// Gives a listener back; `None` if it is not in the set.
+    pub fn remove_listener(&mut self, token: Token) -> Option<Listener> {
+        self.listener_mut(token)?;
+        match self.unseat(token) {
+            Some(Guest::Listener(listener)) => Some(listener),
+            _ => None,
+        }
+    }
+
+    fn unseat(&mut self, token: Token) -> Option<Guest> {
+        let place = self.place(token)?;
+        place.loosen();
+        let guest = place.guest.take();
+        place.generation = place.generation.wrapping_add(1);
+        self.loose.retain(|i| *i != token.index);
+        self.vacant.push(token.index);
+        guest
+    }
+
+    /// A port of the set, for what needs no receiving; `None` if it is not in the set.
+    pub fn port(&self, token: Token) -> Option<&ReceiveRight> {
+        match self.guest(token)? {
+            Guest::Port(port) => Some(port),
+            _ => None,
+        }
+    }
+
+    fn guest(&self, token: Token) -> Option<&Guest> {
+        let place = self.places.get(token.index as usize)?;
+        place
+            .guest
+            .as_ref()
+            .filter(|_| place.generation == token.generation)
+    }
+
+    /// A port of the set, to receive from it; `None` if it is not in the set.
+    ///
+    /// Any receiving call is fine, also one that waits.
+    pub fn port_mut(&mut self, token: Token) -> Option<&mut ReceiveRight> {
+        match self.guest_mut(token)? {
+            Guest::Port(port) => Some(port),
+            _ => None,
+        }
+    }
+
+    /// A listener of the set, to handle signals; `None` if it is not in the set.
+    ///
+    /// Any call is fine, also one that waits.
+    pub fn listener_mut(&mut self, token: Token) -> Option<&mut Listener> {
+        match self.guest_mut(token)? {
+            Guest::Listener(listener) => Some(listener),
+            _ => None,
+        }
+    }
+
+    fn guest_mut(&mut self, token: Token) -> Option<&mut Guest> {
+        if self.place(token)?.loosen() {
+            self.loose.push(token.index);
+            self.stir();
+        }
+        self.place(token)?.guest.as_mut()
+    }
+
+    /// How many ports are in the set.
+    ///
+    /// ```
+    /// # use portolan::{Domain, PortOptions, WaitSet};
+    /// # let domain = Domain::private()?;
+    /// let mut set = WaitSet::new(&domain)?;
+    /// assert!(set.is_empty());
+    /// let token = set.add(domain.bind(PortOptions::unnamed())?)?;
+    /// assert_eq!(set.len(), 1);
+    /// assert!(set.remove(token).is_some());
+    /// assert!(set.remove(token).is_none(), "it is not in the set any more");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn len(&self) -> usize {
+        self.places.len() - self.vacant.len()
+    }
+
+    /// Whether no port is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Chooses how the set waits.
+    pub fn set_waiting(&mut self, waiting: Waiting) {
+        self.waiting = waiting;
+    }
+
+    fn place(&mut self, token: Token) -> Option<&mut Place> {
+        let place = self.places.get_mut(token.index as usize)?;
+        (place.generation == token.generation && place.guest.is_some()).then_some(place)
+    }
+
+    /// Refuses a forked child.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn present(&self) -> Result<(), Disowned> {
+        self.member.present()
+    }
+
+    /// The bell of async waits, and the word that changes when something comes.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn bell_and_word(
+        &mut self,
+    ) -> (
+        &mut Option<crate::wait::Bell>,
+        &std::sync::atomic::AtomicU32,
+    ) {
+        (
+            &mut self.async_bell,
+            &self.member.tables().wait_sets[self.index as usize].doorbell,
+        )
+    }
+
+    fn entry(&self) -> &WaitSetEntry {
+        &self.member.tables().wait_sets[self.index as usize]
+    }
+}
+
+/// Takes a wait set of the domain that nobody uses.
+fn take_entry(member: &Member) -> Result<(u32, &WaitSetEntry), WaitSetError> {
+    let ours = 1 << 32 | u64::from(member.space);
+    // From the first on: entries that were never touched have no memory yet.
+    for (index, entry) in (0..).zip(member.tables().wait_sets) {
+        // Acquire: what the last owner did comes before.
+        if entry
+            .owner
+            .compare_exchange(0, ours, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
+            return Ok((index, entry));
+        }
+    }
+    Err(WaitSetError::NoRoom {
+        limit: MAX_WAIT_SETS,
+    })
+}
+
+impl AsFd for WaitSet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.watched.store(true, Ordering::Relaxed);
+        self.bell.as_fd()
+    }
+}
+
+impl AsRawFd for WaitSet {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Drop for WaitSet {
+    fn drop(&mut self) {
+        if self.member.present().is_err() {
+            return;
+        }
+        for place in &mut self.places {
+            place.loosen();
+        }
+        self.places.clear();
+        self.entry().awake();
+        // Release: nothing of ours comes after it.
+        self.entry().owner.store(0, Ordering::Release);
+    }
+}
+
+impl std::fmt::Debug for WaitSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (ports, loose) = (self.len(), self.loose.len());
+        f.debug_struct("WaitSet")
+            .field("ports", &ports)
+            .field("loose", &loose)
+            .finish()
+    }
+}
