@@ -1,7 +1,7 @@
 //! The marked steps of the library, and who passes them.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 269] = [
+pub(crate) static MARKS: [&str; 270] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -58,6 +58,7 @@ pub(crate) static MARKS: [&str; 269] = [
     "entry.emptied",
     "entry.free",
     "entry.spare_emptied",
+    "entry.sweeping",
     "entry.swept",
     "entry.taken",
     "entry.units_returned",

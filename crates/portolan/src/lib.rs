@@ -70,9 +70,6 @@ pub mod channel;
 mod directory;
 mod gate;
 mod hosting;
-#[cfg(test)]
-#[path = "../tests/orders/mod.rs"]
-mod orders;
 mod port;
 pub mod rpc;
 #[cfg(feature = "marks")]

@@ -2,15 +2,12 @@
 //! those in a message that a process was giving back when it died.
 #![cfg(feature = "marks")]
 
-mod until;
-mod victim;
-
 use portolan::{Deadline, Domain, Message, PortOptions, Right, WhenFull};
+use portolan_testkit::{PATIENCE, until};
 use std::cell::Cell;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use until::{PATIENCE, until};
 
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;
@@ -98,11 +95,11 @@ fn a_right_that_arrives_during_a_count() {
 #[test]
 fn rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died() {
     const TEST: &str = "rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died";
-    if let Some([name, mark]) = victim::role() {
+    if let Some([name, mark]) = portolan_testkit::role() {
         let domain = Domain::join(&name).unwrap();
         let doomed = domain.bind(PortOptions::named("doomed")).unwrap();
         until("the message is there", || doomed.depth() == 1);
-        victim::die_at(mark);
+        portolan_testkit::die_at(&mark, portolan_shm::mark::install);
         drop(doomed);
         return;
     }
@@ -110,7 +107,7 @@ fn rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died() {
         let name = format!("rights-{}-{}", std::process::id(), mark.replace('.', "-"));
         let domain = Domain::join(&name).unwrap();
         let port = domain.bind(PortOptions::unnamed()).unwrap();
-        let mut victim = victim::spawn(TEST, &[&name, mark]);
+        let mut victim = portolan_testkit::spawn(TEST, &[&name, mark]);
         let doomed = domain.connect("doomed", PATIENCE).unwrap();
         let mut message = Message::new(&[7; 1_000]).unwrap();
         message.attach(port.make_send()).unwrap();

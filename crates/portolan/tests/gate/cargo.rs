@@ -2,7 +2,7 @@
 
 use portolan::{Access, Deadline, Domain, Message, ReceiveRight};
 
-use crate::orders::PATIENCE;
+use portolan_testkit::PATIENCE;
 
 pub(crate) fn long() -> Deadline {
     Deadline::after(PATIENCE)

@@ -1,23 +1,34 @@
 //! Another process of a test, and what it can be told to do.
 
 use crate::cargo::{fill, is_filled, is_message, long, message};
-pub(crate) use crate::orders::Child;
-use crate::orders::{Answer, PATIENCE, obey};
 use portolan::channel::{ChannelOptions, ReadError, Reader, ReaderOptions, Writer};
 use portolan::{
     Access, ConnectOptions, Domain, Followed, OfferOptions, OfferedChannel, OfferedPort,
     Permissions, PortOptions, Protection, ReceiveRight, Right, SendRight, WhenFull,
 };
+use portolan_testkit::{Answer, PATIENCE, obey};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// A process that takes orders. Killed when dropped.
+pub(crate) struct Child(portolan_testkit::Child);
 
 impl Child {
     pub(crate) fn new() -> Self {
-        Self::running("child::takes_orders", |_| {})
+        Self::with(|_| {})
+    }
+
+    fn with(prepare: impl FnOnce(&mut Command)) -> Self {
+        Self(portolan_testkit::Child::running(
+            "child::takes_orders",
+            prepare,
+        ))
     }
 
     /// As another user, which only root can do.
     pub(crate) fn of_user(uid: u32) -> Self {
-        Self::running("child::takes_orders", |command| {
+        Self::with(|command| {
             command.uid(uid).gid(uid);
         })
     }
@@ -25,10 +36,24 @@ impl Child {
     /// A process of a domain of its own that has connected to what `theirs` offers.
     pub(crate) fn connected(theirs: &str) -> Self {
         let mut child = Self::new();
-        let ours = crate::orders::unique("visitor");
+        let ours = portolan_testkit::unique("visitor");
         let answer = child.ask(&format!("connect {ours} {theirs} frames"));
         assert_eq!(answer, "connected");
         child
+    }
+}
+
+impl Deref for Child {
+    type Target = portolan_testkit::Child;
+
+    fn deref(&self) -> &portolan_testkit::Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Child {
+    fn deref_mut(&mut self) -> &mut portolan_testkit::Child {
+        &mut self.0
     }
 }
 
@@ -109,7 +134,7 @@ impl State {
             }
             #[cfg(feature = "marks")]
             ["die-at", mark] => {
-                crate::orders::fate::die_at(mark);
+                portolan_testkit::die_at(mark, portolan_shm::mark::install);
                 Ok("done".to_owned())
             }
             ["receive", n, lengths] => {

@@ -2,12 +2,12 @@
 
 use crate::cargo::{held, long, message, next};
 use crate::child::Child;
-use crate::orders::{Copied, unique, until};
 use crate::over::plain;
 use portolan::{
     Access, ConnectOptions, ConnectionKind, Deadline, Domain, Message, Protection, ReceiveError,
     SendRight, Unsealed, Unsent, WhenFull,
 };
+use portolan_testkit::{Copied, unique, until};
 use std::time::Duration;
 
 #[test]

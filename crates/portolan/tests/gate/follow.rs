@@ -2,13 +2,13 @@
 
 use crate::cargo::{fill, long};
 use crate::child::Child;
-use crate::orders::{unique, until};
 use portolan::channel::{Channel, ChannelOptions, Lagging, ReadError, ReaderOptions};
 use portolan::channel::{Signalling, Writer};
 use portolan::{
     ConnectOptions, ConnectToError, Deadline, Domain, OfferChannelError, OfferOptions,
     OfferedChannel, Permissions,
 };
+use portolan_testkit::{unique, until};
 
 /// A domain of this process, with a channel that others may follow.
 struct Offering {

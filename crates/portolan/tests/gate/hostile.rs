@@ -2,7 +2,6 @@
 //! memory. It ends its own connection, and nobody else notices.
 
 use crate::cargo::{held, is_message, long, message};
-use crate::orders::{PATIENCE, unique, until};
 use crate::over::{offering, plain};
 use portolan::{
     BreachKind, ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, PortOptions,
@@ -16,6 +15,7 @@ use portolan_abi::slot::Kind;
 use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::shared::Window;
 use portolan_sys::socket::{self, Address, SocketError};
+use portolan_testkit::{PATIENCE, unique, until};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

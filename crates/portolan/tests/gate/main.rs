@@ -10,8 +10,6 @@ mod follow;
 mod hostile;
 #[cfg(feature = "marks")]
 mod marks;
-#[path = "../orders/mod.rs"]
-mod orders;
 mod over;
 mod sealed;
 mod users;

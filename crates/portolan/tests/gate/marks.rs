@@ -2,13 +2,13 @@
 
 use crate::cargo::{is_message, long, message, next};
 use crate::child::Child;
-use crate::orders::{unique, until};
 use crate::over::{offering, plain};
 use portolan::channel::{ChannelOptions, Lagging, ReadError, ReaderOptions};
 use portolan::{
     Access, ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, Permissions, PortOptions,
     Protection, ReceiveRight, RequestError, SendRight, Unsent,
 };
+use portolan_testkit::{unique, until};
 use std::time::Duration;
 
 /// Longer than a lane.

@@ -2,11 +2,11 @@
 
 use crate::cargo::{is_message, long, message, next};
 use crate::child::Child;
-use crate::orders::{unique, until};
 use portolan::{
     Access, ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, Permissions, PortOptions,
     ReceiveRight, Unsent, WhenFull,
 };
+use portolan_testkit::{unique, until};
 use std::time::Duration;
 
 /// A domain of this process, with a port that others may send to.

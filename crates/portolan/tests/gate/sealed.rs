@@ -3,7 +3,6 @@
 use crate::cargo::{fill, is_filled, long, message};
 use crate::child::Child;
 use crate::hostile::{Beside, Stranger, ask, preamble};
-use crate::orders::{PATIENCE, unique, until};
 use crate::over::{offering, plain};
 use portolan::{
     Access, BreachKind, ConnectOptions, ConnectToError, Deadline, Domain, Message, MessageError,
@@ -13,6 +12,7 @@ use portolan_abi::gate::{Ask, MAX_SEALED, Manifest, SEALED};
 use portolan_abi::slot::Kind;
 use portolan_sys::memory::{self, PAGE};
 use portolan_sys::socket::{self, SocketError};
+use portolan_testkit::{PATIENCE, unique, until};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 

@@ -2,9 +2,9 @@
 
 use crate::cargo::{fill, next};
 use crate::child::Child;
-use crate::orders::unique;
 use portolan::channel::ChannelOptions;
 use portolan::{Deadline, Domain, OfferOptions, Permissions, PortOptions};
+use portolan_testkit::unique;
 
 /// Users that no other test is.
 const GUEST: u32 = 54_331;

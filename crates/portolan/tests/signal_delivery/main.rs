@@ -3,23 +3,18 @@
 #[cfg(feature = "marks")]
 mod deaths;
 mod processes;
-#[path = "../until/mod.rs"]
-mod until;
-#[cfg(feature = "marks")]
-#[path = "../victim/mod.rs"]
-mod victim;
 
 use portolan::channel::{ChannelOptions, ReaderOptions};
 use portolan::{
     Access, Deadline, Delivery, Domain, HandlerId, Listener, ListenerOptions, Message, PortOptions,
     SignalError, WaitSet, Waiting, WhenFull,
 };
+use portolan_testkit::{PATIENCE, spin_until};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use until::{PATIENCE, spin_until};
 
 fn thread() -> u32 {
     portolan_sys::process::thread()

@@ -1,21 +1,19 @@
-//! Waiting for what must come about. Also for tests inside the library.
-
-#![allow(dead_code, reason = "no test's file uses all of it")]
+//! Waiting for what must come about.
 
 use std::time::{Duration, Instant};
 
 /// How long anything may take before the test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `done` says so.
 #[track_caller]
-pub(crate) fn until(what: &str, done: impl FnMut() -> bool) {
+pub fn until(what: &str, done: impl FnMut() -> bool) {
     wait(what, done, || std::thread::sleep(Duration::from_millis(1)));
 }
 
 /// The same, for what comes at once, many times.
 #[track_caller]
-pub(crate) fn spin_until(what: &str, done: impl FnMut() -> bool) {
+pub fn spin_until(what: &str, done: impl FnMut() -> bool) {
     wait(what, done, std::thread::yield_now);
 }
 

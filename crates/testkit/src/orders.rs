@@ -1,19 +1,12 @@
 //! Another process of a test, told what to do line by line.
 //!
-//! It is this test program again, running one test that does nothing unless it was started
-//! from here.
+//! It runs one test, which calls [`obey`] and does nothing else.
 
-#![allow(dead_code, reason = "no test's file uses all of it")]
-
-#[path = "../until/mod.rs"]
-mod until;
-
-pub(crate) use until::{PATIENCE, until};
-
+use crate::process::{again, one_test};
+use crate::wait::until;
 use portolan_sys::process::{PidFd, Signal, signal};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Set in a process that takes orders.
 const ORDERS: &str = "PORTOLAN_TEST_CHILD";
@@ -22,15 +15,8 @@ const MARK: &str = "@ ";
 /// What every child can be told.
 const COPY: &str = "make a copy";
 
-/// A domain's name that no other test has.
-pub(crate) fn unique(test: &str) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("test-{test}-{}-{number}", std::process::id())
-}
-
 /// A process that takes orders. Killed when dropped.
-pub(crate) struct Child {
+pub struct Child {
     process: Process,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -38,23 +24,19 @@ pub(crate) struct Child {
 
 impl Child {
     /// A process that runs the test named `test`, which [`obey`]s.
-    pub(crate) fn running(test: &str, prepare: impl FnOnce(&mut Command)) -> Self {
-        Self::started(
-            Command::new(std::env::current_exe().unwrap()),
-            test,
-            prepare,
-        )
+    pub fn running(test: &str, prepare: impl FnOnce(&mut Command)) -> Self {
+        Self::started(again(test), prepare)
     }
 
     /// The same by `starter`, a command that runs another.
-    pub(crate) fn through(mut starter: Command, test: &str) -> Self {
+    pub fn through(mut starter: Command, test: &str) -> Self {
         starter.arg(std::env::current_exe().unwrap());
-        Self::started(starter, test, |_| {})
+        one_test(&mut starter, test);
+        Self::started(starter, |_| {})
     }
 
-    fn started(mut command: Command, test: &str, prepare: impl FnOnce(&mut Command)) -> Self {
+    fn started(mut command: Command, prepare: impl FnOnce(&mut Command)) -> Self {
         command
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(ORDERS, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -69,17 +51,23 @@ impl Child {
         }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
     /// Gives an order without waiting for the answer.
-    pub(crate) fn tell(&mut self, order: &str) {
+    pub fn tell(&mut self, order: &str) {
         writeln!(self.orders, "{order}").unwrap();
         self.orders.flush().unwrap();
     }
 
-    pub(crate) fn answer(&mut self) -> String {
+    /// The answer to the last order.
+    ///
+    /// # Panics
+    ///
+    /// The process has ended.
+    pub fn answer(&mut self) -> String {
         loop {
             let mut line = String::new();
             let read = self.answers.read_line(&mut line).unwrap();
@@ -92,40 +80,43 @@ impl Child {
     }
 
     /// Gives an order; the answer.
-    pub(crate) fn ask(&mut self, order: &str) -> String {
+    pub fn ask(&mut self, order: &str) -> String {
         self.tell(order);
         self.answer()
     }
 
     /// Whether it has ended.
-    pub(crate) fn ended(&mut self) -> bool {
+    pub fn ended(&mut self) -> bool {
         self.process.try_wait().unwrap().is_some()
     }
 
-    pub(crate) fn kill(&mut self) {
+    /// Kills it, and waits until it is dead.
+    pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
     /// Sends SIGKILL and does not wait.
-    pub(crate) fn kill_only(&mut self) {
+    pub fn kill_only(&mut self) {
         self.process.kill().unwrap();
     }
 
-    pub(crate) fn stop(&self) {
+    /// Stops it, and waits until it has stopped.
+    pub fn stop(&self) {
         self.signal(Signal::STOP);
         self.stopped();
     }
 
     /// Waits until it has stopped.
-    pub(crate) fn stopped(&self) {
+    pub fn stopped(&self) {
         let stat = format!("/proc/{}/stat", self.pid());
         until("the child has stopped", || {
             std::fs::read_to_string(&stat).is_ok_and(|s| s.contains(") T "))
         });
     }
 
-    pub(crate) fn resume(&self) {
+    /// Lets it go on after a stop.
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
@@ -136,11 +127,11 @@ impl Child {
 }
 
 /// A copy of a child that has all its descriptors, and does nothing. Killed when dropped.
-pub(crate) struct Copied(PidFd);
+pub struct Copied(PidFd);
 
 impl Child {
     /// Has it make a copy of itself, past whatever a fork does.
-    pub(crate) fn copied(&mut self) -> Copied {
+    pub fn copied(&mut self) -> Copied {
         let pid = self.ask(COPY).parse().unwrap();
         Copied(PidFd::open(pid).unwrap())
     }
@@ -172,7 +163,7 @@ fn copy() -> libc::c_long {
 /// Closes all descriptors but the standard ones, the library's behind its back, once its threads
 /// are at rest; what the kernel said. What a thread has just opened, and not put down yet as its
 /// own, it would find closed beneath it, and the standard library aborts where it finds that.
-pub(crate) fn close_all() -> String {
+pub fn close_all() -> String {
     let mut before = None;
     until("all other threads sleep", || {
         let now = at_rest();
@@ -216,7 +207,7 @@ impl Drop for Child {
 }
 
 /// What starts a program in a process namespace of its own; nothing where none can be made.
-pub(crate) fn apart() -> Option<Command> {
+pub fn apart() -> Option<Command> {
     let apart = || {
         let mut unshare = Command::new("unshare");
         unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
@@ -231,10 +222,10 @@ pub(crate) fn apart() -> Option<Command> {
 }
 
 /// What an order came to.
-pub(crate) type Answer = Result<String, Box<dyn std::error::Error>>;
+pub type Answer = Result<String, Box<dyn std::error::Error>>;
 
 /// Does what this process is told, if it was started to take orders.
-pub(crate) fn obey(mut act: impl FnMut(&str) -> Answer) {
+pub fn obey(mut act: impl FnMut(&str) -> Answer) {
     if std::env::var_os(ORDERS).is_none() {
         return;
     }
@@ -246,53 +237,5 @@ pub(crate) fn obey(mut act: impl FnMut(&str) -> Answer) {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{MARK}{answer}").unwrap();
         out.flush().unwrap();
-    }
-}
-
-/// What happens to this process at a mark.
-#[cfg(feature = "marks")]
-pub(crate) mod fate {
-    use portolan_sys::process::{PidFd, Signal, signal};
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
-
-    /// The mark at which something happens to this process, and what.
-    static DEADLY: OnceLock<(String, Signal)> = OnceLock::new();
-    /// Whether it happens once only, and whether it has.
-    static ONCE: AtomicBool = AtomicBool::new(false);
-    static PASSED: AtomicBool = AtomicBool::new(false);
-
-    /// Kills this process the next time that it passes the mark.
-    pub(crate) fn die_at(mark: &str) {
-        DEADLY.set((mark.to_owned(), Signal::KILL)).unwrap();
-        portolan_shm::mark::install(passed);
-    }
-
-    /// Stops this process whenever it passes the mark.
-    pub(crate) fn stop_at(mark: &str) {
-        DEADLY.set((mark.to_owned(), Signal::STOP)).unwrap();
-        portolan_shm::mark::install(passed);
-    }
-
-    /// Stops this process when it next passes the mark, and never again.
-    pub(crate) fn stop_once_at(mark: &str) {
-        ONCE.store(true, Ordering::Relaxed);
-        stop_at(mark);
-    }
-
-    fn passed(mark: &'static str) {
-        if let Some((deadly, fate)) = DEADLY.get()
-            && deadly == mark
-            && !(ONCE.load(Ordering::Relaxed) && PASSED.swap(true, Ordering::Relaxed))
-        {
-            let own = PidFd::open(std::process::id()).unwrap();
-            signal(&own, *fate).unwrap();
-            // The signal may come to another thread first, and to this one a moment later.
-            match *fate {
-                Signal::KILL => std::thread::park(),
-                _ => std::thread::sleep(Duration::from_millis(50)),
-            }
-        }
     }
 }
