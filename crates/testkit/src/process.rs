@@ -2,6 +2,8 @@
 //! started from here.
 
 use portolan_sys::process::{PidFd, Signal, signal};
+use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 /// Set in the other process: what it is to do.
@@ -52,4 +54,22 @@ pub fn spawn(test: &str, role: &[&str]) -> Child {
 pub fn resume(process: &Child) {
     let process = PidFd::open(process.id()).unwrap();
     signal(&process, Signal::CONT).unwrap();
+}
+
+/// Has a command take the signals that end it, although this program may ignore them: whatever
+/// `nohup`, or `&` in a script, has started does, and so does all that it starts.
+pub fn ended_by_signals(command: &mut Command) -> &mut Command {
+    let take = || {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+            // SAFETY:
+            // - No handler of ours is given: the kernel's own action is asked for.
+            if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY:
+    // - Between fork and exec `take` makes system calls only, and allocates nothing.
+    unsafe { command.pre_exec(take) }
 }
