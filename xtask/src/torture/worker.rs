@@ -257,6 +257,8 @@ impl Worker {
         let domain = builder
             .join()
             .map_err(|e| (Failure::Join, format!("{e} ({e:?})")))?;
+        // From here on it may be asked to wake others, in a pause.
+        self.domain = Some(domain.clone());
         self.doing(Doing::Binding);
         // While its last owner has not been buried, the name is taken.
         let end = std::time::Instant::now() + PATIENCE;
@@ -275,7 +277,6 @@ impl Worker {
         };
         self.holds.inbox = Some(bound);
         self.open_letters(&domain);
-        self.domain = Some(domain);
         self.note_space();
         Ok(())
     }
