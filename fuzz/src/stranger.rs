@@ -4,7 +4,7 @@
 use arbitrary::{Result, Unstructured};
 use portolan::Deadline;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Ask, LANE_BYTES, Manifest, RING, SEALED, control};
+use portolan_abi::bridge::{Ask, LANE_BYTES, Manifest, RING, SEALED, control};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::{LINE, PAGE};
 use portolan_abi::slot::Kind;

@@ -6,7 +6,7 @@ mod channel;
 mod export;
 mod follow;
 mod frozen;
-mod gate;
+mod bridge;
 mod import;
 mod lane;
 mod rendezvous;
@@ -23,7 +23,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("export", export::run),
     ("follow", follow::run),
     ("frozen", frozen::run),
-    ("gate", gate::run),
+    ("bridge", bridge::run),
     ("import", import::run),
     ("lane", lane::run),
     ("rendezvous", rendezvous::run),

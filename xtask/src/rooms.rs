@@ -32,7 +32,7 @@ const ORDER: &[&str] = &[
     "hosting",
     "vmmc",
     "rpc",
-    "gate",
+    "bridge",
     "lib",
 ];
 

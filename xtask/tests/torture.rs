@@ -43,7 +43,7 @@ fn nothing_is_lost_in_a_short_run() {
         ("calls", 0),
         ("frames", 0),
         ("frames", 1),
-        // Heard at gates; news.
+        // Heard at bridges; news.
         ("visits", 0),
         ("visits", 2),
     ] {

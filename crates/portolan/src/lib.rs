@@ -66,9 +66,9 @@ pub use {bytemuck, serde};
 #[macro_use]
 pub mod probes;
 
+mod bridge;
 pub mod channel;
 mod directory;
-mod gate;
 mod hosting;
 #[cfg(test)]
 #[path = "../tests/orders/mod.rs"]
@@ -84,11 +84,11 @@ mod trace;
 pub mod vmmc;
 mod wait;
 
-pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
-pub use gate::{
+pub use bridge::{
     Breach, BreachKind, ConnectOptions, ConnectToError, Followed, Gap, OfferChannelError,
     OfferOptions, OfferedChannel, OfferedPort,
 };
+pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
 #[cfg(feature = "marks")]
 pub use hosting::sabotage;
 pub use port::message::{

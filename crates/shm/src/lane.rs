@@ -29,7 +29,7 @@
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::bulk;
-use portolan_abi::gate::control::{DELIVERED, HEAD, LANE, READER_SLEEPS, TAIL, WRITER_SLEEPS};
+use portolan_abi::bridge::control::{DELIVERED, HEAD, LANE, READER_SLEEPS, TAIL, WRITER_SLEEPS};
 use portolan_abi::limits::LINE;
 
 /// Bytes that are counted in one go.
@@ -40,7 +40,7 @@ const PIECE: usize = 64 << 10;
 /// # Examples
 ///
 /// ```
-/// use portolan_abi::gate::control::LANE;
+/// use portolan_abi::bridge::control::LANE;
 /// use portolan_shm::lane::{Lane, Reader, Writer};
 /// use std::sync::atomic::AtomicU64;
 /// let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();

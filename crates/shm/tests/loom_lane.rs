@@ -10,7 +10,7 @@ mod support;
 
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use portolan_abi::gate::control::LANE;
+use portolan_abi::bridge::control::LANE;
 use portolan_abi::limits::LINE;
 use portolan_shm::atomic::AtomicU64;
 use portolan_shm::lane::{Lane, Reader, Writer};

@@ -1,5 +1,5 @@
 //! Channels between domains, with a stranger at one end that follows no rule: one that follows an
-//! offered channel, or a process that offers one. As in `gate`.
+//! offered channel, or a process that offers one. As in `bridge`.
 
 use crate::stranger::{
     MOST, Stranger, address, by, descriptor, introduced, lane, long, process, taken, until, welcome,
@@ -12,7 +12,7 @@ use portolan::{
     ConnectOptions, Deadline, Domain, Followed, OfferOptions, OfferedChannel, Permissions,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Form, Granted, pair_bytes};
+use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Form, Granted, pair_bytes};
 use portolan_abi::visit::OfferKind;
 use portolan_sys::socket::{self, Address};
 use std::os::fd::{AsFd, OwnedFd};

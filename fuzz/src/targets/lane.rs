@@ -2,8 +2,8 @@
 //! records that the two sides of a pair say.
 
 use arbitrary::{Result, Unstructured};
-use portolan_abi::gate::control::{DELIVERED, HEAD, LANE, READER_SLEEPS, TAIL, WRITER_SLEEPS};
-use portolan_abi::gate::{Answer, Ask, Manifest, pair_bytes};
+use portolan_abi::bridge::control::{DELIVERED, HEAD, LANE, READER_SLEEPS, TAIL, WRITER_SLEEPS};
+use portolan_abi::bridge::{Answer, Ask, Manifest, pair_bytes};
 use portolan_abi::limits::LINE;
 use portolan_shm::lane::{Garbled, Lane, Passed, Reader, Writer};
 use std::sync::atomic::AtomicU64;

@@ -137,17 +137,17 @@ pub(crate) enum Entry {
     Told,
     /// Notes of importers that it has taken.
     Noted,
-    /// The number of its gate, while that is open.
-    Gate,
-    /// The gate that it has left in order, after what it had sent there; as whom, and how much.
-    LeftGate,
+    /// The number of its bridge, while that is open.
+    Bridge,
+    /// The bridge that it has left in order, after what it had sent there; as whom, and how much.
+    LeftBridge,
     LeftAs,
     LeftAt,
-    /// Messages and requests that came to its gate.
+    /// Messages and requests that came to its bridge.
     Visited,
-    /// Requests that others' gates have answered.
+    /// Requests that others' bridges have answered.
     Answered,
-    /// News of others' gates.
+    /// News of others' bridges.
     Followed,
 }
 
@@ -283,14 +283,14 @@ impl Board {
     /// Makes a worker's place fit for the next process. Counters of the run stay.
     pub(crate) fn renew(&self, worker: usize) {
         use Entry::{
-            Action, Bell, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure, Gate,
-            LeftAs, LeftAt, LeftGate, Letters, Mark, Order, Paused, Pending, Pinged, Ports,
+            Action, Bell, Bridge, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure,
+            LeftAs, LeftAt, LeftBridge, Letters, Mark, Order, Paused, Pending, Pinged, Ports,
             Readers, Ringing, Rung, Sends, Space, StoppedAt, Writers,
         };
         for entry in [
             Paused, Counted, Doing, Mark, Countdown, Action, DiedAt, StoppedAt, Order, Space,
             Extents, Sends, Ports, Pending, Readers, Writers, Letters, Corrupt, Failure, Pinged,
-            Bell, Ringing, Rung, Gate, LeftGate, LeftAs, LeftAt,
+            Bell, Ringing, Rung, Bridge, LeftBridge, LeftAs, LeftAt,
         ] {
             self.set(worker, entry, 0);
         }

@@ -116,7 +116,7 @@ pub(crate) struct Report {
     pub(crate) updates: u64,
     /// Notes of imports that exporters took.
     pub(crate) notes: u64,
-    /// Messages and requests that came to gates between domains, requests answered there, and
+    /// Messages and requests that came to bridges between domains, requests answered there, and
     /// news of their channels.
     pub(crate) visits: (u64, u64, u64),
     /// Signals that interrupted whoever they were for.

@@ -2,13 +2,13 @@
 
 mod awaited;
 pub(super) mod bells;
+mod bridges;
 mod calls;
 mod channels;
 mod exports;
 mod flows;
 mod frames;
 mod freight;
-mod gates;
 mod memory;
 mod messages;
 mod notes;
@@ -22,13 +22,13 @@ use super::payload;
 use super::random::Random;
 use super::{Doing, MEMORY_LIMIT, SIZE};
 use bells::Bell;
+use bridges::Bridge;
 use calls::Calls;
 use channels::Channels;
 use exports::Exports;
 use flows::Flows;
 use frames::Frames;
 use freight::Freight;
-use gates::Gate;
 use ordinary::Ordinary;
 use portolan::{
     Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, Protection,
@@ -127,10 +127,10 @@ pub(crate) const PLANTS: [&str; 16] = [
     "unexport",
     "note",
     "beside",
-    "gate-lost",
-    "gate-end",
-    "gate-news",
-    "gate-hold",
+    "bridge-lost",
+    "bridge-end",
+    "bridge-news",
+    "bridge-hold",
 ];
 
 /// The name of a worker's own port.
@@ -173,7 +173,7 @@ struct Holds {
     exports: Exports,
     ordinary: Ordinary,
     visits: Visits,
-    gate: Option<Gate>,
+    bridge: Option<Bridge>,
 }
 
 /// Runs a worker.
@@ -350,7 +350,7 @@ impl Worker {
 
     fn let_go_of_rest(&mut self) {
         self.end_visits();
-        self.close_gate();
+        self.close_bridge();
         self.check_abroad();
         self.end_flows();
         self.take_bell_down();
@@ -414,7 +414,7 @@ impl Worker {
             100..127 => self.stream(),
             127..131 | 195..203 => self.publish_or_subscribe(),
             203..217 => self.export_or_import(),
-            217..230 => self.serve_gate(),
+            217..230 => self.serve_bridge(),
             250..258 => self.lend_or_borrow(),
             258..261 => self.squeeze(),
             261.. => self.touch(),

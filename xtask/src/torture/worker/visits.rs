@@ -1,10 +1,10 @@
-//! What a worker does at others' gates, from a domain of its own.
+//! What a worker does at others' bridges, from a domain of its own.
 
 use super::super::Doing;
 use super::super::board::{Entry, MAX_WORKERS};
 use super::super::payload;
 use super::super::stream::{self, LEAST};
-use super::gates::{BATCH, LATEST, PARTS, names, read, seed};
+use super::bridges::{BATCH, LATEST, PARTS, names, read, seed};
 use super::{PATIENCE, SHORT, Worker};
 use portolan::channel::{ReadError, Reader, ReaderOptions};
 use portolan::{
@@ -14,7 +14,7 @@ use portolan::{
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What a worker has of others' gates.
+/// What a worker has of others' bridges.
 #[derive(Default)]
 pub(super) struct Visits {
     /// At most one of each.
@@ -25,11 +25,11 @@ pub(super) struct Visits {
     abroad: Option<Domain>,
 }
 
-/// A visit at a gate.
+/// A visit at a bridge.
 struct Visit<T> {
     what: T,
     to: usize,
-    gate: u64,
+    bridge: u64,
     who: u64,
     /// Messages so far.
     number: u64,
@@ -125,7 +125,7 @@ impl<T> Visit<T> {
         Some(Visit {
             what: make(self.what)?,
             to: self.to,
-            gate: self.gate,
+            bridge: self.bridge,
             who: self.who,
             number: self.number,
             sealed: self.sealed,
@@ -150,7 +150,7 @@ impl Worker {
     pub(super) fn visit(&mut self) {
         self.doing(Doing::Visiting);
         match self.random.below(20) {
-            0 => self.leave_gate(),
+            0 => self.leave_bridge(),
             1 => self.holds.visits.asks = None,
             2 => self.holds.visits.follows = None,
             3..10 => self.send_abroad(),
@@ -172,15 +172,15 @@ impl Worker {
         self.holds.visits.abroad.clone()
     }
 
-    /// Somebody who has a gate, and its number.
+    /// Somebody who has a bridge, and its number.
     fn somebody(&mut self) -> Option<(usize, u64)> {
-        let gate = |worker| self.board.get(worker, Entry::Gate);
-        let open = (0..MAX_WORKERS).map(|worker| (worker, gate(worker)));
-        let open: Vec<_> = open.filter(|(_, gate)| *gate != 0).collect();
+        let bridge = |worker| self.board.get(worker, Entry::Bridge);
+        let open = (0..MAX_WORKERS).map(|worker| (worker, bridge(worker)));
+        let open: Vec<_> = open.filter(|(_, bridge)| *bridge != 0).collect();
         open.get(self.random.below(open.len())).copied()
     }
 
-    /// Visits a gate by one of the names under which it is offered.
+    /// Visits a bridge by one of the names under which it is offered.
     fn go<T>(
         &mut self,
         name: usize,
@@ -188,18 +188,18 @@ impl Worker {
         enter: impl FnOnce(&Domain, &str, ConnectOptions) -> Result<T, ConnectToError>,
     ) -> Option<Visit<T>> {
         let abroad = self.abroad()?;
-        let (to, gate) = self.somebody()?;
+        let (to, bridge) = self.somebody()?;
         let options = ConnectOptions::default().lane(64 << 10).queue(7);
         let options = options
             .protection(protection)
             .deadline(Deadline::after(SHORT));
         let (who, sealed) = (self.random.next(), protection == Protection::Sealed);
         match enter(&abroad, &names(to)[name], options) {
-            // It may have been another gate of this name.
-            Ok(what) => (self.board.get(to, Entry::Gate) == gate).then_some(Visit {
+            // It may have been another bridge of this name.
+            Ok(what) => (self.board.get(to, Entry::Bridge) == bridge).then_some(Visit {
                 what,
                 to,
-                gate,
+                bridge,
                 who,
                 number: 0,
                 sealed,
@@ -221,15 +221,15 @@ impl Worker {
         })
     }
 
-    /// Whether a gate is closed; then its visits have to end.
-    fn is_closed(&self, to: usize, gate: u64, mut is_live: impl FnMut() -> bool) -> bool {
-        if self.board.get(to, Entry::Gate) == gate {
+    /// Whether a bridge is closed; then its visits have to end.
+    fn is_closed(&self, to: usize, bridge: u64, mut is_live: impl FnMut() -> bool) -> bool {
+        if self.board.get(to, Entry::Bridge) == bridge {
             return false;
         }
         let end = Instant::now() + LATEST;
         while is_live() {
             if Instant::now() > end {
-                self.corrupt("a visit: its gate has closed, and it goes on");
+                self.corrupt("a visit: its bridge has closed, and it goes on");
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -238,15 +238,15 @@ impl Worker {
     }
 
     /// The message after the last one of this visit.
-    fn letter(&mut self, who: u64, number: u64, gate: u64, sealed: bool) -> Option<Message> {
+    fn letter(&mut self, who: u64, number: u64, bridge: u64, sealed: bool) -> Option<Message> {
         let abroad = self.abroad()?;
-        let header = stream::message(who, number, gate, LEAST);
+        let header = stream::message(who, number, bridge, LEAST);
         let mut message = Message::new(&header).ok()?;
         // Sealed memory comes behind extents, which become one part of it.
         let extents = self.random.below(if sealed { 2 } else { 4 });
         for part in 0..extents {
             let bytes = PARTS[self.random.below(PARTS.len())];
-            if self.plants("gate-hold") {
+            if self.plants("bridge-hold") {
                 std::mem::forget(abroad.allocate(bytes));
             }
             let mut extent = abroad.allocate(bytes).ok()?;
@@ -269,15 +269,15 @@ impl Worker {
         let Some(mut visit) = self.holds.visits.sends.take() else {
             return;
         };
-        if self.is_closed(visit.to, visit.gate, || visit.what.is_live()) {
+        if self.is_closed(visit.to, visit.bridge, || visit.what.is_live()) {
             return;
         }
         for _ in 0..=self.random.below(BATCH) {
-            if self.plants("gate-lost") {
+            if self.plants("bridge-lost") {
                 visit.number += 1;
             }
-            let (number, gate) = (visit.number + 1, visit.gate);
-            let Some(letter) = self.letter(visit.who, number, gate, visit.sealed) else {
+            let (number, bridge) = (visit.number + 1, visit.bridge);
+            let Some(letter) = self.letter(visit.who, number, bridge, visit.sealed) else {
                 break;
             };
             let when_full = self.when_full_abroad();
@@ -299,17 +299,17 @@ impl Worker {
         }
     }
 
-    /// Leaves the gate to which it sends in order: what it has sent will come.
-    fn leave_gate(&mut self) {
+    /// Leaves the bridge to which it sends in order: what it has sent will come.
+    fn leave_bridge(&mut self) {
         let Some(visit) = self.holds.visits.sends.take() else {
             return;
         };
-        let more = u64::from(self.plants("gate-end"));
-        self.board.set(self.at, Entry::LeftGate, 0);
+        let more = u64::from(self.plants("bridge-end"));
+        self.board.set(self.at, Entry::LeftBridge, 0);
         self.board.set(self.at, Entry::LeftAs, visit.who);
         self.board.set(self.at, Entry::LeftAt, visit.number + more);
         if visit.what.is_live() {
-            self.board.set(self.at, Entry::LeftGate, visit.gate);
+            self.board.set(self.at, Entry::LeftBridge, visit.bridge);
         }
     }
 
@@ -322,7 +322,7 @@ impl Worker {
         let Some(mut visit) = self.holds.visits.asks.take() else {
             return;
         };
-        if self.is_closed(visit.to, visit.gate, || visit.what.right.is_live()) {
+        if self.is_closed(visit.to, visit.bridge, || visit.what.right.is_live()) {
             return;
         }
         let going = match visit.what.open.take() {
@@ -339,7 +339,7 @@ impl Worker {
     /// Asks something; whether the visit goes on.
     fn question(&mut self, visit: &mut Visit<Asks>) -> Result<bool, String> {
         let number = visit.number + 1;
-        let question = self.letter(visit.who, number, visit.gate, visit.sealed);
+        let question = self.letter(visit.who, number, visit.bridge, visit.sealed);
         let Some(question) = question else {
             return Ok(true);
         };
@@ -369,7 +369,7 @@ impl Worker {
     ) -> Result<bool, String> {
         match asked.pending.wait(Access::Later, Deadline::after(SHORT)) {
             Ok(answer) => {
-                let (who, number) = read(&answer, visit.gate)?;
+                let (who, number) = read(&answer, visit.bridge)?;
                 if (who, number, answer.len()) != (visit.who, visit.number, asked.len) {
                     let wanted = visit.number;
                     return Err(format!("the answer to {wanted} is one to {number}"));
@@ -405,7 +405,7 @@ impl Worker {
         let most = 1 + self.random.below(3 * BATCH);
         let all = (0..most).take_while(|_| news.look()).count() < most;
         // What has come is handed on also from who is gone, and waits to be read.
-        let over = self.is_closed(visit.to, visit.gate, || {
+        let over = self.is_closed(visit.to, visit.bridge, || {
             news.look();
             news.followed.is_live()
         }) || all && !news.followed.is_live();
@@ -420,7 +420,7 @@ impl Worker {
 
     /// Ends all visits. Others may wait for what it has sent.
     pub(super) fn end_visits(&mut self) {
-        self.leave_gate();
+        self.leave_bridge();
         self.holds.visits.asks = None;
         self.holds.visits.follows = None;
     }

@@ -13,7 +13,7 @@ use crate::space::Builder;
 use crate::space::public::Shown;
 use crate::{Deadline, Domain, EventKind, NoDescriptor, Protection};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Ask, Form};
+use portolan_abi::bridge::{Ask, Form};
 use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
 use portolan_sys::process::{EventFd, spawn_quiet};
@@ -160,7 +160,7 @@ pub(super) fn follow_over(
         return Err(ConnectToError::TooLarge { bytes, most });
     }
     let channel = make_like(domain, &form)?;
-    portolan_shm::mark!("gate.followed");
+    portolan_shm::mark!("bridge.followed");
     if granted.most > channel.longest() as u64 {
         return Err(ConnectToError::Garbled);
     }
@@ -334,12 +334,12 @@ impl Courier {
             }
             let before = writer.position();
             tally.gaps.push_back(Gap { before, units });
-            portolan_shm::mark!("gate.gap");
+            portolan_shm::mark!("bridge.gap");
         }
         loop {
             match writer.write(&self.message, Deadline::after(FULL)) {
                 Ok(_) => {
-                    portolan_shm::mark!("gate.handed_on");
+                    portolan_shm::mark!("bridge.handed_on");
                     return Ok(());
                 }
                 // Our own readers; what has come is theirs, also from who is gone.

@@ -14,7 +14,7 @@ use crate::space::Descriptor;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
 use crate::{Unsent, WhenFull};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Answer, Ask, Form, Granted, Manifest, control};
+use portolan_abi::bridge::{Answer, Ask, Form, Granted, Manifest, control};
 use portolan_abi::slot::Kind;
 use portolan_sys::process::{EventFd, PidFd};
 use portolan_sys::shared::Window;

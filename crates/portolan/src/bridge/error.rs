@@ -3,7 +3,7 @@
 use crate::channel::MakeChannelError;
 use crate::{BindError, NoDescriptor, VisitError};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::Denied;
+use portolan_abi::bridge::Denied;
 use portolan_shm::lane::Garbled;
 use portolan_sys::memory::{MapError, VerifyError};
 use portolan_sys::socket::SocketError;

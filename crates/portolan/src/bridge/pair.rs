@@ -1,6 +1,6 @@
 //! The memory that the two processes of a pair share, and nothing else.
 
-use portolan_abi::gate::{control, pair_bytes};
+use portolan_abi::bridge::{control, pair_bytes};
 use portolan_shm::lane::Lane;
 use portolan_sys::memory::{self, MapError, Mapping, VerifyError};
 use std::io;

@@ -8,7 +8,7 @@ use crate::space::Member;
 use crate::space::public::{Public, Shown};
 use crate::{NoDescriptor, OfferError, Permissions};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Answer, Denied};
+use portolan_abi::bridge::{Answer, Denied};
 use portolan_abi::public::PublicKind;
 use portolan_sys::process::{EventFd, PidFd, spawn_quiet};
 use portolan_sys::socket;
@@ -34,14 +34,14 @@ pub(super) trait Offered: Send + Sync + Sized + 'static {
     const THREAD: &str;
 
     /// Serves one visitor, until it is over, or tells it that there is no place for it.
-    fn serve(gate: &Gate<Self>, visitor: Visitor, place: Option<Place>);
+    fn serve(bridge: &Bridge<Self>, visitor: Visitor, place: Option<Place>);
 }
 
-/// An offer, and its gate, until dropped. When the drop has returned, no visitor is served.
+/// An offer, and its bridge, until dropped. When the drop has returned, no visitor is served.
 pub(super) struct Open<T> {
     /// Withdrawn first.
     offer: Option<Offer>,
-    pub(super) gate: Arc<Gate<T>>,
+    pub(super) bridge: Arc<Bridge<T>>,
 }
 
 impl<T: Offered> Open<T> {
@@ -54,7 +54,7 @@ impl<T: Offered> Open<T> {
         permissions: &Permissions,
         options: &OfferOptions,
     ) -> Result<Self, OfferError> {
-        let gate = Arc::new(Gate {
+        let bridge = Arc::new(Bridge {
             what,
             domain: member.domain.clone(),
             offer: name.to_owned(),
@@ -69,22 +69,22 @@ impl<T: Offered> Open<T> {
             stop: Arc::new(EventFd::new().map_err(NoDescriptor::from)?),
             state: Mutex::default(),
         });
-        let desk: Arc<dyn Desk> = Arc::new(GateDesk(Arc::clone(&gate)));
+        let desk: Arc<dyn Desk> = Arc::new(BridgeDesk(Arc::clone(&bridge)));
         let offer = offer(member, T::KIND, name, permissions, desk, options.until())?;
         Ok(Self {
             offer: Some(offer),
-            gate,
+            bridge,
         })
     }
 }
 
 impl<T> Open<T> {
     pub(super) fn visitors(&self) -> usize {
-        self.gate.inside.load(Ordering::Relaxed)
+        self.bridge.inside.load(Ordering::Relaxed)
     }
 
     pub(super) fn take_breaches(&self) -> Vec<Breach> {
-        self.gate.lock().breaches.drain(..).collect()
+        self.bridge.lock().breaches.drain(..).collect()
     }
 }
 
@@ -95,20 +95,20 @@ impl<T> Drop for Open<T> {
         }
         // From here on nobody new is let in.
         self.offer = None;
-        portolan_shm::mark!("gate.closing");
+        portolan_shm::mark!("bridge.closing");
         // Readable from now on. It can only fail for a counter that is readable already.
-        let _ = self.gate.stop.notify();
-        let servers = std::mem::take(&mut self.gate.lock().servers);
+        let _ = self.bridge.stop.notify();
+        let servers = std::mem::take(&mut self.bridge.lock().servers);
         for server in servers {
             // One that panicked has ended too.
             let _ = server.join();
         }
-        portolan_shm::mark!("gate.closed");
+        portolan_shm::mark!("bridge.closed");
     }
 }
 
 /// What the threads of an offer's visitors share.
-pub(super) struct Gate<T> {
+pub(super) struct Bridge<T> {
     pub(super) what: T,
     /// The domain's name, for logs.
     pub(super) domain: String,
@@ -132,11 +132,11 @@ pub(super) struct Gate<T> {
 pub(super) struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    fn take<T>(gate: &Gate<T>) -> Option<Self> {
-        // Taken under the gate's lock, given back at any time.
-        let inside = gate.inside.fetch_add(1, Ordering::Relaxed);
-        let place = Self(Arc::clone(&gate.inside));
-        (inside < gate.visitors).then_some(place)
+    fn take<T>(bridge: &Bridge<T>) -> Option<Self> {
+        // Taken under the bridge's lock, given back at any time.
+        let inside = bridge.inside.fetch_add(1, Ordering::Relaxed);
+        let place = Self(Arc::clone(&bridge.inside));
+        (inside < bridge.visitors).then_some(place)
     }
 }
 
@@ -152,7 +152,7 @@ struct State {
     breaches: VecDeque<Breach>,
 }
 
-impl<T> Gate<T> {
+impl<T> Bridge<T> {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing that is done under the lock panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -171,7 +171,7 @@ impl<T> Gate<T> {
     }
 }
 
-impl<T> Gate<T> {
+impl<T> Bridge<T> {
     /// Shows observers a visitor of ours, who has to do with this port or segment.
     pub(super) fn show(
         &self,
@@ -190,7 +190,7 @@ impl<T> Gate<T> {
     }
 }
 
-impl<T: Offered> Gate<T> {
+impl<T: Offered> Bridge<T> {
     /// Lets a visitor in, or says why not.
     fn meet(self: &Arc<Self>, visitor: Visitor) {
         let mut state = self.lock();
@@ -200,9 +200,9 @@ impl<T: Offered> Gate<T> {
             // It is not told why: whoever is to be told is heard first, and that takes a thread.
             return;
         }
-        let gate = Arc::clone(self);
+        let bridge = Arc::clone(self);
         let served = spawn_quiet(T::THREAD, STACK, move || {
-            T::serve(&gate, visitor, place);
+            T::serve(&bridge, visitor, place);
         });
         // Without a thread its connection ends, and it is told that it was not answered.
         state.servers.extend(served.ok());
@@ -216,9 +216,9 @@ pub(super) fn deny(connection: impl AsFd, why: Denied) {
 }
 
 /// Where the visitors of an offer are met.
-struct GateDesk<T>(Arc<Gate<T>>);
+struct BridgeDesk<T>(Arc<Bridge<T>>);
 
-impl<T: Offered> Desk for GateDesk<T> {
+impl<T: Offered> Desk for BridgeDesk<T> {
     fn meet(&self, visitor: Visitor) {
         self.0.meet(visitor);
     }

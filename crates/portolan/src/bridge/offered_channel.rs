@@ -9,7 +9,7 @@ use super::error::{Breach, Over};
 use super::options::{OfferOptions, lane};
 use super::porter::let_in;
 use super::side::{BUSY, Side, crossing};
-use super::visitors::{Gate, Offered, Open, Place};
+use super::visitors::{Bridge, Offered, Open, Place};
 use crate::channel::{
     BindChannelError, Channel, Lagging, ReadError, Reader, ReaderOptions, Signalling,
 };
@@ -18,7 +18,7 @@ use crate::space::public::Shown;
 use crate::wait::{Patience, waiting_beside};
 use crate::{EventKind, OfferError, Permissions};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Denied, Form, Granted, LANE_BYTES};
+use portolan_abi::bridge::{Denied, Form, Granted, LANE_BYTES};
 use portolan_abi::public::PublicKind;
 use portolan_sys::bell::FutexFd;
 use std::os::fd::AsFd;
@@ -110,13 +110,13 @@ impl OfferedChannel {
 impl std::fmt::Debug for OfferedChannel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OfferedChannel")
-            .field("channel", &self.open.gate.what.channel)
+            .field("channel", &self.open.bridge.what.channel)
             .field("visitors", &self.visitors())
             .finish()
     }
 }
 
-/// The channel behind a gate.
+/// The channel behind a bridge.
 struct Heard {
     channel: Channel,
     lagging: Lagging,
@@ -126,10 +126,10 @@ impl Offered for Heard {
     const KIND: OfferKind = OfferKind::Channel;
     const THREAD: &str = "portolan-crier";
 
-    fn serve(gate: &Gate<Self>, visitor: Visitor, place: Option<Place>) {
+    fn serve(bridge: &Bridge<Self>, visitor: Visitor, place: Option<Place>) {
         let (uid, pid) = (visitor.peer.uid, visitor.peer.pid);
-        let domain = gate.domain.as_str();
-        let over = match Crier::let_in(gate, visitor, place.is_some()) {
+        let domain = bridge.domain.as_str();
+        let over = match Crier::let_in(bridge, visitor, place.is_some()) {
             Ok(mut crier) => {
                 tracing::info!(domain, uid, pid, "a visitor follows an offered channel");
                 crier.cry_all()
@@ -137,7 +137,7 @@ impl Offered for Heard {
             Err(over) => over,
         };
         match over {
-            Over::Breach(kind) => gate.report(uid, pid, kind),
+            Over::Breach(kind) => bridge.report(uid, pid, kind),
             Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot tell a visitor"),
             Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a visitor has left"),
         }
@@ -160,14 +160,14 @@ struct Crier {
 }
 
 impl Crier {
-    fn let_in(gate: &Gate<Heard>, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
-        let channel = &gate.what.channel;
+    fn let_in(bridge: &Bridge<Heard>, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
+        let channel = &bridge.what.channel;
         let mut own = None;
         let who = (visitor.peer.uid, visitor.peer.pid);
-        let (_, mut side) = let_in(gate, visitor, has_place, |ask| {
+        let (_, mut side) = let_in(bridge, visitor, has_place, |ask| {
             // From here on it misses nothing without being told.
-            let mut options = ReaderOptions::default().lagging(gate.what.lagging);
-            if !channel.is_reliable() || gate.what.lagging == Lagging::Skip {
+            let mut options = ReaderOptions::default().lagging(bridge.what.lagging);
+            if !channel.is_reliable() || bridge.what.lagging == Lagging::Skip {
                 options = options.aside();
             }
             let reader = channel.bind_reader(options).map_err(|error| match error {
@@ -179,9 +179,9 @@ impl Crier {
             Ok(Granted {
                 version: FORMAT_VERSION,
                 synchronous: false,
-                most: gate.most,
+                most: bridge.most,
                 there: *LANE_BYTES.start(),
-                back: lane(ask.there.min(gate.lane)),
+                back: lane(ask.there.min(bridge.lane)),
             })
         })?;
         let form = Form {
@@ -191,7 +191,7 @@ impl Crier {
             content: channel.content(),
         };
         side.write(&form.encode())?;
-        portolan_shm::mark!("gate.described");
+        portolan_shm::mark!("bridge.described");
         let (reader, bell) = own.ok_or(Over::Stopped)?;
         Ok(Self {
             at: reader.position(),
@@ -201,7 +201,7 @@ impl Crier {
             patience: Patience::default(),
             missed: 0,
             scratch: Vec::new(),
-            shown: gate.show(
+            shown: bridge.show(
                 channel.member(),
                 PublicKind::Follower,
                 channel.segment().right().to.port.index,
@@ -237,7 +237,7 @@ impl Crier {
                     Ok(((), bytes))
                 })?;
                 shown.went(bytes);
-                portolan_shm::mark!("gate.cried");
+                portolan_shm::mark!("bridge.cried");
                 self.at = self.reader.position();
                 Ok(())
             }

@@ -14,7 +14,7 @@ use crate::space::Member;
 use crate::space::public::{Public, Shown};
 use crate::{Deadline, Domain, Protection};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Granted};
+use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Granted};
 use portolan_abi::port::Leaving;
 use portolan_abi::public::PublicKind;
 use portolan_sys::process::PidFd;
@@ -141,7 +141,7 @@ pub(super) fn connect_over(
     }
     let proxy = bind_port(domain.member(), &proxy)?;
     let right = proxy.make_send();
-    portolan_shm::mark!("gate.bound");
+    portolan_shm::mark!("bridge.bound");
     let port = right.to.port.index;
     let shown = sought.show(domain.member(), PublicKind::ConnectedTo, port, pid);
     Ferry::launch(proxy, side, there, most, sought.name, shown)?;
@@ -204,7 +204,7 @@ pub(super) fn agree(
         Ok(()) | Err(SocketError::Closed) => {}
         Err(error) => return Err(ConnectToError::Unanswered(error)),
     }
-    portolan_shm::mark!("gate.asked");
+    portolan_shm::mark!("bridge.asked");
     let mut answer = [0; Answer::BYTES + 1];
     let received = socket::receive_by(&socket, &mut answer, DESCRIPTORS, by)
         .map_err(ConnectToError::Unanswered)?;
@@ -221,7 +221,7 @@ pub(super) fn agree(
         <[_; DESCRIPTORS]>::try_from(received.fds).map_err(|_| ConnectToError::Garbled)?;
     let pair = Pair::verify(memory, granted.there, granted.back)?;
     let process = PidFd::from_descriptor(process).map_err(|_| ConnectToError::Garbled)?;
-    portolan_shm::mark!("gate.paired");
+    portolan_shm::mark!("bridge.paired");
     Ok((granted, pair, Descriptor::new(process)))
 }
 

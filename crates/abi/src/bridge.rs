@@ -87,7 +87,7 @@ const INLINE: usize = crate::slot::inline_capacity(1) - 3 * 8;
 /// holds both. A part of one byte takes a page.
 ///
 /// ```
-/// use portolan_abi::gate::bytes_taken;
+/// use portolan_abi::bridge::bytes_taken;
 /// assert_eq!(bytes_taken(8, [1].into_iter()), 4096);
 /// assert_eq!(bytes_taken(8, [4096, 4097].into_iter()), 4096 + 8192 + 4096);
 /// assert_eq!(bytes_taken(24, [].into_iter()), 0);

@@ -9,7 +9,7 @@ use portolan::{
     ReceiveRight, SendRight, Unsent,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Denied, Granted, Manifest, RING, control};
+use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, Granted, Manifest, RING, control};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::LINE;
 use portolan_abi::slot::Kind;

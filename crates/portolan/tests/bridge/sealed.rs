@@ -9,7 +9,7 @@ use portolan::{
     Access, BreachKind, ConnectOptions, ConnectToError, Deadline, Domain, Message, MessageError,
     OfferOptions, PortOptions, Protection, Sealed, SendRight, Unsealed, Unsent, WhenFull,
 };
-use portolan_abi::gate::{Ask, MAX_SEALED, Manifest, SEALED};
+use portolan_abi::bridge::{Ask, MAX_SEALED, Manifest, SEALED};
 use portolan_abi::slot::Kind;
 use portolan_sys::memory::{self, PAGE};
 use portolan_sys::socket::{self, SocketError};

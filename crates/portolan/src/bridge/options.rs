@@ -2,7 +2,7 @@
 
 use crate::channel::Lagging;
 use crate::{AccessToken, Deadline, Protection};
-use portolan_abi::gate::LANE_BYTES;
+use portolan_abi::bridge::LANE_BYTES;
 use std::time::Duration;
 
 /// Waits for a host, or for the other side, unless the caller says otherwise.

@@ -2,7 +2,7 @@
 
 use super::error::{BreachKind, Over};
 use crate::space::Descriptor;
-use portolan_abi::gate::{MAX_SEALED, MAX_SEALED_AHEAD, RING, SEALED};
+use portolan_abi::bridge::{MAX_SEALED, MAX_SEALED_AHEAD, RING, SEALED};
 use portolan_sys::process::{PidFd, Ready};
 use portolan_sys::socket::{self, SocketError};
 use std::collections::VecDeque;

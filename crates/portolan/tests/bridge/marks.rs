@@ -52,7 +52,7 @@ fn narrow() -> OfferOptions {
 
 #[test]
 fn a_visitor_dies_while_it_connects() {
-    for mark in ["gate.asked", "gate.paired", "gate.bound"] {
+    for mark in ["bridge.asked", "bridge.paired", "bridge.bound"] {
         let (name, domain, mut port, offered) = offering(PortOptions::unnamed(), narrow());
         let mut visitor = about_to_die(Child::new(), mark);
         dies(
@@ -66,8 +66,8 @@ fn a_visitor_dies_while_it_connects() {
 #[test]
 fn a_visitor_dies_while_it_sends() {
     for mark in [
-        "gate.announced",
-        "gate.carried",
+        "bridge.announced",
+        "bridge.carried",
         "lane.copied",
         "lane.shown",
         "lane.armed",
@@ -81,7 +81,7 @@ fn a_visitor_dies_while_it_sends() {
 
 #[test]
 fn a_visitor_dies_once_it_has_shown_sealed_memory() {
-    for mark in ["gate.shown", "gate.announced"] {
+    for mark in ["bridge.shown", "bridge.announced"] {
         let (name, domain, mut port, offered) = offering(PortOptions::unnamed(), narrow());
         let mut visitor = Child::new();
         let ours = unique("visitor");
@@ -95,14 +95,14 @@ fn a_visitor_dies_once_it_has_shown_sealed_memory() {
 
 #[test]
 fn a_visitor_dies_while_it_asks() {
-    for mark in ["gate.requested", "gate.answer_came"] {
+    for mark in ["bridge.requested", "bridge.answer_came"] {
         let requests = PortOptions::unnamed().synchronous();
         let (name, domain, mut port, offered) = offering(requests, narrow());
         let mut visitor = about_to_die(Child::connected(&name), mark);
         visitor.tell("ask 1 5000");
         let request = port.get_request(Access::Later, long()).unwrap();
         is_message(&request.message, 1, &[5000]);
-        if mark == "gate.requested" {
+        if mark == "bridge.requested" {
             until("it has died", || visitor.ended());
         }
         // Whether or not somebody wants it.
@@ -136,7 +136,7 @@ fn connect(ours: &Domain, theirs: &str) -> SendRight {
 
 #[test]
 fn an_offering_process_dies_while_it_lets_somebody_in() {
-    for mark in ["gate.heard", "gate.granting", "gate.granted"] {
+    for mark in ["bridge.heard", "bridge.granting", "bridge.granted"] {
         let name = unique("lets-in");
         let mut child = Child::new();
         assert_eq!(child.ask(&format!("offer {name}")), "offered");
@@ -146,7 +146,7 @@ fn an_offering_process_dies_while_it_lets_somebody_in() {
         let options = ConnectOptions::default().deadline(Deadline::after(soon));
         let refused = ours.connect_to(&Domain::builder(&name), "frames", options);
         until("it has died", || child.ended());
-        if mark == "gate.granted" {
+        if mark == "bridge.granted" {
             // It was let in, by somebody who has died since.
             until("the right is a dead name", || {
                 refused.as_ref().is_ok_and(|right| !right.is_live())
@@ -163,10 +163,10 @@ fn an_offering_process_dies_while_it_lets_somebody_in() {
 #[test]
 fn an_offering_process_dies_while_it_receives() {
     for (mark, protection) in [
-        ("gate.half", Protection::Copied),
-        ("gate.whole", Protection::Copied),
-        ("gate.whole", Protection::Sealed),
-        ("gate.delivered", Protection::Copied),
+        ("bridge.half", Protection::Copied),
+        ("bridge.whole", Protection::Copied),
+        ("bridge.whole", Protection::Sealed),
+        ("bridge.delivered", Protection::Copied),
         ("lane.read", Protection::Copied),
         ("lane.armed", Protection::Copied),
     ] {
@@ -197,7 +197,7 @@ fn an_offering_process_dies_while_it_has_a_request_served() {
     assert_eq!(child.ask(&format!("offer-requests {name}")), "offered");
     let ours = Domain::join(&unique("survivor")).unwrap();
     let right = connect(&ours, &name);
-    let mut child = about_to_die(child, "gate.asking");
+    let mut child = about_to_die(child, "bridge.asking");
     let asked = right.request_reply(message(&ours, 1, &[5000]), Access::Later, long());
     assert!(
         matches!(asked, Err(RequestError::ServerDead | RequestError::Dropped)),
@@ -210,7 +210,7 @@ fn an_offering_process_dies_while_it_has_a_request_served() {
 
 #[test]
 fn an_offering_process_dies_while_it_withdraws_its_offer() {
-    for mark in ["gate.closing", "gate.closed"] {
+    for mark in ["bridge.closing", "bridge.closed"] {
         let name = unique("withdraws");
         let mut child = Child::new();
         assert_eq!(child.ask(&format!("offer {name}")), "offered");
@@ -229,17 +229,17 @@ fn an_offering_process_dies_while_it_withdraws_its_offer() {
 #[test]
 fn a_follower_dies_at_every_step() {
     for mark in [
-        "gate.asked",
-        "gate.paired",
-        "gate.followed",
-        "gate.handed_on",
-        "gate.gap",
+        "bridge.asked",
+        "bridge.paired",
+        "bridge.followed",
+        "bridge.handed_on",
+        "bridge.gap",
         "lane.read",
     ] {
         let (name, domain, _port, _offered) = plain();
         // With a place for one reader, so that one which is not forgotten shows; but who waits
         // for everybody leaves no gaps.
-        let gaps = mark == "gate.gap";
+        let gaps = mark == "bridge.gap";
         let lagging = if gaps { Lagging::Skip } else { Lagging::Wait };
         let options = ChannelOptions::unnamed().reliable().readers(1);
         let channel = domain.make_channel(&options).unwrap();
@@ -249,7 +249,7 @@ fn a_follower_dies_at_every_step() {
         let offered = channel.offer("news", &permissions, offer).unwrap();
         let mut follower = Child::new();
         let order = format!("follow {} {name} news", unique("follower"));
-        if ["gate.asked", "gate.paired", "gate.followed"].contains(&mark) {
+        if ["bridge.asked", "bridge.paired", "bridge.followed"].contains(&mark) {
             follower = about_to_die(follower, mark);
             dies(&mut follower, &order);
         } else {
@@ -289,14 +289,19 @@ fn a_follower_dies_at_every_step() {
 
 #[test]
 fn whoever_offers_a_channel_dies_while_it_tells() {
-    for mark in ["gate.described", "gate.cried", "lane.copied", "lane.shown"] {
+    for mark in [
+        "bridge.described",
+        "bridge.cried",
+        "lane.copied",
+        "lane.shown",
+    ] {
         let name = unique("tells");
         let mut child = Child::new();
         assert_eq!(child.ask(&format!("offer-channel {name}")), "offered");
         let ours = Domain::join(&unique("survivor")).unwrap();
         let options = ConnectOptions::default().deadline(Deadline::after(Duration::from_secs(2)));
         let follow = || ours.follow(&Domain::builder(&name), "news", options.clone());
-        if mark == "gate.described" {
+        if mark == "bridge.described" {
             let mut child = about_to_die(child, mark);
             // What it told before it died is all that a follower needs.
             if let Ok(followed) = follow() {

@@ -24,7 +24,7 @@ const ROOM: u64 = 8;
 const SLACK: u64 = 64 << 20;
 const PORT: &str = "messages";
 
-pub(crate) struct Gate {
+pub(crate) struct Bridge {
     to: Option<SendRight>,
     from: ReceiveRight,
     message: Message,
@@ -54,7 +54,7 @@ fn sealed(bytes: usize) -> Result<Sealed> {
         .map_err(MeasureError::library("sealing a benchmark's memory"))
 }
 
-impl Gate {
+impl Bridge {
     fn new(case: &Case, coordinator: u32, drives: bool) -> Result<Self> {
         let domain = Domain::builder(&side(case, coordinator, drives))
             .limit(ROOM * case.bytes + SLACK)
@@ -105,7 +105,7 @@ impl Gate {
     }
 }
 
-impl Endpoint for Gate {
+impl Endpoint for Bridge {
     fn create(case: &Case) -> Result<(Self, Vec<OwnedFd>)> {
         Ok((Self::new(case, std::process::id(), true)?, Vec::new()))
     }

@@ -172,7 +172,7 @@ impl Ferry {
                 Ok(((), bytes_of(&next.message)))
             })?;
             shown.went(bytes_of(&next.message));
-            portolan_shm::mark!("gate.carried");
+            portolan_shm::mark!("bridge.carried");
             return Ok(());
         }
         self.asked += 1;
@@ -181,14 +181,14 @@ impl Ferry {
             Ok(((), bytes_of(&next.message)))
         })?;
         shown.went(bytes_of(&next.message));
-        portolan_shm::mark!("gate.requested");
+        portolan_shm::mark!("bridge.requested");
         let (manifest, answer) = crossing(member, EventKind::Arrive, port, || {
             let read = cargo::read(side, member, self.back, scratch)?;
             let bytes = bytes_of(&read.1);
             Ok((read, bytes))
         })?;
         shown.came(bytes_of(&answer));
-        portolan_shm::mark!("gate.answer_came");
+        portolan_shm::mark!("bridge.answer_came");
         if manifest.tag != self.asked {
             return Err(BreachKind::Manifest.into());
         }

@@ -5,7 +5,7 @@ use super::side::Side;
 use crate::space::Member;
 use crate::space::extent;
 use crate::{AllocateError, Extent, FreezeError, Message, Sealed, Unsealed};
-use portolan_abi::gate::{Manifest, bytes_taken};
+use portolan_abi::bridge::{Manifest, bytes_taken};
 use portolan_abi::slot::Kind;
 use portolan_sys::memory::{Frozen, FrozenError, VerifyError};
 use std::io;
@@ -49,10 +49,10 @@ pub(super) fn write(
         // Before the manifest that speaks of them.
         let fds: Vec<_> = sealed.iter().map(|s| s.frozen().as_fd()).collect();
         side.show(&fds)?;
-        portolan_shm::mark!("gate.shown");
+        portolan_shm::mark!("bridge.shown");
     }
     side.write(scratch)?;
-    portolan_shm::mark!("gate.announced");
+    portolan_shm::mark!("bridge.announced");
     copied().try_for_each(|bytes| side.write(bytes))
 }
 
@@ -136,7 +136,7 @@ pub(super) fn read(
         // Fits: it is below `most`, which is below what a domain holds.
         let len = usize::try_from(*len).unwrap_or(usize::MAX);
         let mut extent = allocate(side, member, len)?;
-        portolan_shm::mark!("gate.half");
+        portolan_shm::mark!("bridge.half");
         side.read(&mut extent)?;
         message.push(extent).map_err(|_| BreachKind::Manifest)?;
     }

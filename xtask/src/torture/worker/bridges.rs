@@ -1,9 +1,9 @@
 //! What a worker offers to other domains: a port, one for requests, and a channel. Who comes is
 //! in `visits`.
 //!
-//! A *gate* is the three together, open under a number that stands on the board. Each visit has a
+//! A *bridge* is the three together, open under a number that stands on the board. Each visit has a
 //! number too, and its messages are numbered from one on. So what is lost, doubled or out of
-//! order shows in the next message; and what is lost at the end shows when the gate closes,
+//! order shows in the next message; and what is lost at the end shows when the bridge closes,
 //! because whoever has left in order has said on the board how much it sent.
 
 use super::super::board::{Entry, MAX_WORKERS};
@@ -26,7 +26,7 @@ pub(super) const BATCH: usize = 8;
 /// Bytes of parts; the largest does not fit into a lane at once.
 pub(super) const PARTS: [usize; 5] = [32, 100, 5000, 40_000, 200_000];
 
-/// Under which the port of a worker's gate is offered, the one for requests, and the channel.
+/// Under which the port of a worker's bridge is offered, the one for requests, and the channel.
 pub(super) fn names(worker: usize) -> [String; 3] {
     ["messages", "requests", "news"].map(|what| format!("{what} of {worker}"))
 }
@@ -36,13 +36,13 @@ pub(super) fn seed(who: u64, number: u64, part: usize) -> u64 {
     who ^ number.rotate_left(24) ^ (part as u64) << 56
 }
 
-/// Who sent a message to a gate, and its number, if all of it is as it was sent.
-pub(super) fn read(message: &Message, gate: u64) -> Result<(u64, u64), String> {
+/// Who sent a message to a bridge, and its number, if all of it is as it was sent.
+pub(super) fn read(message: &Message, bridge: u64) -> Result<(u64, u64), String> {
     let Some((who, number, to)) = stream::read(message.header(), true) else {
         return Err(format!("a header is torn: {:?}", message.header()));
     };
-    if to != gate {
-        return Err(format!("a message to gate {to:#x} came to {gate:#x}"));
+    if to != bridge {
+        return Err(format!("a message to bridge {to:#x} came to {bridge:#x}"));
     }
     for (part, bytes) in message.slices().enumerate() {
         payload::verify(bytes)?;
@@ -54,8 +54,8 @@ pub(super) fn read(message: &Message, gate: u64) -> Result<(u64, u64), String> {
     Ok((who, number))
 }
 
-/// A worker's gate, while it is open.
-pub(super) struct Gate {
+/// A worker's bridge, while it is open.
+pub(super) struct Bridge {
     id: u64,
     // Offers before what they offer.
     offered: [OfferedPort; 2],
@@ -73,7 +73,7 @@ pub(super) struct Gate {
     heard: BTreeMap<u64, u64>,
 }
 
-impl Gate {
+impl Bridge {
     fn open(worker: &mut Worker, domain: &Domain) -> Result<Self, Option<String>> {
         let id = worker.random.next() | 1;
         let messages = domain.bind(PortOptions::unnamed().queue(7));
@@ -92,7 +92,7 @@ impl Gate {
             options.most_bytes(1 << 20).deadline(Deadline::after(SHORT))
         };
         // Before it is open, and until it is closed.
-        worker.board.set(worker.at, Entry::Gate, id);
+        worker.board.set(worker.at, Entry::Bridge, id);
         let [port, asks, news] = names(worker.at);
         let refused = |error: OfferError| match error {
             // The host is away; or it has not heard yet that another process had the name.
@@ -152,19 +152,19 @@ impl Gate {
 }
 
 impl Worker {
-    /// Opens its gate, or serves who came.
-    pub(super) fn serve_gate(&mut self) {
+    /// Opens its bridge, or serves who came.
+    pub(super) fn serve_bridge(&mut self) {
         self.doing(Doing::Visiting);
         let Some(domain) = self.domain.clone() else {
             return;
         };
-        if self.holds.gate.is_none() {
-            match Gate::open(self, &domain) {
-                Ok(gate) => self.holds.gate = Some(gate),
+        if self.holds.bridge.is_none() {
+            match Bridge::open(self, &domain) {
+                Ok(bridge) => self.holds.bridge = Some(bridge),
                 Err(why) => {
-                    self.board.set(self.at, Entry::Gate, 0);
+                    self.board.set(self.at, Entry::Bridge, 0);
                     if let Some(why) = why {
-                        self.corrupt(&format!("a gate: {why}"));
+                        self.corrupt(&format!("a bridge: {why}"));
                     }
                 }
             }
@@ -182,17 +182,17 @@ impl Worker {
         let access = [Access::Now, Access::Later][self.random.below(2)];
         let mut any = false;
         for _ in 0..BATCH {
-            let Some(gate) = &mut self.holds.gate else {
+            let Some(bridge) = &mut self.holds.bridge else {
                 break;
             };
-            let Ok(message) = gate.messages.receive(access, Deadline::NOW) else {
+            let Ok(message) = bridge.messages.receive(access, Deadline::NOW) else {
                 break;
             };
             any = true;
-            let heard = gate.hear(&message);
+            let heard = bridge.hear(&message);
             self.count_visit();
             if let Err(what) = heard {
-                self.corrupt(&format!("a gate: {what}"));
+                self.corrupt(&format!("a bridge: {what}"));
             }
             self.keep_extents(message);
         }
@@ -215,13 +215,13 @@ impl Worker {
 
     fn answer_visitors(&mut self) {
         for _ in 0..BATCH {
-            let Some(gate) = &mut self.holds.gate else {
+            let Some(bridge) = &mut self.holds.bridge else {
                 return;
             };
-            let request = gate.requests.get_request(Access::Now, Deadline::NOW);
+            let request = bridge.requests.get_request(Access::Now, Deadline::NOW);
             let Ok(request) = request else { return };
-            if let Err(what) = read(&request.message, gate.id) {
-                self.corrupt(&format!("a gate: {what}"));
+            if let Err(what) = read(&request.message, bridge.id) {
+                self.corrupt(&format!("a bridge: {what}"));
             }
             self.count_visit();
             if !self.random.once_in(8) {
@@ -233,11 +233,11 @@ impl Worker {
 
     fn write_news(&mut self) {
         for _ in 0..=self.random.below(2 * BATCH) {
-            let (bytes, spoil) = (self.random.below(300), self.plants("gate-news"));
-            let Some(gate) = &mut self.holds.gate else {
+            let (bytes, spoil) = (self.random.below(300), self.plants("bridge-news"));
+            let Some(bridge) = &mut self.holds.bridge else {
                 return;
             };
-            match gate.write(bytes, spoil) {
+            match bridge.write(bytes, spoil) {
                 Ok(()) => {}
                 Err(WriteError::Full { .. }) => break,
                 Err(error) => return self.corrupt(&format!("news: {error}")),
@@ -245,40 +245,40 @@ impl Worker {
         }
         // Its readers are told that the writer has gone, and that it is back.
         let changes = self.random.once_in(8);
-        if let Some(gate) = self.holds.gate.as_mut().filter(|_| changes) {
-            gate.writer = match gate.writer.take() {
+        if let Some(bridge) = self.holds.bridge.as_mut().filter(|_| changes) {
+            bridge.writer = match bridge.writer.take() {
                 Some(_) => None,
-                None => gate.channel.bind_writer().ok(),
+                None => bridge.channel.bind_writer().ok(),
             };
         }
     }
 
-    /// Closes the gate, once all has come of those who have left.
-    pub(super) fn close_gate(&mut self) {
-        let Some(id) = self.holds.gate.as_ref().map(|g| g.id) else {
+    /// Closes the bridge, once all has come of those who have left.
+    pub(super) fn close_bridge(&mut self) {
+        let Some(id) = self.holds.bridge.as_ref().map(|g| g.id) else {
             return;
         };
         for visitor in 0..MAX_WORKERS {
             self.await_rest(visitor, id);
         }
-        if let Some(gate) = &self.holds.gate {
-            let [messages, requests] = &gate.offered;
+        if let Some(bridge) = &self.holds.bridge {
+            let [messages, requests] = &bridge.offered;
             let mut breaches = messages.take_breaches();
             breaches.extend(requests.take_breaches());
-            breaches.extend(gate.told.take_breaches());
+            breaches.extend(bridge.told.take_breaches());
             for breach in breaches {
-                self.corrupt(&format!("a gate: {breach}"));
+                self.corrupt(&format!("a bridge: {breach}"));
             }
         }
-        self.holds.gate = None;
-        self.board.set(self.at, Entry::Gate, 0);
+        self.holds.bridge = None;
+        self.board.set(self.at, Entry::Bridge, 0);
     }
 
     /// Hears all that a visitor has sent, if it says that it has left, and lives.
     fn await_rest(&mut self, visitor: usize, id: u64) {
         let end = Instant::now() + LATEST;
         loop {
-            let is_ours = || self.board.get(visitor, Entry::LeftGate) == id;
+            let is_ours = || self.board.get(visitor, Entry::LeftBridge) == id;
             let (who, number) = (
                 self.board.get(visitor, Entry::LeftAs),
                 self.board.get(visitor, Entry::LeftAt),
@@ -286,8 +286,8 @@ impl Worker {
             if !is_ours() {
                 return;
             }
-            let gate = self.holds.gate.as_ref();
-            let heard = gate.and_then(|g| g.heard.get(&who)).map_or(0, |n| *n);
+            let bridge = self.holds.bridge.as_ref();
+            let heard = bridge.and_then(|g| g.heard.get(&who)).map_or(0, |n| *n);
             if heard >= number {
                 return;
             }
@@ -299,10 +299,10 @@ impl Worker {
             if Instant::now() > end {
                 if self.can_allocate() {
                     let doing = Doing::of(self.board.get(visitor, Entry::Doing));
-                    let gate = self.holds.gate.as_ref();
-                    let inside = gate.map_or(0, |g| g.offered[0].visitors());
+                    let bridge = self.holds.bridge.as_ref();
+                    let inside = bridge.map_or(0, |g| g.offered[0].visitors());
                     self.corrupt(&format!(
-                        "a gate: of {number} messages of a visit {heard} came before it left; worker {visitor} is {doing:?}, {inside} are inside"
+                        "a bridge: of {number} messages of a visit {heard} came before it left; worker {visitor} is {doing:?}, {inside} are inside"
                     ));
                 }
                 return;

@@ -8,13 +8,13 @@ use super::offered::{InHand, OfferedTo};
 use super::options::lane;
 use super::pair::Pair;
 use super::side::{Side, bytes_of, crossing};
-use super::visitors::{Gate, Place, deny};
+use super::visitors::{Bridge, Place, deny};
 use crate::directory::Visitor;
 use crate::port::{PendingReply, RequestError, Unsent, WhenFull, may_leave};
 use crate::space::public::Shown;
 use crate::{Access, Deadline, EventKind, Message};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Answer, Ask, Denied, Granted, LANE_BYTES};
+use portolan_abi::bridge::{Answer, Ask, Denied, Granted, LANE_BYTES};
 use portolan_abi::port::Leaving;
 use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
@@ -34,10 +34,10 @@ const FULL: Duration = Duration::from_millis(100);
 const CROWDED: Duration = Duration::from_millis(1);
 
 /// Serves one visitor, until it is over, or tells it that there is no place for it.
-pub(super) fn serve(gate: &Gate<OfferedTo>, visitor: Visitor, place: Option<Place>) {
+pub(super) fn serve(bridge: &Bridge<OfferedTo>, visitor: Visitor, place: Option<Place>) {
     let (uid, pid) = (visitor.peer.uid, visitor.peer.pid);
-    let domain = gate.domain.as_str();
-    let over = match Porter::let_in(gate, visitor, place.is_some()) {
+    let domain = bridge.domain.as_str();
+    let over = match Porter::let_in(bridge, visitor, place.is_some()) {
         Ok(mut porter) => {
             tracing::info!(domain, uid, pid, "a visitor sends to an offered port");
             porter.carry_all()
@@ -45,14 +45,14 @@ pub(super) fn serve(gate: &Gate<OfferedTo>, visitor: Visitor, place: Option<Plac
         Err(over) => over,
     };
     match over {
-        Over::Breach(kind) => gate.report(uid, pid, kind),
+        Over::Breach(kind) => bridge.report(uid, pid, kind),
         Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot serve a visitor"),
         Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a visitor has left"),
     }
 }
 
 struct Porter<'g> {
-    gate: &'g Gate<OfferedTo>,
+    bridge: &'g Bridge<OfferedTo>,
     side: Side,
     /// Rings when the real port is closed.
     bell: FutexFd,
@@ -68,24 +68,28 @@ struct Porter<'g> {
 
 impl<'g> Porter<'g> {
     /// Hears what a visitor asks for, and answers.
-    fn let_in(gate: &'g Gate<OfferedTo>, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
+    fn let_in(
+        bridge: &'g Bridge<OfferedTo>,
+        visitor: Visitor,
+        has_place: bool,
+    ) -> Result<Self, Over> {
         let mut bell = None;
         let who = (visitor.peer.uid, visitor.peer.pid);
-        let (ask, side) = let_in(gate, visitor, has_place, |ask| {
-            if !gate.what.right.is_live() {
+        let (ask, side) = let_in(bridge, visitor, has_place, |ask| {
+            if !bridge.what.right.is_live() {
                 return Err(Denied::Over);
             }
             bell = Some(FutexFd::new().map_err(|_| Denied::Resources)?);
             Ok(Granted {
                 version: FORMAT_VERSION,
-                synchronous: gate.what.synchronous,
-                most: gate.most,
-                there: lane(ask.there.min(gate.lane)),
+                synchronous: bridge.what.synchronous,
+                most: bridge.most,
+                there: lane(ask.there.min(bridge.lane)),
                 back: *LANE_BYTES.start(),
             })
         })?;
         Ok(Self {
-            gate,
+            bridge,
             side,
             bell: bell.ok_or(Over::Stopped)?,
             armed: None,
@@ -96,8 +100,8 @@ impl<'g> Porter<'g> {
                 sealed: false,
             },
             shown: {
-                let to = &gate.what.right.to;
-                gate.show(&to.member, PublicKind::Client, to.port.index, who)
+                let to = &bridge.what.right.to;
+                bridge.show(&to.member, PublicKind::Client, to.port.index, who)
             },
         })
     }
@@ -118,23 +122,23 @@ impl<'g> Porter<'g> {
                 return Err(Over::Gone);
             }
         }
-        let to = &self.gate.what.right.to;
+        let to = &self.bridge.what.right.to;
         let (member, port) = (&to.member, to.port.index);
         let (manifest, message) = crossing(member, EventKind::Arrive, port, || {
-            let most = self.gate.most;
+            let most = self.bridge.most;
             let read = cargo::read(&mut self.side, member, most, &mut self.scratch)?;
             let bytes = bytes_of(&read.1);
             Ok((read, bytes))
         })?;
         self.shown.came(bytes_of(&message));
-        portolan_shm::mark!("gate.whole");
+        portolan_shm::mark!("bridge.whole");
         let hand = self.await_hand(message.sealed().len())?;
-        match (manifest.kind, self.gate.what.synchronous) {
+        match (manifest.kind, self.bridge.what.synchronous) {
             (Kind::Message, false) => self.deliver(message)?,
             (Kind::Request, true) => self.ask(message, manifest.tag, hand)?,
             _ => return Err(BreachKind::Manifest.into()),
         }
-        portolan_shm::mark!("gate.delivered");
+        portolan_shm::mark!("bridge.delivered");
         self.delivered += 1;
         self.side.incoming().set_delivered(self.delivered);
         Ok(())
@@ -142,10 +146,10 @@ impl<'g> Porter<'g> {
 
     /// Waits for the next message, or the end of the real port; whether there is one.
     fn wait(&mut self) -> Result<bool, Over> {
-        let room = &self.gate.what.right.to.queue().port.room.room;
+        let room = &self.bridge.what.right.to.queue().port.room.room;
         // SeqCst: before the look at the port; who closes it changes the word afterwards.
         let seen = room.load(Ordering::SeqCst);
-        if !self.gate.what.right.is_live() {
+        if !self.bridge.what.right.is_live() {
             return Err(Over::Stopped);
         }
         if self.side.has_more()? {
@@ -164,8 +168,8 @@ impl<'g> Porter<'g> {
 
     /// Waits until so many parts of sealed memory may wait in the port, as for a full one.
     fn await_hand(&self, parts: usize) -> Result<Option<InHand<'g>>, Over> {
-        while parts > 0 && self.gate.what.right.is_live() && !self.side.is_stopped() {
-            if let Some(hand) = self.gate.what.take_in_hand(parts) {
+        while parts > 0 && self.bridge.what.right.is_live() && !self.side.is_stopped() {
+            if let Some(hand) = self.bridge.what.take_in_hand(parts) {
                 return Ok(Some(hand));
             }
             std::thread::sleep(CROWDED);
@@ -180,12 +184,12 @@ impl<'g> Porter<'g> {
     fn deliver(&mut self, mut message: Message) -> Result<(), Over> {
         loop {
             let full = WhenFull::Wait(Deadline::after(FULL));
-            match self.gate.what.right.send_from(&mut message, full) {
+            match self.bridge.what.right.send_from(&mut message, full) {
                 Ok(()) => return Ok(()),
                 Err(Unsent::Full { .. } | Unsent::Allocate(_)) if !self.side.is_stopped() => {}
                 // The real port is received in another process.
                 Err(Unsent::Sealed) if message.holds_sealed() => {
-                    let member = &self.gate.what.right.to.member;
+                    let member = &self.bridge.what.right.to.member;
                     cargo::unseal(&mut self.side, member, &mut message)?;
                 }
                 Err(_) => return Err(Over::Stopped),
@@ -200,7 +204,7 @@ impl Porter<'_> {
         let Some(mut pending) = self.request(message)? else {
             return self.answer(Kind::Dropped, tag, &Message::default());
         };
-        portolan_shm::mark!("gate.asking");
+        portolan_shm::mark!("bridge.asking");
         // It waits in the port now.
         drop(hand);
         loop {
@@ -227,7 +231,7 @@ impl Porter<'_> {
     fn request(&mut self, mut message: Message) -> Result<Option<PendingReply>, Over> {
         loop {
             let full = WhenFull::Wait(Deadline::after(FULL));
-            message = match self.gate.what.right.request(message, full) {
+            message = match self.bridge.what.right.request(message, full) {
                 Ok(pending) => return Ok(Some(pending)),
                 Err(RequestError::Unsent(unsent)) => match unsent.reason {
                     Unsent::Full { .. } | Unsent::Allocate(_) if !self.side.is_stopped() => {
@@ -235,7 +239,7 @@ impl Porter<'_> {
                     }
                     Unsent::Sealed if unsent.message.holds_sealed() => {
                         let mut message = *unsent.message;
-                        let member = &self.gate.what.right.to.member;
+                        let member = &self.bridge.what.right.to.member;
                         cargo::unseal(&mut self.side, member, &mut message)?;
                         message
                     }
@@ -251,14 +255,14 @@ impl Porter<'_> {
     fn may_go(&self, answer: &Message) -> bool {
         let may = may_leave(answer, self.back);
         if let Err(error) = &may {
-            let domain = self.gate.domain.as_str();
+            let domain = self.bridge.domain.as_str();
             tracing::warn!(domain, %error, "an answer cannot leave its domain");
         }
         may.is_ok()
     }
 
     fn answer(&mut self, kind: Kind, tag: u64, message: &Message) -> Result<(), Over> {
-        let to = &self.gate.what.right.to;
+        let to = &self.bridge.what.right.to;
         let (member, port) = (&to.member, to.port.index);
         crossing(member, EventKind::Depart, port, || {
             cargo::write(&mut self.side, kind, tag, message, &mut self.scratch)?;
@@ -272,14 +276,14 @@ impl Porter<'_> {
 /// Hears what a visitor asks for, and gives it the memory that `grant` says, or tells it why
 /// not: what it asked for, and our side of the pair.
 pub(super) fn let_in<T>(
-    gate: &Gate<T>,
+    bridge: &Bridge<T>,
     visitor: Visitor,
     has_place: bool,
     grant: impl FnOnce(&Ask) -> Result<Granted, Denied>,
 ) -> Result<(Ask, Side), Over> {
     let connection = visitor.connection;
     let by = Some(Instant::now() + PATIENCE);
-    let ask = match hear(&connection, by, gate.sealed) {
+    let ask = match hear(&connection, by, bridge.sealed) {
         Ok(ask) => ask,
         Err(refused) => {
             deny(&connection, refused.says);
@@ -291,7 +295,7 @@ pub(super) fn let_in<T>(
         true => grant(&ask),
         false => Err(Denied::Full),
     };
-    portolan_shm::mark!("gate.heard");
+    portolan_shm::mark!("bridge.heard");
     let granted = granted.map_err(|why| {
         deny(&connection, why);
         Over::Stopped
@@ -307,13 +311,13 @@ pub(super) fn let_in<T>(
         // The host had it refuse them, and from here on they are expected.
         socket::accept_descriptors(&connection)?;
     }
-    portolan_shm::mark!("gate.granting");
+    portolan_shm::mark!("bridge.granting");
     let answer = Answer::Granted(granted).encode();
-    let shown = [pair.as_fd(), gate.process.as_fd()];
+    let shown = [pair.as_fd(), bridge.process.as_fd()];
     socket::send_by(&connection, &answer, &shown, by)?;
-    portolan_shm::mark!("gate.granted");
+    portolan_shm::mark!("bridge.granted");
     let line = Line::new(connection, visitor.pidfd, ask.sealed);
-    Ok((ask, Side::host(pair, line, Arc::clone(&gate.stop))))
+    Ok((ask, Side::host(pair, line, Arc::clone(&bridge.stop))))
 }
 
 /// What a visitor is told, and what is noted of it.

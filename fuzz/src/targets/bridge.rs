@@ -11,7 +11,7 @@ use portolan::{
     PortOptions, Protection, ReceiveRight, SendRight, WhenFull,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Denied, Granted, pair_bytes};
+use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, Granted, pair_bytes};
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, PAGE};
 use portolan_abi::visit::OfferKind;
 use portolan_sys::socket::{self, Address};

@@ -4,12 +4,12 @@ use super::connect::cap;
 use super::error::Breach;
 use super::options::OfferOptions;
 use super::porter;
-use super::visitors::{Gate, Offered, Open, Place};
+use super::visitors::{Bridge, Offered, Open, Place};
 use crate::directory::{OfferKind, Visitor};
 use crate::port::SendRight;
 use crate::port::sealed::Depot;
 use crate::{OfferError, Permissions, ReceiveRight};
-use portolan_abi::gate::MAX_SEALED;
+use portolan_abi::bridge::MAX_SEALED;
 use portolan_abi::port::PortStatus;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,7 +22,7 @@ pub struct OfferedPort {
     open: Open<OfferedTo>,
 }
 
-/// The port behind a gate.
+/// The port behind a bridge.
 pub(super) struct OfferedTo {
     pub(super) right: SendRight,
     pub(super) synchronous: bool,
@@ -68,8 +68,8 @@ impl Offered for OfferedTo {
     const KIND: OfferKind = OfferKind::Port;
     const THREAD: &str = "portolan-porter";
 
-    fn serve(gate: &Gate<Self>, visitor: Visitor, place: Option<Place>) {
-        porter::serve(gate, visitor, place);
+    fn serve(bridge: &Bridge<Self>, visitor: Visitor, place: Option<Place>) {
+        porter::serve(bridge, visitor, place);
     }
 }
 
@@ -132,7 +132,7 @@ impl OfferedPort {
 impl std::fmt::Debug for OfferedPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OfferedPort")
-            .field("to", &self.open.gate.what.right)
+            .field("to", &self.open.bridge.what.right)
             .field("visitors", &self.visitors())
             .finish()
     }
