@@ -24,7 +24,7 @@ pub(crate) static MARKS: [&str; 269] = [
     "bridge.carried",
     "bridge.closed",
     "bridge.closing",
-    "bridge.cried",
+    "bridge.channel_carried",
     "bridge.delivered",
     "bridge.described",
     "bridge.followed",

@@ -1,10 +1,10 @@
 //! Connecting to a port of another domain.
 
 use super::error::ConnectToError;
-use super::ferry::Ferry;
 use super::line::Line;
 use super::options::ConnectOptions;
 use super::pair::{Pair, PairError};
+use super::port_egress::PortEgress;
 use super::side::Side;
 use crate::directory::{Introduction, OfferKind, visit};
 use crate::port::{PortOptions, SendRight, bind_port};
@@ -144,7 +144,7 @@ pub(super) fn connect_over(
     portolan_shm::mark!("bridge.bound");
     let port = right.to.port.index;
     let shown = sought.show(domain.member(), PublicKind::ConnectedTo, port, pid);
-    Ferry::launch(proxy, side, there, most, sought.name, shown)?;
+    PortEgress::launch(proxy, side, there, most, sought.name, shown)?;
     Ok(right)
 }
 

@@ -1,5 +1,5 @@
-//! Following a channel of another domain: a *courier* writes what is told into a channel of
-//! this one.
+//! Follows a channel of another domain: the channel's *ingress* writes the messages that come
+//! into a channel of this domain.
 
 use super::cargo;
 use super::connect::{Sought, agree, cap, visit_until};
@@ -39,7 +39,7 @@ pub struct Followed {
     channel: Channel,
     tally: Arc<Mutex<Tally>>,
     stop: Arc<EventFd>,
-    courier: Option<JoinHandle<()>>,
+    ingress: Option<JoinHandle<()>>,
 }
 
 /// What was not told of a followed channel, because this side was too slow, or because nobody
@@ -165,7 +165,7 @@ pub(super) fn follow_over(
         return Err(ConnectToError::Garbled);
     }
     let tally = Arc::<Mutex<Tally>>::default();
-    let mut courier = Courier {
+    let mut ingress = ChannelIngress {
         // So that the channel has a writer when its readers look.
         writer: Some(channel.bind_writer().map_err(io::Error::other)?),
         shown: {
@@ -180,12 +180,12 @@ pub(super) fn follow_over(
         message: Vec::new(),
     };
     let (of, name) = (domain.member().domain.clone(), sought.name.to_owned());
-    let courier = spawn_quiet("portolan-courier", STACK, move || courier.run(&of, &name))?;
+    let ingress = spawn_quiet("portolan-ingress", STACK, move || ingress.run(&of, &name))?;
     Ok(Followed {
         channel,
         tally,
         stop,
-        courier: Some(courier),
+        ingress: Some(ingress),
     })
 }
 
@@ -235,9 +235,9 @@ impl Drop for Followed {
         }
         // Readable from now on. It can only fail for a counter that is readable already.
         let _ = self.stop.notify();
-        if let Some(courier) = self.courier.take() {
+        if let Some(ingress) = self.ingress.take() {
             // One that panicked has ended too.
-            let _ = courier.join();
+            let _ = ingress.join();
         }
     }
 }
@@ -258,7 +258,7 @@ fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
 }
 
 /// The thread's state.
-struct Courier {
+struct ChannelIngress {
     channel: Channel,
     /// Until the writer there has gone.
     writer: Option<Writer>,
@@ -272,7 +272,7 @@ struct Courier {
     shown: Shown,
 }
 
-impl Courier {
+impl ChannelIngress {
     fn run(&mut self, domain: &str, name: &str) {
         let over = loop {
             if let Err(over) = self.carry_next() {

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   connecting process (domain A)                    offering process (domain B)
-//!   SendRight                                                     ReceiveRight
-//!      | send                                                          ^ receive
-//!      v                                                               |
-//!   proxy port --> ferry ==[ pair's memory: two lanes  ]==> porter --> real port
-//!   (bound in A)   thread   [ socket: rings, descriptors]   thread    (bound in B)
+//!   SendRight                                                       ReceiveRight
+//!      | send                                                            ^ receive
+//!      v                                                                 |
+//!   proxy port --> egress ==[ pair's memory: two lanes  ]==> ingress --> real port
+//!   (bound in A)   thread    [ socket: rings, descriptors]   thread      (bound in B)
 //! ```
 //!
 //! The right that [`Domain::connect_to`](crate::Domain::connect_to) gives is one on a *proxy
 //! port* of the sender's own domain, so sending is what it always is: the extents change owner,
-//! the queue may be full, the port may be a dead name. The *ferry*, a thread of the connecting
-//! process, takes messages out of it and writes them into the pair's memory; a *porter*, a
+//! the queue may be full, the port may be a dead name. The port's *egress*, a thread of the connecting
+//! process, takes messages out of it and writes them into the pair's memory; an *ingress*, a
 //! thread of the offering process for each visitor, takes them out there, into extents of its
 //! own domain, and sends them on. Neither domain's region is ever seen by the other.
 //!
@@ -35,9 +35,9 @@
 //!
 //! ```text
 //!   offering process (domain B)                        following process (domain A)
-//!   channel --> crier ==[ pair's memory: lane back ]==> courier --> channel of its own
-//!   one more    thread for                              thread,      (made in A, like the
-//!   reader      each visitor                            its writer    offered one)
+//!   channel --> egress ==[ pair's memory: lane back ]==> ingress --> channel of its own
+//!   one more    thread for                               thread,      (made in A, like the
+//!   reader      each visitor                             its writer    offered one)
 //! ```
 //!
 //! The same pair, the other way round. First goes what the channel is like, then each message as
@@ -56,20 +56,20 @@
 //! the receiver three system calls to verify it and one to map it; pages are mapped as they are
 //! read. The extents of a message are copied once, into memory that is then sealed.
 //!
-//! A message that finds everybody asleep wakes three threads, one after another: ferry, porter,
+//! A message that finds everybody asleep wakes three threads, one after another: egress, ingress,
 //! and receiver; inside a domain there is one.
 
 mod cargo;
 mod connect;
 mod error;
-mod ferry;
 mod follow;
 mod line;
 mod offered;
 mod offered_channel;
 mod options;
 mod pair;
-mod porter;
+mod port_egress;
+mod port_ingress;
 mod side;
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
-//! Offering a port to other domains: visitors are let in, each by a porter of its own.
+//! Offering a port to other domains: the bridge lets visitors in, each by an ingress of its own.
 
 use super::connect::cap;
 use super::error::Breach;
 use super::options::OfferOptions;
-use super::porter;
+use super::port_ingress;
 use super::visitors::{Bridge, Offered, Open, Place};
 use crate::directory::{OfferKind, Visitor};
 use crate::port::SendRight;
@@ -26,7 +26,7 @@ pub struct OfferedPort {
 pub(super) struct OfferedTo {
     pub(super) right: SendRight,
     pub(super) synchronous: bool,
-    /// Parts of sealed memory that porters have in hand for it.
+    /// Parts of sealed memory that ingresses have in hand for it.
     in_hand: AtomicUsize,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct OfferedTo {
 /// process: with those of several ports they have to leave room for everything else.
 const MOST_PARTS: usize = 128;
 
-/// Parts that a porter may send on now.
+/// Parts that an ingress may send on now.
 pub(super) struct InHand<'a> {
     to: &'a OfferedTo,
     parts: usize,
@@ -66,10 +66,10 @@ const _: () = assert!(MAX_SEALED <= MOST_PARTS);
 
 impl Offered for OfferedTo {
     const KIND: OfferKind = OfferKind::Port;
-    const THREAD: &str = "portolan-porter";
+    const THREAD: &str = "portolan-ingress";
 
     fn serve(bridge: &Bridge<Self>, visitor: Visitor, place: Option<Place>) {
-        porter::serve(bridge, visitor, place);
+        port_ingress::serve(bridge, visitor, place);
     }
 }
 

@@ -1,13 +1,13 @@
-//! Offering a channel to other domains: to each visitor a *crier* tells what is written.
+//! Offers a channel to other domains: an *egress* for each visitor sends what is written.
 //!
-//! A crier reads the channel as one more reader, and writes each whole message into the lane
+//! An egress reads the channel as one more reader, and writes each whole message into the lane
 //! back. While the visitor makes no room there it does not read; then it misses what is
 //! overwritten, and says so with the next message (G6).
 
 use super::cargo;
 use super::error::{Breach, Over};
 use super::options::{OfferOptions, lane};
-use super::porter::let_in;
+use super::port_ingress::let_in;
 use super::side::{BUSY, Side, crossing};
 use super::visitors::{Bridge, Offered, Open, Place};
 use crate::channel::{
@@ -124,15 +124,15 @@ struct Heard {
 
 impl Offered for Heard {
     const KIND: OfferKind = OfferKind::Channel;
-    const THREAD: &str = "portolan-crier";
+    const THREAD: &str = "portolan-egress";
 
     fn serve(bridge: &Bridge<Self>, visitor: Visitor, place: Option<Place>) {
         let (uid, pid) = (visitor.peer.uid, visitor.peer.pid);
         let domain = bridge.domain.as_str();
-        let over = match Crier::let_in(bridge, visitor, place.is_some()) {
-            Ok(mut crier) => {
+        let over = match ChannelEgress::let_in(bridge, visitor, place.is_some()) {
+            Ok(mut egress) => {
                 tracing::info!(domain, uid, pid, "a visitor follows an offered channel");
-                crier.cry_all()
+                egress.carry_all()
             }
             Err(over) => over,
         };
@@ -145,7 +145,7 @@ impl Offered for Heard {
 }
 
 /// The thread's state.
-struct Crier {
+struct ChannelEgress {
     reader: Reader,
     side: Side,
     bell: FutexFd,
@@ -159,7 +159,7 @@ struct Crier {
     shown: Shown,
 }
 
-impl Crier {
+impl ChannelEgress {
     fn let_in(bridge: &Bridge<Heard>, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
         let channel = &bridge.what.channel;
         let mut own = None;
@@ -211,15 +211,15 @@ impl Crier {
     }
 
     /// Until it is over; why.
-    fn cry_all(&mut self) -> Over {
+    fn carry_all(&mut self) -> Over {
         loop {
-            if let Err(over) = self.cry_next() {
+            if let Err(over) = self.carry_next() {
                 return over;
             }
         }
     }
 
-    fn cry_next(&mut self) -> Result<(), Over> {
+    fn carry_next(&mut self) -> Result<(), Over> {
         self.side.look_up()?;
         let Self {
             side,
@@ -237,7 +237,7 @@ impl Crier {
                     Ok(((), bytes))
                 })?;
                 shown.went(bytes);
-                portolan_shm::mark!("bridge.cried");
+                portolan_shm::mark!("bridge.channel_carried");
                 self.at = self.reader.position();
                 Ok(())
             }

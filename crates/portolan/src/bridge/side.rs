@@ -13,14 +13,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Threads that are busy with one stream of messages: sender, ferry, porter and receiver. One
+/// Threads that are busy with one stream of messages: sender, egress, ingress and receiver. One
 /// that spins takes the processor from another, unless there are as many.
 pub(super) const BUSY: usize = 4;
 
 /// Messages between two looks whether to stop, each a system call.
 const LOOK_UP: u32 = 256;
 
-/// What is common to the ferry and a porter.
+/// One side of a pair: the part that egress and ingress have in common.
 pub(super) struct Side {
     pair: Pair,
     line: Line,

@@ -48,7 +48,7 @@ struct State {
     followed: Option<Followed>,
     reader: Option<Reader>,
     writer: Option<Writer>,
-    cried: Option<OfferedChannel>,
+    offered_channel: Option<OfferedChannel>,
 }
 
 fn number(word: &str) -> usize {
@@ -220,7 +220,7 @@ impl State {
                 let permissions = Permissions::own_user();
                 let offered = channel.offer("news", &permissions, OfferOptions::default())?;
                 self.writer = Some(channel.bind_writer()?);
-                (self.domain, self.cried) = (Some(domain), Some(offered));
+                (self.domain, self.offered_channel) = (Some(domain), Some(offered));
                 Ok("offered".to_owned())
             }
             ["write", n, len] => {
@@ -258,7 +258,7 @@ fn sleeps() -> Result<u64, Box<dyn std::error::Error>> {
     for task in std::fs::read_dir("/proc/self/task")? {
         let task = task?.path();
         let name = std::fs::read_to_string(task.join("comm"))?;
-        if !["portolan-crier", "portolan-courier"]
+        if !["portolan-egress", "portolan-ingress"]
             .iter()
             .any(|of| of.starts_with(name.trim()))
         {

@@ -110,7 +110,7 @@ fn slow(mut theirs: Offering) {
         theirs.writer.write(&numbered(n), Deadline::NOW).unwrap();
     }
     child.resume();
-    // What the crier has not read by now is still missed before this one.
+    // What the egress has not read by now is still missed before this one.
     child.tell(&format!("hear-to {}", LAST + 1));
     theirs
         .writer
@@ -270,12 +270,12 @@ fn a_visitor_that_is_killed_or_stopped_holds_up_nobody_for_long() {
 #[test]
 fn while_nothing_is_written_nobody_wakes() {
     let name = unique("idle");
-    let mut crier = Child::new();
-    assert_eq!(crier.ask(&format!("offer-channel {name}")), "offered");
-    let mut courier = follower(&name);
-    assert_eq!(crier.ask("write 1 9"), "written");
-    assert_eq!(courier.ask("hear 1 9"), "heard");
-    for child in [&mut crier, &mut courier] {
+    let mut egress = Child::new();
+    assert_eq!(egress.ask(&format!("offer-channel {name}")), "offered");
+    let mut ingress = follower(&name);
+    assert_eq!(egress.ask("write 1 9"), "written");
+    assert_eq!(ingress.ask("hear 1 9"), "heard");
+    for child in [&mut egress, &mut ingress] {
         // Once it has gone to sleep, it stays so.
         let mut before = child.ask("sleeps");
         until("it sleeps", || {
@@ -284,8 +284,8 @@ fn while_nothing_is_written_nobody_wakes() {
             std::mem::replace(&mut before, now.clone()) == now
         });
     }
-    assert_eq!(crier.ask("write 2 9"), "written");
-    assert_eq!(courier.ask("hear 2 9"), "heard");
+    assert_eq!(egress.ask("write 2 9"), "written");
+    assert_eq!(ingress.ask("hear 2 9"), "heard");
 }
 
 #[test]

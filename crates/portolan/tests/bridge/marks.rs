@@ -291,7 +291,7 @@ fn a_follower_dies_at_every_step() {
 fn whoever_offers_a_channel_dies_while_it_tells() {
     for mark in [
         "bridge.described",
-        "bridge.cried",
+        "bridge.channel_carried",
         "lane.copied",
         "lane.shown",
     ] {

@@ -281,7 +281,7 @@ fn parts_that_nobody_takes_do_not_use_up_the_descriptors() {
         let now = descriptors_of(LEN);
         now > 100 && std::mem::replace(&mut before, now) == now
     });
-    // In the port 128 at the most; one message in a porter's hands, and two ahead of it.
+    // In the port 128 at the most; one message in an ingress's hands, and two ahead of it.
     for _ in 0..MESSAGES {
         let found = descriptors_of(LEN);
         assert!(found <= 1 + 128 + 3 * 16, "{found}");
@@ -303,7 +303,7 @@ fn descriptors_and_no_reading_of_an_answer() {
     };
     stranger.says(&preamble(&request, &[]), 64);
     let request = port.get_request(Access::Later, long()).unwrap();
-    // Longer than the lane back, so the porter waits for room in it.
+    // Longer than the lane back, so the ingress waits for room in it.
     request.reply(message(&theirs, 1, &[200_000])).unwrap();
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     loop {

@@ -1,5 +1,5 @@
-//! A porter: takes one visitor's messages out of the pair's memory, and sends them on into the
-//! real port.
+//! A port's ingress takes one visitor's messages out of the pair's memory, and sends them on into
+//! the real port.
 
 use super::cargo;
 use super::error::{BreachKind, Over};
@@ -37,10 +37,10 @@ const CROWDED: Duration = Duration::from_millis(1);
 pub(super) fn serve(bridge: &Bridge<OfferedTo>, visitor: Visitor, place: Option<Place>) {
     let (uid, pid) = (visitor.peer.uid, visitor.peer.pid);
     let domain = bridge.domain.as_str();
-    let over = match Porter::let_in(bridge, visitor, place.is_some()) {
-        Ok(mut porter) => {
+    let over = match PortIngress::let_in(bridge, visitor, place.is_some()) {
+        Ok(mut ingress) => {
             tracing::info!(domain, uid, pid, "a visitor sends to an offered port");
-            porter.carry_all()
+            ingress.carry_all()
         }
         Err(over) => over,
     };
@@ -51,7 +51,7 @@ pub(super) fn serve(bridge: &Bridge<OfferedTo>, visitor: Visitor, place: Option<
     }
 }
 
-struct Porter<'g> {
+struct PortIngress<'g> {
     bridge: &'g Bridge<OfferedTo>,
     side: Side,
     /// Rings when the real port is closed.
@@ -66,7 +66,7 @@ struct Porter<'g> {
     shown: Shown,
 }
 
-impl<'g> Porter<'g> {
+impl<'g> PortIngress<'g> {
     /// Hears what a visitor asks for, and answers.
     fn let_in(
         bridge: &'g Bridge<OfferedTo>,
@@ -198,7 +198,7 @@ impl<'g> Porter<'g> {
     }
 }
 
-impl Porter<'_> {
+impl PortIngress<'_> {
     /// Has a request served, and takes the answer back.
     fn ask(&mut self, message: Message, tag: u64, hand: Option<InHand<'_>>) -> Result<(), Over> {
         let Some(mut pending) = self.request(message)? else {

@@ -1,4 +1,4 @@
-//! The ferry: takes messages out of a proxy port and over to the other domain.
+//! A port's egress takes messages out of a proxy port and writes them to the other domain.
 //!
 //! ```text
 //! loose --nothing there--> armed --poll: the proxy's bell, the socket--> loose
@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 const STACK: usize = 256 << 10;
 
 /// The thread's state.
-pub(super) struct Ferry {
+pub(super) struct PortEgress {
     port: ReceiveRight,
     side: Side,
     bell: FutexFd,
@@ -52,11 +52,11 @@ pub(super) struct Ferry {
     _ending: Arc<Ending>,
 }
 
-/// The ferries of a membership, and the ports that they receive at.
+/// The port egresses of a membership, and the ports that they receive at.
 #[derive(Default)]
-pub(crate) struct Ferries(Mutex<Vec<(PortName, Weak<Ending>)>>);
+pub(crate) struct PortEgresses(Mutex<Vec<(PortName, Weak<Ending>)>>);
 
-impl Ferries {
+impl PortEgresses {
     fn lock(&self) -> MutexGuard<'_, Vec<(PortName, Weak<Ending>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,26 +64,26 @@ impl Ferries {
     fn launched(&self, port: PortName) -> Arc<Ending> {
         let ending = Arc::default();
         let mut all = self.lock();
-        all.retain(|(_, ferry)| ferry.strong_count() > 0);
+        all.retain(|(_, egress)| egress.strong_count() > 0);
         all.push((port, Arc::downgrade(&ending)));
         ending
     }
 }
 
-impl Part for Ferries {
+impl Part for PortEgresses {
     /// Those to whose ports nobody can send any more are ending: they take over what was sent.
     fn leaving(&self, member: &Member) {
-        for (port, ferry) in &*self.lock() {
-            if let Some(ferry) = ferry.upgrade()
+        for (port, egress) in &*self.lock() {
+            if let Some(egress) = egress.upgrade()
                 && is_unused(member, *port)
             {
-                ferry.begin(&member.endings);
+                egress.begin(&member.endings);
             }
         }
     }
 }
 
-impl Ferry {
+impl PortEgress {
     /// Begins to carry what is sent to `port`, on which the caller has a right, as far as it may
     /// go `there`, and answers that take `back` bytes at the most.
     pub(super) fn launch(
@@ -96,8 +96,8 @@ impl Ferry {
     ) -> Result<(), ConnectToError> {
         port.request_no_more_senders();
         let at = port.at();
-        let ending = at.member.part::<Ferries>().launched(at.port);
-        let ferry = Self {
+        let ending = at.member.part::<PortEgresses>().launched(at.port);
+        let egress = Self {
             port,
             side,
             bell: FutexFd::new().map_err(NoDescriptor::from)?,
@@ -110,7 +110,7 @@ impl Ferry {
             _ending: ending,
         };
         let name = name.to_owned();
-        spawn_quiet("portolan-ferry", STACK, move || ferry.run(&name))?;
+        spawn_quiet("portolan-egress", STACK, move || egress.run(&name))?;
         Ok(())
     }
 
