@@ -58,7 +58,7 @@ fn camera() -> Result<(), Box<dyn Error>> {
     guest.wait()?;
     println!(
         "camera: {} visitors broke the rules",
-        masks_offered.take_breaches().len()
+        masks_offered.take_violations().len()
     );
     Ok(())
 }

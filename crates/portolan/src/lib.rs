@@ -85,8 +85,8 @@ pub mod vmmc;
 mod wait;
 
 pub use bridge::{
-    Breach, BreachKind, ConnectOptions, ConnectToError, Followed, Gap, OfferChannelError,
-    OfferOptions, OfferedChannel, OfferedPort,
+    ConnectOptions, ConnectToError, Followed, OfferChannelError, OfferOptions, OfferedChannel,
+    OfferedPort, Skipped, Violation, ViolationKind,
 };
 pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
 #[cfg(feature = "marks")]

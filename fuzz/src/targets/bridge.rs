@@ -118,7 +118,7 @@ impl Place {
             }
             offered.visitors() == 1
         });
-        offered.take_breaches();
+        offered.take_violations();
         while let Ok(message) = self.messages.receive(Access::Later, Deadline::NOW) {
             examine(&message);
         }

@@ -115,7 +115,7 @@ impl Told {
     /// Who follows the rules is not hurt by those who do not.
     fn tells_others(&mut self) {
         until("a visit does not end", || self.offered.visitors() == 1);
-        self.offered.take_breaches();
+        self.offered.take_violations();
         while self.hears(Deadline::NOW) {}
         if let Err(error) = self.writer.write(&NEWS, long()) {
             panic!("nobody is waited for, and the writer: {error}");
@@ -211,9 +211,9 @@ fn hear_all(followed: &Followed, mut reader: Option<Reader>, most: u64) {
         }
         over
     });
-    let gaps = followed.take_gaps();
-    assert!(gaps.is_sorted_by_key(|gap| gap.before));
-    assert!(gaps.iter().all(|gap| gap.units > 0));
+    let skipped = followed.take_skipped();
+    assert!(skipped.is_sorted_by_key(|skipped| skipped.before));
+    assert!(skipped.iter().all(|skipped| skipped.units > 0));
 }
 
 /// What a channel is like, or almost; or nothing.

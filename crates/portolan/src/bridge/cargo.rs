@@ -1,6 +1,6 @@
 //! Messages on a lane: a manifest, lengths, a header, and the bytes of the extents.
 
-use super::error::{BreachKind, Over};
+use super::error::{Over, ViolationKind};
 use super::side::Side;
 use crate::space::Member;
 use crate::space::extent;
@@ -93,7 +93,7 @@ pub(super) fn unseal(
     for part in message.take_sealed() {
         let mut extent = allocate(side, member, part.len())?;
         extent.copy_from_slice(&part);
-        message.push(extent).map_err(|_| BreachKind::Manifest)?;
+        message.push(extent).map_err(|_| ViolationKind::Manifest)?;
     }
     Ok(())
 }
@@ -119,9 +119,9 @@ pub(super) fn read(
     // Before a byte is taken for it (G1).
     let bytes = bytes_taken(manifest.header, lengths.iter().copied());
     if bytes > most {
-        return Err(BreachKind::TooLong { bytes, most }.into());
+        return Err(ViolationKind::TooLong { bytes, most }.into());
     }
-    let mut message = Message::new(header).map_err(|_| BreachKind::Manifest)?;
+    let mut message = Message::new(header).map_err(|_| ViolationKind::Manifest)?;
     if let Some(urgency) = manifest.urgency {
         message.set_urgency_word(urgency);
     }
@@ -138,7 +138,7 @@ pub(super) fn read(
         let mut extent = allocate(side, member, len)?;
         portolan_shm::mark!("bridge.half");
         side.read(&mut extent)?;
-        message.push(extent).map_err(|_| BreachKind::Manifest)?;
+        message.push(extent).map_err(|_| ViolationKind::Manifest)?;
     }
     Ok((manifest, message))
 }
@@ -150,7 +150,7 @@ fn verify(fd: OwnedFd, len: u64) -> Result<Sealed, Over> {
     match Frozen::verify(fd, len) {
         Ok(frozen) => Ok(Sealed::of(frozen)),
         Err(FrozenError::Verify(VerifyError::Io(error))) => Err(Over::Io(error)),
-        Err(FrozenError::Verify(error)) => Err(BreachKind::Sealed(error).into()),
+        Err(FrozenError::Verify(error)) => Err(ViolationKind::Sealed(error).into()),
         Err(error) => Err(Over::Io(io::Error::other(error))),
     }
 }
@@ -210,14 +210,14 @@ pub(super) fn read_copy(
         ..Manifest::new(Kind::Message)
     };
     if manifest != one {
-        return Err(BreachKind::Manifest.into());
+        return Err(ViolationKind::Manifest.into());
     }
     let mut len = [0; 8];
     side.read(&mut len)?;
     let bytes = u64::from_le_bytes(len);
     // Before a byte is taken for it (G1).
     if bytes > most {
-        return Err(BreachKind::TooLong { bytes, most }.into());
+        return Err(ViolationKind::TooLong { bytes, most }.into());
     }
     message.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
     side.read(message)?;
@@ -229,5 +229,5 @@ fn read_manifest(side: &mut Side) -> Result<Manifest, Over> {
     // What one call writes is read by one call of this length, or by several of whole lines.
     let mut first = [0; Manifest::BYTES];
     side.read(&mut first)?;
-    Ok(Manifest::decode(&first).ok_or(BreachKind::Manifest)?)
+    Ok(Manifest::decode(&first).ok_or(ViolationKind::Manifest)?)
 }

@@ -96,19 +96,19 @@ impl ConnectToError {
 /// had sent by half was received.
 #[derive(Debug, thiserror::Error)]
 #[error("the visitor of user {uid}, process {pid}: {kind}")]
-pub struct Breach {
+pub struct Violation {
     /// Its user.
     pub uid: u32,
     /// Its process; 0 in another process namespace.
     pub pid: u32,
     /// What it did.
-    pub kind: BreachKind,
+    pub kind: ViolationKind,
 }
 
 /// What a visitor did. All of it is the visitor's fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BreachKind {
+pub enum ViolationKind {
     /// It asked for something that is no request.
     #[error("it began with what is no request")]
     Ask,
@@ -148,20 +148,20 @@ pub(super) enum Over {
     /// This side was told to stop, or has nothing more to do.
     Stopped,
     /// The other side did what no honest one does.
-    Breach(BreachKind),
+    Violation(ViolationKind),
     /// The machine's.
     Io(io::Error),
 }
 
-impl From<BreachKind> for Over {
-    fn from(kind: BreachKind) -> Self {
-        Self::Breach(kind)
+impl From<ViolationKind> for Over {
+    fn from(kind: ViolationKind) -> Self {
+        Self::Violation(kind)
     }
 }
 
 impl From<Garbled> for Over {
     fn from(garbled: Garbled) -> Self {
-        Self::Breach(garbled.into())
+        Self::Violation(garbled.into())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::cargo;
 use super::connect::{Sought, agree, cap, visit_until};
-use super::error::{BreachKind, ConnectToError, Over};
+use super::error::{ConnectToError, Over, ViolationKind};
 use super::line::Line;
 use super::options::ConnectOptions;
 use super::side::{Side, crossing};
@@ -26,8 +26,8 @@ use std::time::Duration;
 
 /// Enough for loops and logs.
 const STACK: usize = 256 << 10;
-/// Gaps that are kept until somebody asks; of more, the last ones.
-const GAPS: usize = 1024;
+/// Records of skipped units that are kept until the program takes them; of more, the last ones.
+const MOST_SKIPPED: usize = 1024;
 /// Between two looks whether to stop, while readers of our own make no room.
 const FULL: Duration = Duration::from_millis(100);
 
@@ -42,10 +42,10 @@ pub struct Followed {
     ingress: Option<JoinHandle<()>>,
 }
 
-/// What was not told of a followed channel, because this side was too slow, or because nobody
-/// ended it.
+/// Units of a followed channel that were not sent, because this side was too slow, or because
+/// their writer ended before it had ended a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gap {
+pub struct Skipped {
     /// The position, in the domain's own channel, of the message that comes after it.
     pub before: u64,
     /// Units of the offered channel that were missed.
@@ -56,7 +56,7 @@ pub struct Gap {
 #[derive(Default)]
 struct Tally {
     missed: u64,
-    gaps: VecDeque<Gap>,
+    skipped: VecDeque<Skipped>,
     over: bool,
 }
 
@@ -68,7 +68,7 @@ impl Domain {
     /// The channel is like the offered one: reliable if that is, with as many and as large
     /// units. It is read as any other, passed on within the domain, and written by a thread of this
     /// process. What it could not follow it has not: [`Followed::missed`] counts, and
-    /// [`Followed::take_gaps`] says where. When the writer there leaves, the writer here has
+    /// [`Followed::take_skipped`] says where. When the writer there leaves, the writer here has
     /// gone, until the next one writes; and for good when the visit has ended
     /// ([`Followed::is_live`]).
     ///
@@ -149,7 +149,7 @@ pub(super) fn follow_over(
     let read = side.read_by(&mut form, options.answer_by());
     read.map_err(|over| match over {
         Over::Io(error) => error.into(),
-        Over::Breach(_) => ConnectToError::Garbled,
+        Over::Violation(_) => ConnectToError::Garbled,
         Over::Gone | Over::Stopped => ConnectToError::Over,
     })?
     .ok_or(ConnectToError::Unanswered(SocketError::TimedOut))?;
@@ -216,10 +216,10 @@ impl Followed {
         lock(&self.tally).missed
     }
 
-    /// Where something is missing: the last 1,024 gaps since this was asked. A gap is told
-    /// before the message after it can be read.
-    pub fn take_gaps(&self) -> Vec<Gap> {
-        lock(&self.tally).gaps.drain(..).collect()
+    /// The units that are missing, and where: the last 1,024 places since the last call. A place
+    /// is recorded before the message after it can be read.
+    pub fn take_skipped(&self) -> Vec<Skipped> {
+        lock(&self.tally).skipped.drain(..).collect()
     }
 
     /// Whether the visit goes on.
@@ -282,7 +282,7 @@ impl ChannelIngress {
         match over {
             Over::Stopped => tracing::debug!(domain, name, "followed no more"),
             Over::Gone => tracing::info!(domain, name, "the other side is gone"),
-            Over::Breach(error) => {
+            Over::Violation(error) => {
                 tracing::warn!(domain, name, %error, "the other side breaks the rules");
             }
             Over::Io(error) => tracing::warn!(domain, name, %error, "cannot follow any more"),
@@ -320,7 +320,7 @@ impl ChannelIngress {
     fn hand_on(&mut self, missed: u64) -> Result<(), Over> {
         let units = missed
             .checked_sub(self.missed)
-            .ok_or(BreachKind::Manifest)?;
+            .ok_or(ViolationKind::Manifest)?;
         self.missed = missed;
         let writer = match &mut self.writer {
             Some(writer) => writer,
@@ -329,12 +329,12 @@ impl ChannelIngress {
         if units > 0 {
             let mut tally = lock(&self.tally);
             tally.missed = missed;
-            if tally.gaps.len() >= GAPS {
-                tally.gaps.pop_front();
+            if tally.skipped.len() >= MOST_SKIPPED {
+                tally.skipped.pop_front();
             }
             let before = writer.position();
-            tally.gaps.push_back(Gap { before, units });
-            portolan_shm::mark!("bridge.gap");
+            tally.skipped.push_back(Skipped { before, units });
+            portolan_shm::mark!("bridge.skipped");
         }
         loop {
             match writer.write(&self.message, Deadline::after(FULL)) {

@@ -1,6 +1,6 @@
 //! A pair's socket: rings for whoever sleeps, and the other side's death.
 
-use super::error::{BreachKind, Over};
+use super::error::{Over, ViolationKind};
 use crate::space::Descriptor;
 use portolan_abi::bridge::{MAX_SEALED, MAX_SEALED_AHEAD, RING, SEALED};
 use portolan_sys::process::{PidFd, Ready};
@@ -87,7 +87,7 @@ impl Line {
             self.hear()?;
         }
         let fds = self.came.pop_front().filter(|fds| fds.len() == count);
-        Ok(fds.ok_or(BreachKind::Descriptors { named: count })?)
+        Ok(fds.ok_or(ViolationKind::Descriptors { named: count })?)
     }
 
     /// Takes what has come.
@@ -125,10 +125,10 @@ impl Line {
                 Ok(Some(received)) => {
                     let (packet, fds) = (&packet[..received.len], received.fds);
                     match (packet, fds.is_empty()) {
-                        _ if received.truncated => return Err(BreachKind::Packet.into()),
+                        _ if received.truncated => return Err(ViolationKind::Packet.into()),
                         ([RING], true) => {}
                         ([SEALED], false) => self.came.push_back(fds),
-                        _ => return Err(BreachKind::Packet.into()),
+                        _ => return Err(ViolationKind::Packet.into()),
                     }
                 }
                 // If not all of ours was read over there, the end is told once before what had

@@ -20,7 +20,7 @@
 //!
 //! - **G1** What a stranger may be wrong about is its own messages. All that comes from it is
 //!   copied, decoded whole or not at all, and held against a limit before it is used; what
-//!   fails is a [`Breach`], which ends this pair and nothing else.
+//!   fails is a [`Violation`], which ends this pair and nothing else.
 //! - **G2** Nothing is half-received: a message is sent on once all of it is here.
 //! - **G3** Whoever does not take holds up whoever sends to it, and nobody else: a full real
 //!   port fills the lane, that fills the proxy port, and then `WhenFull` decides.
@@ -75,8 +75,8 @@ mod side;
 mod tests;
 mod visitors;
 
-pub use error::{Breach, BreachKind, ConnectToError};
-pub use follow::{Followed, Gap};
+pub use error::{ConnectToError, Violation, ViolationKind};
+pub use follow::{Followed, Skipped};
 pub use offered::OfferedPort;
 pub use offered_channel::{OfferChannelError, OfferedChannel};
 pub use options::{ConnectOptions, OfferOptions};

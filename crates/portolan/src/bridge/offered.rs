@@ -1,13 +1,13 @@
 //! Offering a port to other domains: the bridge lets visitors in, each by an ingress of its own.
 
 use super::connect::cap;
-use super::error::Breach;
+use super::error::Violation;
 use super::options::OfferOptions;
 use super::port_ingress;
 use super::visitors::{Bridge, Offered, Open, Place};
 use crate::directory::{OfferKind, Visitor};
 use crate::port::SendRight;
-use crate::port::sealed::Depot;
+use crate::port::sealed::SealedStore;
 use crate::{OfferError, Permissions, ReceiveRight};
 use portolan_abi::bridge::MAX_SEALED;
 use portolan_abi::port::PortStatus;
@@ -50,7 +50,7 @@ impl OfferedTo {
             .right
             .to
             .member
-            .part::<Depot>()
+            .part::<SealedStore>()
             .parts(self.right.to.port);
         (waiting + others + parts <= MOST_PARTS).then_some(hand)
     }
@@ -80,7 +80,7 @@ impl ReceiveRight {
     /// and send. What comes is a stranger's message: it holds at most as many bytes as the
     /// options say, has neither rights nor data structures in it, and is a copy of this
     /// domain's own. Whatever else a stranger does ends its own connection, and is told
-    /// ([`OfferedPort::take_breaches`]).
+    /// ([`OfferedPort::take_violations`]).
     ///
     /// # Errors
     ///
@@ -124,8 +124,8 @@ impl OfferedPort {
 
     /// What visitors did that no honest one does, the last 64 since this was asked; their
     /// connections were ended.
-    pub fn take_breaches(&self) -> Vec<Breach> {
-        self.open.take_breaches()
+    pub fn take_violations(&self) -> Vec<Violation> {
+        self.open.take_violations()
     }
 }
 

@@ -5,7 +5,7 @@
 //! overwritten, and says so with the next message (G6).
 
 use super::cargo;
-use super::error::{Breach, Over};
+use super::error::{Over, Violation};
 use super::options::{OfferOptions, lane};
 use super::port_ingress::let_in;
 use super::side::{BUSY, Side, crossing};
@@ -102,8 +102,8 @@ impl OfferedChannel {
 
     /// What visitors did that no honest one does, the last 64 since this was asked; their
     /// connections were ended.
-    pub fn take_breaches(&self) -> Vec<Breach> {
-        self.open.take_breaches()
+    pub fn take_violations(&self) -> Vec<Violation> {
+        self.open.take_violations()
     }
 }
 
@@ -137,7 +137,7 @@ impl Offered for Heard {
             Err(over) => over,
         };
         match over {
-            Over::Breach(kind) => bridge.report(uid, pid, kind),
+            Over::Violation(kind) => bridge.report(uid, pid, kind),
             Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot tell a visitor"),
             Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a visitor has left"),
         }

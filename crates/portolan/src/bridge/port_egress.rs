@@ -13,7 +13,7 @@
 //! or with the other side; then the proxy port is closed, and a dead name (G5).
 
 use super::cargo;
-use super::error::{BreachKind, ConnectToError, Over};
+use super::error::{ConnectToError, Over, ViolationKind};
 use super::side::{BUSY, Side, bytes_of, crossing};
 use crate::port::{is_unused, may_leave};
 use crate::space::ending::Ending;
@@ -119,7 +119,7 @@ impl PortEgress {
         match self.carry_all() {
             Over::Stopped => tracing::debug!(domain, name, "all that was sent has gone over"),
             Over::Gone => tracing::info!(domain, name, "the other side is gone"),
-            Over::Breach(error) => {
+            Over::Violation(error) => {
                 tracing::warn!(domain, name, %error, "the other side breaks the rules");
             }
             Over::Io(error) => tracing::warn!(domain, name, %error, "cannot carry on"),
@@ -190,7 +190,7 @@ impl PortEgress {
         shown.came(bytes_of(&answer));
         portolan_shm::mark!("bridge.answer_came");
         if manifest.tag != self.asked {
-            return Err(BreachKind::Manifest.into());
+            return Err(ViolationKind::Manifest.into());
         }
         match manifest.kind {
             // Its client may be gone by now.
@@ -198,7 +198,7 @@ impl PortEgress {
             // And so is our client's.
             Kind::Dropped => drop(next),
             Kind::Message | Kind::Request | Kind::ServerDead => {
-                return Err(BreachKind::Manifest.into());
+                return Err(ViolationKind::Manifest.into());
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 //! the real port.
 
 use super::cargo;
-use super::error::{BreachKind, Over};
+use super::error::{Over, ViolationKind};
 use super::line::Line;
 use super::offered::{InHand, OfferedTo};
 use super::options::lane;
@@ -45,7 +45,7 @@ pub(super) fn serve(bridge: &Bridge<OfferedTo>, visitor: Visitor, place: Option<
         Err(over) => over,
     };
     match over {
-        Over::Breach(kind) => bridge.report(uid, pid, kind),
+        Over::Violation(kind) => bridge.report(uid, pid, kind),
         Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot serve a visitor"),
         Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a visitor has left"),
     }
@@ -136,7 +136,7 @@ impl<'g> PortIngress<'g> {
         match (manifest.kind, self.bridge.what.synchronous) {
             (Kind::Message, false) => self.deliver(message)?,
             (Kind::Request, true) => self.ask(message, manifest.tag, hand)?,
-            _ => return Err(BreachKind::Manifest.into()),
+            _ => return Err(ViolationKind::Manifest.into()),
         }
         portolan_shm::mark!("bridge.delivered");
         self.delivered += 1;
@@ -341,7 +341,7 @@ fn hear(connection: impl AsFd, by: Option<Instant>, takes_sealed: bool) -> Resul
         .and_then(Ask::decode)
         .ok_or(Refused {
             says: Denied::Garbled,
-            over: BreachKind::Ask.into(),
+            over: ViolationKind::Ask.into(),
         })?;
     let says = if ask.version != FORMAT_VERSION {
         Denied::Version

@@ -1,6 +1,6 @@
 //! One side of a pair: bytes out by one lane, and in by the other.
 
-use super::error::{BreachKind, Over};
+use super::error::{Over, ViolationKind};
 use super::line::Line;
 use super::pair::Pair;
 use crate::space::Member;
@@ -175,7 +175,7 @@ impl Side {
             }
             // Whoever is honest reads before it sends more; this one would be polled for ever.
             if self.line.is_full() {
-                return Err(BreachKind::Packet.into());
+                return Err(ViolationKind::Packet.into());
             }
         }
     }
@@ -210,7 +210,7 @@ impl Side {
         let more = self.has_more()?;
         // Whoever is honest has written manifests for all descriptors but the last.
         if !more && self.line.is_full() {
-            return Err(BreachKind::Packet.into());
+            return Err(ViolationKind::Packet.into());
         }
         Ok(more)
     }

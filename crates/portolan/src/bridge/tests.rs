@@ -140,7 +140,7 @@ fn messages_of_all_lengths_go_over_in_order() {
         }
     });
     assert_eq!(two.offered.visitors(), 1);
-    assert!(two.offered.take_breaches().is_empty());
+    assert!(two.offered.take_violations().is_empty());
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn the_end_of_the_last_right_is_the_end_of_the_visit_after_all_has_gone_over() {
         is_the_one(&came, number, &[10_000]);
     }
     until("the visitor has left", || two.offered.visitors() == 0);
-    assert!(two.offered.take_breaches().is_empty());
+    assert!(two.offered.take_violations().is_empty());
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn requests_go_over_and_answers_come_back() {
     assert!(ask(7).is_err());
     server.join().unwrap();
     until("it is a dead name", || !right.is_live());
-    assert!(offered.take_breaches().is_empty());
+    assert!(offered.take_violations().is_empty());
     let error = right.send(Message::default(), WhenFull::Fail).unwrap_err();
     assert!(matches!(error.reason, Unsent::DeadName));
 }
@@ -530,11 +530,14 @@ fn whoever_tells_what_no_channel_has_is_believed_in_nothing_more() {
         side.write(b"bad").unwrap();
         // What was right before it has come, and then no more.
         assert_eq!(*reader.receive(long()).unwrap(), *b"yes");
-        let gap = Gap {
+        let skipped = Skipped {
             before: 0,
             units: 5,
         };
-        assert_eq!((followed.missed(), followed.take_gaps()), (5, vec![gap]));
+        assert_eq!(
+            (followed.missed(), followed.take_skipped()),
+            (5, vec![skipped])
+        );
         assert_eq!(reader.receive(long()), Err(ReadError::WriterGone));
         assert!(!followed.is_live());
     }
@@ -639,11 +642,11 @@ fn a_visitor_that_counts_what_was_never_written_is_thrown_out_alone() {
         number += 1;
         offered.visitors() == 1
     });
-    let breaches = offered.take_breaches();
+    let violations = offered.take_violations();
     assert!(matches!(
-        breaches[..],
-        [Breach {
-            kind: BreachKind::Lane(_),
+        violations[..],
+        [Violation {
+            kind: ViolationKind::Lane(_),
             ..
         }]
     ));

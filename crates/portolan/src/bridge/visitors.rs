@@ -1,6 +1,6 @@
 //! An offer's visitors: each is let in, has a place and a thread, and is told to stop.
 
-use super::error::{Breach, BreachKind};
+use super::error::{Violation, ViolationKind};
 use super::options::OfferOptions;
 use crate::directory::{Desk, Offer, OfferKind, Visitor, offer};
 use crate::space::Descriptor;
@@ -23,8 +23,8 @@ use std::time::Instant;
 const STACK: usize = 256 << 10;
 /// Visitors that are being told at one time that there is no place for them.
 const REFUSING: usize = 8;
-/// Breaches that are kept until somebody asks; of more, the last ones.
-const BREACHES: usize = 64;
+/// Violations that are kept until the program takes them; of more, the last ones.
+const VIOLATIONS: usize = 64;
 
 /// What is offered.
 pub(super) trait Offered: Send + Sync + Sized + 'static {
@@ -83,8 +83,8 @@ impl<T> Open<T> {
         self.bridge.inside.load(Ordering::Relaxed)
     }
 
-    pub(super) fn take_breaches(&self) -> Vec<Breach> {
-        self.bridge.lock().breaches.drain(..).collect()
+    pub(super) fn take_violations(&self) -> Vec<Violation> {
+        self.bridge.lock().violations.drain(..).collect()
     }
 }
 
@@ -149,7 +149,7 @@ impl Drop for Place {
 #[derive(Default)]
 struct State {
     servers: Vec<JoinHandle<()>>,
-    breaches: VecDeque<Breach>,
+    violations: VecDeque<Violation>,
 }
 
 impl<T> Bridge<T> {
@@ -159,15 +159,15 @@ impl<T> Bridge<T> {
     }
 
     /// Keeps what a visitor did, for whoever asks.
-    pub(super) fn report(&self, uid: u32, pid: u32, kind: BreachKind) {
-        let breach = Breach { uid, pid, kind };
+    pub(super) fn report(&self, uid: u32, pid: u32, kind: ViolationKind) {
+        let violation = Violation { uid, pid, kind };
         let domain = self.domain.as_str();
-        tracing::warn!(domain, error = %breach, "a visitor breaks the rules");
-        let breaches = &mut self.lock().breaches;
-        if breaches.len() >= BREACHES {
-            breaches.pop_front();
+        tracing::warn!(domain, error = %violation, "a visitor breaks the rules");
+        let violations = &mut self.lock().violations;
+        if violations.len() >= VIOLATIONS {
+            violations.pop_front();
         }
-        breaches.push_back(breach);
+        violations.push_back(violation);
     }
 }
 

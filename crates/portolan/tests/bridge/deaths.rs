@@ -38,7 +38,7 @@ fn a_sender_that_is_killed_leaves_whole_messages_and_nothing_else() {
     }
     // Nothing of what came by half is kept.
     assert_eq!(held(&domain), 0);
-    assert!(offered.take_breaches().is_empty());
+    assert!(offered.take_violations().is_empty());
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn messages_of_all_lengths_are_followed_in_order() {
     let [mut first, _second] = children;
     assert_eq!(first.ask("unfollow"), "unfollowed");
     until("one has left", || theirs.offered.visitors() == 1);
-    assert!(theirs.offered.take_breaches().is_empty());
+    assert!(theirs.offered.take_violations().is_empty());
 }
 
 #[test]

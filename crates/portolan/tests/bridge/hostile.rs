@@ -5,8 +5,8 @@ use crate::cargo::{held, is_message, long, message};
 use crate::orders::{PATIENCE, unique, until};
 use crate::over::{offering, plain};
 use portolan::{
-    BreachKind, ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, PortOptions,
-    ReceiveRight, SendRight, Unsent,
+    ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, PortOptions, ReceiveRight,
+    SendRight, Unsent, ViolationKind,
 };
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, Granted, Manifest, RING, control};
@@ -156,15 +156,15 @@ impl Beside {
 
     /// The stranger has just broken the rules like this, and is out; the other one goes on.
     #[track_caller]
-    pub(crate) fn goes_on(&mut self, is_it: impl Fn(&BreachKind) -> bool) {
-        let mut breaches = Vec::new();
-        until("the breach is told", || {
-            breaches.extend(self.offered.take_breaches());
-            !breaches.is_empty()
+    pub(crate) fn goes_on(&mut self, is_it: impl Fn(&ViolationKind) -> bool) {
+        let mut violations = Vec::new();
+        until("the violation is reported", || {
+            violations.extend(self.offered.take_violations());
+            !violations.is_empty()
         });
-        assert_eq!(breaches.len(), 1, "{breaches:?}");
-        assert!(is_it(&breaches[0].kind), "{}", breaches[0]);
-        assert_eq!(breaches[0].uid, portolan_sys::process::user());
+        assert_eq!(violations.len(), 1, "{violations:?}");
+        assert!(is_it(&violations[0].kind), "{}", violations[0]);
+        assert_eq!(violations[0].uid, portolan_sys::process::user());
         until("the stranger is out", || self.offered.visitors() == 1);
         self.works();
     }
@@ -191,7 +191,7 @@ fn what_is_no_request_is_refused() {
             answer,
             Some(Answer::Denied(Denied::Garbled, FORMAT_VERSION))
         );
-        beside.goes_on(|kind| matches!(kind, BreachKind::Ask));
+        beside.goes_on(|kind| matches!(kind, ViolationKind::Ask));
     }
     let newer = Ask {
         version: FORMAT_VERSION + 1,
@@ -223,12 +223,12 @@ fn descriptors_that_nobody_wants_are_not_taken() {
     // With the request, and later.
     let socket = introduced(&beside.name);
     if socket::send(&socket, &ask().encode(), &many).is_ok() {
-        beside.goes_on(|kind| matches!(kind, BreachKind::Ask));
+        beside.goes_on(|kind| matches!(kind, ViolationKind::Ask));
     }
     drop(socket);
     let stranger = Stranger::new(&beside.name);
     if socket::send(&stranger.socket, &[RING], &many).is_ok() {
-        beside.goes_on(|kind| matches!(kind, BreachKind::Packet));
+        beside.goes_on(|kind| matches!(kind, ViolationKind::Packet));
         stranger.is_out();
     }
     drop(stranger);
@@ -243,7 +243,7 @@ fn packets_that_are_no_rings() {
         let stranger = Stranger::new(&beside.name);
         socket::send(&stranger.socket, packet, &[]).unwrap();
         stranger.is_out();
-        beside.goes_on(|kind| matches!(kind, BreachKind::Packet));
+        beside.goes_on(|kind| matches!(kind, ViolationKind::Packet));
     }
     // Rings for nothing, as many as there is room for, do nobody harm.
     let stranger = Stranger::new(&beside.name);
@@ -263,7 +263,7 @@ fn counts_that_cannot_be() {
         assert_eq!(stranger.granted.there, lane);
         stranger.says(&[0; 64], written);
         stranger.is_out();
-        beside.goes_on(|kind| matches!(kind, BreachKind::Lane(_)));
+        beside.goes_on(|kind| matches!(kind, ViolationKind::Lane(_)));
     }
     // Back behind what was said before.
     let stranger = Stranger::new(&beside.name);
@@ -279,7 +279,7 @@ fn counts_that_cannot_be() {
     until("it was read", || tail.load(Ordering::Acquire) == 1024);
     stranger.says(&[], 512);
     stranger.is_out();
-    beside.goes_on(|kind| matches!(kind, BreachKind::Lane(_)));
+    beside.goes_on(|kind| matches!(kind, ViolationKind::Lane(_)));
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn messages_that_cannot_be() {
         beside.goes_on(|kind| {
             matches!(
                 kind,
-                BreachKind::Manifest | BreachKind::Descriptors { named: 1 }
+                ViolationKind::Manifest | ViolationKind::Descriptors { named: 1 }
             )
         });
     }
@@ -331,7 +331,9 @@ fn messages_that_are_too_long() {
         let stranger = Stranger::new(&beside.name);
         stranger.says(&bytes, bytes.len() as u64);
         stranger.is_out();
-        beside.goes_on(|kind| matches!(kind, BreachKind::TooLong { most, .. } if *most == 1 << 20));
+        beside.goes_on(
+            |kind| matches!(kind, ViolationKind::TooLong { most, .. } if *most == 1 << 20),
+        );
     }
 }
 
@@ -369,7 +371,8 @@ fn many_small_extents_count_as_the_pages_that_they_take() {
             continue;
         }
         stranger.is_out();
-        beside.goes_on(|kind| matches!(kind, BreachKind::TooLong { bytes, .. } if *bytes > most));
+        beside
+            .goes_on(|kind| matches!(kind, ViolationKind::TooLong { bytes, .. } if *bytes > most));
         assert_eq!(held(&beside.theirs), 0);
     }
     // Somebody honest is told before, and what it is that counts.
@@ -411,7 +414,7 @@ fn half_a_message_is_none() {
         until("it has left", || beside.offered.visitors() == 1);
         beside.works();
     }
-    assert!(beside.offered.take_breaches().is_empty());
+    assert!(beside.offered.take_violations().is_empty());
     assert_eq!(held(&beside.theirs), 0);
 }
 

@@ -51,7 +51,7 @@ fn messages_of_all_lengths() {
     assert_eq!(offered.visitors(), 1);
     assert_eq!(child.ask("drop-right"), "dropped");
     until("the visitor has left", || offered.visitors() == 0);
-    assert!(offered.take_breaches().is_empty());
+    assert!(offered.take_violations().is_empty());
 }
 
 #[test]

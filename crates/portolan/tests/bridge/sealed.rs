@@ -6,8 +6,8 @@ use crate::hostile::{Beside, Stranger, ask, preamble};
 use crate::orders::{PATIENCE, unique, until};
 use crate::over::{offering, plain};
 use portolan::{
-    Access, BreachKind, ConnectOptions, ConnectToError, Deadline, Domain, Message, MessageError,
-    OfferOptions, PortOptions, Protection, Sealed, SendRight, Unsealed, Unsent, WhenFull,
+    Access, ConnectOptions, ConnectToError, Deadline, Domain, Message, MessageError, OfferOptions,
+    PortOptions, Protection, Sealed, SendRight, Unsealed, Unsent, ViolationKind, WhenFull,
 };
 use portolan_abi::bridge::{Ask, MAX_SEALED, Manifest, SEALED};
 use portolan_abi::slot::Kind;
@@ -95,7 +95,7 @@ fn extents_are_sealed_on_their_way() {
     let came = port.receive(Default::default(), long()).unwrap();
     assert_eq!((came.extents().len(), came.sealed().len()), (1, 0));
     is_filled(&came.extents()[0], 5);
-    assert!(offered.take_breaches().is_empty());
+    assert!(offered.take_violations().is_empty());
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn what_is_said_to_be_sealed_and_is_not() {
         let bytes = names(1, len);
         stranger.says(&bytes, bytes.len() as u64);
         stranger.is_out();
-        beside.goes_on(|kind| matches!(kind, BreachKind::Sealed(_)));
+        beside.goes_on(|kind| matches!(kind, ViolationKind::Sealed(_)));
     }
     // None, fewer, more than it names.
     let good = sealed(len);
@@ -229,24 +229,25 @@ fn what_is_said_to_be_sealed_and_is_not() {
         let bytes = names(named, 1);
         stranger.says(&bytes, bytes.len() as u64);
         stranger.is_out();
-        beside.goes_on(|kind| matches!(kind, BreachKind::Descriptors { named: n } if *n == named));
+        beside
+            .goes_on(|kind| matches!(kind, ViolationKind::Descriptors { named: n } if *n == named));
     }
     // More at once than any message has; and packet after packet, and never a message.
     let stranger = of_sealed(&beside.name);
     let fds = vec![good.as_fd(); MAX_SEALED + 1];
     socket::send(&stranger.socket, &[SEALED], &fds).unwrap();
     stranger.is_out();
-    beside.goes_on(|kind| matches!(kind, BreachKind::Packet));
+    beside.goes_on(|kind| matches!(kind, ViolationKind::Packet));
     let stranger = of_sealed(&beside.name);
     while socket::send(&stranger.socket, &[SEALED], &[good.as_fd()]).is_ok() {}
-    beside.goes_on(|kind| matches!(kind, BreachKind::Packet));
+    beside.goes_on(|kind| matches!(kind, ViolationKind::Packet));
     // Over the limit, which counts what would be mapped.
     let stranger = of_sealed(&beside.name);
     socket::send(&stranger.socket, &[SEALED], &[good.as_fd()]).unwrap();
     let bytes = names(1, (1 << 20) + 1);
     stranger.says(&bytes, bytes.len() as u64);
     stranger.is_out();
-    beside.goes_on(|kind| matches!(kind, BreachKind::TooLong { .. }));
+    beside.goes_on(|kind| matches!(kind, ViolationKind::TooLong { .. }));
     // And what is sealed nobody changes any more: the kernel refuses it to its maker too.
     let file = std::fs::File::from(good);
     assert!(file.set_len(0).is_err());
@@ -289,7 +290,7 @@ fn parts_that_nobody_takes_do_not_use_up_the_descriptors() {
         assert_eq!(came.sealed().len(), 16);
         is_filled(&came.sealed()[15], 1);
     }
-    assert!(offered.take_breaches().is_empty());
+    assert!(offered.take_violations().is_empty());
 }
 
 #[test]
@@ -314,15 +315,15 @@ fn descriptors_and_no_reading_of_an_answer() {
             Err(_) => break,
         }
     }
-    let mut breaches = Vec::new();
-    until("the breach is told", || {
-        breaches.extend(offered.take_breaches());
-        !breaches.is_empty()
+    let mut violations = Vec::new();
+    until("the violation is reported", || {
+        violations.extend(offered.take_violations());
+        !violations.is_empty()
     });
     assert!(
-        matches!(breaches[0].kind, BreachKind::Packet),
+        matches!(violations[0].kind, ViolationKind::Packet),
         "{}",
-        breaches[0]
+        violations[0]
     );
 }
 

@@ -61,5 +61,5 @@ fn another_user_follows_a_channel_if_it_is_permitted() {
     writer.write(&bytes, Deadline::NOW).unwrap();
     assert_eq!(guest.ask("hear 3 1000"), "heard");
     assert_eq!(offered.visitors(), 1);
-    assert!(offered.take_breaches().is_empty());
+    assert!(offered.take_violations().is_empty());
 }

@@ -263,11 +263,11 @@ impl Worker {
         }
         if let Some(bridge) = &self.holds.bridge {
             let [messages, requests] = &bridge.offered;
-            let mut breaches = messages.take_breaches();
-            breaches.extend(requests.take_breaches());
-            breaches.extend(bridge.told.take_breaches());
-            for breach in breaches {
-                self.corrupt(&format!("a bridge: {breach}"));
+            let mut violations = messages.take_violations();
+            violations.extend(requests.take_violations());
+            violations.extend(bridge.told.take_violations());
+            for violation in violations {
+                self.corrupt(&format!("a bridge: {violation}"));
             }
         }
         self.holds.bridge = None;
