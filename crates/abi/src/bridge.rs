@@ -1,25 +1,25 @@
-//! What two processes of different domains say to one another, and the memory that they share.
+//! The records that two processes of different domains exchange, and the memory that they share.
 //!
 //! ```text
 //! visitor -> offering process   Ask                           "let me send"
-//! offering process -> visitor   Granted + the pair's memory and a pidfd, or Denied
-//! offering process -> visitor   of a channel: [`Form`], in the lane back
-//! from then on, both ways:      one byte [`RING`]             "look at the lane"
-//! visitor -> offering process   [`SEALED`] + descriptors      what the next manifest speaks of
+//! offering process -> visitor   Granted + the connection's memory and a pidfd, or Denied
+//! offering process -> visitor   of a channel: [`Form`], in the byte ring back
+//! from then on, both ways:      one byte [`RING`]             "look at the byte ring"
+//! visitor -> offering process   [`SEALED`] + descriptors      those that the next frame names
 //! ```
 //!
-//! The pair's memory is a control page and two *lanes*, one for each way. A lane is a ring of
-//! bytes with one writer and one reader; what passes through it is a *manifest*, lengths, a
-//! header, and then the bytes themselves:
+//! The connection's memory is a control page and two *byte rings*, one for each direction. A byte
+//! ring has one writer and one reader. Frames pass through it: a *frame header*, lengths, the
+//! message's header, and then the bytes of its parts:
 //!
 //! ```text
 //! control page: 8 words for each line, see [`control`]
-//! lane there:   [manifest 64][lengths 8 each][header] pad to 64 [bytes] pad [bytes] pad ...
-//! lane back:    the same
+//! ring there:   [frame header 64][lengths 8 each][header] pad to 64 [bytes] pad [bytes] pad ...
+//! ring back:    the same
 //! ```
 //!
-//! Where in the ring something lies is never said: both sides count. Whoever reads takes
-//! everything here for a stranger's: it is copied, then decoded whole or not at all.
+//! No offset is ever sent: both sides count the bytes. The reader trusts nothing here: it copies
+//! a record first, then decodes it whole or not at all.
 
 pub use crate::denied::Denied;
 use crate::hello::{flag, word32, word64};
@@ -33,30 +33,31 @@ pub const ASK_MAGIC: u32 = 0x4147_5450;
 const ANSWER_MAGIC: u32 = 0x5247_5450;
 /// First bytes of a [`Form`].
 const FORM_MAGIC: u32 = 0x4647_5450;
-/// First bytes of a [`Manifest`].
-const MANIFEST_MAGIC: u32 = 0x4d47_5450;
-/// Descriptors that come with [`Granted`]: the pair's memory, and the offering process's pidfd.
+/// First bytes of a [`FrameHeader`].
+const FRAME_MAGIC: u32 = 0x4d47_5450;
+/// Descriptors that come with [`Granted`]: the connection's memory, and the offering process's
+/// pidfd.
 pub const DESCRIPTORS: usize = 2;
-/// "Look at the lane."
+/// "Look at the byte ring."
 pub const RING: u8 = b'R';
 /// Before the descriptors of sealed memory.
 pub const SEALED: u8 = b'S';
-/// Bytes of a lane: a power of two between these.
-pub const LANE_BYTES: core::ops::RangeInclusive<u64> = 64 << 10..=16 << 20;
+/// Bytes of a byte ring: a power of two between these.
+pub const RING_BYTES: core::ops::RangeInclusive<u64> = 64 << 10..=16 << 20;
 /// Parts of sealed memory in one message: what its sender put in, and one for all extents.
 pub const MAX_SEALED: usize = 17;
-/// Packets of descriptors that are taken before the manifests that name them were read: of one
-/// that is whole, and of one that is being written.
+/// Packets of descriptors that are taken before the frame headers that name them were read: of one
+/// frame that is whole, and of one that is being written.
 pub const MAX_SEALED_AHEAD: usize = 2;
 
-/// Words of the control page. Who writes what lies in lines of its own.
+/// Words of the control page. The words of each writer have cache lines of their own.
 pub mod control {
     use super::PAGE;
 
     /// Bytes of the page.
     pub const BYTES: usize = PAGE;
-    /// Words from one lane's to the next one's.
-    pub const LANE: usize = 128;
+    /// Words from one byte ring's to the next one's.
+    pub const STRIDE: usize = 128;
     /// The writer's: bytes written so far.
     pub const HEAD: usize = 0;
     /// The reader's: bytes read so far.
@@ -71,9 +72,9 @@ pub mod control {
     pub const READER_SLEEPS: usize = 96;
 }
 
-/// Bytes of a pair's memory whose lanes have so many; `None` if no lanes have.
-pub fn pair_bytes(there: u64, back: u64) -> Option<u64> {
-    let fits = |bytes: &u64| bytes.is_power_of_two() && LANE_BYTES.contains(bytes);
+/// Bytes of a connection's memory whose byte rings have so many; `None` if no byte ring may have.
+pub fn connection_bytes(there: u64, back: u64) -> Option<u64> {
+    let fits = |bytes: &u64| bytes.is_power_of_two() && RING_BYTES.contains(bytes);
     [there, back].iter().all(fits).then_some(())?;
     Some(control::BYTES as u64 + there + back)
 }
@@ -116,7 +117,7 @@ pub struct Ask {
     pub sealed: bool,
     /// Bytes that one answer to a request may take ([`bytes_taken`]).
     pub most: u64,
-    /// Bytes that the lane there should have.
+    /// Bytes that the byte ring there should have.
     pub there: u64,
 }
 
@@ -158,9 +159,9 @@ pub struct Granted {
     pub synchronous: bool,
     /// Bytes that one message may take ([`bytes_taken`]); of a channel, those that it may hold.
     pub most: u64,
-    /// Bytes of the lane there.
+    /// Bytes of the byte ring there.
     pub there: u64,
-    /// Bytes of the lane back.
+    /// Bytes of the byte ring back.
     pub back: u64,
 }
 
@@ -197,7 +198,7 @@ impl Answer {
         out
     }
 
-    /// Reads a record; `None` also for lanes that are none.
+    /// Reads a record; `None` also for byte rings of lengths that none may have.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() != Self::BYTES || word32(bytes, 0)? != ANSWER_MAGIC {
             return None;
@@ -207,7 +208,7 @@ impl Answer {
             return Some(Self::Denied(why, version));
         }
         let (there, back) = (word64(bytes, 24)?, word64(bytes, 32)?);
-        pair_bytes(there, back)?;
+        connection_bytes(there, back)?;
         Some(Self::Granted(Granted {
             version,
             synchronous: flag(bytes, 12)?,
@@ -218,7 +219,7 @@ impl Answer {
     }
 }
 
-/// What an offered channel is like; it stands in the lane before the first message.
+/// The properties of an offered channel; the first record in its byte ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     /// Its writer waits for readers.
@@ -260,9 +261,9 @@ impl Form {
     }
 }
 
-/// What stands before a message in a lane.
+/// The record before a message in a byte ring: what the message is, and the numbers of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Manifest {
+pub struct FrameHeader {
     /// What the message is; [`Kind::Dropped`] and [`Kind::ServerDead`] answer requests, and
     /// hold nothing.
     pub kind: Kind,
@@ -278,10 +279,10 @@ pub struct Manifest {
     pub tag: u64,
 }
 
-impl Manifest {
-    /// Bytes of a manifest: a line.
+impl FrameHeader {
+    /// Bytes of a frame header: a line.
     pub const BYTES: usize = LINE;
-    /// Bytes of manifest, lengths and header, at the most.
+    /// Bytes of frame header, lengths and header, at the most.
     pub const MOST: usize = Self::BYTES + 8 * (MAX_EXTENTS + MAX_SEALED) + MAX_HEADER;
 
     /// An empty message.
@@ -305,7 +306,7 @@ impl Manifest {
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let word = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
         let mut out = [0; Self::BYTES];
-        out[..4].copy_from_slice(&MANIFEST_MAGIC.to_le_bytes());
+        out[..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
         out[4] = self.kind as u8;
         out[5] = self.urgency.is_some().into();
         out[8..12].copy_from_slice(&word(self.header));
@@ -318,7 +319,7 @@ impl Manifest {
 
     /// Reads a record; `None` if a count is over its limit.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != Self::BYTES || word32(bytes, 0)? != MANIFEST_MAGIC {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != FRAME_MAGIC {
             return None;
         }
         let count = |at, most: usize| {
@@ -329,7 +330,7 @@ impl Manifest {
             true => Some(word64(bytes, 24)?),
             false => None,
         };
-        let manifest = Self {
+        let frame = Self {
             kind: Kind::from_code(*bytes.get(4).filter(|b| **b <= Kind::ServerDead as u8)?),
             header: count(8, MAX_HEADER)?,
             extents: count(12, MAX_EXTENTS)?,
@@ -337,17 +338,17 @@ impl Manifest {
             urgency,
             tag: word64(bytes, 32)?,
         };
-        let empty = manifest.rest() == 0;
-        let holds_nothing = matches!(manifest.kind, Kind::Dropped | Kind::ServerDead);
-        (empty || !holds_nothing).then_some(manifest)
+        let empty = frame.rest() == 0;
+        let holds_nothing = matches!(frame.kind, Kind::Dropped | Kind::ServerDead);
+        (empty || !holds_nothing).then_some(frame)
     }
 }
 
 const _: () = {
     // In lines of their own, pairs of which the processor fetches together.
     assert!(control::TAIL * 8 >= 2 * LINE && control::WRITER_SLEEPS > control::DELIVERED + 15);
-    assert!(control::READER_SLEEPS + 16 <= control::LANE);
-    assert!(2 * control::LANE * 8 <= control::BYTES);
+    assert!(control::READER_SLEEPS + 16 <= control::STRIDE);
+    assert!(2 * control::STRIDE * 8 <= control::BYTES);
 };
 
 #[cfg(test)]
@@ -385,16 +386,16 @@ mod tests {
         for answer in answers {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
-        let manifest = Manifest {
+        let frame = FrameHeader {
             header: MAX_HEADER,
             extents: MAX_EXTENTS,
             sealed: MAX_SEALED,
             urgency: Some(7),
             tag: 9,
-            ..Manifest::new(Kind::Reply)
+            ..FrameHeader::new(Kind::Reply)
         };
-        assert_eq!(Manifest::decode(&manifest.encode()), Some(manifest));
-        assert_eq!(manifest.rest() + Manifest::BYTES, Manifest::MOST);
+        assert_eq!(FrameHeader::decode(&frame.encode()), Some(frame));
+        assert_eq!(frame.rest() + FrameHeader::BYTES, FrameHeader::MOST);
     }
 
     #[test]
@@ -428,7 +429,7 @@ mod tests {
             assert_eq!(Ask::decode(&bad), None, "byte {at}");
         }
         assert_eq!(Ask::decode(&ask.encode()[..31]), None);
-        assert_eq!(pair_bytes(1 << 20, 1 << 63), None);
+        assert_eq!(connection_bytes(1 << 20, 1 << 63), None);
         let granted = Answer::Granted(Granted {
             version: 3,
             synchronous: false,
@@ -436,28 +437,28 @@ mod tests {
             there: 1 << 20,
             back: 64 << 10,
         });
-        // Magic, flag, a lane that is no power of two, one that is too small, one too large.
+        // Magic, flag, a byte ring that is no power of two, one that is too small, one too large.
         for (at, byte) in [(0, 0), (12, 2), (24, 1), (34, 0), (39, 1)] {
             let mut bad = granted.encode();
             bad[at] = byte;
             assert_eq!(Answer::decode(&bad), None, "byte {at}");
         }
-        let manifest = Manifest {
+        let frame = FrameHeader {
             header: 5,
-            ..Manifest::new(Kind::Message)
+            ..FrameHeader::new(Kind::Message)
         };
         // Magic, kind, flag, header, extents, sealed.
         for (at, byte) in [(0, 0), (4, 5), (5, 2), (10, 1), (14, 1), (18, 1), (9, 17)] {
-            let mut bad = manifest.encode();
+            let mut bad = frame.encode();
             bad[at] = byte;
-            assert_eq!(Manifest::decode(&bad), None, "byte {at}");
+            assert_eq!(FrameHeader::decode(&bad), None, "byte {at}");
         }
-        let full = Manifest {
+        let full = FrameHeader {
             header: 1,
-            ..Manifest::new(Kind::Dropped)
+            ..FrameHeader::new(Kind::Dropped)
         };
-        assert_eq!(Manifest::decode(&full.encode()), None);
-        assert_eq!(Manifest::decode(&[0; 63]), None);
+        assert_eq!(FrameHeader::decode(&full.encode()), None);
+        assert_eq!(FrameHeader::decode(&[0; 63]), None);
         let mut bad = Answer::Denied(Denied::Full, 1).encode();
         bad[8] = 200;
         assert_eq!(

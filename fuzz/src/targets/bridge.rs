@@ -3,7 +3,8 @@
 //! and memory that the stranger writes as a file.
 
 use crate::stranger::{
-    MOST, Stranger, address, by, descriptor, introduced, lane, long, process, taken, until, welcome,
+    MOST, Stranger, address, by, descriptor, introduced, long, process, ring_bytes, taken, until,
+    welcome,
 };
 use arbitrary::{Result, Unstructured};
 use portolan::{
@@ -11,7 +12,7 @@ use portolan::{
     PortOptions, Protection, ReceiveRight, SendRight, WhenFull,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, Granted, pair_bytes};
+use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, Granted, connection_bytes};
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, PAGE};
 use portolan_abi::visit::OfferKind;
 use portolan_sys::socket::{self, Address};
@@ -142,7 +143,7 @@ impl Place {
 
     /// Offers a port, to a connecting side that follows the rules.
     fn host(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let (there, back) = (lane(u)?, lane(u)?);
+        let (there, back) = (ring_bytes(u)?, ring_bytes(u)?);
         let granted = Granted {
             version: FORMAT_VERSION,
             synchronous: u.arbitrary()?,
@@ -163,7 +164,7 @@ impl Place {
         if u.ratio(1, 8)? {
             answer[u.choose_index(answer.len())?] = u.arbitrary()?;
         }
-        let bytes = pair_bytes(there, back).unwrap_or(0);
+        let bytes = connection_bytes(there, back).unwrap_or(0);
         let (shown, process) = (descriptor(u, bytes)?, process(u)?);
         let (ours, hosted, listener) = (&self.ours, &self.hosted, &self.host);
         thread::scope(|scope| {
@@ -180,7 +181,7 @@ impl Place {
                 Ok(right) => right,
                 Err(_) => panic!("connecting panicked"),
             };
-            let (Ok(right), Some(pair), Ok(())) = (right, shown, told) else {
+            let (Ok(right), Some(memory), Ok(())) = (right, shown, told) else {
                 return Ok(());
             };
             let synchronous = granted.synchronous;
@@ -188,7 +189,7 @@ impl Place {
                 let right = right.clone();
                 move || send(ours, &right, synchronous)
             });
-            let mut stranger = Stranger::new(introduced, pair, [there, back], 1);
+            let mut stranger = Stranger::new(introduced, memory, [there, back], 1);
             let done = stranger.go_on(u, Stranger::write_message);
             drop(stranger);
             assert!(asking.join().is_ok());
@@ -249,9 +250,9 @@ fn visitor(u: &mut Unstructured<'_>, socket: OwnedFd, synchronous: bool) -> Resu
         return Ok(());
     };
     assert_eq!(granted.synchronous, synchronous);
-    let Ok([pair, _]) = <[_; DESCRIPTORS]>::try_from(received.fds) else {
+    let Ok([memory, _]) = <[_; DESCRIPTORS]>::try_from(received.fds) else {
         panic!("let in without memory, or without a process");
     };
-    let mut stranger = Stranger::new(socket, pair, [granted.there, granted.back], 0);
+    let mut stranger = Stranger::new(socket, memory, [granted.there, granted.back], 0);
     stranger.go_on(u, Stranger::write_message)
 }

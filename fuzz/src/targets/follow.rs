@@ -2,7 +2,8 @@
 //! offered channel, or a process that offers one. As in `bridge`.
 
 use crate::stranger::{
-    MOST, Stranger, address, by, descriptor, introduced, lane, long, process, taken, until, welcome,
+    MOST, Stranger, address, by, descriptor, introduced, long, process, ring_bytes, taken, until,
+    welcome,
 };
 use arbitrary::{Result, Unstructured};
 use portolan::channel::{
@@ -12,7 +13,7 @@ use portolan::{
     ConnectOptions, Deadline, Domain, Followed, OfferOptions, OfferedChannel, Permissions,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Form, Granted, pair_bytes};
+use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Form, Granted, connection_bytes};
 use portolan_abi::visit::OfferKind;
 use portolan_sys::socket::{self, Address};
 use std::os::fd::{AsFd, OwnedFd};
@@ -139,7 +140,7 @@ impl Place {
 
     /// Offers a channel, to a following side that keeps to the rules.
     fn host(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let (there, back) = (lane(u)?, lane(u)?);
+        let (there, back) = (ring_bytes(u)?, ring_bytes(u)?);
         let granted = Granted {
             version: FORMAT_VERSION,
             synchronous: u.arbitrary()?,
@@ -148,7 +149,7 @@ impl Place {
             back,
         };
         let answer = Answer::Granted(granted).encode();
-        let bytes = pair_bytes(there, back).unwrap_or(0);
+        let bytes = connection_bytes(there, back).unwrap_or(0);
         let (shown, process) = (descriptor(u, bytes)?, process(u)?);
         let form = form(u)?;
         let before = ports(&self.ours);
@@ -161,7 +162,7 @@ impl Place {
             let fds: Vec<_> = shown.iter().chain(&process).map(AsFd::as_fd).collect();
             let told = socket::send_by(&socket, &answer, &fds, by());
             let mut stranger = match (shown, told) {
-                (Some(pair), Ok(())) => Some(Stranger::new(socket, pair, [there, back], 1)),
+                (Some(memory), Ok(())) => Some(Stranger::new(socket, memory, [there, back], 1)),
                 _ => None,
             };
             match (&mut stranger, form) {
@@ -260,10 +261,10 @@ fn follower(u: &mut Unstructured<'_>, socket: OwnedFd, told: &mut Told) -> Resul
     let Some(Answer::Granted(granted)) = Answer::decode(&answer[..received.len]) else {
         return Ok(());
     };
-    let Ok([pair, _]) = <[_; DESCRIPTORS]>::try_from(received.fds) else {
+    let Ok([memory, _]) = <[_; DESCRIPTORS]>::try_from(received.fds) else {
         panic!("let in without memory, or without a process");
     };
-    let mut stranger = Stranger::new(socket, pair, [granted.there, granted.back], 0);
+    let mut stranger = Stranger::new(socket, memory, [granted.there, granted.back], 0);
     stranger.go_on(u, |stranger, u| {
         told.tell(u.int_in_range(0..=100)?);
         if u.ratio(1, 4)? {

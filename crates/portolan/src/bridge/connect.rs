@@ -1,9 +1,9 @@
 //! Connecting to a port of another domain.
 
+use super::control_socket::ControlSocket;
 use super::error::ConnectToError;
-use super::line::Line;
+use super::memory::{ConnectionMemory, MemoryError};
 use super::options::ConnectOptions;
-use super::pair::{Pair, PairError};
 use super::port_egress::PortEgress;
 use super::side::Side;
 use crate::directory::{Introduction, OfferKind, visit};
@@ -121,13 +121,13 @@ pub(super) fn connect_over(
         version: FORMAT_VERSION,
         sealed: options.protection == Protection::Sealed,
         most,
-        there: options.lane,
+        there: options.ring_bytes,
     };
     let socket = introduction.connection;
-    let (granted, pair, process) = agree(&socket, &ask, options.answer_by())?;
+    let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
     let pid = process.id();
-    let line = Line::new(socket, Some(process), false);
-    let side = Side::visitor(pair, line, None, ask.sealed);
+    let control = ControlSocket::new(socket, Some(process), false);
+    let side = Side::visitor(memory, control, None, ask.sealed);
 
     let there = Leaving {
         most: granted.most,
@@ -190,14 +190,14 @@ pub(super) fn cap(member: &Member, allowed: u64) -> u64 {
     allowed.min(limit / 4)
 }
 
-/// Asks the offering process to be let in, and takes the pair's memory from it, and what says
+/// Asks the offering process to be let in, and takes the connection's memory from it, and what says
 /// that it is dead. The kernel cannot be asked for that: as the socket's other end it knows
 /// whoever began to listen at the domain's.
 pub(super) fn agree(
     socket: impl AsFd,
     ask: &Ask,
     deadline: Deadline,
-) -> Result<(Granted, Pair, Descriptor<PidFd>), ConnectToError> {
+) -> Result<(Granted, ConnectionMemory, Descriptor<PidFd>), ConnectToError> {
     let by = deadline.instant();
     match socket::send_by(&socket, &ask.encode(), &[], by) {
         // It may have said why before it hung up.
@@ -219,18 +219,18 @@ pub(super) fn agree(
     };
     let [memory, process] =
         <[_; DESCRIPTORS]>::try_from(received.fds).map_err(|_| ConnectToError::Garbled)?;
-    let pair = Pair::verify(memory, granted.there, granted.back)?;
+    let memory = ConnectionMemory::verify(memory, granted.there, granted.back)?;
     let process = PidFd::from_descriptor(process).map_err(|_| ConnectToError::Garbled)?;
-    portolan_shm::mark!("bridge.paired");
-    Ok((granted, pair, Descriptor::new(process)))
+    portolan_shm::mark!("bridge.connected");
+    Ok((granted, memory, Descriptor::new(process)))
 }
 
-impl From<PairError> for ConnectToError {
-    fn from(error: PairError) -> Self {
+impl From<MemoryError> for ConnectToError {
+    fn from(error: MemoryError) -> Self {
         match error {
-            PairError::Io(error) => Self::Io(error),
-            PairError::Map(error) => Self::Memory(error),
-            PairError::Verify(_) => Self::Garbled,
+            MemoryError::Io(error) => Self::Io(error),
+            MemoryError::Map(error) => Self::Memory(error),
+            MemoryError::Verify(_) => Self::Garbled,
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::channel::MakeChannelError;
 use crate::{BindError, NoDescriptor, VisitError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::Denied;
-use portolan_shm::lane::Garbled;
+use portolan_shm::byte_ring::Garbled;
 use portolan_sys::memory::{MapError, VerifyError};
 use portolan_sys::socket::SocketError;
 use std::io;
@@ -66,8 +66,8 @@ pub enum ConnectToError {
     /// No channel for this side.
     #[error("no channel for this side: {0}")]
     Channel(#[from] MakeChannelError),
-    /// The machine's: no memory for the pair.
-    #[error("no memory for the pair: {0}")]
+    /// The machine's: no memory for the connection.
+    #[error("no memory for the connection: {0}")]
     Memory(#[from] MapError),
     /// The machine's: no thread, or no memory file.
     #[error("cannot make a connection: {0}")]
@@ -114,10 +114,10 @@ pub enum ViolationKind {
     Ask,
     /// It counts what cannot be.
     #[error("{0}")]
-    Lane(#[from] Garbled),
+    ByteRing(#[from] Garbled),
     /// It described a message that cannot be.
     #[error("what stands before its message is none of ours")]
-    Manifest,
+    FrameHeader,
     /// Its message is over the limit of the offer.
     #[error("its message would take {bytes} bytes of memory here, over the limit of {most}")]
     TooLong {
@@ -140,7 +140,7 @@ pub enum ViolationKind {
     Packet,
 }
 
-/// Why a pair has ended.
+/// Why a connection has ended.
 #[derive(Debug)]
 pub(super) enum Over {
     /// The other side is gone.

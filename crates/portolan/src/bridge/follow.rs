@@ -1,10 +1,10 @@
 //! Follows a channel of another domain: the channel's *ingress* writes the messages that come
 //! into a channel of this domain.
 
-use super::cargo;
+use super::codec;
 use super::connect::{Sought, agree, cap, visit_until};
+use super::control_socket::ControlSocket;
 use super::error::{ConnectToError, Over, ViolationKind};
-use super::line::Line;
 use super::options::ConnectOptions;
 use super::side::{Side, crossing};
 use crate::channel::{Channel, ChannelOptions, MakeChannelError, WriteError, Writer};
@@ -133,15 +133,15 @@ pub(super) fn follow_over(
         version: FORMAT_VERSION,
         sealed: false,
         most: 0,
-        there: options.lane,
+        there: options.ring_bytes,
     };
     let socket = introduction.connection;
-    let (granted, pair, process) = agree(&socket, &ask, options.answer_by())?;
+    let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
     let stop = Arc::new(EventFd::new().map_err(NoDescriptor::from)?);
     let pid = process.id();
     let mut side = Side::visitor(
-        pair,
-        Line::new(socket, Some(process), false),
+        memory,
+        ControlSocket::new(socket, Some(process), false),
         Some(Arc::clone(&stop)),
         false,
     );
@@ -300,19 +300,19 @@ impl ChannelIngress {
             }
         }
         let (member, port) = self.shown.whose();
-        let manifest = crossing(member, EventKind::Arrive, port, || {
-            let read = cargo::read_copy(&mut self.side, self.most, &mut self.message)?;
+        let frame = crossing(member, EventKind::Arrive, port, || {
+            let read = codec::read_copy(&mut self.side, self.most, &mut self.message)?;
             Ok((read, self.message.len() as u64))
         })?;
-        if manifest.kind != Kind::Dropped {
+        if frame.kind != Kind::Dropped {
             self.shown.came(self.message.len() as u64);
         }
-        match manifest.kind {
+        match frame.kind {
             Kind::Dropped => {
                 self.writer = None;
                 Ok(())
             }
-            _ => self.hand_on(manifest.tag),
+            _ => self.hand_on(frame.tag),
         }
     }
 
@@ -320,7 +320,7 @@ impl ChannelIngress {
     fn hand_on(&mut self, missed: u64) -> Result<(), Over> {
         let units = missed
             .checked_sub(self.missed)
-            .ok_or(ViolationKind::Manifest)?;
+            .ok_or(ViolationKind::FrameHeader)?;
         self.missed = missed;
         let writer = match &mut self.writer {
             Some(writer) => writer,

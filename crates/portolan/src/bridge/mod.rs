@@ -5,14 +5,14 @@
 //!   SendRight                                                       ReceiveRight
 //!      | send                                                            ^ receive
 //!      v                                                                 |
-//!   proxy port --> egress ==[ pair's memory: two lanes  ]==> ingress --> real port
+//!   proxy port --> egress ==[ connection's memory: two byte rings  ]==> ingress --> real port
 //!   (bound in A)   thread    [ socket: rings, descriptors]   thread      (bound in B)
 //! ```
 //!
 //! The right that [`Domain::connect_to`](crate::Domain::connect_to) gives is one on a *proxy
 //! port* of the sender's own domain, so sending is what it always is: the extents change owner,
 //! the queue may be full, the port may be a dead name. The port's *egress*, a thread of the connecting
-//! process, takes messages out of it and writes them into the pair's memory; an *ingress*, a
+//! process, takes messages out of it and writes them into the connection's memory; an *ingress*, a
 //! thread of the offering process for each visitor, takes them out there, into extents of its
 //! own domain, and sends them on. Neither domain's region is ever seen by the other.
 //!
@@ -20,12 +20,12 @@
 //!
 //! - **G1** What a stranger may be wrong about is its own messages. All that comes from it is
 //!   copied, decoded whole or not at all, and held against a limit before it is used; what
-//!   fails is a [`Violation`], which ends this pair and nothing else.
+//!   fails is a [`Violation`], which ends this connection and nothing else.
 //! - **G2** Nothing is half-received: a message is sent on once all of it is here.
 //! - **G3** Whoever does not take holds up whoever sends to it, and nobody else: a full real
-//!   port fills the lane, that fills the proxy port, and then `WhenFull` decides.
+//!   port fills the byte ring, that fills the proxy port, and then `WhenFull` decides.
 //! - **G4** The order of one sender's messages is kept: there is one thread on each side.
-//! - **G5** A pair ends when either process dies, when the offer is withdrawn, when the real
+//! - **G5** A connection ends when either process dies, when the offer is withdrawn, when the real
 //!   port is closed, or when the last right on the proxy port is dropped and what was sent
 //!   has gone over. Then the proxy port is a dead name.
 //! - **G6** A stranger does not slow a channel's writer, unless the offer says so: what it was
@@ -35,18 +35,18 @@
 //!
 //! ```text
 //!   offering process (domain B)                        following process (domain A)
-//!   channel --> egress ==[ pair's memory: lane back ]==> ingress --> channel of its own
+//!   channel --> egress ==[ connection's memory: byte ring back ]==> ingress --> channel of its own
 //!   one more    thread for                               thread,      (made in A, like the
 //!   reader      each visitor                             its writer    offered one)
 //! ```
 //!
-//! The same pair, the other way round. First goes what the channel is like, then each message as
-//! one extent; the manifest's tag counts the units that were missed before it. An empty manifest
+//! The same connection, the other way round. First goes what the channel is like, then each message as
+//! one extent; the frame header's tag counts the units that were missed before it. An empty frame header
 //! of the kind *dropped* says that the writer has gone.
 //!
 //! # What it costs
 //!
-//! `Copied`: the bytes are copied twice, into the lane and out of it, in pieces of 64 KiB, so
+//! `Copied`: the bytes are copied twice, into the byte ring and out of it, in pieces of 64 KiB, so
 //! that the two copies go on at the same time on two processors and a piece is still in the
 //! cache when it is copied out. (A Unix socket copies twice as well, into memory that is
 //! taken from the kernel and given back for every message, and in system calls.) While both
@@ -59,15 +59,15 @@
 //! A message that finds everybody asleep wakes three threads, one after another: egress, ingress,
 //! and receiver; inside a domain there is one.
 
-mod cargo;
+mod codec;
 mod connect;
+mod control_socket;
 mod error;
 mod follow;
-mod line;
+mod memory;
 mod offered;
 mod offered_channel;
 mod options;
-mod pair;
 mod port_egress;
 mod port_ingress;
 mod side;

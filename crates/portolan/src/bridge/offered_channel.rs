@@ -1,12 +1,12 @@
 //! Offers a channel to other domains: an *egress* for each visitor sends what is written.
 //!
-//! An egress reads the channel as one more reader, and writes each whole message into the lane
+//! An egress reads the channel as one more reader, and writes each whole message into the byte ring
 //! back. While the visitor makes no room there it does not read; then it misses what is
 //! overwritten, and says so with the next message (G6).
 
-use super::cargo;
+use super::codec;
 use super::error::{Over, Violation};
-use super::options::{OfferOptions, lane};
+use super::options::{OfferOptions, ring_bytes};
 use super::port_ingress::let_in;
 use super::side::{BUSY, Side, crossing};
 use super::visitors::{Bridge, Offered, Open, Place};
@@ -18,7 +18,7 @@ use crate::space::public::Shown;
 use crate::wait::{Patience, waiting_beside};
 use crate::{EventKind, OfferError, Permissions};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Denied, Form, Granted, LANE_BYTES};
+use portolan_abi::bridge::{Denied, Form, Granted, RING_BYTES};
 use portolan_abi::public::PublicKind;
 use portolan_sys::bell::FutexFd;
 use std::os::fd::AsFd;
@@ -180,8 +180,8 @@ impl ChannelEgress {
                 version: FORMAT_VERSION,
                 synchronous: false,
                 most: bridge.most,
-                there: *LANE_BYTES.start(),
-                back: lane(ask.there.min(bridge.lane)),
+                there: *RING_BYTES.start(),
+                back: ring_bytes(ask.there.min(bridge.ring_bytes)),
             })
         })?;
         let form = Form {
@@ -233,7 +233,7 @@ impl ChannelEgress {
                 let bytes = message.len() as u64;
                 let (member, port) = shown.whose();
                 crossing(member, EventKind::Depart, port, || {
-                    cargo::write_copy(side, self.missed, &message, scratch)?;
+                    codec::write_copy(side, self.missed, &message, scratch)?;
                     Ok(((), bytes))
                 })?;
                 shown.went(bytes);
@@ -246,7 +246,7 @@ impl ChannelEgress {
             Err(ReadError::Missed(_) | ReadError::TooLong { .. } | ReadError::Interrupted) => {
                 Ok(())
             }
-            Err(ReadError::WriterGone) => cargo::write_end(side),
+            Err(ReadError::WriterGone) => codec::write_end(side),
             Err(error) => {
                 tracing::info!(%error, "a visitor cannot follow a channel any more");
                 Err(Over::Stopped)

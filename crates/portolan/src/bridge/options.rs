@@ -2,7 +2,7 @@
 
 use crate::channel::Lagging;
 use crate::{AccessToken, Deadline, Protection};
-use portolan_abi::bridge::LANE_BYTES;
+use portolan_abi::bridge::RING_BYTES;
 use std::time::Duration;
 
 /// Waits for a host, or for the other side, unless the caller says otherwise.
@@ -11,11 +11,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST: u64 = 256 << 20;
 /// Visitors, unless the caller says otherwise.
 const VISITORS: usize = 64;
-/// Bytes of a visitor's lane, at the most, unless the caller says otherwise.
-const MOST_LANE: u64 = 4 << 20;
-/// Bytes of the lane there, unless the caller says otherwise: large enough that who waits for
-/// the other side, half a lane each time, does so seldom.
-const LANE: u64 = 2 << 20;
+/// Bytes of a visitor's byte ring, at the most, unless the caller says otherwise.
+const MOST_RING_BYTES: u64 = 4 << 20;
+/// Bytes of the byte ring there, unless the caller says otherwise: large enough that who waits for
+/// the other side, half a byte ring each time, does so seldom.
+const USUAL_RING_BYTES: u64 = 2 << 20;
 
 /// How a port or a channel is offered to other domains.
 ///
@@ -27,7 +27,7 @@ const LANE: u64 = 2 << 20;
 pub struct OfferOptions {
     pub(super) most: u64,
     pub(super) visitors: usize,
-    pub(super) lane: u64,
+    pub(super) ring_bytes: u64,
     pub(super) sealed: bool,
     pub(super) lagging: Lagging,
     /// If it was said: else it counts from when these are used.
@@ -39,7 +39,7 @@ impl Default for OfferOptions {
         Self {
             most: MOST,
             visitors: VISITORS,
-            lane: MOST_LANE,
+            ring_bytes: MOST_RING_BYTES,
             sealed: true,
             lagging: Lagging::Skip,
             deadline: None,
@@ -72,12 +72,12 @@ impl OfferOptions {
         Self { visitors, ..self }
     }
 
-    /// Bytes of the lane that a connection may have for messages to be copied through; 4 MiB if
+    /// Bytes of the byte ring that a connection may have for messages to be copied through; 4 MiB if
     /// not said. It is this process's memory.
     #[must_use]
-    pub fn most_lane(self, bytes: u64) -> Self {
+    pub fn most_ring_bytes(self, bytes: u64) -> Self {
         Self {
-            lane: lane(bytes),
+            ring_bytes: ring_bytes(bytes),
             ..self
         }
     }
@@ -126,7 +126,7 @@ pub struct ConnectOptions {
     pub(super) token: Option<AccessToken>,
     pub(super) protection: Protection,
     pub(super) queue: usize,
-    pub(super) lane: u64,
+    pub(super) ring_bytes: u64,
     pub(super) most: u64,
     /// If it was said: else it counts from when these are used.
     deadline: Option<Deadline>,
@@ -138,7 +138,7 @@ impl Default for ConnectOptions {
             token: None,
             protection: Protection::Copied,
             queue: 63,
-            lane: LANE,
+            ring_bytes: USUAL_RING_BYTES,
             most: MOST,
             deadline: None,
         }
@@ -173,13 +173,13 @@ impl ConnectOptions {
         }
     }
 
-    /// Bytes of the lane through which messages are copied, rounded up to a power of two from
+    /// Bytes of the byte ring through which messages are copied, rounded up to a power of two from
     /// 64 KiB to 16 MiB; 2 MiB if not said. Longer messages pass through it piece by piece. The
     /// offer may allow less.
     #[must_use]
-    pub fn lane(self, bytes: u64) -> Self {
+    pub fn ring_bytes(self, bytes: u64) -> Self {
         Self {
-            lane: lane(bytes),
+            ring_bytes: ring_bytes(bytes),
             ..self
         }
     }
@@ -228,9 +228,9 @@ fn until(said: Option<Deadline>) -> Deadline {
     said.unwrap_or_else(|| Deadline::after(PATIENCE))
 }
 
-/// Bytes of a lane, for somebody who would like so many.
-pub(super) fn lane(bytes: u64) -> u64 {
-    let bytes = bytes.clamp(*LANE_BYTES.start(), *LANE_BYTES.end());
+/// Bytes of a byte ring, for somebody who would like so many.
+pub(super) fn ring_bytes(bytes: u64) -> u64 {
+    let bytes = bytes.clamp(*RING_BYTES.start(), *RING_BYTES.end());
     bytes.next_power_of_two()
 }
 

@@ -3,8 +3,8 @@
 //! ```text
 //! loose --nothing there--> armed --poll: the proxy's bell, the socket--> loose
 //!   |
-//!   +--a message--> written into the lane, waiting for room there
-//!   +--a request--> the same, and then its answer is read from the lane back
+//!   +--a message--> written into the byte ring, waiting for room there
+//!   +--a request--> the same, and then its answer is read from the byte ring back
 //! ```
 //!
 //! Requests go over one at a time: the next one waits for the answer to the one before.
@@ -12,7 +12,7 @@
 //! It ends with the last right on the proxy port, once everything sent before has gone over,
 //! or with the other side; then the proxy port is closed, and a dead name (G5).
 
-use super::cargo;
+use super::codec;
 use super::error::{ConnectToError, Over, ViolationKind};
 use super::side::{BUSY, Side, bytes_of, crossing};
 use crate::port::{is_unused, may_leave};
@@ -168,7 +168,7 @@ impl PortEgress {
         }
         if !next.wants_reply() {
             crossing(member, EventKind::Depart, port, || {
-                cargo::write(side, Kind::Message, 0, &next.message, scratch)?;
+                codec::write(side, Kind::Message, 0, &next.message, scratch)?;
                 Ok(((), bytes_of(&next.message)))
             })?;
             shown.went(bytes_of(&next.message));
@@ -177,28 +177,28 @@ impl PortEgress {
         }
         self.asked += 1;
         crossing(member, EventKind::Depart, port, || {
-            cargo::write(side, Kind::Request, self.asked, &next.message, scratch)?;
+            codec::write(side, Kind::Request, self.asked, &next.message, scratch)?;
             Ok(((), bytes_of(&next.message)))
         })?;
         shown.went(bytes_of(&next.message));
         portolan_shm::mark!("bridge.requested");
-        let (manifest, answer) = crossing(member, EventKind::Arrive, port, || {
-            let read = cargo::read(side, member, self.back, scratch)?;
+        let (frame, answer) = crossing(member, EventKind::Arrive, port, || {
+            let read = codec::read(side, member, self.back, scratch)?;
             let bytes = bytes_of(&read.1);
             Ok((read, bytes))
         })?;
         shown.came(bytes_of(&answer));
         portolan_shm::mark!("bridge.answer_came");
-        if manifest.tag != self.asked {
-            return Err(ViolationKind::Manifest.into());
+        if frame.tag != self.asked {
+            return Err(ViolationKind::FrameHeader.into());
         }
-        match manifest.kind {
+        match frame.kind {
             // Its client may be gone by now.
             Kind::Reply => drop(next.reply(answer)),
             // And so is our client's.
             Kind::Dropped => drop(next),
             Kind::Message | Kind::Request | Kind::ServerDead => {
-                return Err(ViolationKind::Manifest.into());
+                return Err(ViolationKind::FrameHeader.into());
             }
         }
         Ok(())

@@ -1,12 +1,12 @@
-//! A port's ingress takes one visitor's messages out of the pair's memory, and sends them on into
-//! the real port.
+//! A port's ingress reads one visitor's messages from the connection's memory, and sends them on
+//! to the real port.
 
-use super::cargo;
+use super::codec;
+use super::control_socket::ControlSocket;
 use super::error::{Over, ViolationKind};
-use super::line::Line;
+use super::memory::ConnectionMemory;
 use super::offered::{InHand, OfferedTo};
-use super::options::lane;
-use super::pair::Pair;
+use super::options::ring_bytes;
 use super::side::{Side, bytes_of, crossing};
 use super::visitors::{Bridge, Place, deny};
 use crate::directory::Visitor;
@@ -14,7 +14,7 @@ use crate::port::{PendingReply, RequestError, Unsent, WhenFull, may_leave};
 use crate::space::public::Shown;
 use crate::{Access, Deadline, EventKind, Message};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Answer, Ask, Denied, Granted, LANE_BYTES};
+use portolan_abi::bridge::{Answer, Ask, Denied, Granted, RING_BYTES};
 use portolan_abi::port::Leaving;
 use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
@@ -84,8 +84,8 @@ impl<'g> PortIngress<'g> {
                 version: FORMAT_VERSION,
                 synchronous: bridge.what.synchronous,
                 most: bridge.most,
-                there: lane(ask.there.min(bridge.lane)),
-                back: *LANE_BYTES.start(),
+                there: ring_bytes(ask.there.min(bridge.ring_bytes)),
+                back: *RING_BYTES.start(),
             })
         })?;
         Ok(Self {
@@ -124,19 +124,19 @@ impl<'g> PortIngress<'g> {
         }
         let to = &self.bridge.what.right.to;
         let (member, port) = (&to.member, to.port.index);
-        let (manifest, message) = crossing(member, EventKind::Arrive, port, || {
+        let (frame, message) = crossing(member, EventKind::Arrive, port, || {
             let most = self.bridge.most;
-            let read = cargo::read(&mut self.side, member, most, &mut self.scratch)?;
+            let read = codec::read(&mut self.side, member, most, &mut self.scratch)?;
             let bytes = bytes_of(&read.1);
             Ok((read, bytes))
         })?;
         self.shown.came(bytes_of(&message));
         portolan_shm::mark!("bridge.whole");
         let hand = self.await_hand(message.sealed().len())?;
-        match (manifest.kind, self.bridge.what.synchronous) {
+        match (frame.kind, self.bridge.what.synchronous) {
             (Kind::Message, false) => self.deliver(message)?,
-            (Kind::Request, true) => self.ask(message, manifest.tag, hand)?,
-            _ => return Err(ViolationKind::Manifest.into()),
+            (Kind::Request, true) => self.ask(message, frame.tag, hand)?,
+            _ => return Err(ViolationKind::FrameHeader.into()),
         }
         portolan_shm::mark!("bridge.delivered");
         self.delivered += 1;
@@ -190,7 +190,7 @@ impl<'g> PortIngress<'g> {
                 // The real port is received in another process.
                 Err(Unsent::Sealed) if message.holds_sealed() => {
                     let member = &self.bridge.what.right.to.member;
-                    cargo::unseal(&mut self.side, member, &mut message)?;
+                    codec::unseal(&mut self.side, member, &mut message)?;
                 }
                 Err(_) => return Err(Over::Stopped),
             }
@@ -221,7 +221,7 @@ impl PortIngress<'_> {
                 Ok(_) | Err(RequestError::Dropped) => {
                     return self.answer(Kind::Dropped, tag, &Message::default());
                 }
-                // Or closed: which is the end of this pair too.
+                // Or closed: which is the end of this connection too.
                 Err(_) => return Err(Over::Stopped),
             }
         }
@@ -240,7 +240,7 @@ impl PortIngress<'_> {
                     Unsent::Sealed if unsent.message.holds_sealed() => {
                         let mut message = *unsent.message;
                         let member = &self.bridge.what.right.to.member;
-                        cargo::unseal(&mut self.side, member, &mut message)?;
+                        codec::unseal(&mut self.side, member, &mut message)?;
                         message
                     }
                     _ => return Err(Over::Stopped),
@@ -265,7 +265,7 @@ impl PortIngress<'_> {
         let to = &self.bridge.what.right.to;
         let (member, port) = (&to.member, to.port.index);
         crossing(member, EventKind::Depart, port, || {
-            cargo::write(&mut self.side, kind, tag, message, &mut self.scratch)?;
+            codec::write(&mut self.side, kind, tag, message, &mut self.scratch)?;
             Ok(((), bytes_of(message)))
         })?;
         self.shown.went(bytes_of(message));
@@ -274,7 +274,7 @@ impl PortIngress<'_> {
 }
 
 /// Hears what a visitor asks for, and gives it the memory that `grant` says, or tells it why
-/// not: what it asked for, and our side of the pair.
+/// not: what it asked for, and our side of the connection.
 pub(super) fn let_in<T>(
     bridge: &Bridge<T>,
     visitor: Visitor,
@@ -300,8 +300,8 @@ pub(super) fn let_in<T>(
         deny(&connection, why);
         Over::Stopped
     })?;
-    let pair = match Pair::create(granted.there, granted.back) {
-        Ok(pair) => pair,
+    let memory = match ConnectionMemory::create(granted.there, granted.back) {
+        Ok(memory) => memory,
         Err(error) => {
             deny(&connection, Denied::Resources);
             return Err(Over::Io(std::io::Error::other(error)));
@@ -313,11 +313,11 @@ pub(super) fn let_in<T>(
     }
     portolan_shm::mark!("bridge.granting");
     let answer = Answer::Granted(granted).encode();
-    let shown = [pair.as_fd(), bridge.process.as_fd()];
+    let shown = [memory.as_fd(), bridge.process.as_fd()];
     socket::send_by(&connection, &answer, &shown, by)?;
     portolan_shm::mark!("bridge.granted");
-    let line = Line::new(connection, visitor.pidfd, ask.sealed);
-    Ok((ask, Side::host(pair, line, Arc::clone(&bridge.stop))))
+    let control = ControlSocket::new(connection, visitor.pidfd, ask.sealed);
+    Ok((ask, Side::host(memory, control, Arc::clone(&bridge.stop))))
 }
 
 /// What a visitor is told, and what is noted of it.

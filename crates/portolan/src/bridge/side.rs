@@ -1,13 +1,13 @@
-//! One side of a pair: bytes out by one lane, and in by the other.
+//! One side of a connection writes bytes to one byte ring, and reads the other.
 
+use super::control_socket::ControlSocket;
 use super::error::{Over, ViolationKind};
-use super::line::Line;
-use super::pair::Pair;
+use super::memory::ConnectionMemory;
 use crate::space::Member;
 use crate::space::record::About;
 use crate::wait::{Patience, waiting_beside};
 use crate::{Deadline, EventKind, Message};
-use portolan_shm::lane::{Lane, Passed, Reader, Writer};
+use portolan_shm::byte_ring::{ByteRing, Passed, Reader, Writer};
 use portolan_sys::process::{self, EventFd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,13 +20,13 @@ pub(super) const BUSY: usize = 4;
 /// Messages between two looks whether to stop, each a system call.
 const LOOK_UP: u32 = 256;
 
-/// One side of a pair: the part that egress and ingress have in common.
+/// One side of a connection: the part that egress and ingress have in common.
 pub(super) struct Side {
-    pair: Pair,
-    line: Line,
+    memory: ConnectionMemory,
+    control: ControlSocket,
     writer: Writer,
     reader: Reader,
-    /// The lane by which this side writes; the other one is read.
+    /// The byte ring by which this side writes; the other one is read.
     out: usize,
     /// Readable once this side is to stop.
     stop: Option<Arc<EventFd>>,
@@ -40,21 +40,35 @@ pub(super) struct Side {
 impl Side {
     /// The visitor's side, which stops when it is told, if ever, and sends sealed memory or
     /// copies.
-    pub(super) fn visitor(pair: Pair, line: Line, stop: Option<Arc<EventFd>>, seals: bool) -> Self {
-        let mut side = Self::new(pair, line, 0, stop);
+    pub(super) fn visitor(
+        memory: ConnectionMemory,
+        control: ControlSocket,
+        stop: Option<Arc<EventFd>>,
+        seals: bool,
+    ) -> Self {
+        let mut side = Self::new(memory, control, 0, stop);
         side.seals = seals;
         side
     }
 
     /// The offering process's, which stops when it is told.
-    pub(super) fn host(pair: Pair, line: Line, stop: Arc<EventFd>) -> Self {
-        Self::new(pair, line, 1, Some(stop))
+    pub(super) fn host(
+        memory: ConnectionMemory,
+        control: ControlSocket,
+        stop: Arc<EventFd>,
+    ) -> Self {
+        Self::new(memory, control, 1, Some(stop))
     }
 
-    fn new(pair: Pair, line: Line, out: usize, stop: Option<Arc<EventFd>>) -> Self {
+    fn new(
+        memory: ConnectionMemory,
+        control: ControlSocket,
+        out: usize,
+        stop: Option<Arc<EventFd>>,
+    ) -> Self {
         Self {
-            pair,
-            line,
+            memory,
+            control,
             writer: Writer::default(),
             reader: Reader::default(),
             out,
@@ -65,21 +79,21 @@ impl Side {
         }
     }
 
-    /// The lane that this side reads.
-    pub(super) fn incoming(&self) -> Lane<'_> {
-        self.pair.lane(1 - self.out)
+    /// The byte ring that this side reads.
+    pub(super) fn incoming(&self) -> ByteRing<'_> {
+        self.memory.ring(1 - self.out)
     }
 
     /// Whether there is something to read.
     pub(super) fn has_more(&mut self) -> Result<bool, Over> {
-        let lane = self.pair.lane(1 - self.out);
-        Ok(self.reader.has_more(&lane)?)
+        let ring = self.memory.ring(1 - self.out);
+        Ok(self.reader.has_more(&ring)?)
     }
 
     /// Writes all of `bytes`, from a line on.
     pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), Over> {
         while !bytes.is_empty() {
-            let passed = self.writer.push(&self.pair.lane(self.out), bytes)?;
+            let passed = self.writer.push(&self.memory.ring(self.out), bytes)?;
             self.passed(passed);
             bytes = &bytes[passed.bytes..];
             if passed.bytes == 0 {
@@ -92,7 +106,7 @@ impl Side {
     /// Fills `out`, from a line on.
     pub(super) fn read(&mut self, mut out: &mut [u8]) -> Result<(), Over> {
         while !out.is_empty() {
-            let passed = self.reader.pull(&self.pair.lane(1 - self.out), out)?;
+            let passed = self.reader.pull(&self.memory.ring(1 - self.out), out)?;
             self.passed(passed);
             out = &mut out[passed.bytes..];
             if passed.bytes == 0 {
@@ -107,14 +121,14 @@ impl Side {
         self.seals
     }
 
-    /// Hands the descriptors over that the next manifest speaks of.
+    /// Hands the descriptors over that the next frame header speaks of.
     pub(super) fn show(&mut self, fds: &[BorrowedFd<'_>]) -> Result<(), Over> {
-        self.line.show(fds)
+        self.control.show(fds)
     }
 
-    /// The descriptors that a manifest speaks of; they came before it.
+    /// The descriptors that a frame header speaks of; they came before it.
     pub(super) fn shown(&mut self, count: usize) -> Result<Vec<OwnedFd>, Over> {
-        self.line.shown(count)
+        self.control.shown(count)
     }
 
     /// As [`Self::read`], for somebody who has a deadline; `None` once it has passed.
@@ -124,30 +138,30 @@ impl Side {
         deadline: Deadline,
     ) -> Result<Option<()>, Over> {
         while !out.is_empty() {
-            let passed = self.reader.pull(&self.pair.lane(1 - self.out), out)?;
+            let passed = self.reader.pull(&self.memory.ring(1 - self.out), out)?;
             self.passed(passed);
             out = &mut out[passed.bytes..];
             if passed.bytes > 0 {
                 continue;
             }
-            if self.line.is_gone() {
+            if self.control.is_gone() {
                 return Err(Over::Gone);
             }
             if deadline.has_passed() {
                 return Ok(None);
             }
-            if self.reader.arm(&self.pair.lane(1 - self.out))? {
+            if self.reader.arm(&self.memory.ring(1 - self.out))? {
                 let left = |at: Instant| at.saturating_duration_since(Instant::now());
                 self.poll(&[], deadline.instant().map(left))?;
             }
-            self.reader.disarm(&self.pair.lane(1 - self.out));
+            self.reader.disarm(&self.memory.ring(1 - self.out));
         }
         Ok(Some(()))
     }
 
     fn passed(&mut self, passed: Passed) {
-        if passed.ring {
-            self.line.ring();
+        if passed.wake {
+            self.control.ring();
         }
     }
 
@@ -156,25 +170,25 @@ impl Side {
         loop {
             let mut looking = self.patience.begin(waiting_beside(BUSY));
             while looking.again() {
-                if self.writer.has_room(&self.pair.lane(self.out))? {
+                if self.writer.has_room(&self.memory.ring(self.out))? {
                     self.patience.paid(&looking);
                     return Ok(());
                 }
             }
-            if self.line.is_gone() {
+            if self.control.is_gone() {
                 return Err(Over::Gone);
             }
             let begun = looking.begun();
-            if self.writer.arm(&self.pair.lane(self.out))? {
+            if self.writer.arm(&self.memory.ring(self.out))? {
                 self.poll(&[], None)?;
             }
-            self.writer.disarm(&self.pair.lane(self.out));
+            self.writer.disarm(&self.memory.ring(self.out));
             self.patience.slept(&looking, begun.elapsed());
-            if self.writer.has_room(&self.pair.lane(self.out))? {
+            if self.writer.has_room(&self.memory.ring(self.out))? {
                 return Ok(());
             }
             // Whoever is honest reads before it sends more; this one would be polled for ever.
-            if self.line.is_full() {
+            if self.control.is_full() {
                 return Err(ViolationKind::Packet.into());
             }
         }
@@ -184,7 +198,7 @@ impl Side {
     /// of it.
     fn await_more(&mut self) -> Result<(), Over> {
         while !self.wait(&[])? {
-            if self.line.is_gone() {
+            if self.control.is_gone() {
                 return Err(Over::Gone);
             }
         }
@@ -202,21 +216,21 @@ impl Side {
             }
         }
         let begun = looking.begun();
-        if self.reader.arm(&self.pair.lane(1 - self.out))? && !self.line.is_gone() {
+        if self.reader.arm(&self.memory.ring(1 - self.out))? && !self.control.is_gone() {
             self.poll(others, None)?;
         }
-        self.reader.disarm(&self.pair.lane(1 - self.out));
+        self.reader.disarm(&self.memory.ring(1 - self.out));
         self.patience.slept(&looking, begun.elapsed());
         let more = self.has_more()?;
-        // Whoever is honest has written manifests for all descriptors but the last.
-        if !more && self.line.is_full() {
+        // Whoever is honest has written frame headers for all descriptors but the last.
+        if !more && self.control.is_full() {
             return Err(ViolationKind::Packet.into());
         }
         Ok(more)
     }
 
     pub(super) fn is_gone(&self) -> bool {
-        self.line.is_gone()
+        self.control.is_gone()
     }
 
     /// Sleeps until the other side rings or ends, this side is to stop, one of `others` is
@@ -229,14 +243,14 @@ impl Side {
         let stop = self.stop.as_ref().map(|stop| stop.as_fd());
         let mut fds: Vec<_> = stop.into_iter().collect();
         let stops = fds.len();
-        fds.extend(self.line.descriptors());
+        fds.extend(self.control.descriptors());
         let ours = fds.len();
         fds.extend(others);
         let ready = process::poll(&fds, time.map(|time| Instant::now() + time))?;
         if ready[..stops].iter().any(|stop| stop.any()) {
             return Err(Over::Stopped);
         }
-        self.line.hear_ready(&ready[stops..ours])
+        self.control.hear_ready(&ready[stops..ours])
     }
 
     /// Lets `time` pass, for want of something that comes unasked. The other side's end is none
@@ -248,13 +262,13 @@ impl Side {
         if ready.iter().any(|stop| stop.any()) {
             return Err(Over::Stopped);
         }
-        self.line.hear()
+        self.control.hear()
     }
 
     /// Takes the rings that have come; an error if the other side has gone.
     pub(super) fn hear(&mut self) -> Result<(), Over> {
-        self.line.hear()?;
-        if self.line.is_gone() {
+        self.control.hear()?;
+        if self.control.is_gone() {
             return Err(Over::Gone);
         }
         Ok(())

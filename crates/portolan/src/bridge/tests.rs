@@ -1,9 +1,9 @@
 //! Two domains in one process, and what a stranger may send over the raw connection.
 
 use super::connect::{Sought, agree, connect_over};
+use super::control_socket::ControlSocket;
 use super::follow::follow_over;
-use super::line::Line;
-use super::pair::Pair;
+use super::memory::ConnectionMemory;
 use super::side::Side;
 use super::*;
 use crate::channel::{ChannelOptions, ReadError, ReaderOptions};
@@ -14,7 +14,7 @@ use crate::space::Descriptor;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
 use crate::{Unsent, WhenFull};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Answer, Ask, Form, Granted, Manifest, control};
+use portolan_abi::bridge::{Answer, Ask, Form, FrameHeader, Granted, control};
 use portolan_abi::slot::Kind;
 use portolan_sys::process::{EventFd, PidFd};
 use portolan_sys::shared::Window;
@@ -177,10 +177,10 @@ fn what_cannot_leave_its_domain_is_refused_when_it_is_sent() {
 #[test]
 fn a_full_port_fills_the_lane_and_then_the_proxy() {
     let bind = PortOptions::unnamed().queue(3);
-    let connect = ConnectOptions::default().queue(3).lane(64 << 10);
+    let connect = ConnectOptions::default().queue(3).ring_bytes(64 << 10);
     let mut two = two(bind, OfferOptions::default(), connect);
     let mut sent = 0;
-    // Each is longer than the lane. Until both ports are full, threads may only be slow.
+    // Each is longer than the byte ring. Until both ports are full, threads may only be slow.
     loop {
         let message = message(&two.ours, sent, &[100_000]);
         let soon = Deadline::after(Duration::from_millis(500));
@@ -373,10 +373,10 @@ fn whoever_has_dropped_its_rights_can_leave_and_all_that_was_sent_has_gone_over(
 fn what_fails_here_is_not_taken_for_the_other_sides_end() {
     // No socket: as if our own descriptors were at fault, or too few.
     let file: std::os::fd::OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-    let mut line = Line::new(Descriptor::new(file), None, false);
-    let heard = line.hear();
+    let mut control = ControlSocket::new(Descriptor::new(file), None, false);
+    let heard = control.hear();
     assert!(matches!(heard, Err(super::error::Over::Io(_))), "{heard:?}");
-    assert!(!line.is_gone());
+    assert!(!control.is_gone());
 }
 
 const FORM: Form = Form {
@@ -400,8 +400,8 @@ fn other_descriptors_than_a_pairs_are_refused() {
             there: 64 << 10,
             back: 64 << 10,
         };
-        let pair = Pair::create(granted.there, granted.back).unwrap();
-        let (memory, process, null) = (pair.as_fd(), own.as_fd(), null.as_fd());
+        let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
+        let (memory, process, null) = (shared.as_fd(), own.as_fd(), null.as_fd());
         let shown: &[_] = match nth {
             0 => &[memory, process],
             1 => &[memory],
@@ -436,12 +436,16 @@ fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, Conne
         there: 64 << 10,
         back: 64 << 10,
     };
-    let pair = Pair::create(granted.there, granted.back).unwrap();
+    let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
     let answer = Answer::Granted(granted).encode();
     let own = PidFd::open(std::process::id()).unwrap();
-    socket::send(&ours, &answer, &[pair.as_fd(), own.as_fd()]).unwrap();
+    socket::send(&ours, &answer, &[shared.as_fd(), own.as_fd()]).unwrap();
     let stop = Arc::new(EventFd::new().unwrap());
-    let mut side = Side::host(pair, Line::new(Descriptor::new(ours), None, false), stop);
+    let mut side = Side::host(
+        shared,
+        ControlSocket::new(Descriptor::new(ours), None, false),
+        stop,
+    );
     for piece in pieces {
         side.write(piece).unwrap();
     }
@@ -487,21 +491,21 @@ fn a_form_that_is_none_is_refused_and_none_at_all_too() {
 
 #[test]
 fn whoever_tells_what_no_channel_has_is_believed_in_nothing_more() {
-    let copy = |tag, extents| Manifest {
+    let copy = |tag, extents| FrameHeader {
         extents,
         tag,
-        ..Manifest::new(Kind::Message)
+        ..FrameHeader::new(Kind::Message)
     };
-    let preamble = |manifest: Manifest, len: u64| {
-        let mut bytes = manifest.encode().to_vec();
+    let preamble = |frame: FrameHeader, len: u64| {
+        let mut bytes = frame.encode().to_vec();
         bytes.extend(len.to_le_bytes());
         bytes
     };
-    let header = Manifest {
+    let header = FrameHeader {
         header: 8,
         ..copy(5, 1)
     };
-    let sealed = Manifest {
+    let sealed = FrameHeader {
         sealed: 1,
         ..copy(5, 0)
     };
@@ -513,7 +517,7 @@ fn whoever_tells_what_no_channel_has_is_believed_in_nothing_more() {
         preamble(header, 3),
         preamble(sealed, 3),
         copy(5, 0).encode().to_vec(),
-        Manifest::new(Kind::Request).encode().to_vec(),
+        FrameHeader::new(Kind::Request).encode().to_vec(),
         vec![0; 64],
     ] {
         let domain = Domain::private().unwrap();
@@ -555,10 +559,10 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
         there: 64 << 10,
         back: 64 << 10,
     };
-    let pair = Pair::create(granted.there, granted.back).unwrap();
+    let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
     let own = PidFd::open(std::process::id()).unwrap();
     let answer = Answer::Granted(granted).encode();
-    socket::send(&ours, &answer, &[pair.as_fd(), own.as_fd()]).unwrap();
+    socket::send(&ours, &answer, &[shared.as_fd(), own.as_fd()]).unwrap();
     let connection = Descriptor::new(theirs);
     let options = ConnectOptions::default().most_bytes(1 << 20);
     let other = Domain::builder("other");
@@ -572,21 +576,25 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     let asked = socket::receive(&ours, &mut [0; Ask::BYTES], 0).unwrap();
     assert_eq!(asked.len, Ask::BYTES);
     let stop = Arc::new(EventFd::new().unwrap());
-    let mut server = Side::host(pair, Line::new(Descriptor::new(ours), None, false), stop);
+    let mut server = Side::host(
+        shared,
+        ControlSocket::new(Descriptor::new(ours), None, false),
+        stop,
+    );
     let mut answers = |extents: usize| {
         let pending = right
             .request(Message::new(b"how many?").unwrap(), WhenFull::Fail)
             .unwrap();
-        let mut request = [0; Manifest::BYTES];
+        let mut request = [0; FrameHeader::BYTES];
         server.read(&mut request).unwrap();
-        let request = Manifest::decode(&request).unwrap();
+        let request = FrameHeader::decode(&request).unwrap();
         server.read(&mut vec![0; request.rest()]).unwrap();
-        let manifest = Manifest {
+        let frame = FrameHeader {
             extents,
             tag: request.tag,
-            ..Manifest::new(Kind::Reply)
+            ..FrameHeader::new(Kind::Reply)
         };
-        let mut preamble = manifest.encode().to_vec();
+        let mut preamble = frame.encode().to_vec();
         (0..extents).for_each(|_| preamble.extend(1_u64.to_le_bytes()));
         server.write(&preamble).unwrap();
         // The client may be gone by then.
@@ -631,9 +639,9 @@ fn a_visitor_that_counts_what_was_never_written_is_thrown_out_alone() {
         most: 0,
         there: 64 << 10,
     };
-    let (_, pair, _) = agree(&connection, &ask, long()).unwrap();
-    let memory = Window::from_fd(pair.as_fd().try_clone_to_owned().unwrap()).unwrap();
-    let tail = memory.word(control::LANE + control::TAIL);
+    let (_, shared, _) = agree(&connection, &ask, long()).unwrap();
+    let memory = Window::from_fd(shared.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    let tail = memory.word(control::STRIDE + control::TAIL);
     tail.store(u64::MAX / 2, Ordering::Release);
     let mut number = 0_u64;
     until("it is thrown out", || {
@@ -646,7 +654,7 @@ fn a_visitor_that_counts_what_was_never_written_is_thrown_out_alone() {
     assert!(matches!(
         violations[..],
         [Violation {
-            kind: ViolationKind::Lane(_),
+            kind: ViolationKind::ByteRing(_),
             ..
         }]
     ));

@@ -60,7 +60,7 @@ impl<T: Offered> Open<T> {
             offer: name.to_owned(),
             most,
             visitors: options.visitors,
-            lane: options.lane,
+            ring_bytes: options.ring_bytes,
             sealed: options.sealed && T::KIND == OfferKind::Port,
             inside: Arc::default(),
             process: PidFd::open(std::process::id())
@@ -116,7 +116,7 @@ pub(super) struct Bridge<T> {
     pub(super) offer: String,
     pub(super) most: u64,
     visitors: usize,
-    pub(super) lane: u64,
+    pub(super) ring_bytes: u64,
     /// Sealed memory is taken.
     pub(super) sealed: bool,
     /// Those that are there.

@@ -1,6 +1,6 @@
 //! Another process of a test, and what it can be told to do.
 
-use crate::cargo::{fill, is_filled, is_message, long, message};
+use crate::numbered::{fill, is_filled, is_message, long, message};
 pub(crate) use crate::orders::Child;
 use crate::orders::{Answer, PATIENCE, obey};
 use portolan::channel::{ChannelOptions, ReadError, Reader, ReaderOptions, Writer};
@@ -229,7 +229,7 @@ impl State {
                 self.writer.as_mut().unwrap().write(&bytes, long())?;
                 Ok("written".to_owned())
             }
-            // How often the threads of its pairs have gone to sleep.
+            // How often the threads of its connections have gone to sleep.
             ["sleeps"] => Ok(sleeps()?.to_string()),
             _ => Err(format!("what is {words:?}?").into()),
         }

@@ -1,7 +1,7 @@
 //! Senders and receivers that are killed, or stopped, in the middle.
 
-use crate::cargo::{held, long, message, next};
 use crate::child::Child;
+use crate::numbered::{held, long, message, next};
 use crate::orders::{Copied, unique, until};
 use crate::over::plain;
 use portolan::{
@@ -16,7 +16,7 @@ fn a_sender_that_is_killed_leaves_whole_messages_and_nothing_else() {
     for round in 0..8 {
         let mut child = Child::connected(&name);
         child.tell("send-many 0 100000 3000000");
-        // Longer than its lane: it is in the middle of one most of the time.
+        // Longer than its byte ring: it is in the middle of one most of the time.
         for expected in 0..=round {
             assert_eq!(next(&mut port), (expected, 3_000_000));
         }

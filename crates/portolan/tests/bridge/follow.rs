@@ -1,7 +1,7 @@
 //! Channels of other domains: what is written there is read here, or counted as missed.
 
-use crate::cargo::{fill, long};
 use crate::child::Child;
+use crate::numbered::{fill, long};
 use crate::orders::{unique, until};
 use portolan::channel::{Channel, ChannelOptions, Lagging, ReadError, ReaderOptions};
 use portolan::channel::{Signalling, Writer};
@@ -104,7 +104,7 @@ fn where_the_offer_waits_nothing_is_missed() {
 fn slow(mut theirs: Offering) {
     let mut child = follower(&theirs.name);
     child.stop();
-    // Far more than lanes and rings hold; nobody is waited for.
+    // Far more than byte rings and rings hold; nobody is waited for.
     const LAST: u64 = 200_000;
     for n in 0..=LAST {
         theirs.writer.write(&numbered(n), Deadline::NOW).unwrap();

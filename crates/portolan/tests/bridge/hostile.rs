@@ -1,7 +1,7 @@
-//! A visitor that says what no honest one does, over the raw connection and in the pair's
+//! A visitor that says what no honest one does, over the raw connection and in the connection's
 //! memory. It ends its own connection, and nobody else notices.
 
-use crate::cargo::{held, is_message, long, message};
+use crate::numbered::{held, is_message, long, message};
 use crate::orders::{PATIENCE, unique, until};
 use crate::over::{offering, plain};
 use portolan::{
@@ -9,7 +9,7 @@ use portolan::{
     SendRight, Unsent, ViolationKind,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, Granted, Manifest, RING, control};
+use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, FrameHeader, Granted, RING, control};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::LINE;
 use portolan_abi::slot::Kind;
@@ -87,7 +87,7 @@ impl Stranger {
         }
     }
 
-    /// Puts bytes at the beginning of the lane, says that so many were written, and rings.
+    /// Puts bytes at the beginning of the byte ring, says that so many were written, and rings.
     pub(crate) fn says(&self, bytes: &[u8], written: u64) {
         self.memory.copy_in(control::BYTES, bytes);
         self.memory
@@ -113,13 +113,13 @@ impl Stranger {
     }
 }
 
-/// A manifest, the lengths of extents, and a header, as they stand in a lane.
-pub(crate) fn preamble(manifest: &Manifest, lengths: &[u64]) -> Vec<u8> {
-    let mut bytes = manifest.encode().to_vec();
+/// A frame header, the lengths of extents, and a header, as they stand in a byte ring.
+pub(crate) fn preamble(frame: &FrameHeader, lengths: &[u64]) -> Vec<u8> {
+    let mut bytes = frame.encode().to_vec();
     lengths
         .iter()
         .for_each(|len| bytes.extend(len.to_le_bytes()));
-    bytes.resize(Manifest::BYTES + manifest.rest(), b'h');
+    bytes.resize(FrameHeader::BYTES + frame.rest(), b'h');
     bytes.resize(bytes.len().next_multiple_of(LINE), 0);
     bytes
 }
@@ -205,7 +205,7 @@ fn what_is_no_request_is_refused() {
     // Somebody who says nothing and goes.
     drop(introduced(&beside.name));
     beside.works();
-    // A lane of any length that it likes: it gets what is allowed.
+    // A byte ring of any length that it likes: it gets what is allowed.
     for there in [0, 1, u64::MAX] {
         let asked = Ask { there, ..ask() };
         let socket = introduced(&beside.name);
@@ -257,20 +257,20 @@ fn packets_that_are_no_rings() {
 #[test]
 fn counts_that_cannot_be() {
     let mut beside = Beside::new();
-    let lane = 64 << 10;
-    for written in [1, 63, lane + 64, u64::MAX, u64::MAX - 63, 1 << 63] {
+    let ring_bytes = 64 << 10;
+    for written in [1, 63, ring_bytes + 64, u64::MAX, u64::MAX - 63, 1 << 63] {
         let stranger = Stranger::new(&beside.name);
-        assert_eq!(stranger.granted.there, lane);
+        assert_eq!(stranger.granted.there, ring_bytes);
         stranger.says(&[0; 64], written);
         stranger.is_out();
-        beside.goes_on(|kind| matches!(kind, ViolationKind::Lane(_)));
+        beside.goes_on(|kind| matches!(kind, ViolationKind::ByteRing(_)));
     }
     // Back behind what was said before.
     let stranger = Stranger::new(&beside.name);
     let begun = preamble(
-        &Manifest {
+        &FrameHeader {
             extents: 1,
-            ..Manifest::new(Kind::Message)
+            ..FrameHeader::new(Kind::Message)
         },
         &[1 << 20],
     );
@@ -279,25 +279,25 @@ fn counts_that_cannot_be() {
     until("it was read", || tail.load(Ordering::Acquire) == 1024);
     stranger.says(&[], 512);
     stranger.is_out();
-    beside.goes_on(|kind| matches!(kind, ViolationKind::Lane(_)));
+    beside.goes_on(|kind| matches!(kind, ViolationKind::ByteRing(_)));
 }
 
 #[test]
 fn messages_that_cannot_be() {
     let mut beside = Beside::new();
-    let mut manifests = Vec::new();
-    // No manifest; another kind; one that has something where none may be.
-    manifests.push(vec![0; 64]);
+    let mut frames = Vec::new();
+    // No frame header; another kind; one that has something where none may be.
+    frames.push(vec![0; 64]);
     for kind in [Kind::Request, Kind::Reply, Kind::Dropped, Kind::ServerDead] {
-        manifests.push(preamble(&Manifest::new(kind), &[]));
+        frames.push(preamble(&FrameHeader::new(kind), &[]));
     }
     for (at, byte) in [(4, 200), (5, 9), (10, 1), (14, 1), (18, 1), (16, 1)] {
-        let mut bytes = preamble(&Manifest::new(Kind::Message), &[]);
+        let mut bytes = preamble(&FrameHeader::new(Kind::Message), &[]);
         bytes[at] = byte;
         bytes.resize(128, 0);
-        manifests.push(bytes);
+        frames.push(bytes);
     }
-    for bytes in manifests {
+    for bytes in frames {
         let stranger = Stranger::new(&beside.name);
         stranger.says(&bytes, bytes.len() as u64);
         stranger.is_out();
@@ -305,7 +305,7 @@ fn messages_that_cannot_be() {
         beside.goes_on(|kind| {
             matches!(
                 kind,
-                ViolationKind::Manifest | ViolationKind::Descriptors { named: 1 }
+                ViolationKind::FrameHeader | ViolationKind::Descriptors { named: 1 }
             )
         });
     }
@@ -322,12 +322,12 @@ fn messages_that_are_too_long() {
         &[most, 1],
         &[1 << 63, 1 << 63],
     ] {
-        let manifest = Manifest {
+        let frame = FrameHeader {
             extents: lengths.len(),
             header: 5,
-            ..Manifest::new(Kind::Message)
+            ..FrameHeader::new(Kind::Message)
         };
-        let bytes = preamble(&manifest, lengths);
+        let bytes = preamble(&frame, lengths);
         let stranger = Stranger::new(&beside.name);
         stranger.says(&bytes, bytes.len() as u64);
         stranger.is_out();
@@ -350,12 +350,12 @@ fn many_small_extents_count_as_the_pages_that_they_take() {
         // With a page for the list of them.
         (255, 0, true),
     ] {
-        let manifest = Manifest {
+        let frame = FrameHeader {
             extents,
             header,
-            ..Manifest::new(Kind::Message)
+            ..FrameHeader::new(Kind::Message)
         };
-        let mut bytes = preamble(&manifest, &vec![1; extents]);
+        let mut bytes = preamble(&frame, &vec![1; extents]);
         bytes.resize((bytes.len() + extents * LINE).min(64 << 10), b'x');
         let stranger = Stranger::new(&beside.name);
         stranger.says(&bytes, bytes.len() as u64);
@@ -402,11 +402,11 @@ fn many_small_extents_count_as_the_pages_that_they_take() {
 #[test]
 fn half_a_message_is_none() {
     let mut beside = Beside::new();
-    let manifest = Manifest {
+    let frame = FrameHeader {
         extents: 2,
-        ..Manifest::new(Kind::Message)
+        ..FrameHeader::new(Kind::Message)
     };
-    let bytes = preamble(&manifest, &[4096, 500_000]);
+    let bytes = preamble(&frame, &[4096, 500_000]);
     for written in [64, bytes.len() as u64, 8192, 64 << 10] {
         let stranger = Stranger::new(&beside.name);
         stranger.says(&bytes, written);
@@ -433,12 +433,12 @@ fn whatever_is_scribbled_meanwhile_others_are_not_touched() {
             while !over.load(Ordering::Relaxed) {
                 let stranger = Stranger::new(name);
                 // Until it is thrown out: honest bytes, then words of any value anywhere.
-                let manifest = Manifest {
+                let frame = FrameHeader {
                     extents: 1,
                     header: 3,
-                    ..Manifest::new(Kind::Message)
+                    ..FrameHeader::new(Kind::Message)
                 };
-                let bytes = preamble(&manifest, &[50_000]);
+                let bytes = preamble(&frame, &[50_000]);
                 stranger.says(&bytes, bytes.len() as u64 + 64);
                 for round in 0..2_000_u64 {
                     seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);

@@ -3,13 +3,13 @@
 //!
 //! The other processes are this test program again, told what to do line by line; see `child`.
 
-mod cargo;
 mod child;
 mod deaths;
 mod follow;
 mod hostile;
 #[cfg(feature = "marks")]
 mod marks;
+mod numbered;
 #[path = "../orders/mod.rs"]
 mod orders;
 mod over;

@@ -1,7 +1,7 @@
 //! Both sides are killed at every marked step of what they do for each other.
 
-use crate::cargo::{is_message, long, message, next};
 use crate::child::Child;
+use crate::numbered::{is_message, long, message, next};
 use crate::orders::{unique, until};
 use crate::over::{offering, plain};
 use portolan::channel::{ChannelOptions, Lagging, ReadError, ReaderOptions};
@@ -11,7 +11,7 @@ use portolan::{
 };
 use std::time::Duration;
 
-/// Longer than a lane.
+/// Longer than a byte ring.
 const LONG: usize = 3_000_000;
 
 fn dies(child: &mut Child, order: &str) {
@@ -52,7 +52,7 @@ fn narrow() -> OfferOptions {
 
 #[test]
 fn a_visitor_dies_while_it_connects() {
-    for mark in ["bridge.asked", "bridge.paired", "bridge.bound"] {
+    for mark in ["bridge.asked", "bridge.connected", "bridge.bound"] {
         let (name, domain, mut port, offered) = offering(PortOptions::unnamed(), narrow());
         let mut visitor = about_to_die(Child::new(), mark);
         dies(
@@ -68,9 +68,9 @@ fn a_visitor_dies_while_it_sends() {
     for mark in [
         "bridge.announced",
         "bridge.carried",
-        "lane.copied",
-        "lane.shown",
-        "lane.armed",
+        "byte_ring.copied",
+        "byte_ring.shown",
+        "byte_ring.armed",
     ] {
         let (name, domain, mut port, offered) = offering(PortOptions::unnamed(), narrow());
         let mut visitor = about_to_die(Child::connected(&name), mark);
@@ -167,8 +167,8 @@ fn an_offering_process_dies_while_it_receives() {
         ("bridge.whole", Protection::Copied),
         ("bridge.whole", Protection::Sealed),
         ("bridge.delivered", Protection::Copied),
-        ("lane.read", Protection::Copied),
-        ("lane.armed", Protection::Copied),
+        ("byte_ring.read", Protection::Copied),
+        ("byte_ring.armed", Protection::Copied),
     ] {
         let name = unique("receives");
         let mut child = Child::new();
@@ -230,11 +230,11 @@ fn an_offering_process_dies_while_it_withdraws_its_offer() {
 fn a_follower_dies_at_every_step() {
     for mark in [
         "bridge.asked",
-        "bridge.paired",
+        "bridge.connected",
         "bridge.followed",
         "bridge.handed_on",
         "bridge.skipped",
-        "lane.read",
+        "byte_ring.read",
     ] {
         let (name, domain, _port, _offered) = plain();
         // With a place for one reader, so that one which is not forgotten shows; but who waits
@@ -253,7 +253,7 @@ fn a_follower_dies_at_every_step() {
         let offered = channel.offer("news", &permissions, offer).unwrap();
         let mut follower = Child::new();
         let order = format!("follow {} {name} news", unique("follower"));
-        if ["bridge.asked", "bridge.paired", "bridge.followed"].contains(&mark) {
+        if ["bridge.asked", "bridge.connected", "bridge.followed"].contains(&mark) {
             follower = about_to_die(follower, mark);
             dies(&mut follower, &order);
         } else {
@@ -284,7 +284,7 @@ fn a_follower_dies_at_every_step() {
             }
         });
         let mut bytes = vec![0; 9];
-        crate::cargo::fill(&mut bytes, 5);
+        crate::numbered::fill(&mut bytes, 5);
         writer.write(&bytes, long()).unwrap();
         assert_eq!(next.ask("hear 5 9"), "heard");
         assert!(offered.take_violations().is_empty());
@@ -296,8 +296,8 @@ fn whoever_offers_a_channel_dies_while_it_tells() {
     for mark in [
         "bridge.described",
         "bridge.channel_carried",
-        "lane.copied",
-        "lane.shown",
+        "byte_ring.copied",
+        "byte_ring.shown",
     ] {
         let name = unique("tells");
         let mut child = Child::new();
@@ -324,7 +324,7 @@ fn whoever_offers_a_channel_dies_while_it_tells() {
             // It is whole or not there.
             match reader.receive(long()) {
                 Ok(came) => {
-                    crate::cargo::is_filled(&came, 5);
+                    crate::numbered::is_filled(&came, 5);
                     assert_eq!(came.len(), 1000);
                     assert_eq!(reader.receive(long()), Err(ReadError::WriterGone));
                 }

@@ -1,7 +1,7 @@
 //! What is sent arrives, in order, of all lengths, from one and from several.
 
-use crate::cargo::{is_message, long, message, next};
 use crate::child::Child;
+use crate::numbered::{is_message, long, message, next};
 use crate::orders::{unique, until};
 use portolan::{
     Access, ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, Permissions, PortOptions,
@@ -82,7 +82,7 @@ fn a_process_that_is_in_both_domains() {
         .connect_to(
             &Domain::builder(&name),
             "frames",
-            ConnectOptions::default().lane(64 << 10),
+            ConnectOptions::default().ring_bytes(64 << 10),
         )
         .unwrap();
     right

@@ -1,15 +1,15 @@
 //! Sealed memory: shown and not copied, verified before it is mapped, and each receiver's own.
 
-use crate::cargo::{fill, is_filled, long, message};
 use crate::child::Child;
 use crate::hostile::{Beside, Stranger, ask, preamble};
+use crate::numbered::{fill, is_filled, long, message};
 use crate::orders::{PATIENCE, unique, until};
 use crate::over::{offering, plain};
 use portolan::{
     Access, ConnectOptions, ConnectToError, Deadline, Domain, Message, MessageError, OfferOptions,
     PortOptions, Protection, Sealed, SendRight, Unsealed, Unsent, ViolationKind, WhenFull,
 };
-use portolan_abi::bridge::{Ask, MAX_SEALED, Manifest, SEALED};
+use portolan_abi::bridge::{Ask, FrameHeader, MAX_SEALED, SEALED};
 use portolan_abi::slot::Kind;
 use portolan_sys::memory::{self, PAGE};
 use portolan_sys::socket::{self, SocketError};
@@ -185,7 +185,7 @@ fn within_a_domain_it_stays_in_its_process() {
     inbox.send(message, WhenFull::Fail).unwrap();
     assert_eq!(child.ask("take-port"), "taken");
     visits
-        .send(crate::cargo::message(&ours, 7, &[100_000]), long())
+        .send(crate::numbered::message(&ours, 7, &[100_000]), long())
         .unwrap();
     assert_eq!(child.ask("receive 7 100000"), "received");
     drop(offered);
@@ -298,13 +298,13 @@ fn descriptors_and_no_reading_of_an_answer() {
     let bind = PortOptions::unnamed().synchronous();
     let (name, theirs, mut port, offered) = offering(bind, OfferOptions::default());
     let stranger = of_sealed(&name);
-    let request = Manifest {
+    let request = FrameHeader {
         tag: 1,
-        ..Manifest::new(Kind::Request)
+        ..FrameHeader::new(Kind::Request)
     };
     stranger.says(&preamble(&request, &[]), 64);
     let request = port.get_request(Access::Later, long()).unwrap();
-    // Longer than the lane back, so the ingress waits for room in it.
+    // Longer than the byte ring back, so the ingress waits for room in it.
     request.reply(message(&theirs, 1, &[200_000])).unwrap();
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     loop {
@@ -337,11 +337,11 @@ fn of_sealed(domain: &str) -> Stranger {
     )
 }
 
-/// A message of so many parts of sealed memory, as it stands in a lane.
+/// A message of so many parts of sealed memory, as it stands in a byte ring.
 fn names(parts: usize, len: u64) -> Vec<u8> {
-    let manifest = Manifest {
+    let frame = FrameHeader {
         sealed: parts,
-        ..Manifest::new(Kind::Message)
+        ..FrameHeader::new(Kind::Message)
     };
-    preamble(&manifest, &vec![len; parts])
+    preamble(&frame, &vec![len; parts])
 }

@@ -1,7 +1,7 @@
 //! Domains of different users.
 
-use crate::cargo::{fill, next};
 use crate::child::Child;
+use crate::numbered::{fill, next};
 use crate::orders::unique;
 use portolan::channel::ChannelOptions;
 use portolan::{Deadline, Domain, OfferOptions, Permissions, PortOptions};

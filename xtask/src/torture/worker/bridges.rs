@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 pub(super) const LATEST: Duration = Duration::from_secs(30);
 /// Most messages in one go.
 pub(super) const BATCH: usize = 8;
-/// Bytes of parts; the largest does not fit into a lane at once.
+/// Bytes of parts; the largest does not fit into a byte ring at once.
 pub(super) const PARTS: [usize; 5] = [32, 100, 5000, 40_000, 200_000];
 
 /// Under which the port of a worker's bridge is offered, the one for requests, and the channel.

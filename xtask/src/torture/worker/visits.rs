@@ -189,7 +189,7 @@ impl Worker {
     ) -> Option<Visit<T>> {
         let abroad = self.abroad()?;
         let (to, bridge) = self.somebody()?;
-        let options = ConnectOptions::default().lane(64 << 10).queue(7);
+        let options = ConnectOptions::default().ring_bytes(64 << 10).queue(7);
         let options = options
             .protection(protection)
             .deadline(Deadline::after(SHORT));

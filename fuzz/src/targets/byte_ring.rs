@@ -1,11 +1,11 @@
-//! A lane's counts and bytes, which the other side rewrites between any two steps, and the
-//! records that the two sides of a pair say.
+//! A byte ring's counts and bytes, which the other side rewrites between any two steps, and the
+//! records that the two sides of a connection say.
 
 use arbitrary::{Result, Unstructured};
-use portolan_abi::bridge::control::{DELIVERED, HEAD, LANE, READER_SLEEPS, TAIL, WRITER_SLEEPS};
-use portolan_abi::bridge::{Answer, Ask, Manifest, pair_bytes};
+use portolan_abi::bridge::control::{DELIVERED, HEAD, READER_SLEEPS, STRIDE, TAIL, WRITER_SLEEPS};
+use portolan_abi::bridge::{Answer, Ask, FrameHeader, connection_bytes};
 use portolan_abi::limits::LINE;
-use portolan_shm::lane::{Garbled, Lane, Passed, Reader, Writer};
+use portolan_shm::byte_ring::{ByteRing, Garbled, Passed, Reader, Writer};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -21,15 +21,12 @@ fn records(data: &[u8]) {
     let answer = Answer::decode(data);
     assert_eq!(answer.and_then(|a| Answer::decode(&a.encode())), answer);
     if let Some(Answer::Granted(granted)) = answer {
-        assert!(pair_bytes(granted.there, granted.back).is_some());
+        assert!(connection_bytes(granted.there, granted.back).is_some());
     }
-    let manifest = Manifest::decode(data);
-    assert_eq!(
-        manifest.and_then(|m| Manifest::decode(&m.encode())),
-        manifest
-    );
-    if let Some(manifest) = manifest {
-        assert!(manifest.rest() <= Manifest::MOST - Manifest::BYTES);
+    let frame = FrameHeader::decode(data);
+    assert_eq!(frame.and_then(|m| FrameHeader::decode(&m.encode())), frame);
+    if let Some(frame) = frame {
+        assert!(frame.rest() <= FrameHeader::MOST - FrameHeader::BYTES);
     }
 }
 
@@ -47,7 +44,7 @@ struct Play {
 fn play(u: &mut Unstructured<'_>) -> Result<()> {
     let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
     let mut play = Play {
-        page: words(2 * LANE),
+        page: words(2 * STRIDE),
         ring: words(*u.choose(&[8, 16, 128, 16 << 10])?),
         index: u.int_in_range(0..=1)?,
         writer: Writer::default(),
@@ -77,7 +74,7 @@ fn lines(bytes: usize) -> u64 {
 
 impl Play {
     fn control(&self, word: usize) -> &AtomicU64 {
-        &self.page[self.index * LANE + word]
+        &self.page[self.index * STRIDE + word]
     }
 
     fn bytes(&self) -> u64 {
@@ -111,8 +108,8 @@ impl Play {
     fn push(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let len = u.int_in_range(0..=2 * self.ring.len() * 8)?;
         let message = vec![u.arbitrary()?; len];
-        let lane = Lane::new(&self.page, self.index, &self.ring);
-        let Ok(Passed { bytes, .. }) = self.writer.push(&lane, &message) else {
+        let ring = ByteRing::new(&self.page, self.index, &self.ring);
+        let Ok(Passed { bytes, .. }) = self.writer.push(&ring, &message) else {
             return Ok(());
         };
         assert!(bytes <= len && bytes as u64 <= self.bytes());
@@ -128,8 +125,8 @@ impl Play {
     fn pull(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let len = u.int_in_range(0..=2 * self.ring.len() * 8)?;
         let mut out = vec![0xa5; len];
-        let lane = Lane::new(&self.page, self.index, &self.ring);
-        let Ok(Passed { bytes, .. }) = self.reader.pull(&lane, &mut out) else {
+        let ring = ByteRing::new(&self.page, self.index, &self.ring);
+        let Ok(Passed { bytes, .. }) = self.reader.pull(&ring, &mut out) else {
             assert_eq!(out, vec![0xa5; len], "what is garbled is not read");
             return Ok(());
         };
@@ -145,33 +142,33 @@ impl Play {
 
     /// Whoever finds something does not sleep; whoever sleeps has said so.
     fn sleep(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let lane = Lane::new(&self.page, self.index, &self.ring);
-        let says = |word: usize| self.page[self.index * LANE + word].load(Relaxed) != 0;
+        let ring = ByteRing::new(&self.page, self.index, &self.ring);
+        let says = |word: usize| self.page[self.index * STRIDE + word].load(Relaxed) != 0;
         if u.arbitrary()? {
-            if let Ok(sleeps) = self.writer.arm(&lane) {
+            if let Ok(sleeps) = self.writer.arm(&ring) {
                 assert_eq!(says(WRITER_SLEEPS), sleeps);
             }
-            self.writer.disarm(&lane);
+            self.writer.disarm(&ring);
             assert!(!says(WRITER_SLEEPS));
         } else {
-            if let Ok(sleeps) = self.reader.arm(&lane) {
+            if let Ok(sleeps) = self.reader.arm(&ring) {
                 assert_eq!(says(READER_SLEEPS), sleeps);
             }
-            self.reader.disarm(&lane);
+            self.reader.disarm(&ring);
             assert!(!says(READER_SLEEPS));
         }
         Ok(())
     }
 
     fn look(&mut self) {
-        let lane = Lane::new(&self.page, self.index, &self.ring);
-        if let Ok(read) = self.writer.read(&lane) {
+        let ring = ByteRing::new(&self.page, self.index, &self.ring);
+        if let Ok(read) = self.writer.read(&ring) {
             assert!(self.written - read <= self.bytes());
             assert_eq!(read % LINE as u64, 0);
         }
         let garbled = [
-            self.writer.has_room(&lane).err(),
-            self.reader.has_more(&lane).err(),
+            self.writer.has_room(&ring).err(),
+            self.reader.has_more(&ring).err(),
         ];
         for Garbled { from, to, .. } in garbled.into_iter().flatten() {
             assert_ne!(from, to, "what it said before is allowed");

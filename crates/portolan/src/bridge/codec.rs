@@ -1,11 +1,12 @@
-//! Messages on a lane: a manifest, lengths, a header, and the bytes of the extents.
+//! Writes and reads messages on a byte ring: a frame header, lengths, a header, and the bytes of
+//! the extents.
 
 use super::error::{Over, ViolationKind};
 use super::side::Side;
 use crate::space::Member;
 use crate::space::extent;
 use crate::{AllocateError, Extent, FreezeError, Message, Sealed, Unsealed};
-use portolan_abi::bridge::{Manifest, bytes_taken};
+use portolan_abi::bridge::{FrameHeader, bytes_taken};
 use portolan_abi::slot::Kind;
 use portolan_sys::memory::{Frozen, FrozenError, VerifyError};
 use std::io;
@@ -16,7 +17,7 @@ use std::time::Duration;
 /// Between two looks whether the domain has memory again, at first and at the most.
 const SHORT_OF_PAGES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// Writes a message. What is in it stays.
+/// Writes a message. The message keeps its parts.
 pub(super) fn write(
     side: &mut Side,
     kind: Kind,
@@ -31,22 +32,22 @@ pub(super) fn write(
     };
     let shown = side.seals();
     let copied = || message.slices().filter(|_| !shown);
-    let manifest = Manifest {
+    let frame = FrameHeader {
         header: message.header().len(),
         extents: copied().count(),
         sealed: sealed.len(),
         urgency: message.urgency_word(),
         tag,
-        ..Manifest::new(kind)
+        ..FrameHeader::new(kind)
     };
     scratch.clear();
-    scratch.extend(manifest.encode());
+    scratch.extend(frame.encode());
     for bytes in copied().chain(sealed.iter().map(|s| &s[..])) {
         scratch.extend((bytes.len() as u64).to_le_bytes());
     }
     scratch.extend(message.header());
     if !sealed.is_empty() {
-        // Before the manifest that speaks of them.
+        // Before the frame header that speaks of them.
         let fds: Vec<_> = sealed.iter().map(|s| s.frozen().as_fd()).collect();
         side.show(&fds)?;
         portolan_shm::mark!("bridge.shown");
@@ -93,7 +94,9 @@ pub(super) fn unseal(
     for part in message.take_sealed() {
         let mut extent = allocate(side, member, part.len())?;
         extent.copy_from_slice(&part);
-        message.push(extent).map_err(|_| ViolationKind::Manifest)?;
+        message
+            .push(extent)
+            .map_err(|_| ViolationKind::FrameHeader)?;
     }
     Ok(())
 }
@@ -105,11 +108,11 @@ pub(super) fn read(
     member: &Arc<Member>,
     most: u64,
     scratch: &mut Vec<u8>,
-) -> Result<(Manifest, Message), Over> {
-    let manifest = read_manifest(side)?;
-    scratch.resize(manifest.rest(), 0);
+) -> Result<(FrameHeader, Message), Over> {
+    let frame = read_frame_header(side)?;
+    scratch.resize(frame.rest(), 0);
     side.read(scratch)?;
-    let (lengths, header) = scratch.split_at(manifest.rest() - manifest.header);
+    let (lengths, header) = scratch.split_at(frame.rest() - frame.header);
     let lengths: Vec<u64> = lengths
         .as_chunks::<8>()
         .0
@@ -117,15 +120,15 @@ pub(super) fn read(
         .map(|word| u64::from_le_bytes(*word))
         .collect();
     // Before a byte is taken for it (G1).
-    let bytes = bytes_taken(manifest.header, lengths.iter().copied());
+    let bytes = bytes_taken(frame.header, lengths.iter().copied());
     if bytes > most {
         return Err(ViolationKind::TooLong { bytes, most }.into());
     }
-    let mut message = Message::new(header).map_err(|_| ViolationKind::Manifest)?;
-    if let Some(urgency) = manifest.urgency {
+    let mut message = Message::new(header).map_err(|_| ViolationKind::FrameHeader)?;
+    if let Some(urgency) = frame.urgency {
         message.set_urgency_word(urgency);
     }
-    let (copied, shown) = lengths.split_at(manifest.extents);
+    let (copied, shown) = lengths.split_at(frame.extents);
     if !shown.is_empty() {
         let fds = side.shown(shown.len())?;
         let sealed = fds.into_iter().zip(shown);
@@ -138,9 +141,11 @@ pub(super) fn read(
         let mut extent = allocate(side, member, len)?;
         portolan_shm::mark!("bridge.half");
         side.read(&mut extent)?;
-        message.push(extent).map_err(|_| ViolationKind::Manifest)?;
+        message
+            .push(extent)
+            .map_err(|_| ViolationKind::FrameHeader)?;
     }
-    Ok((manifest, message))
+    Ok((frame, message))
 }
 
 /// Takes a descriptor that is said to lead to sealed memory: seals and size first, then it is
@@ -175,13 +180,13 @@ pub(super) fn write_copy(
     bytes: &[u8],
     scratch: &mut Vec<u8>,
 ) -> Result<(), Over> {
-    let manifest = Manifest {
+    let frame = FrameHeader {
         extents: 1,
         tag: missed,
-        ..Manifest::new(Kind::Message)
+        ..FrameHeader::new(Kind::Message)
     };
     scratch.clear();
-    scratch.extend(manifest.encode());
+    scratch.extend(frame.encode());
     scratch.extend((bytes.len() as u64).to_le_bytes());
     side.write(scratch)?;
     side.write(bytes)
@@ -189,7 +194,7 @@ pub(super) fn write_copy(
 
 /// Writes that a channel's writer has gone.
 pub(super) fn write_end(side: &mut Side) -> Result<(), Over> {
-    side.write(&Manifest::new(Kind::Dropped).encode())
+    side.write(&FrameHeader::new(Kind::Dropped).encode())
 }
 
 /// Reads what [`write_copy`] or [`write_end`] has written, of at most `most` bytes, to
@@ -198,19 +203,19 @@ pub(super) fn read_copy(
     side: &mut Side,
     most: u64,
     message: &mut Vec<u8>,
-) -> Result<Manifest, Over> {
-    let manifest = read_manifest(side)?;
+) -> Result<FrameHeader, Over> {
+    let frame = read_frame_header(side)?;
     message.clear();
-    if manifest == Manifest::new(Kind::Dropped) {
-        return Ok(manifest);
+    if frame == FrameHeader::new(Kind::Dropped) {
+        return Ok(frame);
     }
-    let one = Manifest {
+    let one = FrameHeader {
         extents: 1,
-        tag: manifest.tag,
-        ..Manifest::new(Kind::Message)
+        tag: frame.tag,
+        ..FrameHeader::new(Kind::Message)
     };
-    if manifest != one {
-        return Err(ViolationKind::Manifest.into());
+    if frame != one {
+        return Err(ViolationKind::FrameHeader.into());
     }
     let mut len = [0; 8];
     side.read(&mut len)?;
@@ -221,13 +226,13 @@ pub(super) fn read_copy(
     }
     message.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
     side.read(message)?;
-    Ok(manifest)
+    Ok(frame)
 }
 
-/// What stands before the next message.
-fn read_manifest(side: &mut Side) -> Result<Manifest, Over> {
+/// Reads the frame header of the next message.
+fn read_frame_header(side: &mut Side) -> Result<FrameHeader, Over> {
     // What one call writes is read by one call of this length, or by several of whole lines.
-    let mut first = [0; Manifest::BYTES];
+    let mut first = [0; FrameHeader::BYTES];
     side.read(&mut first)?;
-    Ok(Manifest::decode(&first).ok_or(ViolationKind::Manifest)?)
+    Ok(FrameHeader::decode(&first).ok_or(ViolationKind::FrameHeader)?)
 }

@@ -1,4 +1,5 @@
-//! A pair's socket: rings for whoever sleeps, and the other side's death.
+//! The control socket of a connection wakes the side that sleeps, passes descriptors, and tells
+//! that the other process has died.
 
 use super::error::{Over, ViolationKind};
 use crate::space::Descriptor;
@@ -9,24 +10,24 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Packets that are looked at before whoever waits looks at the lane.
+/// Packets that are taken before the side that waits looks at its byte ring.
 const AT_ONCE: usize = 64;
 /// Between two looks whether the other side is dead, while there is no room in the socket.
 const FULL: Duration = Duration::from_millis(100);
 
-/// The socket, and the process at its other end, if it can be told.
-pub(super) struct Line {
+/// The socket, and the process at its other end, if that is known.
+pub(super) struct ControlSocket {
     socket: Descriptor,
     pidfd: Option<Descriptor<PidFd>>,
     /// The other side is gone. What it wrote before is still to be read.
     gone: bool,
     takes: bool,
-    /// Descriptors whose manifests were not read yet.
+    /// Descriptors whose frame headers were not read yet.
     came: VecDeque<Vec<OwnedFd>>,
 }
 
-impl Line {
-    /// A line that takes descriptors, or none.
+impl ControlSocket {
+    /// A control socket that takes descriptors, or none.
     pub(super) fn new(socket: Descriptor, pidfd: Option<Descriptor<PidFd>>, takes: bool) -> Self {
         if !takes {
             // Where the kernel cannot, descriptors are found out when they come.
@@ -59,7 +60,7 @@ impl Line {
         }
     }
 
-    /// Whether descriptors wait for as many manifests as may be.
+    /// Whether descriptors wait for as many frame headers as may be.
     pub(super) fn is_full(&self) -> bool {
         self.came.len() >= MAX_SEALED_AHEAD
     }
@@ -154,13 +155,13 @@ mod tests {
     fn what_was_shown_before_the_end_comes_whatever_that_side_had_not_heard() {
         let (ours, theirs) = socket::pair().unwrap();
         let [ours, theirs] = [ours, theirs].map(Descriptor::new);
-        let mut line = Line::new(ours, None, true);
-        let mut other = Line::new(theirs, None, false);
-        line.ring();
+        let mut control = ControlSocket::new(ours, None, true);
+        let mut other = ControlSocket::new(theirs, None, false);
+        control.ring();
         let fd = memory::create("shown", 4096).unwrap();
         other.show(&[fd.as_fd()]).unwrap();
         drop(other);
-        assert_eq!(line.shown(1).unwrap().len(), 1);
-        assert!(line.is_gone());
+        assert_eq!(control.shown(1).unwrap().len(), 1);
+        assert!(control.is_gone());
     }
 }

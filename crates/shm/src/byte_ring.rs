@@ -1,6 +1,6 @@
-//! Lanes: a stream of bytes from one process to another that need not trust each other.
+//! Byte rings: a stream of bytes from one process to another that need not trust each other.
 //!
-//! A lane is a ring of bytes in memory that both can write, and two counts: the writer's
+//! A byte ring is a buffer in memory that both processes can write, and two counts: the writer's
 //! *head*, of bytes written so far, and the reader's *tail*, of bytes read. Each side keeps its
 //! own count to itself as well, and never reads it back.
 //!
@@ -21,7 +21,7 @@
 //! - **L3** Who sleeps is rung for: it says that it sleeps, then looks at the other one's
 //!   count; the other one counts, then looks whether it sleeps. One of the two sees the other.
 //!   Sleeps are numbered, and each is rung for once: a side has no other one that could ring
-//!   for it, and a process that is stopped before it rings holds up its own lane alone.
+//!   for it, and a process that is stopped before it rings holds up its own byte ring alone.
 //!
 //! Bytes are passed in *pieces*: the reader begins with the first while the writer copies
 //! the second, so that the two copies overlap, and a piece is still in a cache that both
@@ -29,40 +29,40 @@
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::bulk;
-use portolan_abi::bridge::control::{DELIVERED, HEAD, LANE, READER_SLEEPS, TAIL, WRITER_SLEEPS};
+use portolan_abi::bridge::control::{DELIVERED, HEAD, READER_SLEEPS, STRIDE, TAIL, WRITER_SLEEPS};
 use portolan_abi::limits::LINE;
 
 /// Bytes that are counted in one go.
 const PIECE: usize = 64 << 10;
 
-/// One direction of a pair's memory.
+/// One direction of a connection's memory.
 ///
 /// # Examples
 ///
 /// ```
-/// use portolan_abi::bridge::control::LANE;
-/// use portolan_shm::lane::{Lane, Reader, Writer};
+/// use portolan_abi::bridge::control::STRIDE;
+/// use portolan_shm::byte_ring::{ByteRing, Reader, Writer};
 /// use std::sync::atomic::AtomicU64;
 /// let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-/// let (page, ring) = (words(LANE), words(1024 / 8));
+/// let (page, ring) = (words(STRIDE), words(1024 / 8));
 /// // Both sides have the memory, and each a count of its own.
-/// let lane = Lane::new(&page, 0, &ring);
+/// let ring = ByteRing::new(&page, 0, &ring);
 /// let (mut writer, mut reader) = (Writer::default(), Reader::default());
-/// assert_eq!(writer.push(&lane, b"hello")?.bytes, 5);
+/// assert_eq!(writer.push(&ring, b"hello")?.bytes, 5);
 /// let mut bytes = [0; 5];
-/// assert_eq!(reader.pull(&lane, &mut bytes)?.bytes, 5);
+/// assert_eq!(reader.pull(&ring, &mut bytes)?.bytes, 5);
 /// assert_eq!(&bytes, b"hello");
-/// # Ok::<(), portolan_shm::lane::Garbled>(())
+/// # Ok::<(), portolan_shm::byte_ring::Garbled>(())
 /// ```
 #[derive(Clone, Copy)]
-pub struct Lane<'m> {
+pub struct ByteRing<'m> {
     control: &'m [AtomicU64],
     ring: &'m [AtomicU64],
 }
 
 /// The peer's: its count of bytes is none that it can have (L1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the other side's count went from {from} to {to} in a lane of {bytes} bytes")]
+#[error("the other side's count went from {from} to {to} in a byte ring of {bytes} bytes")]
 pub struct Garbled {
     /// What it was.
     pub from: u64,
@@ -79,18 +79,18 @@ pub struct Passed {
     /// Bytes of the caller's that were copied.
     pub bytes: usize,
     /// The other side sleeps, and waits to be rung for (L3).
-    pub ring: bool,
+    pub wake: bool,
 }
 
-impl<'m> Lane<'m> {
-    /// The `index`th lane of a control page, over this ring.
+impl<'m> ByteRing<'m> {
+    /// The `index`th byte ring of a control page, over this ring.
     ///
     /// # Panics
     ///
     /// If the page is too short, or the ring no power of two of lines.
     pub fn new(page: &'m [AtomicU64], index: usize, ring: &'m [AtomicU64]) -> Self {
         assert!(ring.len().is_power_of_two() && ring.len() * 8 >= LINE);
-        let control = &page[index * LANE..(index + 1) * LANE];
+        let control = &page[index * STRIDE..(index + 1) * STRIDE];
         Self { control, ring }
     }
 
@@ -155,11 +155,11 @@ struct Sleeps {
 
 impl Sleeps {
     /// Whether the side that sets the word `sleeps` is to be rung for.
-    fn owes(&mut self, lane: &Lane<'_>, sleeps: usize) -> bool {
+    fn owes(&mut self, ring: &ByteRing<'_>, sleeps: usize) -> bool {
         // L3: pairs with the fence in `announce`.
         fence(Ordering::SeqCst);
         // Relaxed: the fence orders it behind our count.
-        let theirs = lane.control[sleeps].load(Ordering::Relaxed);
+        let theirs = ring.control[sleeps].load(Ordering::Relaxed);
         let owes = theirs != 0 && theirs != self.rung;
         if owes {
             self.rung = theirs;
@@ -168,11 +168,11 @@ impl Sleeps {
     }
 
     /// Says that this side is about to sleep; it looks at the other's count after this.
-    fn announce(&mut self, lane: &Lane<'_>, sleeps: usize) {
+    fn announce(&mut self, ring: &ByteRing<'_>, sleeps: usize) {
         self.ours += 1;
         // Relaxed: the fence orders it before our look at the other's count.
-        lane.control[sleeps].store(self.ours, Ordering::Relaxed);
-        crate::mark!("lane.armed");
+        ring.control[sleeps].store(self.ours, Ordering::Relaxed);
+        crate::mark!("byte_ring.armed");
         // L3: pairs with the fence in `owes`.
         fence(Ordering::SeqCst);
     }
@@ -203,11 +203,11 @@ impl Writer {
     /// # Errors
     ///
     /// [`Garbled`].
-    pub fn read(&mut self, lane: &Lane<'_>) -> Result<u64, Garbled> {
+    pub fn read(&mut self, ring: &ByteRing<'_>) -> Result<u64, Garbled> {
         // Acquire: pairs with `Reader::pull`; what the reader has copied out it does not look at
         // any more.
-        let says = lane.control[TAIL].load(Ordering::Acquire);
-        self.read = lane.check(says, self.read, self.at)?;
+        let says = ring.control[TAIL].load(Ordering::Acquire);
+        self.read = ring.check(says, self.read, self.at)?;
         Ok(self.read)
     }
 
@@ -216,8 +216,8 @@ impl Writer {
     /// # Errors
     ///
     /// [`Garbled`].
-    pub fn has_room(&mut self, lane: &Lane<'_>) -> Result<bool, Garbled> {
-        Ok(self.at - self.read(lane)? < lane.bytes())
+    pub fn has_room(&mut self, ring: &ByteRing<'_>) -> Result<bool, Garbled> {
+        Ok(self.at - self.read(ring)? < ring.bytes())
     }
 
     /// Writes the beginning of `bytes`, as far as there is room for it and one piece goes;
@@ -226,26 +226,26 @@ impl Writer {
     /// # Errors
     ///
     /// [`Garbled`].
-    pub fn push(&mut self, lane: &Lane<'_>, bytes: &[u8]) -> Result<Passed, Garbled> {
-        let mut room = lane.bytes() - (self.at - self.read);
+    pub fn push(&mut self, ring: &ByteRing<'_>, bytes: &[u8]) -> Result<Passed, Garbled> {
+        let mut room = ring.bytes() - (self.at - self.read);
         if room < lines(bytes.len().min(PIECE)) {
-            room = lane.bytes() - (self.at - self.read(lane)?);
+            room = ring.bytes() - (self.at - self.read(ring)?);
         }
         let room = usize::try_from(room).unwrap_or(usize::MAX);
-        let most = room.min(PIECE).min(lane.straight(self.at));
+        let most = room.min(PIECE).min(ring.straight(self.at));
         let now = bytes.len().min(most);
         if now == 0 {
             return Ok(Passed::default());
         }
-        bulk::store(lane.place(self.at, now), &bytes[..now]);
-        crate::mark!("lane.copied");
+        bulk::store(ring.place(self.at, now), &bytes[..now]);
+        crate::mark!("byte_ring.copied");
         self.at += lines(now);
         // Release: pairs with `Reader::look`; the bytes come first.
-        lane.control[HEAD].store(self.at, Ordering::Release);
-        crate::mark!("lane.shown");
+        ring.control[HEAD].store(self.at, Ordering::Release);
+        crate::mark!("byte_ring.shown");
         Ok(Passed {
             bytes: now,
-            ring: self.sleeps.owes(lane, READER_SLEEPS),
+            wake: self.sleeps.owes(ring, READER_SLEEPS),
         })
     }
 
@@ -255,18 +255,18 @@ impl Writer {
     /// # Errors
     ///
     /// [`Garbled`].
-    pub fn arm(&mut self, lane: &Lane<'_>) -> Result<bool, Garbled> {
-        self.sleeps.announce(lane, WRITER_SLEEPS);
-        let room = self.has_room(lane)?;
+    pub fn arm(&mut self, ring: &ByteRing<'_>) -> Result<bool, Garbled> {
+        self.sleeps.announce(ring, WRITER_SLEEPS);
+        let room = self.has_room(ring)?;
         if room {
-            lane.withdraw(WRITER_SLEEPS);
+            ring.withdraw(WRITER_SLEEPS);
         }
         Ok(!room)
     }
 
     /// This side is awake.
-    pub fn disarm(&self, lane: &Lane<'_>) {
-        lane.withdraw(WRITER_SLEEPS);
+    pub fn disarm(&self, ring: &ByteRing<'_>) {
+        ring.withdraw(WRITER_SLEEPS);
     }
 }
 
@@ -286,19 +286,19 @@ impl Reader {
     ///
     /// [`Garbled`].
     #[inline]
-    pub fn has_more(&mut self, lane: &Lane<'_>) -> Result<bool, Garbled> {
+    pub fn has_more(&mut self, ring: &ByteRing<'_>) -> Result<bool, Garbled> {
         if self.written != self.at {
             return Ok(true);
         }
-        self.look(lane)?;
+        self.look(ring)?;
         Ok(self.written != self.at)
     }
 
-    fn look(&mut self, lane: &Lane<'_>) -> Result<(), Garbled> {
+    fn look(&mut self, ring: &ByteRing<'_>) -> Result<(), Garbled> {
         // Acquire: pairs with `Writer::push`; the bytes come first.
-        let says = lane.control[HEAD].load(Ordering::Acquire);
-        let until = self.at.wrapping_add(lane.bytes());
-        self.written = lane.check(says, self.written, until)?;
+        let says = ring.control[HEAD].load(Ordering::Acquire);
+        let until = self.at.wrapping_add(ring.bytes());
+        self.written = ring.check(says, self.written, until)?;
         Ok(())
     }
 
@@ -308,26 +308,26 @@ impl Reader {
     /// # Errors
     ///
     /// [`Garbled`].
-    pub fn pull(&mut self, lane: &Lane<'_>, out: &mut [u8]) -> Result<Passed, Garbled> {
+    pub fn pull(&mut self, ring: &ByteRing<'_>, out: &mut [u8]) -> Result<Passed, Garbled> {
         if self.written.wrapping_sub(self.at) < lines(out.len().min(PIECE)) {
-            self.look(lane)?;
+            self.look(ring)?;
         }
         let there = usize::try_from(self.written.wrapping_sub(self.at)).unwrap_or(0);
-        let most = there.min(PIECE).min(lane.straight(self.at));
+        let most = there.min(PIECE).min(ring.straight(self.at));
         let now = out.len().min(most);
         if now == 0 {
             return Ok(Passed::default());
         }
-        bulk::load(lane.place(self.at, now), &mut out[..now]);
+        bulk::load(ring.place(self.at, now), &mut out[..now]);
         self.at = self.at.wrapping_add(lines(now));
         // Release: pairs with `Writer::read`; we do not look at these bytes any more.
-        lane.control[TAIL].store(self.at, Ordering::Release);
-        crate::mark!("lane.read");
+        ring.control[TAIL].store(self.at, Ordering::Release);
+        crate::mark!("byte_ring.read");
         // Who waits for room is rung for once it can go on for a while.
         let left = self.written.wrapping_sub(self.at);
         Ok(Passed {
             bytes: now,
-            ring: left <= lane.bytes() / 2 && self.sleeps.owes(lane, WRITER_SLEEPS),
+            wake: left <= ring.bytes() / 2 && self.sleeps.owes(ring, WRITER_SLEEPS),
         })
     }
 
@@ -337,18 +337,18 @@ impl Reader {
     /// # Errors
     ///
     /// [`Garbled`].
-    pub fn arm(&mut self, lane: &Lane<'_>) -> Result<bool, Garbled> {
-        self.sleeps.announce(lane, READER_SLEEPS);
-        let more = self.has_more(lane)?;
+    pub fn arm(&mut self, ring: &ByteRing<'_>) -> Result<bool, Garbled> {
+        self.sleeps.announce(ring, READER_SLEEPS);
+        let more = self.has_more(ring)?;
         if more {
-            lane.withdraw(READER_SLEEPS);
+            ring.withdraw(READER_SLEEPS);
         }
         Ok(!more)
     }
 
     /// This side is awake.
-    pub fn disarm(&self, lane: &Lane<'_>) {
-        lane.withdraw(READER_SLEEPS);
+    pub fn disarm(&self, ring: &ByteRing<'_>) {
+        ring.withdraw(READER_SLEEPS);
     }
 }
 
@@ -360,13 +360,13 @@ mod tests {
 
     fn memory() -> (Vec<AtomicU64>, Vec<AtomicU64>) {
         let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
-        (words(LANE), words(RING / 8))
+        (words(STRIDE), words(RING / 8))
     }
 
     #[test]
     fn bytes_arrive_in_order_whatever_their_lengths() {
         let (page, ring) = memory();
-        let lane = Lane::new(&page, 0, &ring);
+        let ring = ByteRing::new(&page, 0, &ring);
         let (mut writer, mut reader) = (Writer::default(), Reader::default());
         for len in (0_usize..200).chain([960, 1023, 1024, 1025, 5000]) {
             let sent: Vec<u8> = (0..len)
@@ -375,51 +375,51 @@ mod tests {
             let mut came = vec![0; len];
             let (mut out, mut done) = (0, 0);
             while done < len {
-                out += writer.push(&lane, &sent[out..]).unwrap().bytes;
-                done += reader.pull(&lane, &mut came[done..]).unwrap().bytes;
+                out += writer.push(&ring, &sent[out..]).unwrap().bytes;
+                done += reader.pull(&ring, &mut came[done..]).unwrap().bytes;
             }
             assert_eq!(came, sent, "{len}");
-            assert!(!reader.has_more(&lane).unwrap());
+            assert!(!reader.has_more(&ring).unwrap());
         }
     }
 
     #[test]
     fn a_full_lane_takes_nothing_and_an_empty_one_gives_nothing() {
         let (page, ring) = memory();
-        let lane = Lane::new(&page, 0, &ring);
+        let ring = ByteRing::new(&page, 0, &ring);
         let (mut writer, mut reader) = (Writer::default(), Reader::default());
-        assert_eq!(reader.pull(&lane, &mut [0]).unwrap(), Passed::default());
-        assert_eq!(writer.push(&lane, &[1; 2000]).unwrap().bytes, RING);
-        assert_eq!(writer.push(&lane, &[1]).unwrap(), Passed::default());
-        assert!(writer.arm(&lane).unwrap());
+        assert_eq!(reader.pull(&ring, &mut [0]).unwrap(), Passed::default());
+        assert_eq!(writer.push(&ring, &[1; 2000]).unwrap().bytes, RING);
+        assert_eq!(writer.push(&ring, &[1]).unwrap(), Passed::default());
+        assert!(writer.arm(&ring).unwrap());
         // Not before half of it is free.
-        assert!(!reader.pull(&lane, &mut [0; 64]).unwrap().ring);
-        assert!(reader.pull(&lane, &mut [0; RING / 2]).unwrap().ring);
-        assert!(!reader.pull(&lane, &mut [0; 64]).unwrap().ring);
-        assert!(!writer.arm(&lane).unwrap());
-        while reader.pull(&lane, &mut [0; RING]).unwrap().bytes > 0 {}
-        assert!(reader.arm(&lane).unwrap());
-        assert!(writer.push(&lane, &[1]).unwrap().ring);
-        assert!(!reader.arm(&lane).unwrap());
+        assert!(!reader.pull(&ring, &mut [0; 64]).unwrap().wake);
+        assert!(reader.pull(&ring, &mut [0; RING / 2]).unwrap().wake);
+        assert!(!reader.pull(&ring, &mut [0; 64]).unwrap().wake);
+        assert!(!writer.arm(&ring).unwrap());
+        while reader.pull(&ring, &mut [0; RING]).unwrap().bytes > 0 {}
+        assert!(reader.arm(&ring).unwrap());
+        assert!(writer.push(&ring, &[1]).unwrap().wake);
+        assert!(!reader.arm(&ring).unwrap());
     }
 
     #[test]
     fn counts_that_cannot_be_are_found_out() {
         let (page, ring) = memory();
-        let lane = Lane::new(&page, 0, &ring);
+        let ring = ByteRing::new(&page, 0, &ring);
         for says in [1, 63, RING as u64 + 64, u64::MAX, u64::MAX - 63] {
             page[HEAD].store(says, Ordering::Relaxed);
-            assert!(Reader::default().pull(&lane, &mut [0; 64]).is_err());
-            assert!(Reader::default().arm(&lane).is_err());
+            assert!(Reader::default().pull(&ring, &mut [0; 64]).is_err());
+            assert!(Reader::default().arm(&ring).is_err());
             page[TAIL].store(says, Ordering::Relaxed);
-            assert!(Writer::default().push(&lane, &[0; 2 * RING]).is_err());
-            assert!(Writer::default().arm(&lane).is_err());
+            assert!(Writer::default().push(&ring, &[0; 2 * RING]).is_err());
+            assert!(Writer::default().arm(&ring).is_err());
         }
         // Back to what was said before.
         page[HEAD].store(128, Ordering::Relaxed);
         let mut reader = Reader::default();
-        assert_eq!(reader.pull(&lane, &mut [0; 64]).unwrap().bytes, 64);
+        assert_eq!(reader.pull(&ring, &mut [0; 64]).unwrap().bytes, 64);
         page[HEAD].store(64, Ordering::Relaxed);
-        assert!(reader.pull(&lane, &mut [0; 128]).is_err());
+        assert!(reader.pull(&ring, &mut [0; 128]).is_err());
     }
 }

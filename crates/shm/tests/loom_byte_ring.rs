@@ -1,8 +1,8 @@
-//! A lane's two sides, each of which sleeps, and is rung for.
+//! A byte ring's two sides, each of which sleeps, and is rung for.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p portolan-shm --release --target-dir target/loom \
-//!     --test loom_lane -- --test-threads 1
+//!     --test loom_byte_ring -- --test-threads 1
 //! ```
 #![cfg(loom)]
 
@@ -10,10 +10,10 @@ mod support;
 
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use portolan_abi::bridge::control::LANE;
+use portolan_abi::bridge::control::STRIDE;
 use portolan_abi::limits::LINE;
 use portolan_shm::atomic::AtomicU64;
-use portolan_shm::lane::{Lane, Reader, Writer};
+use portolan_shm::byte_ring::{ByteRing, Reader, Writer};
 use support::explore;
 
 /// The socket: a ring stays in it until somebody takes it.
@@ -43,7 +43,7 @@ impl Bell {
     }
 }
 
-/// What the two share: a lane of one line, and how they ring.
+/// What the two share: a byte ring of one line, and how they ring.
 struct Shared {
     page: Vec<AtomicU64>,
     ring: Vec<AtomicU64>,
@@ -54,7 +54,7 @@ struct Shared {
 impl Shared {
     fn new() -> Self {
         Self {
-            page: (0..LANE).map(|_| AtomicU64::new(0)).collect(),
+            page: (0..STRIDE).map(|_| AtomicU64::new(0)).collect(),
             // Bytes: each side uses them only while they are its own.
             ring: (0..LINE / 8).map(|_| AtomicU64::plain(0)).collect(),
             for_reader: Bell::default(),
@@ -63,34 +63,34 @@ impl Shared {
     }
 
     fn write(&self, all: &[u8]) {
-        let lane = Lane::new(&self.page, 0, &self.ring);
+        let ring = ByteRing::new(&self.page, 0, &self.ring);
         let mut writer = Writer::default();
         for byte in all {
             loop {
-                let passed = writer.push(&lane, &[*byte; 8]).unwrap();
-                self.for_reader.ring_if(passed.ring);
+                let passed = writer.push(&ring, &[*byte; 8]).unwrap();
+                self.for_reader.ring_if(passed.wake);
                 if passed.bytes > 0 {
                     break;
                 }
-                self.for_writer.sleep_if(writer.arm(&lane).unwrap());
-                writer.disarm(&lane);
+                self.for_writer.sleep_if(writer.arm(&ring).unwrap());
+                writer.disarm(&ring);
             }
         }
     }
 
     fn read(&self, all: &[u8]) {
-        let lane = Lane::new(&self.page, 0, &self.ring);
+        let ring = ByteRing::new(&self.page, 0, &self.ring);
         let mut reader = Reader::default();
         for byte in all {
             let mut out = [0; 8];
             loop {
-                let passed = reader.pull(&lane, &mut out).unwrap();
-                self.for_writer.ring_if(passed.ring);
+                let passed = reader.pull(&ring, &mut out).unwrap();
+                self.for_writer.ring_if(passed.wake);
                 if passed.bytes > 0 {
                     break;
                 }
-                self.for_reader.sleep_if(reader.arm(&lane).unwrap());
-                reader.disarm(&lane);
+                self.for_reader.sleep_if(reader.arm(&ring).unwrap());
+                reader.disarm(&ring);
             }
             assert_eq!(out, [*byte; 8]);
         }
@@ -107,7 +107,7 @@ fn pass(name: &str, bytes: &'static [u8], preemptions: usize) {
     });
 }
 
-/// A lane with room: only the reader sleeps.
+/// A byte ring with room: only the reader sleeps.
 #[test]
 fn a_reader_does_not_sleep_for_good() {
     pass("one line", &[7], 6);
