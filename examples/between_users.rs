@@ -57,7 +57,7 @@ fn camera() -> Result<(), Box<dyn Error>> {
     drop(settings_offered);
     guest.wait()?;
     println!(
-        "camera: {} visitors broke the rules",
+        "camera: {} clients broke the rules",
         masks_offered.take_violations().len()
     );
     Ok(())

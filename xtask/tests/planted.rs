@@ -1,5 +1,5 @@
 //! With a fault planted in what workers of a torture run do, the run says so: the checkers
-//! of calls, streams, frame buffers, upcalls, exports and visits between domains really check.
+//! of calls, streams, frame buffers, upcalls, exports and connections between domains really check.
 
 use serde_json::Value;
 use std::process::Command;
@@ -76,7 +76,7 @@ fn a_byte_beside_ordinary_memory() {
 
 #[test]
 fn a_message_that_was_lost_between_domains() {
-    is_noticed("bridge-lost", "of a visit came after");
+    is_noticed("bridge-lost", "of a connection came after");
 }
 
 #[test]
@@ -90,6 +90,6 @@ fn news_of_another_domain_that_nobody_wrote() {
 }
 
 #[test]
-fn memory_that_a_visitor_does_not_give_back() {
+fn memory_that_a_client_does_not_give_back() {
     is_noticed("bridge-hold", "all are over, and");
 }

@@ -44,8 +44,8 @@ fn nothing_is_lost_in_a_short_run() {
         ("frames", 0),
         ("frames", 1),
         // Heard at bridges; news.
-        ("visits", 0),
-        ("visits", 2),
+        ("connections", 0),
+        ("connections", 2),
     ] {
         let count = report[what][which].as_u64();
         assert!(count > Some(0), "{what}: {report}");

@@ -493,7 +493,7 @@ fn offers() {
         let offered = format!("port-{at}");
         let options = OfferOptions::default()
             .most_bytes(bytes)
-            .most_visitors(number)
+            .most_clients(number)
             .most_ring_bytes(bytes);
         let offer = port
             .offer(&offered, &Permissions::own_user(), options)

@@ -226,7 +226,7 @@ fn what_is_offered_to_other_domains() {
     assert_eq!(*reader.receive(patience).unwrap(), *b"news");
     assert!(followed.is_live());
     // Who was refused in the child may not have been seen to leave yet.
-    assert!(offered.visitors() >= 1 && followable.visitors() >= 1);
+    assert!(offered.clients() >= 1 && followable.clients() >= 1);
 }
 
 #[test]

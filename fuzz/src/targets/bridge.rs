@@ -1,4 +1,4 @@
-//! Messages between domains, with a stranger at one end that follows no rule: a visitor at an
+//! Messages between domains, with a stranger at one end that follows no rule: a client at an
 //! offered port, or a process that offers one. Real domains of this process, a real socket,
 //! and memory that the stranger writes as a file.
 
@@ -20,12 +20,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 
-/// What the honest visitor says.
+/// What the honest client says.
 const HELLO: &[u8] = b"hello";
 /// The port that takes messages, and the one that takes requests.
 const PORTS: [&str; 2] = ["messages", "requests"];
 
-/// A domain that offers ports, one that visits it and follows the rules, and the place where
+/// A domain that offers ports, one that connects to it and follows the rules, and the place where
 /// one that does not offers others.
 struct Place {
     messages: ReceiveRight,
@@ -40,14 +40,14 @@ struct Place {
 
 impl Place {
     fn make() -> std::result::Result<Self, Box<dyn std::error::Error>> {
-        let names = ["offers", "visits", "hosts"];
-        let [offers, visits, hosts] = names.map(|n| format!("fuzz-{n}-{}", std::process::id()));
+        let names = ["offers", "connects", "hosts"];
+        let [offers, connects, hosts] = names.map(|n| format!("fuzz-{n}-{}", std::process::id()));
         let offering = Domain::builder(&offers).size(64 << 20).join()?;
-        let ours = Domain::builder(&visits).size(64 << 20).private()?;
+        let ours = Domain::builder(&connects).size(64 << 20).private()?;
         let messages = offering.bind(PortOptions::unnamed())?;
         let mut requests = offering.bind(PortOptions::unnamed().synchronous())?;
         let offer = |port: &ReceiveRight, name| {
-            let options = OfferOptions::default().most_bytes(MOST).most_visitors(4);
+            let options = OfferOptions::default().most_bytes(MOST).most_clients(4);
             port.offer(name, &Permissions::own_user(), options)
         };
         let offered = [offer(&messages, PORTS[0])?, offer(&requests, PORTS[1])?];
@@ -94,30 +94,30 @@ pub(super) fn run(data: &[u8]) {
     // They end where the bytes do.
     let _ = match u.arbitrary() {
         Ok(true) => place.host(&mut u),
-        _ => place.visit(&mut u),
+        _ => place.connect(&mut u),
     };
 }
 
 impl Place {
-    fn visit(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+    fn connect(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let port = usize::from(u.arbitrary::<bool>()?);
         let Some(socket) = introduced(&self.address, OfferKind::Port, PORTS[port]) else {
             return Ok(());
         };
-        let visited = visitor(u, socket, port == 1);
+        let connected = client(u, socket, port == 1);
         self.messages_until_gone(port);
         self.serves_others();
-        visited
+        connected
     }
 
-    /// Takes what has come, until the stranger's visit is over.
+    /// Takes what has come, until the stranger's connection is over.
     fn messages_until_gone(&mut self, port: usize) {
         let (offered, messages) = (&self.offered[port], &mut self.messages);
-        until("a visit does not end", || {
+        until("a connection does not end", || {
             while let Ok(message) = messages.receive(Access::Later, Deadline::NOW) {
                 examine(&message);
             }
-            offered.visitors() == 1
+            offered.clients() == 1
         });
         offered.take_violations();
         while let Ok(message) = self.messages.receive(Access::Later, Deadline::NOW) {
@@ -129,15 +129,15 @@ impl Place {
     fn serves_others(&mut self) {
         let hello = || Message::new(HELLO).unwrap_or_default();
         if let Err(error) = self.rights[0].send(hello(), long()) {
-            panic!("the honest visitor cannot send: {error}");
+            panic!("the honest client cannot send: {error}");
         }
         match self.messages.receive(Access::Later, long()) {
             Ok(message) => assert_eq!(message.header(), HELLO),
-            Err(error) => panic!("what the honest visitor sent did not come: {error}"),
+            Err(error) => panic!("what the honest client sent did not come: {error}"),
         }
         match self.rights[1].request_reply(hello(), Access::Later, long()) {
             Ok(answer) => assert_eq!(answer.header(), HELLO),
-            Err(error) => panic!("the honest visitor is not answered: {error}"),
+            Err(error) => panic!("the honest client is not answered: {error}"),
         }
     }
 
@@ -218,7 +218,7 @@ fn send(ours: &Domain, right: &SendRight, synchronous: bool) {
 }
 
 /// Asks to be let in, and sends what no library does.
-fn visitor(u: &mut Unstructured<'_>, socket: OwnedFd, synchronous: bool) -> Result<()> {
+fn client(u: &mut Unstructured<'_>, socket: OwnedFd, synchronous: bool) -> Result<()> {
     let ask = Ask {
         version: FORMAT_VERSION,
         sealed: u.arbitrary()?,

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 
-/// The channel that loses what nobody reads in time, and the one whose visitors are waited for.
+/// The channel that loses what nobody reads in time, and the one whose clients are waited for.
 const CHANNELS: [&str; 2] = ["newest", "kept"];
 /// What stands in all that the honest writer writes.
 const NEWS: [u8; 40] = [7; 40];
@@ -48,9 +48,9 @@ struct Place {
 impl Place {
     fn make() -> std::result::Result<Self, Box<dyn std::error::Error>> {
         let names = ["tells", "follows", "hosts-news"];
-        let [offers, visits, hosts] = names.map(|n| format!("fuzz-{n}-{}", std::process::id()));
+        let [offers, connects, hosts] = names.map(|n| format!("fuzz-{n}-{}", std::process::id()));
         let offering = Domain::builder(&offers).size(64 << 20).join()?;
-        let ours = Domain::builder(&visits).size(64 << 20).private()?;
+        let ours = Domain::builder(&connects).size(64 << 20).private()?;
         let told = |name| -> std::result::Result<Told, Box<dyn std::error::Error>> {
             let options = ChannelOptions::unnamed().units(64);
             let kept = name == CHANNELS[1];
@@ -58,7 +58,7 @@ impl Place {
                 offering.make_channel(&if kept { options.reliable() } else { options })?;
             let options = OfferOptions::default()
                 .lagging(Lagging::Wait)
-                .most_visitors(4);
+                .most_clients(4);
             let offered = channel.offer(name, &Permissions::own_user(), options)?;
             let other = Domain::builder(&offers);
             let followed = ours.follow(&other, name, ConnectOptions::default())?;
@@ -88,7 +88,7 @@ pub(super) fn run(data: &[u8]) {
     // They end where the bytes do.
     let _ = match u.arbitrary() {
         Ok(true) => place.host(&mut u),
-        _ => place.visit(&mut u),
+        _ => place.connect(&mut u),
     };
 }
 
@@ -115,7 +115,7 @@ impl Told {
 
     /// Who follows the rules is not hurt by those who do not.
     fn tells_others(&mut self) {
-        until("a visit does not end", || self.offered.visitors() == 1);
+        until("a connection does not end", || self.offered.clients() == 1);
         self.offered.take_violations();
         while self.hears(Deadline::NOW) {}
         if let Err(error) = self.writer.write(&NEWS, long()) {
@@ -127,15 +127,15 @@ impl Told {
 }
 
 impl Place {
-    fn visit(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+    fn connect(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let which = usize::from(u.arbitrary::<bool>()?);
         let name = CHANNELS[which];
         let Some(socket) = introduced(&self.address, OfferKind::Channel, name) else {
             return Ok(());
         };
-        let visited = follower(u, socket, &mut self.told[which]);
+        let connected = follower(u, socket, &mut self.told[which]);
         self.told[which].tells_others();
-        visited
+        connected
     }
 
     /// Offers a channel, to a following side that keeps to the rules.
@@ -186,7 +186,9 @@ impl Place {
             drop(stranger);
             hear_all(&followed, reader.ok(), granted.most);
             drop(followed);
-            until("something is left of a visit", || ports(ours) == before);
+            until("something is left of a connection", || {
+                ports(ours) == before
+            });
             done
         })
     }
@@ -199,9 +201,9 @@ fn ports(domain: &Domain) -> usize {
         .map_or(usize::MAX, |survey| survey.ports.len())
 }
 
-/// Reads what has come, until the visit is over.
+/// Reads what has come, until the connection is over.
 fn hear_all(followed: &Followed, mut reader: Option<Reader>, most: u64) {
-    until("a visit to who has gone goes on", || {
+    until("a connection to a process that has gone goes on", || {
         let over = !followed.is_live();
         while let Some(reader) = &mut reader {
             match reader.receive(Deadline::NOW) {

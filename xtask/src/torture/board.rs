@@ -144,7 +144,7 @@ pub(crate) enum Entry {
     LeftAs,
     LeftAt,
     /// Messages and requests that came to its bridge.
-    Visited,
+    ClientsHeard,
     /// Requests that others' bridges have answered.
     Answered,
     /// News of others' bridges.

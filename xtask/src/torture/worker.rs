@@ -5,6 +5,7 @@ pub(super) mod bells;
 mod bridges;
 mod calls;
 mod channels;
+mod connections;
 mod exports;
 mod flows;
 mod frames;
@@ -15,7 +16,6 @@ mod notes;
 mod ordinary;
 mod sharing;
 mod topics;
-mod visits;
 
 use super::board::{Board, Entry, MAX_HELD, Word, enlist};
 use super::payload;
@@ -25,6 +25,7 @@ use bells::Bell;
 use bridges::Bridge;
 use calls::Calls;
 use channels::Channels;
+use connections::Connections;
 use exports::Exports;
 use flows::Flows;
 use frames::Frames;
@@ -40,7 +41,6 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use topics::Topics;
-use visits::Visits;
 
 /// How long joining and leaving may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -172,7 +172,7 @@ struct Holds {
     bell: Bell,
     exports: Exports,
     ordinary: Ordinary,
-    visits: Visits,
+    connections: Connections,
     bridge: Option<Bridge>,
 }
 
@@ -349,7 +349,7 @@ impl Worker {
     }
 
     fn let_go_of_rest(&mut self) {
-        self.end_visits();
+        self.end_connections();
         self.close_bridge();
         self.check_abroad();
         self.end_flows();
@@ -418,7 +418,7 @@ impl Worker {
             250..258 => self.lend_or_borrow(),
             258..261 => self.squeeze(),
             261.. => self.touch(),
-            230..250 => self.visit(),
+            230..250 => self.use_bridges(),
             131..135 => self.tell(),
             135..160 => self.call_or_serve(),
             160..170 => self.freight(),

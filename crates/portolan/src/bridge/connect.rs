@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-/// Before another visit, when a connection ended without a word.
+/// Before another attempt, when a connection ended before an answer came.
 const AGAIN: Duration = Duration::from_millis(20);
 
 impl Domain {
@@ -80,14 +80,15 @@ impl Domain {
         }
         let options = options.begun();
         let sought = Sought::of(other, name);
-        visit_until(other, OfferKind::Port, name, &options, |introduction| {
+        connect_until(other, OfferKind::Port, name, &options, |introduction| {
             connect_over(self, introduction, &sought, &options)
         })
     }
 }
 
-/// Visits an offer, and again as long as it ends without a word.
-pub(super) fn visit_until<T>(
+/// Asks the other domain for the offer, and connects; tries again when the connection ends before
+/// an answer came.
+pub(super) fn connect_until<T>(
     other: &Builder,
     kind: OfferKind,
     name: &str,
@@ -127,7 +128,7 @@ pub(super) fn connect_over(
     let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
     let pid = process.id();
     let control = ControlSocket::new(socket, Some(process), false);
-    let side = Side::visitor(memory, control, None, ask.sealed);
+    let side = Side::client(memory, control, None, ask.sealed);
 
     let there = Leaving {
         most: granted.most,

@@ -27,8 +27,8 @@ pub enum ConnectToError {
     /// The state's: the offer does not take sealed memory.
     #[error("the offer takes no sealed memory: connect with Protection::Copied")]
     Sealed,
-    /// The state's: the offer has as many visitors as it lets in.
-    #[error("the offer has as many visitors as it lets in: try again later")]
+    /// The state's: the offer has as many clients as it lets in.
+    #[error("the offer has as many clients as it lets in: try again later")]
     Full,
     /// The state's: the port was closed, or the offer withdrawn, at this moment.
     #[error("it is not offered any more: try again, if it is to come back")]
@@ -92,10 +92,10 @@ impl ConnectToError {
     }
 }
 
-/// A visitor that did what no honest one does. Its connection was ended, and nothing that it
+/// A client that did what no honest one does. Its connection was ended, and nothing that it
 /// had sent by half was received.
 #[derive(Debug, thiserror::Error)]
-#[error("the visitor of user {uid}, process {pid}: {kind}")]
+#[error("the client of user {uid}, process {pid}: {kind}")]
 pub struct Violation {
     /// Its user.
     pub uid: u32,
@@ -105,7 +105,7 @@ pub struct Violation {
     pub kind: ViolationKind,
 }
 
-/// What a visitor did. All of it is the visitor's fault.
+/// What a client did. All of it is the client's fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ViolationKind {

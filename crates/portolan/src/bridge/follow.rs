@@ -2,7 +2,7 @@
 //! into a channel of this domain.
 
 use super::codec;
-use super::connect::{Sought, agree, cap, visit_until};
+use super::connect::{Sought, agree, cap, connect_until};
 use super::control_socket::ControlSocket;
 use super::error::{ConnectToError, Over, ViolationKind};
 use super::options::ConnectOptions;
@@ -33,8 +33,8 @@ const FULL: Duration = Duration::from_millis(100);
 
 /// A channel of another domain, as one of this domain's own, until dropped.
 ///
-/// Dropping it ends the visit; its readers are told that the writer has gone.
-#[must_use = "a dropped visit ends"]
+/// Dropping it ends the connection; its readers are told that the writer has gone.
+#[must_use = "a dropped `Followed` ends its connection"]
 pub struct Followed {
     channel: Channel,
     tally: Arc<Mutex<Tally>>,
@@ -69,7 +69,7 @@ impl Domain {
     /// units. It is read as any other, passed on within the domain, and written by a thread of this
     /// process. What it could not follow it has not: [`Followed::missed`] counts, and
     /// [`Followed::take_skipped`] says where. When the writer there leaves, the writer here has
-    /// gone, until the next one writes; and for good when the visit has ended
+    /// gone, until the next one writes; and for good when the connection has ended
     /// ([`Followed::is_live`]).
     ///
     /// `other` names the domain, as for [`Domain::connect_to`]. Of the options, the most bytes
@@ -116,7 +116,7 @@ impl Domain {
         }
         let options = options.begun();
         let sought = Sought::of(other, name);
-        visit_until(other, OfferKind::Channel, name, &options, |introduction| {
+        connect_until(other, OfferKind::Channel, name, &options, |introduction| {
             follow_over(self, introduction, &sought, &options)
         })
     }
@@ -139,7 +139,7 @@ pub(super) fn follow_over(
     let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
     let stop = Arc::new(EventFd::new().map_err(NoDescriptor::from)?);
     let pid = process.id();
-    let mut side = Side::visitor(
+    let mut side = Side::client(
         memory,
         ControlSocket::new(socket, Some(process), false),
         Some(Arc::clone(&stop)),
@@ -222,7 +222,7 @@ impl Followed {
         lock(&self.tally).skipped.drain(..).collect()
     }
 
-    /// Whether the visit goes on.
+    /// Whether the connection lasts.
     pub fn is_live(&self) -> bool {
         !lock(&self.tally).over
     }

@@ -51,7 +51,7 @@ impl ConnectionMemory {
         })
     }
 
-    /// The byte ring with this number: 0 leads from the visitor to the offering process, 1 back.
+    /// The byte ring with this number: 0 leads from the client to the offering process, 1 back.
     pub(super) fn ring(&self, number: usize) -> ByteRing<'_> {
         let (page, rings) = self.mapping.words().split_at(control::BYTES / 8);
         let (there, back) = rings.split_at(self.there);

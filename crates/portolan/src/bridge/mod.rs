@@ -13,7 +13,7 @@
 //! port* of the sender's own domain, so sending is what it always is: the extents change owner,
 //! the queue may be full, the port may be a dead name. The port's *egress*, a thread of the connecting
 //! process, takes messages out of it and writes them into the connection's memory; an *ingress*, a
-//! thread of the offering process for each visitor, takes them out there, into extents of its
+//! thread of the offering process for each client, takes them out there, into extents of its
 //! own domain, and sends them on. Neither domain's region is ever seen by the other.
 //!
 //! # Invariants
@@ -37,7 +37,7 @@
 //!   offering process (domain B)                        following process (domain A)
 //!   channel --> egress ==[ connection's memory: byte ring back ]==> ingress --> channel of its own
 //!   one more    thread for                               thread,      (made in A, like the
-//!   reader      each visitor                             its writer    offered one)
+//!   reader      each client                             its writer    offered one)
 //! ```
 //!
 //! The same connection, the other way round. First goes what the channel is like, then each message as
@@ -59,6 +59,7 @@
 //! A message that finds everybody asleep wakes three threads, one after another: egress, ingress,
 //! and receiver; inside a domain there is one.
 
+mod clients;
 mod codec;
 mod connect;
 mod control_socket;
@@ -73,7 +74,6 @@ mod port_ingress;
 mod side;
 #[cfg(test)]
 mod tests;
-mod visitors;
 
 pub use error::{ConnectToError, Violation, ViolationKind};
 pub use follow::{Followed, Skipped};

@@ -1,10 +1,10 @@
-//! Offering a port to other domains: the bridge lets visitors in, each by an ingress of its own.
+//! Offering a port to other domains: the bridge lets clients in, each by an ingress of its own.
 
+use super::clients::{Bridge, Offered, Open, Place};
 use super::connect::cap;
 use super::error::Violation;
 use super::options::OfferOptions;
 use super::port_ingress;
-use super::visitors::{Bridge, Offered, Open, Place};
 use crate::directory::{OfferKind, Visitor};
 use crate::port::SendRight;
 use crate::port::sealed::SealedStore;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A port that other domains can connect to, until this is dropped.
 ///
-/// When the drop has returned, no visitor sends any more, and what they had sent by half is
+/// When the drop has returned, no client sends any more, and what they had sent by half is
 /// gone. Messages that were handed on before are in the port.
 #[must_use = "a dropped offer is withdrawn"]
 pub struct OfferedPort {
@@ -30,7 +30,7 @@ pub(super) struct OfferedTo {
     in_hand: AtomicUsize,
 }
 
-/// Parts of sealed memory that visitors may have waiting in a port, each with a descriptor of this
+/// Parts of sealed memory that clients may have waiting in a port, each with a descriptor of this
 /// process: with those of several ports they have to leave room for everything else.
 const MOST_PARTS: usize = 128;
 
@@ -68,8 +68,8 @@ impl Offered for OfferedTo {
     const KIND: OfferKind = OfferKind::Port;
     const THREAD: &str = "portolan-ingress";
 
-    fn serve(bridge: &Bridge<Self>, visitor: Visitor, place: Option<Place>) {
-        port_ingress::serve(bridge, visitor, place);
+    fn serve(bridge: &Bridge<Self>, client: Visitor, place: Option<Place>) {
+        port_ingress::serve(bridge, client, place);
     }
 }
 
@@ -117,12 +117,12 @@ impl ReceiveRight {
 }
 
 impl OfferedPort {
-    /// Visitors that are connected now.
-    pub fn visitors(&self) -> usize {
-        self.open.visitors()
+    /// Clients that are connected now.
+    pub fn clients(&self) -> usize {
+        self.open.clients()
     }
 
-    /// What visitors did that no honest one does, the last 64 since this was asked; their
+    /// What clients did that no honest one does, the last 64 since this was asked; their
     /// connections were ended.
     pub fn take_violations(&self) -> Vec<Violation> {
         self.open.take_violations()
@@ -133,7 +133,7 @@ impl std::fmt::Debug for OfferedPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OfferedPort")
             .field("to", &self.open.bridge.what.right)
-            .field("visitors", &self.visitors())
+            .field("clients", &self.clients())
             .finish()
     }
 }

@@ -1,15 +1,15 @@
-//! Offers a channel to other domains: an *egress* for each visitor sends what is written.
+//! Offers a channel to other domains: an *egress* for each client sends what is written.
 //!
 //! An egress reads the channel as one more reader, and writes each whole message into the byte ring
-//! back. While the visitor makes no room there it does not read; then it misses what is
+//! back. While the client makes no room there it does not read; then it misses what is
 //! overwritten, and says so with the next message (G6).
 
+use super::clients::{Bridge, Offered, Open, Place};
 use super::codec;
 use super::error::{Over, Violation};
 use super::options::{OfferOptions, ring_bytes};
 use super::port_ingress::let_in;
 use super::side::{BUSY, Side, crossing};
-use super::visitors::{Bridge, Offered, Open, Place};
 use crate::channel::{
     BindChannelError, Channel, Lagging, ReadError, Reader, ReaderOptions, Signalling,
 };
@@ -25,7 +25,7 @@ use std::os::fd::AsFd;
 
 /// A channel that other domains can follow, until this is dropped.
 ///
-/// When the drop has returned, no visitor is told anything any more.
+/// When the drop has returned, no client is told anything any more.
 #[must_use = "a dropped offer is withdrawn"]
 pub struct OfferedChannel {
     open: Open<Heard>,
@@ -56,7 +56,7 @@ impl Channel {
     ///
     /// Whoever `permissions` admit may follow it ([`Domain::follow`](crate::Domain::follow)):
     /// read copies of what is written from then on, in a channel of its own. Nobody outside
-    /// writes to it or holds up its writer: who is too slow for a visitor's copies misses
+    /// writes to it or holds up its writer: who is too slow for a client's copies misses
     /// some, and is told. [`OfferOptions::lagging`] says otherwise for a reliable channel.
     ///
     /// This process need not be the one that writes, only stay.
@@ -95,12 +95,12 @@ impl Channel {
 }
 
 impl OfferedChannel {
-    /// Visitors that follow it now.
-    pub fn visitors(&self) -> usize {
-        self.open.visitors()
+    /// Clients that follow it now.
+    pub fn clients(&self) -> usize {
+        self.open.clients()
     }
 
-    /// What visitors did that no honest one does, the last 64 since this was asked; their
+    /// What clients did that no honest one does, the last 64 since this was asked; their
     /// connections were ended.
     pub fn take_violations(&self) -> Vec<Violation> {
         self.open.take_violations()
@@ -111,7 +111,7 @@ impl std::fmt::Debug for OfferedChannel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OfferedChannel")
             .field("channel", &self.open.bridge.what.channel)
-            .field("visitors", &self.visitors())
+            .field("clients", &self.clients())
             .finish()
     }
 }
@@ -126,20 +126,20 @@ impl Offered for Heard {
     const KIND: OfferKind = OfferKind::Channel;
     const THREAD: &str = "portolan-egress";
 
-    fn serve(bridge: &Bridge<Self>, visitor: Visitor, place: Option<Place>) {
-        let (uid, pid) = (visitor.peer.uid, visitor.peer.pid);
+    fn serve(bridge: &Bridge<Self>, client: Visitor, place: Option<Place>) {
+        let (uid, pid) = (client.peer.uid, client.peer.pid);
         let domain = bridge.domain.as_str();
-        let over = match ChannelEgress::let_in(bridge, visitor, place.is_some()) {
+        let over = match ChannelEgress::let_in(bridge, client, place.is_some()) {
             Ok(mut egress) => {
-                tracing::info!(domain, uid, pid, "a visitor follows an offered channel");
+                tracing::info!(domain, uid, pid, "a client follows an offered channel");
                 egress.carry_all()
             }
             Err(over) => over,
         };
         match over {
             Over::Violation(kind) => bridge.report(uid, pid, kind),
-            Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot tell a visitor"),
-            Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a visitor has left"),
+            Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot tell a client"),
+            Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a client has left"),
         }
     }
 }
@@ -152,7 +152,7 @@ struct ChannelEgress {
     patience: Patience,
     /// Where the last message that was handed on ends.
     at: u64,
-    /// Positions that were not handed on, since the visitor came.
+    /// Positions that were not handed on, since the client came.
     missed: u64,
     scratch: Vec<u8>,
     /// What observers see.
@@ -160,11 +160,11 @@ struct ChannelEgress {
 }
 
 impl ChannelEgress {
-    fn let_in(bridge: &Bridge<Heard>, visitor: Visitor, has_place: bool) -> Result<Self, Over> {
+    fn let_in(bridge: &Bridge<Heard>, client: Visitor, has_place: bool) -> Result<Self, Over> {
         let channel = &bridge.what.channel;
         let mut own = None;
-        let who = (visitor.peer.uid, visitor.peer.pid);
-        let (_, mut side) = let_in(bridge, visitor, has_place, |ask| {
+        let who = (client.peer.uid, client.peer.pid);
+        let (_, mut side) = let_in(bridge, client, has_place, |ask| {
             // From here on it misses nothing without being told.
             let mut options = ReaderOptions::default().lagging(bridge.what.lagging);
             if !channel.is_reliable() || bridge.what.lagging == Lagging::Skip {
@@ -248,13 +248,13 @@ impl ChannelEgress {
             }
             Err(ReadError::WriterGone) => codec::write_end(side),
             Err(error) => {
-                tracing::info!(%error, "a visitor cannot follow a channel any more");
+                tracing::info!(%error, "a client cannot follow a channel any more");
                 Err(Over::Stopped)
             }
         }
     }
 
-    /// Waits until something is written, or the visitor leaves.
+    /// Waits until something is written, or the client leaves.
     fn wait(&mut self) -> Result<(), Over> {
         let mut looking = self.patience.begin(waiting_beside(BUSY));
         while looking.again() {

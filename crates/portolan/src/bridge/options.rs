@@ -9,9 +9,9 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a message, unless the caller says otherwise.
 const MOST: u64 = 256 << 20;
-/// Visitors, unless the caller says otherwise.
-const VISITORS: usize = 64;
-/// Bytes of a visitor's byte ring, at the most, unless the caller says otherwise.
+/// Clients, unless the caller says otherwise.
+const CLIENTS: usize = 64;
+/// Bytes of a client's byte ring, at the most, unless the caller says otherwise.
 const MOST_RING_BYTES: u64 = 4 << 20;
 /// Bytes of the byte ring there, unless the caller says otherwise: large enough that who waits for
 /// the other side, half a byte ring each time, does so seldom.
@@ -21,12 +21,12 @@ const USUAL_RING_BYTES: u64 = 2 << 20;
 ///
 /// ```
 /// use portolan::OfferOptions;
-/// let options = OfferOptions::default().most_bytes(16 << 20).most_visitors(4);
+/// let options = OfferOptions::default().most_bytes(16 << 20).most_clients(4);
 /// ```
 #[derive(Clone, Debug)]
 pub struct OfferOptions {
     pub(super) most: u64,
-    pub(super) visitors: usize,
+    pub(super) clients: usize,
     pub(super) ring_bytes: u64,
     pub(super) sealed: bool,
     pub(super) lagging: Lagging,
@@ -38,7 +38,7 @@ impl Default for OfferOptions {
     fn default() -> Self {
         Self {
             most: MOST,
-            visitors: VISITORS,
+            clients: CLIENTS,
             ring_bytes: MOST_RING_BYTES,
             sealed: true,
             lagging: Lagging::Skip,
@@ -68,8 +68,8 @@ impl OfferOptions {
 
     /// Connections at one time, each of which has a thread here; 64 if not said.
     #[must_use]
-    pub fn most_visitors(self, visitors: usize) -> Self {
-        Self { visitors, ..self }
+    pub fn most_clients(self, clients: usize) -> Self {
+        Self { clients, ..self }
     }
 
     /// Bytes of the byte ring that a connection may have for messages to be copied through; 4 MiB if
@@ -82,15 +82,15 @@ impl OfferOptions {
         }
     }
 
-    /// Whether visitors may send sealed memory, which is mapped here instead of copied; yes, if
+    /// Whether clients may send sealed memory, which is mapped here instead of copied; yes, if
     /// not said. It is their memory, and stays theirs to pay for while this process holds it.
     #[must_use]
     pub fn sealed(self, sealed: bool) -> Self {
         Self { sealed, ..self }
     }
 
-    /// Of a reliable channel, what becomes of a visitor that does not keep up; it misses some
-    /// if not said, so that no stranger stops the writer. By [`Lagging::Wait`] a visitor
+    /// Of a reliable channel, what becomes of a client that does not keep up; it misses some
+    /// if not said, so that no stranger stops the writer. By [`Lagging::Wait`] a client
     /// does: it is waited for while it lives, as readers of the domain are, and takes the place
     /// of one.
     #[must_use]

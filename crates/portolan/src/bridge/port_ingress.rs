@@ -1,6 +1,7 @@
-//! A port's ingress reads one visitor's messages from the connection's memory, and sends them on
+//! A port's ingress reads one client's messages from the connection's memory, and sends them on
 //! to the real port.
 
+use super::clients::{Bridge, Place, deny};
 use super::codec;
 use super::control_socket::ControlSocket;
 use super::error::{Over, ViolationKind};
@@ -8,7 +9,6 @@ use super::memory::ConnectionMemory;
 use super::offered::{InHand, OfferedTo};
 use super::options::ring_bytes;
 use super::side::{Side, bytes_of, crossing};
-use super::visitors::{Bridge, Place, deny};
 use crate::directory::Visitor;
 use crate::port::{PendingReply, RequestError, Unsent, WhenFull, may_leave};
 use crate::space::public::Shown;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A visitor says within this what it wants, and takes the answer.
+/// A client says within this what it wants, and takes the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks whether to stop, while the real port is full.
 const FULL: Duration = Duration::from_millis(100);
@@ -33,21 +33,21 @@ const FULL: Duration = Duration::from_millis(100);
 /// Between two looks whether there is room for descriptors.
 const CROWDED: Duration = Duration::from_millis(1);
 
-/// Serves one visitor, until it is over, or tells it that there is no place for it.
-pub(super) fn serve(bridge: &Bridge<OfferedTo>, visitor: Visitor, place: Option<Place>) {
-    let (uid, pid) = (visitor.peer.uid, visitor.peer.pid);
+/// Serves one client, until it is over, or tells it that there is no place for it.
+pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Visitor, place: Option<Place>) {
+    let (uid, pid) = (client.peer.uid, client.peer.pid);
     let domain = bridge.domain.as_str();
-    let over = match PortIngress::let_in(bridge, visitor, place.is_some()) {
+    let over = match PortIngress::let_in(bridge, client, place.is_some()) {
         Ok(mut ingress) => {
-            tracing::info!(domain, uid, pid, "a visitor sends to an offered port");
+            tracing::info!(domain, uid, pid, "a client sends to an offered port");
             ingress.carry_all()
         }
         Err(over) => over,
     };
     match over {
         Over::Violation(kind) => bridge.report(uid, pid, kind),
-        Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot serve a visitor"),
-        Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a visitor has left"),
+        Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot serve a client"),
+        Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a client has left"),
     }
 }
 
@@ -67,15 +67,15 @@ struct PortIngress<'g> {
 }
 
 impl<'g> PortIngress<'g> {
-    /// Hears what a visitor asks for, and answers.
+    /// Hears what a client asks for, and answers.
     fn let_in(
         bridge: &'g Bridge<OfferedTo>,
-        visitor: Visitor,
+        client: Visitor,
         has_place: bool,
     ) -> Result<Self, Over> {
         let mut bell = None;
-        let who = (visitor.peer.uid, visitor.peer.pid);
-        let (ask, side) = let_in(bridge, visitor, has_place, |ask| {
+        let who = (client.peer.uid, client.peer.pid);
+        let (ask, side) = let_in(bridge, client, has_place, |ask| {
             if !bridge.what.right.is_live() {
                 return Err(Denied::Over);
             }
@@ -180,7 +180,7 @@ impl<'g> PortIngress<'g> {
         }
     }
 
-    /// Sends on what has come whole. It waits while the port is full, and with it the visitor.
+    /// Sends on what has come whole. It waits while the port is full, and with it the client.
     fn deliver(&mut self, mut message: Message) -> Result<(), Over> {
         loop {
             let full = WhenFull::Wait(Deadline::after(FULL));
@@ -251,7 +251,7 @@ impl PortIngress<'_> {
         }
     }
 
-    /// Whether an answer may go over: what cannot is the server's mistake, not the visitor's.
+    /// Whether an answer may go over: what cannot is the server's mistake, not the client's.
     fn may_go(&self, answer: &Message) -> bool {
         let may = may_leave(answer, self.back);
         if let Err(error) = &may {
@@ -273,15 +273,15 @@ impl PortIngress<'_> {
     }
 }
 
-/// Hears what a visitor asks for, and gives it the memory that `grant` says, or tells it why
+/// Hears what a client asks for, and gives it the memory that `grant` says, or tells it why
 /// not: what it asked for, and our side of the connection.
 pub(super) fn let_in<T>(
     bridge: &Bridge<T>,
-    visitor: Visitor,
+    client: Visitor,
     has_place: bool,
     grant: impl FnOnce(&Ask) -> Result<Granted, Denied>,
 ) -> Result<(Ask, Side), Over> {
-    let connection = visitor.connection;
+    let connection = client.connection;
     let by = Some(Instant::now() + PATIENCE);
     let ask = match hear(&connection, by, bridge.sealed) {
         Ok(ask) => ask,
@@ -316,17 +316,17 @@ pub(super) fn let_in<T>(
     let shown = [memory.as_fd(), bridge.process.as_fd()];
     socket::send_by(&connection, &answer, &shown, by)?;
     portolan_shm::mark!("bridge.granted");
-    let control = ControlSocket::new(connection, visitor.pidfd, ask.sealed);
-    Ok((ask, Side::host(memory, control, Arc::clone(&bridge.stop))))
+    let control = ControlSocket::new(connection, client.pidfd, ask.sealed);
+    Ok((ask, Side::server(memory, control, Arc::clone(&bridge.stop))))
 }
 
-/// What a visitor is told, and what is noted of it.
+/// What a client is told, and what is noted of it.
 struct Refused {
     says: Denied,
     over: Over,
 }
 
-/// What a visitor asks for.
+/// What a client asks for.
 fn hear(connection: impl AsFd, by: Option<Instant>, takes_sealed: bool) -> Result<Ask, Refused> {
     let mut bytes = [0; Ask::BYTES + 1];
     let received = match socket::receive_by(connection, &mut bytes, 0, by) {

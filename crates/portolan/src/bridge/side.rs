@@ -38,9 +38,9 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// The visitor's side, which stops when it is told, if ever, and sends sealed memory or
+    /// The client's side, which stops when it is told, if ever, and sends sealed memory or
     /// copies.
-    pub(super) fn visitor(
+    pub(super) fn client(
         memory: ConnectionMemory,
         control: ControlSocket,
         stop: Option<Arc<EventFd>>,
@@ -52,7 +52,7 @@ impl Side {
     }
 
     /// The offering process's, which stops when it is told.
-    pub(super) fn host(
+    pub(super) fn server(
         memory: ConnectionMemory,
         control: ControlSocket,
         stop: Arc<EventFd>,

@@ -139,7 +139,7 @@ fn messages_of_all_lengths_go_over_in_order() {
             }
         }
     });
-    assert_eq!(two.offered.visitors(), 1);
+    assert_eq!(two.offered.clients(), 1);
     assert!(two.offered.take_violations().is_empty());
 }
 
@@ -223,7 +223,7 @@ fn the_end_of_a_port_or_an_offer_is_a_dead_name() {
 }
 
 #[test]
-fn the_end_of_the_last_right_is_the_end_of_the_visit_after_all_has_gone_over() {
+fn the_end_of_the_last_right_is_the_end_of_the_connection_after_all_has_gone_over() {
     let mut two = plain();
     let other = two.right.clone();
     for number in 0..20 {
@@ -237,13 +237,13 @@ fn the_end_of_the_last_right_is_the_end_of_the_visit_after_all_has_gone_over() {
         let came = two.port.receive(Access::Later, long()).unwrap();
         is_the_one(&came, number, &[10_000]);
     }
-    until("the visitor has left", || two.offered.visitors() == 0);
+    until("the client has left", || two.offered.clients() == 0);
     assert!(two.offered.take_violations().is_empty());
 }
 
 #[test]
-fn two_visitors_and_no_more() {
-    let offer = OfferOptions::default().most_visitors(2);
+fn two_clients_and_no_more() {
+    let offer = OfferOptions::default().most_clients(2);
     let mut two = two(PortOptions::unnamed(), offer, ConnectOptions::default());
     let second = join(&two.ours, &two._theirs, &ConnectOptions::default());
     let introduction = visit_own(
@@ -441,7 +441,7 @@ fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, Conne
     let own = PidFd::open(std::process::id()).unwrap();
     socket::send(&ours, &answer, &[shared.as_fd(), own.as_fd()]).unwrap();
     let stop = Arc::new(EventFd::new().unwrap());
-    let mut side = Side::host(
+    let mut side = Side::server(
         shared,
         ControlSocket::new(Descriptor::new(ours), None, false),
         stop,
@@ -576,7 +576,7 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     let asked = socket::receive(&ours, &mut [0; Ask::BYTES], 0).unwrap();
     assert_eq!(asked.len, Ask::BYTES);
     let stop = Arc::new(EventFd::new().unwrap());
-    let mut server = Side::host(
+    let mut server = Side::server(
         shared,
         ControlSocket::new(Descriptor::new(ours), None, false),
         stop,
@@ -613,17 +613,17 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
 }
 
 #[test]
-fn a_visitor_that_counts_what_was_never_written_is_thrown_out_alone() {
+fn a_client_that_counts_what_was_never_written_is_thrown_out_alone() {
     let (ours, theirs) = (Domain::private().unwrap(), Domain::private().unwrap());
     let channel = theirs.make_channel(&ChannelOptions::unnamed()).unwrap();
     let offered = channel
         .offer("news", &Permissions::own_user(), OfferOptions::default())
         .unwrap();
     let mut writer = channel.bind_writer().unwrap();
-    let visit = || visit_own(theirs.member(), OfferKind::Channel, "news", None, long()).unwrap();
+    let connect = || visit_own(theirs.member(), OfferKind::Channel, "news", None, long()).unwrap();
     let honest = follow_over(
         &ours,
-        visit(),
+        connect(),
         &Sought::of(&nobody(), "news"),
         &ConnectOptions::default(),
     )
@@ -632,7 +632,7 @@ fn a_visitor_that_counts_what_was_never_written_is_thrown_out_alone() {
         .channel()
         .bind_reader(ReaderOptions::default())
         .unwrap();
-    let connection = visit().connection;
+    let connection = connect().connection;
     let ask = Ask {
         version: FORMAT_VERSION,
         sealed: false,
@@ -648,7 +648,7 @@ fn a_visitor_that_counts_what_was_never_written_is_thrown_out_alone() {
         writer.write(&number.to_le_bytes(), Deadline::NOW).unwrap();
         assert_eq!(*reader.receive(long()).unwrap(), number.to_le_bytes());
         number += 1;
-        offered.visitors() == 1
+        offered.clients() == 1
     });
     let violations = offered.take_violations();
     assert!(matches!(

@@ -25,7 +25,7 @@ impl Child {
     /// A process of a domain of its own that has connected to what `theirs` offers.
     pub(crate) fn connected(theirs: &str) -> Self {
         let mut child = Self::new();
-        let ours = crate::orders::unique("visitor");
+        let ours = crate::orders::unique("client");
         let answer = child.ask(&format!("connect {ours} {theirs} frames"));
         assert_eq!(answer, "connected");
         child

@@ -21,7 +21,7 @@ fn a_sender_that_is_killed_leaves_whole_messages_and_nothing_else() {
             assert_eq!(next(&mut port), (expected, 3_000_000));
         }
         child.kill();
-        until("the visitor has left", || offered.visitors() == 0);
+        until("the client has left", || offered.clients() == 0);
         // What went over whole is there.
         let mut expected = round + 1;
         loop {
@@ -129,9 +129,9 @@ fn a_copy_of_a_sender_does_not_hide_its_death() {
             assert_eq!(next(&mut port), (0, 3_000_000));
         }
         child.kill();
-        until("the visitor has left", || {
+        until("the client has left", || {
             while port.try_receive(Access::Later).is_ok() {}
-            offered.visitors() == 0
+            offered.clients() == 0
         });
     }
 }
@@ -156,7 +156,7 @@ fn who_becomes_another_program_has_gone() {
     assert_eq!(child.ask("send 1 9"), "sent");
     assert_eq!(next(&mut port), (1, 9));
     child.tell("exec");
-    until("the visitor has left", || offered.visitors() == 0);
+    until("the client has left", || offered.clients() == 0);
     assert!(!child.ended());
 }
 
@@ -202,7 +202,7 @@ fn a_sender_that_is_stopped_holds_up_nobody_else() {
     assert_eq!(other.ask("send 77 1000"), "sent");
     // What the stopped one had sent whole comes first, or between.
     while next(&mut port) != (77, 1000) {}
-    assert_eq!(offered.visitors(), 2);
+    assert_eq!(offered.clients(), 2);
     drop(offered);
 }
 
@@ -227,7 +227,7 @@ fn a_connection_is_seen_from_both_domains_until_its_process_is_killed() {
             );
             assert_eq!(there.pid, std::process::id());
             // It says so once it has answered.
-            until("the visitor is seen", || !connections(&domain).is_empty());
+            until("the client is seen", || !connections(&domain).is_empty());
             let [here] = &connections(&domain)[..] else {
                 panic!("{:?}", connections(&domain))
             };
@@ -238,7 +238,7 @@ fn a_connection_is_seen_from_both_domains_until_its_process_is_killed() {
             child.ask(&format!("die-at {mark}"));
             child.tell(&order);
         }
-        until("the other side is gone", || offered.visitors() == 0);
+        until("the other side is gone", || offered.clients() == 0);
         until("nothing is seen of it here", || {
             connections(&domain).is_empty()
         });

@@ -80,10 +80,10 @@ fn messages_of_all_lengths_are_followed_in_order() {
             assert_eq!(child.ask(&format!("hear {n} {len}")), "heard");
         }
     }
-    assert_eq!(theirs.offered.visitors(), 2);
+    assert_eq!(theirs.offered.clients(), 2);
     let [mut first, _second] = children;
     assert_eq!(first.ask("unfollow"), "unfollowed");
-    until("one has left", || theirs.offered.visitors() == 1);
+    until("one has left", || theirs.offered.clients() == 1);
     assert!(theirs.offered.take_violations().is_empty());
 }
 
@@ -124,7 +124,7 @@ fn slow(mut theirs: Offering) {
     // Each message is one unit.
     assert_eq!(counts[0] + counts[1], LAST + 2, "{answer}");
     assert!(counts[1] > 0, "{answer}");
-    assert_eq!(theirs.offered.visitors(), 1);
+    assert_eq!(theirs.offered.clients(), 1);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn who_is_too_slow_misses_some_and_is_told_how_many() {
 }
 
 #[test]
-fn a_visitor_that_is_dropped_for_lagging_is_told_that_it_is_over() {
+fn a_client_that_is_dropped_for_lagging_is_told_that_it_is_over() {
     let mut theirs = offering(
         &ChannelOptions::unnamed().reliable(),
         OfferOptions::default().lagging(Lagging::Drop),
@@ -149,7 +149,7 @@ fn a_visitor_that_is_dropped_for_lagging_is_told_that_it_is_over() {
         theirs.writer.write(&numbered(n), Deadline::NOW).unwrap();
     }
     child.resume();
-    until("it has left", || theirs.offered.visitors() == 0);
+    until("it has left", || theirs.offered.clients() == 0);
     // What came before waits for its reader; who reads no more holds up nothing.
     assert_eq!(child.ask("read-no-more"), "done");
     until("it knows", || child.ask("is-live") == "false");
@@ -170,7 +170,7 @@ fn a_writer_that_leaves_is_told_and_so_is_the_next_one() {
 }
 
 #[test]
-fn the_end_of_an_offer_is_the_end_of_its_visits_also_under_load() {
+fn the_end_of_an_offer_is_the_end_of_its_connections_also_under_load() {
     let Offering {
         mut writer,
         offered,
@@ -187,7 +187,7 @@ fn the_end_of_an_offer_is_the_end_of_its_visits_also_under_load() {
                 n += 1;
             }
         });
-        assert_eq!(offered.visitors(), 1);
+        assert_eq!(offered.clients(), 1);
         drop(offered);
         until("it knows", || child.ask("is-live") == "false");
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -236,11 +236,11 @@ fn a_copy_of_either_side_does_not_hide_its_death() {
     assert_eq!(child.ask("hear-to 0"), "1 0");
     let _copy = child.copied();
     child.kill();
-    until("it has left", || theirs.offered.visitors() == 0);
+    until("it has left", || theirs.offered.clients() == 0);
 }
 
 #[test]
-fn a_visitor_that_is_killed_or_stopped_holds_up_nobody_for_long() {
+fn a_client_that_is_killed_or_stopped_holds_up_nobody_for_long() {
     let mut theirs = reliable();
     let mut reader = theirs
         .channel
@@ -264,7 +264,7 @@ fn a_visitor_that_is_killed_or_stopped_holds_up_nobody_for_long() {
         }
         reading.join().unwrap();
     });
-    until("it has left", || theirs.offered.visitors() == 0);
+    until("it has left", || theirs.offered.clients() == 0);
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn what_cannot_be_offered_or_followed_is_refused() {
 }
 
 #[test]
-fn a_visitor_takes_a_readers_place_only_if_it_is_waited_for() {
+fn a_client_takes_a_readers_place_only_if_it_is_waited_for() {
     for lagging in [Lagging::Wait, Lagging::Skip] {
         let options = ChannelOptions::unnamed().reliable().readers(1);
         let offer = OfferOptions::default().lagging(lagging);

@@ -1,4 +1,4 @@
-//! A visitor that says what no honest one does, over the raw connection and in the connection's
+//! A client that says what no honest one does, over the raw connection and in the connection's
 //! memory. It ends its own connection, and nobody else notices.
 
 use crate::numbered::{held, is_message, long, message};
@@ -61,7 +61,7 @@ pub(crate) fn answer_to(socket: &OwnedFd, bytes: &[u8]) -> Option<(Answer, Vec<O
     Some((Answer::decode(&answer[..received.len])?, received.fds))
 }
 
-/// A visitor that was let in, and does with the memory what it likes.
+/// A client that was let in, and does with the memory what it likes.
 pub(crate) struct Stranger {
     pub(crate) socket: OwnedFd,
     memory: Window,
@@ -165,7 +165,7 @@ impl Beside {
         assert_eq!(violations.len(), 1, "{violations:?}");
         assert!(is_it(&violations[0].kind), "{}", violations[0]);
         assert_eq!(violations[0].uid, portolan_sys::process::user());
-        until("the stranger is out", || self.offered.visitors() == 1);
+        until("the stranger is out", || self.offered.clients() == 1);
         self.works();
     }
 
@@ -232,7 +232,7 @@ fn descriptors_that_nobody_wants_are_not_taken() {
         stranger.is_out();
     }
     drop(stranger);
-    until("it has left", || beside.offered.visitors() == 1);
+    until("it has left", || beside.offered.clients() == 1);
     beside.works();
 }
 
@@ -366,7 +366,7 @@ fn many_small_extents_count_as_the_pages_that_they_take() {
             let taken: u64 = survey.holdings.iter().map(|h| h.extents * h.size).sum();
             assert!(taken <= most, "{taken} bytes");
             drop((came, stranger));
-            until("it has left", || beside.offered.visitors() == 1);
+            until("it has left", || beside.offered.clients() == 1);
             beside.works();
             continue;
         }
@@ -411,7 +411,7 @@ fn half_a_message_is_none() {
         let stranger = Stranger::new(&beside.name);
         stranger.says(&bytes, written);
         drop(stranger);
-        until("it has left", || beside.offered.visitors() == 1);
+        until("it has left", || beside.offered.clients() == 1);
         beside.works();
     }
     assert!(beside.offered.take_violations().is_empty());

@@ -29,10 +29,10 @@ fn used(domain: &Domain) -> u64 {
     domain.survey().unwrap().memory.used
 }
 
-/// One visitor has died: what it sent whole is there, from 0 on and in order, nothing else is
+/// One client has died: what it sent whole is there, from 0 on and in order, nothing else is
 /// kept of it, nobody takes it for hostile, and the next one is served.
 fn next_is_served(name: &str, domain: &Domain, port: &mut ReceiveRight, offered: &OfferedPort) {
-    until("the visitor has left", || offered.visitors() == 0);
+    until("the client has left", || offered.clients() == 0);
     let mut expected = 0;
     while let Ok(came) = port.receive(Access::Later, Deadline::NOW) {
         is_message(&came, expected, &[LONG]);
@@ -45,26 +45,26 @@ fn next_is_served(name: &str, domain: &Domain, port: &mut ReceiveRight, offered:
     assert!(offered.take_violations().is_empty());
 }
 
-/// With room for one visitor, so that one which is not forgotten shows.
+/// With room for one client, so that one which is not forgotten shows.
 fn narrow() -> OfferOptions {
-    OfferOptions::default().most_visitors(1)
+    OfferOptions::default().most_clients(1)
 }
 
 #[test]
-fn a_visitor_dies_while_it_connects() {
+fn a_client_dies_while_it_connects() {
     for mark in ["bridge.asked", "bridge.connected", "bridge.bound"] {
         let (name, domain, mut port, offered) = offering(PortOptions::unnamed(), narrow());
-        let mut visitor = about_to_die(Child::new(), mark);
+        let mut client = about_to_die(Child::new(), mark);
         dies(
-            &mut visitor,
-            &format!("connect {} {name} frames", unique("visitor")),
+            &mut client,
+            &format!("connect {} {name} frames", unique("client")),
         );
         next_is_served(&name, &domain, &mut port, &offered);
     }
 }
 
 #[test]
-fn a_visitor_dies_while_it_sends() {
+fn a_client_dies_while_it_sends() {
     for mark in [
         "bridge.announced",
         "bridge.carried",
@@ -73,42 +73,42 @@ fn a_visitor_dies_while_it_sends() {
         "byte_ring.armed",
     ] {
         let (name, domain, mut port, offered) = offering(PortOptions::unnamed(), narrow());
-        let mut visitor = about_to_die(Child::connected(&name), mark);
-        dies(&mut visitor, &format!("send-many 0 100 {LONG}"));
+        let mut client = about_to_die(Child::connected(&name), mark);
+        dies(&mut client, &format!("send-many 0 100 {LONG}"));
         next_is_served(&name, &domain, &mut port, &offered);
     }
 }
 
 #[test]
-fn a_visitor_dies_once_it_has_shown_sealed_memory() {
+fn a_client_dies_once_it_has_shown_sealed_memory() {
     for mark in ["bridge.shown", "bridge.announced"] {
         let (name, domain, mut port, offered) = offering(PortOptions::unnamed(), narrow());
-        let mut visitor = Child::new();
-        let ours = unique("visitor");
+        let mut client = Child::new();
+        let ours = unique("client");
         let sealed = format!("connect-sealed {ours} {name} frames");
-        assert_eq!(visitor.ask(&sealed), "connected");
-        let mut visitor = about_to_die(visitor, mark);
-        dies(&mut visitor, &format!("send 0 {LONG}"));
+        assert_eq!(client.ask(&sealed), "connected");
+        let mut client = about_to_die(client, mark);
+        dies(&mut client, &format!("send 0 {LONG}"));
         next_is_served(&name, &domain, &mut port, &offered);
     }
 }
 
 #[test]
-fn a_visitor_dies_while_it_asks() {
+fn a_client_dies_while_it_asks() {
     for mark in ["bridge.requested", "bridge.answer_came"] {
         let requests = PortOptions::unnamed().synchronous();
         let (name, domain, mut port, offered) = offering(requests, narrow());
-        let mut visitor = about_to_die(Child::connected(&name), mark);
-        visitor.tell("ask 1 5000");
+        let mut client = about_to_die(Child::connected(&name), mark);
+        client.tell("ask 1 5000");
         let request = port.get_request(Access::Later, long()).unwrap();
         is_message(&request.message, 1, &[5000]);
         if mark == "bridge.requested" {
-            until("it has died", || visitor.ended());
+            until("it has died", || client.ended());
         }
         // Whether or not somebody wants it.
         let _ = request.reply_in_place();
-        until("it has died", || visitor.ended());
-        until("the visitor has left", || offered.visitors() == 0);
+        until("it has died", || client.ended());
+        until("the client has left", || offered.clients() == 0);
         assert_eq!(used(&domain), 0);
         let mut other = Child::connected(&name);
         other.tell("ask 2 100");
@@ -248,7 +248,7 @@ fn a_follower_dies_at_every_step() {
         let options = ChannelOptions::unnamed().reliable().readers(1);
         let channel = domain.make_channel(&options).unwrap();
         let mut writer = channel.bind_writer().unwrap();
-        let offer = OfferOptions::default().lagging(lagging).most_visitors(1);
+        let offer = OfferOptions::default().lagging(lagging).most_clients(1);
         let permissions = Permissions::own_user();
         let offered = channel.offer("news", &permissions, offer).unwrap();
         let mut follower = Child::new();
@@ -269,7 +269,7 @@ fn a_follower_dies_at_every_step() {
             writer.write(&[2; 40], long()).unwrap();
             until("it has died", || follower.ended());
         }
-        until("it has left", || offered.visitors() == 0);
+        until("it has left", || offered.clients() == 0);
         // The writer is held up by nobody, and the next one is served.
         for _ in 0..2 * channel.units() {
             writer.write(&[3; 40], long()).unwrap();

@@ -48,9 +48,9 @@ fn messages_of_all_lengths() {
         let came = port.receive(Access::Now, long()).unwrap();
         is_message(&came, n as u64, lengths);
     }
-    assert_eq!(offered.visitors(), 1);
+    assert_eq!(offered.clients(), 1);
     assert_eq!(child.ask("drop-right"), "dropped");
-    until("the visitor has left", || offered.visitors() == 0);
+    until("the client has left", || offered.clients() == 0);
     assert!(offered.take_violations().is_empty());
 }
 
@@ -184,7 +184,7 @@ fn what_is_over_the_limit_is_refused_when_it_is_sent() {
 
 /// Who sends and leaves has sent, also if there is no memory for it yet.
 #[test]
-fn what_was_sent_before_a_visitor_left_waits_for_memory() {
+fn what_was_sent_before_a_client_left_waits_for_memory() {
     let name = unique("short");
     let limit = 16 << 20;
     let domain = Domain::builder(&name).limit(limit).join().unwrap();
@@ -202,10 +202,10 @@ fn what_was_sent_before_a_visitor_left_waits_for_memory() {
     assert_eq!(child.ask("send 1 100,5000"), "sent");
     assert_eq!(child.ask("send 2 300"), "sent");
     assert_eq!(child.ask("leave"), "left");
-    // As often as whoever waits for memory looks, and hears meanwhile that the visitor is gone.
+    // As often as whoever waits for memory looks, and hears meanwhile that the client is gone.
     std::thread::sleep(Duration::from_millis(200));
     drop(all);
     is_message(&port.receive(Access::Now, long()).unwrap(), 1, &[100, 5000]);
     is_message(&port.receive(Access::Now, long()).unwrap(), 2, &[300]);
-    until("the visitor has left", || offered.visitors() == 0);
+    until("the client has left", || offered.clients() == 0);
 }

@@ -172,9 +172,9 @@ fn within_a_domain_it_stays_in_its_process() {
     let offered = port
         .offer("moving", &Default::default(), OfferOptions::default())
         .unwrap();
-    let ours = Domain::join(&unique("visits")).unwrap();
+    let ours = Domain::join(&unique("connecting")).unwrap();
     let options = ConnectOptions::default().protection(Protection::Sealed);
-    let visits = ours
+    let connecting = ours
         .connect_to(&Domain::builder(&name), "moving", options)
         .unwrap();
     // It moves; what comes for it from now on is copied.
@@ -184,7 +184,7 @@ fn within_a_domain_it_stays_in_its_process() {
     assert!(matches!(unsent.unwrap_err().reason, Unsent::Sealed));
     inbox.send(message, WhenFull::Fail).unwrap();
     assert_eq!(child.ask("take-port"), "taken");
-    visits
+    connecting
         .send(crate::numbered::message(&ours, 7, &[100_000]), long())
         .unwrap();
     assert_eq!(child.ask("receive 7 100000"), "received");

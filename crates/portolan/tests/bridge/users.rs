@@ -32,7 +32,7 @@ fn another_user_sends_if_it_is_permitted() {
     assert_eq!(guest.ask("send 1 1000000,5"), "sent");
     assert_eq!(next(&mut port), (1, 1_000_005));
     // It may send; it may not join.
-    assert_eq!(offered.visitors(), 1);
+    assert_eq!(offered.clients(), 1);
     assert!(Domain::builder(&name).of_user(GUEST).join().is_err());
 }
 
@@ -60,6 +60,6 @@ fn another_user_follows_a_channel_if_it_is_permitted() {
     fill(&mut bytes, 3);
     writer.write(&bytes, Deadline::NOW).unwrap();
     assert_eq!(guest.ask("hear 3 1000"), "heard");
-    assert_eq!(offered.visitors(), 1);
+    assert_eq!(offered.clients(), 1);
     assert!(offered.take_violations().is_empty());
 }

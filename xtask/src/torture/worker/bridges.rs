@@ -1,10 +1,10 @@
-//! What a worker offers to other domains: a port, one for requests, and a channel. Who comes is
-//! in `visits`.
+//! A worker offers three things to other domains: a port, one for requests, and a channel. The
+//! clients of these are in `connections`.
 //!
-//! A *bridge* is the three together, open under a number that stands on the board. Each visit has a
-//! number too, and its messages are numbered from one on. So what is lost, doubled or out of
-//! order shows in the next message; and what is lost at the end shows when the bridge closes,
-//! because whoever has left in order has said on the board how much it sent.
+//! A *bridge* is the three together, open under a number that stands on the board. Each connection
+//! has a number too, and its messages are numbered from one on. So a message that is lost, doubled
+//! or out of order shows in the next message; and messages lost at the end show when the bridge
+//! closes, because a client that leaves in order says on the board how many it sent.
 
 use super::super::board::{Entry, MAX_WORKERS};
 use super::super::stream::{self, LEAST};
@@ -67,9 +67,9 @@ pub(super) struct Bridge {
     /// Who it is in the channel, and the number of its last message there.
     who: u64,
     number: u64,
-    /// Visitors are waited for.
+    /// Clients are waited for.
     waits: bool,
-    /// Of each visit, the number of the last message.
+    /// Of each connection, the number of the last message.
     heard: BTreeMap<u64, u64>,
 }
 
@@ -127,12 +127,14 @@ impl Bridge {
         })
     }
 
-    /// A visit's message must be the one after its last.
+    /// A connection's message must be the one after its last.
     fn hear(&mut self, message: &Message) -> Result<(), String> {
         let (who, number) = read(message, self.id)?;
         let before = self.heard.insert(who, number).unwrap_or(0);
         if number != before + 1 {
-            return Err(format!("message {number} of a visit came after {before}"));
+            return Err(format!(
+                "message {number} of a connection came after {before}"
+            ));
         }
         Ok(())
     }
@@ -154,7 +156,7 @@ impl Bridge {
 impl Worker {
     /// Opens its bridge, or serves who came.
     pub(super) fn serve_bridge(&mut self) {
-        self.doing(Doing::Visiting);
+        self.doing(Doing::Bridging);
         let Some(domain) = self.domain.clone() else {
             return;
         };
@@ -170,15 +172,15 @@ impl Worker {
             }
             return;
         }
-        self.answer_visitors();
+        self.answer_clients();
         match self.random.below(3) {
-            0 => drop(self.hear_visitors()),
+            0 => drop(self.hear_clients()),
             _ => self.write_news(),
         }
     }
 
-    /// Takes messages of visitors; whether there were any.
-    fn hear_visitors(&mut self) -> bool {
+    /// Takes messages of clients; whether there were any.
+    fn hear_clients(&mut self) -> bool {
         let access = [Access::Now, Access::Later][self.random.below(2)];
         let mut any = false;
         for _ in 0..BATCH {
@@ -190,7 +192,7 @@ impl Worker {
             };
             any = true;
             let heard = bridge.hear(&message);
-            self.count_visit();
+            self.count_heard();
             if let Err(what) = heard {
                 self.corrupt(&format!("a bridge: {what}"));
             }
@@ -199,9 +201,9 @@ impl Worker {
         any
     }
 
-    fn count_visit(&self) {
-        let visited = self.board.of(self.at, Entry::Visited);
-        visited.fetch_add(1, Ordering::Relaxed);
+    fn count_heard(&self) {
+        let heard = self.board.of(self.at, Entry::ClientsHeard);
+        heard.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Some of a message's extents become its own, as if they had never been elsewhere.
@@ -213,7 +215,7 @@ impl Worker {
         }
     }
 
-    fn answer_visitors(&mut self) {
+    fn answer_clients(&mut self) {
         for _ in 0..BATCH {
             let Some(bridge) = &mut self.holds.bridge else {
                 return;
@@ -223,9 +225,9 @@ impl Worker {
             if let Err(what) = read(&request.message, bridge.id) {
                 self.corrupt(&format!("a bridge: {what}"));
             }
-            self.count_visit();
+            self.count_heard();
             if !self.random.once_in(8) {
-                // The visitor may be gone.
+                // The client may be gone.
                 let _ = request.reply_in_place();
             }
         }
@@ -258,8 +260,8 @@ impl Worker {
         let Some(id) = self.holds.bridge.as_ref().map(|g| g.id) else {
             return;
         };
-        for visitor in 0..MAX_WORKERS {
-            self.await_rest(visitor, id);
+        for client in 0..MAX_WORKERS {
+            self.await_rest(client, id);
         }
         if let Some(bridge) = &self.holds.bridge {
             let [messages, requests] = &bridge.offered;
@@ -274,14 +276,14 @@ impl Worker {
         self.board.set(self.at, Entry::Bridge, 0);
     }
 
-    /// Hears all that a visitor has sent, if it says that it has left, and lives.
-    fn await_rest(&mut self, visitor: usize, id: u64) {
+    /// Hears all that a client has sent, if it says that it has left, and lives.
+    fn await_rest(&mut self, client: usize, id: u64) {
         let end = Instant::now() + LATEST;
         loop {
-            let is_ours = || self.board.get(visitor, Entry::LeftBridge) == id;
+            let is_ours = || self.board.get(client, Entry::LeftBridge) == id;
             let (who, number) = (
-                self.board.get(visitor, Entry::LeftAs),
-                self.board.get(visitor, Entry::LeftAt),
+                self.board.get(client, Entry::LeftAs),
+                self.board.get(client, Entry::LeftAt),
             );
             if !is_ours() {
                 return;
@@ -291,18 +293,18 @@ impl Worker {
             if heard >= number {
                 return;
             }
-            if self.hear_visitors() {
+            if self.hear_clients() {
                 continue;
             }
             // What came may be waiting for memory.
             self.holds.extents.clear();
             if Instant::now() > end {
                 if self.can_allocate() {
-                    let doing = Doing::of(self.board.get(visitor, Entry::Doing));
+                    let doing = Doing::of(self.board.get(client, Entry::Doing));
                     let bridge = self.holds.bridge.as_ref();
-                    let inside = bridge.map_or(0, |g| g.offered[0].visitors());
+                    let inside = bridge.map_or(0, |g| g.offered[0].clients());
                     self.corrupt(&format!(
-                        "a bridge: of {number} messages of a visit {heard} came before it left; worker {visitor} is {doing:?}, {inside} are inside"
+                        "a bridge: of {number} messages of a connection {heard} came before it left; worker {client} is {doing:?}, {inside} are inside"
                     ));
                 }
                 return;

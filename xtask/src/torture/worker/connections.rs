@@ -1,4 +1,4 @@
-//! What a worker does at others' bridges, from a domain of its own.
+//! A worker connects to other workers' bridges, from a domain of its own.
 
 use super::super::Doing;
 use super::super::board::{Entry, MAX_WORKERS};
@@ -14,19 +14,19 @@ use portolan::{
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What a worker has of others' bridges.
+/// A worker's connections to other workers' bridges.
 #[derive(Default)]
-pub(super) struct Visits {
+pub(super) struct Connections {
     /// At most one of each.
-    sends: Option<Visit<SendRight>>,
-    asks: Option<Visit<Asks>>,
-    follows: Option<Visit<Follows>>,
+    sends: Option<Connection<SendRight>>,
+    asks: Option<Connection<Asks>>,
+    follows: Option<Connection<Follows>>,
     // After what belongs to it.
     abroad: Option<Domain>,
 }
 
-/// A visit at a bridge.
-struct Visit<T> {
+/// A connection at a bridge.
+struct Connection<T> {
     what: T,
     to: usize,
     bridge: u64,
@@ -119,10 +119,10 @@ impl Follows {
     }
 }
 
-impl<T> Visit<T> {
-    /// The same visit, with what it has made of what it found, if it could.
-    fn make<U>(self, make: impl FnOnce(T) -> Option<U>) -> Option<Visit<U>> {
-        Some(Visit {
+impl<T> Connection<T> {
+    /// The same connection, with the value that `make` returns, if it returns one.
+    fn make<U>(self, make: impl FnOnce(T) -> Option<U>) -> Option<Connection<U>> {
+        Some(Connection {
             what: make(self.what)?,
             to: self.to,
             bridge: self.bridge,
@@ -147,29 +147,29 @@ fn not_in(error: ConnectToError) -> Option<String> {
 }
 
 impl Worker {
-    pub(super) fn visit(&mut self) {
-        self.doing(Doing::Visiting);
+    pub(super) fn use_bridges(&mut self) {
+        self.doing(Doing::Bridging);
         match self.random.below(20) {
             0 => self.leave_bridge(),
-            1 => self.holds.visits.asks = None,
-            2 => self.holds.visits.follows = None,
+            1 => self.holds.connections.asks = None,
+            2 => self.holds.connections.follows = None,
             3..10 => self.send_abroad(),
             10..15 => self.ask_abroad(),
             _ => self.follow_news(),
         }
     }
 
-    /// The domain from which it visits: of nobody else.
+    /// The domain from which it connects; no other process is in it.
     fn abroad(&mut self) -> Option<Domain> {
-        if self.holds.visits.abroad.is_none() {
+        if self.holds.connections.abroad.is_none() {
             let builder = Domain::builder("abroad")
                 .size(16 << 20)
                 .protection(self.protection)
                 .deadline(PATIENCE);
             // Descriptors and memory run out.
-            self.holds.visits.abroad = builder.private().ok();
+            self.holds.connections.abroad = builder.private().ok();
         }
-        self.holds.visits.abroad.clone()
+        self.holds.connections.abroad.clone()
     }
 
     /// Somebody who has a bridge, and its number.
@@ -180,13 +180,13 @@ impl Worker {
         open.get(self.random.below(open.len())).copied()
     }
 
-    /// Visits a bridge by one of the names under which it is offered.
+    /// Connects to a bridge by one of the names under which it is offered.
     fn go<T>(
         &mut self,
         name: usize,
         protection: Protection,
         enter: impl FnOnce(&Domain, &str, ConnectOptions) -> Result<T, ConnectToError>,
-    ) -> Option<Visit<T>> {
+    ) -> Option<Connection<T>> {
         let abroad = self.abroad()?;
         let (to, bridge) = self.somebody()?;
         let options = ConnectOptions::default().ring_bytes(64 << 10).queue(7);
@@ -196,7 +196,7 @@ impl Worker {
         let (who, sealed) = (self.random.next(), protection == Protection::Sealed);
         match enter(&abroad, &names(to)[name], options) {
             // It may have been another bridge of this name.
-            Ok(what) => (self.board.get(to, Entry::Bridge) == bridge).then_some(Visit {
+            Ok(what) => (self.board.get(to, Entry::Bridge) == bridge).then_some(Connection {
                 what,
                 to,
                 bridge,
@@ -206,14 +206,14 @@ impl Worker {
             }),
             Err(error) => {
                 if let Some(why) = not_in(error) {
-                    self.corrupt(&format!("a visit: {why}"));
+                    self.corrupt(&format!("a connection: {why}"));
                 }
                 None
             }
         }
     }
 
-    fn connect_abroad(&mut self, name: usize) -> Option<Visit<SendRight>> {
+    fn connect_abroad(&mut self, name: usize) -> Option<Connection<SendRight>> {
         let other = Domain::builder(&self.name);
         let protection = [Protection::Copied, Protection::Sealed][self.random.below(2)];
         self.go(name, protection, |abroad, name, options| {
@@ -221,7 +221,7 @@ impl Worker {
         })
     }
 
-    /// Whether a bridge is closed; then its visits have to end.
+    /// Whether a bridge is closed; then its connections have to end.
     fn is_closed(&self, to: usize, bridge: u64, mut is_live: impl FnMut() -> bool) -> bool {
         if self.board.get(to, Entry::Bridge) == bridge {
             return false;
@@ -229,7 +229,7 @@ impl Worker {
         let end = Instant::now() + LATEST;
         while is_live() {
             if Instant::now() > end {
-                self.corrupt("a visit: its bridge has closed, and it goes on");
+                self.corrupt("a connection: its bridge has closed, and it goes on");
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -237,7 +237,7 @@ impl Worker {
         true
     }
 
-    /// The message after the last one of this visit.
+    /// The message after the last one of this connection.
     fn letter(&mut self, who: u64, number: u64, bridge: u64, sealed: bool) -> Option<Message> {
         let abroad = self.abroad()?;
         let header = stream::message(who, number, bridge, LEAST);
@@ -263,33 +263,40 @@ impl Worker {
     }
 
     fn send_abroad(&mut self) {
-        if self.holds.visits.sends.is_none() {
-            self.holds.visits.sends = self.connect_abroad(0);
+        if self.holds.connections.sends.is_none() {
+            self.holds.connections.sends = self.connect_abroad(0);
         }
-        let Some(mut visit) = self.holds.visits.sends.take() else {
+        let Some(mut connection) = self.holds.connections.sends.take() else {
             return;
         };
-        if self.is_closed(visit.to, visit.bridge, || visit.what.is_live()) {
+        if self.is_closed(connection.to, connection.bridge, || {
+            connection.what.is_live()
+        }) {
             return;
         }
         for _ in 0..=self.random.below(BATCH) {
             if self.plants("bridge-lost") {
-                visit.number += 1;
+                connection.number += 1;
             }
-            let (number, bridge) = (visit.number + 1, visit.bridge);
-            let Some(letter) = self.letter(visit.who, number, bridge, visit.sealed) else {
+            let (number, bridge) = (connection.number + 1, connection.bridge);
+            let Some(letter) = self.letter(connection.who, number, bridge, connection.sealed)
+            else {
                 break;
             };
             let when_full = self.when_full_abroad();
-            match visit.what.send(letter, when_full).map_err(|e| e.reason) {
-                Ok(()) => visit.number += 1,
+            match connection
+                .what
+                .send(letter, when_full)
+                .map_err(|e| e.reason)
+            {
+                Ok(()) => connection.number += 1,
                 Err(Unsent::Full { .. } | Unsent::Allocate(_)) => break,
                 // It is about to close, or its process has died.
                 Err(Unsent::DeadName) => return,
-                Err(other) => return self.corrupt(&format!("a visit: {other}")),
+                Err(other) => return self.corrupt(&format!("a connection: {other}")),
             }
         }
-        self.holds.visits.sends = Some(visit);
+        self.holds.connections.sends = Some(connection);
     }
 
     fn when_full_abroad(&mut self) -> WhenFull {
@@ -301,53 +308,57 @@ impl Worker {
 
     /// Leaves the bridge to which it sends in order: what it has sent will come.
     fn leave_bridge(&mut self) {
-        let Some(visit) = self.holds.visits.sends.take() else {
+        let Some(connection) = self.holds.connections.sends.take() else {
             return;
         };
         let more = u64::from(self.plants("bridge-end"));
         self.board.set(self.at, Entry::LeftBridge, 0);
-        self.board.set(self.at, Entry::LeftAs, visit.who);
-        self.board.set(self.at, Entry::LeftAt, visit.number + more);
-        if visit.what.is_live() {
-            self.board.set(self.at, Entry::LeftBridge, visit.bridge);
+        self.board.set(self.at, Entry::LeftAs, connection.who);
+        self.board
+            .set(self.at, Entry::LeftAt, connection.number + more);
+        if connection.what.is_live() {
+            self.board
+                .set(self.at, Entry::LeftBridge, connection.bridge);
         }
     }
 
     fn ask_abroad(&mut self) {
-        if self.holds.visits.asks.is_none() {
-            let visit = self.connect_abroad(1);
+        if self.holds.connections.asks.is_none() {
+            let connection = self.connect_abroad(1);
             let asks = |right| Some(Asks { right, open: None });
-            self.holds.visits.asks = visit.and_then(|visit| visit.make(asks));
+            self.holds.connections.asks = connection.and_then(|connection| connection.make(asks));
         }
-        let Some(mut visit) = self.holds.visits.asks.take() else {
+        let Some(mut connection) = self.holds.connections.asks.take() else {
             return;
         };
-        if self.is_closed(visit.to, visit.bridge, || visit.what.right.is_live()) {
+        if self.is_closed(connection.to, connection.bridge, || {
+            connection.what.right.is_live()
+        }) {
             return;
         }
-        let going = match visit.what.open.take() {
-            Some(asked) => self.take_answer_abroad(&mut visit, asked),
-            None => self.question(&mut visit),
+        let going = match connection.what.open.take() {
+            Some(asked) => self.take_answer_abroad(&mut connection, asked),
+            None => self.question(&mut connection),
         };
         match going {
-            Ok(true) => self.holds.visits.asks = Some(visit),
+            Ok(true) => self.holds.connections.asks = Some(connection),
             Ok(false) => {}
-            Err(why) => self.corrupt(&format!("a visit: {why}")),
+            Err(why) => self.corrupt(&format!("a connection: {why}")),
         }
     }
 
-    /// Asks something; whether the visit goes on.
-    fn question(&mut self, visit: &mut Visit<Asks>) -> Result<bool, String> {
-        let number = visit.number + 1;
-        let question = self.letter(visit.who, number, visit.bridge, visit.sealed);
+    /// Asks something; whether the connection goes on.
+    fn question(&mut self, connection: &mut Connection<Asks>) -> Result<bool, String> {
+        let number = connection.number + 1;
+        let question = self.letter(connection.who, number, connection.bridge, connection.sealed);
         let Some(question) = question else {
             return Ok(true);
         };
         let len = question.len();
-        match visit.what.right.request(question, WhenFull::Fail) {
+        match connection.what.right.request(question, WhenFull::Fail) {
             Ok(pending) => {
-                visit.number = number;
-                visit.what.open = Some(Asked { pending, len });
+                connection.number = number;
+                connection.what.open = Some(Asked { pending, len });
                 Ok(true)
             }
             Err(RequestError::Unsent(unsent)) => match unsent.reason {
@@ -361,17 +372,17 @@ impl Worker {
         }
     }
 
-    /// Looks for the answer to what it has asked; whether the visit goes on.
+    /// Looks for the answer to what it has asked; whether the connection goes on.
     fn take_answer_abroad(
         &mut self,
-        visit: &mut Visit<Asks>,
+        connection: &mut Connection<Asks>,
         mut asked: Asked,
     ) -> Result<bool, String> {
         match asked.pending.wait(Access::Later, Deadline::after(SHORT)) {
             Ok(answer) => {
-                let (who, number) = read(&answer, visit.bridge)?;
-                if (who, number, answer.len()) != (visit.who, visit.number, asked.len) {
-                    let wanted = visit.number;
+                let (who, number) = read(&answer, connection.bridge)?;
+                if (who, number, answer.len()) != (connection.who, connection.number, asked.len) {
+                    let wanted = connection.number;
                     return Err(format!("the answer to {wanted} is one to {number}"));
                 }
                 let answered = self.board.of(self.at, Entry::Answered);
@@ -380,7 +391,7 @@ impl Worker {
             }
             Err(RequestError::TimedOut) => {
                 // Sometimes it is not waited for.
-                visit.what.open = (!self.random.once_in(8)).then_some(asked);
+                connection.what.open = (!self.random.once_in(8)).then_some(asked);
                 Ok(true)
             }
             Err(RequestError::Dropped | RequestError::NoDescriptor(_)) => Ok(true),
@@ -390,22 +401,22 @@ impl Worker {
     }
 
     fn follow_news(&mut self) {
-        if self.holds.visits.follows.is_none() {
+        if self.holds.connections.follows.is_none() {
             let other = Domain::builder(&self.name);
-            self.holds.visits.follows = self
+            self.holds.connections.follows = self
                 .go(2, Protection::Copied, |abroad, name, options| {
                     abroad.follow(&other, name, options)
                 })
-                .and_then(|visit| visit.make(Follows::new));
+                .and_then(|connection| connection.make(Follows::new));
         }
-        let Some(mut visit) = self.holds.visits.follows.take() else {
+        let Some(mut connection) = self.holds.connections.follows.take() else {
             return;
         };
-        let news = &mut visit.what;
+        let news = &mut connection.what;
         let most = 1 + self.random.below(3 * BATCH);
         let all = (0..most).take_while(|_| news.look()).count() < most;
         // What has come is handed on also from who is gone, and waits to be read.
-        let over = self.is_closed(visit.to, visit.bridge, || {
+        let over = self.is_closed(connection.to, connection.bridge, || {
             news.look();
             news.followed.is_live()
         }) || all && !news.followed.is_live();
@@ -414,20 +425,20 @@ impl Worker {
         match news.wrong.take() {
             Some(what) => self.corrupt(&format!("news: {what}")),
             None if over => {}
-            None => self.holds.visits.follows = Some(visit),
+            None => self.holds.connections.follows = Some(connection),
         }
     }
 
-    /// Ends all visits. Others may wait for what it has sent.
-    pub(super) fn end_visits(&mut self) {
+    /// Ends all connections. Others may wait for what it has sent.
+    pub(super) fn end_connections(&mut self) {
         self.leave_bridge();
-        self.holds.visits.asks = None;
-        self.holds.visits.follows = None;
+        self.holds.connections.asks = None;
+        self.holds.connections.follows = None;
     }
 
-    /// Once its visits are over its own domain has all of its memory again.
+    /// Once its connections are over its own domain has all of its memory again.
     pub(super) fn check_abroad(&mut self) {
-        let Some(abroad) = &self.holds.visits.abroad else {
+        let Some(abroad) = &self.holds.connections.abroad else {
             return;
         };
         let end = Instant::now() + LATEST;
@@ -436,7 +447,7 @@ impl Worker {
         {
             if Instant::now() > end {
                 return self.corrupt(&format!(
-                    "a visit: all are over, and {:?} is held: {:?}",
+                    "a connection: all are over, and {:?} is held: {:?}",
                     survey.memory, survey.holdings
                 ));
             }
@@ -446,10 +457,10 @@ impl Worker {
 
     /// Leaves its own domain; that it can says that no thread works for it any more.
     pub(super) fn leave_abroad(&mut self) {
-        if let Some(abroad) = self.holds.visits.abroad.take()
+        if let Some(abroad) = self.holds.connections.abroad.take()
             && let Err(error) = abroad.leave()
         {
-            self.corrupt(&format!("a visit: {error}"));
+            self.corrupt(&format!("a connection: {error}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! An offer's visitors: each is let in, has a place and a thread, and is told to stop.
+//! An offer's clients: each is let in, has a place and a thread, and is told to stop.
 
 use super::error::{Violation, ViolationKind};
 use super::options::OfferOptions;
@@ -21,23 +21,23 @@ use std::time::Instant;
 
 /// Enough for loops and logs.
 const STACK: usize = 256 << 10;
-/// Visitors that are being told at one time that there is no place for them.
+/// Clients that are being told at one time that there is no place for them.
 const REFUSING: usize = 8;
 /// Violations that are kept until the program takes them; of more, the last ones.
 const VIOLATIONS: usize = 64;
 
 /// What is offered.
 pub(super) trait Offered: Send + Sync + Sized + 'static {
-    /// As what visitors ask for it.
+    /// As what clients ask for it.
     const KIND: OfferKind;
-    /// The name of a visitor's thread.
+    /// The name of a client's thread.
     const THREAD: &str;
 
-    /// Serves one visitor, until it is over, or tells it that there is no place for it.
-    fn serve(bridge: &Bridge<Self>, visitor: Visitor, place: Option<Place>);
+    /// Serves one client, until it is over, or tells it that there is no place for it.
+    fn serve(bridge: &Bridge<Self>, client: Visitor, place: Option<Place>);
 }
 
-/// An offer, and its bridge, until dropped. When the drop has returned, no visitor is served.
+/// An offer, and its bridge, until dropped. When the drop has returned, no client is served.
 pub(super) struct Open<T> {
     /// Withdrawn first.
     offer: Option<Offer>,
@@ -59,7 +59,7 @@ impl<T: Offered> Open<T> {
             domain: member.domain.clone(),
             offer: name.to_owned(),
             most,
-            visitors: options.visitors,
+            clients: options.clients,
             ring_bytes: options.ring_bytes,
             sealed: options.sealed && T::KIND == OfferKind::Port,
             inside: Arc::default(),
@@ -79,7 +79,7 @@ impl<T: Offered> Open<T> {
 }
 
 impl<T> Open<T> {
-    pub(super) fn visitors(&self) -> usize {
+    pub(super) fn clients(&self) -> usize {
         self.bridge.inside.load(Ordering::Relaxed)
     }
 
@@ -107,7 +107,7 @@ impl<T> Drop for Open<T> {
     }
 }
 
-/// What the threads of an offer's visitors share.
+/// What the threads of an offer's clients share.
 pub(super) struct Bridge<T> {
     pub(super) what: T,
     /// The domain's name, for logs.
@@ -115,20 +115,20 @@ pub(super) struct Bridge<T> {
     /// The offer's.
     pub(super) offer: String,
     pub(super) most: u64,
-    visitors: usize,
+    clients: usize,
     pub(super) ring_bytes: u64,
     /// Sealed memory is taken.
     pub(super) sealed: bool,
     /// Those that are there.
     inside: Arc<AtomicUsize>,
-    /// This process, for visitors to see its death.
+    /// This process, for clients to see its death.
     pub(super) process: Descriptor<PidFd>,
     /// Readable once all are to stop.
     pub(super) stop: Arc<EventFd>,
     state: Mutex<State>,
 }
 
-/// One of the places that an offer has for visitors; free again when dropped.
+/// One of the places that an offer has for clients; free again when dropped.
 pub(super) struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -136,7 +136,7 @@ impl Place {
         // Taken under the bridge's lock, given back at any time.
         let inside = bridge.inside.fetch_add(1, Ordering::Relaxed);
         let place = Self(Arc::clone(&bridge.inside));
-        (inside < bridge.visitors).then_some(place)
+        (inside < bridge.clients).then_some(place)
     }
 }
 
@@ -158,11 +158,11 @@ impl<T> Bridge<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what a visitor did, for whoever asks.
+    /// Keeps what a client did, for whoever asks.
     pub(super) fn report(&self, uid: u32, pid: u32, kind: ViolationKind) {
         let violation = Violation { uid, pid, kind };
         let domain = self.domain.as_str();
-        tracing::warn!(domain, error = %violation, "a visitor breaks the rules");
+        tracing::warn!(domain, error = %violation, "a client breaks the rules");
         let violations = &mut self.lock().violations;
         if violations.len() >= VIOLATIONS {
             violations.pop_front();
@@ -172,7 +172,7 @@ impl<T> Bridge<T> {
 }
 
 impl<T> Bridge<T> {
-    /// Shows observers a visitor of ours, who has to do with this port or segment.
+    /// Shows observers a client of ours, who has to do with this port or segment.
     pub(super) fn show(
         &self,
         member: &Arc<Member>,
@@ -191,18 +191,18 @@ impl<T> Bridge<T> {
 }
 
 impl<T: Offered> Bridge<T> {
-    /// Lets a visitor in, or says why not.
-    fn meet(self: &Arc<Self>, visitor: Visitor) {
+    /// Lets a client in, or says why not.
+    fn meet(self: &Arc<Self>, client: Visitor) {
         let mut state = self.lock();
         state.servers.retain(|server| !server.is_finished());
         let place = Place::take(self);
-        if place.is_none() && state.servers.len() >= self.visitors + REFUSING {
+        if place.is_none() && state.servers.len() >= self.clients + REFUSING {
             // It is not told why: whoever is to be told is heard first, and that takes a thread.
             return;
         }
         let bridge = Arc::clone(self);
         let served = spawn_quiet(T::THREAD, STACK, move || {
-            T::serve(&bridge, visitor, place);
+            T::serve(&bridge, client, place);
         });
         // Without a thread its connection ends, and it is told that it was not answered.
         state.servers.extend(served.ok());
@@ -215,11 +215,11 @@ pub(super) fn deny(connection: impl AsFd, why: Denied) {
     let _ = socket::send_by(connection, &answer, &[], Some(Instant::now()));
 }
 
-/// Where the visitors of an offer are met.
+/// Where the clients of an offer are met.
 struct BridgeDesk<T>(Arc<Bridge<T>>);
 
 impl<T: Offered> Desk for BridgeDesk<T> {
-    fn meet(&self, visitor: Visitor) {
-        self.0.meet(visitor);
+    fn meet(&self, client: Visitor) {
+        self.0.meet(client);
     }
 }
