@@ -1,4 +1,4 @@
-//! Byte rings: a stream of bytes from one process to another that need not trust each other.
+//! A byte ring carries a stream of bytes from one process to another that need not trust it.
 //!
 //! A byte ring is a buffer in memory that both processes can write, and two counts: the writer's
 //! *head*, of bytes written so far, and the reader's *tail*, of bytes read. Each side keeps its

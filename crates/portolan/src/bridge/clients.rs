@@ -1,4 +1,5 @@
-//! An offer's clients: each is let in, has a place and a thread, and is told to stop.
+//! A bridge serves the clients of an offer: it lets each in, gives it a place and a thread, and
+//! stops them all when the offer is dropped.
 
 use super::error::{Violation, ViolationKind};
 use super::options::OfferOptions;
@@ -21,19 +22,19 @@ use std::time::Instant;
 
 /// Enough for loops and logs.
 const STACK: usize = 256 << 10;
-/// Clients that are being told at one time that there is no place for them.
+/// Clients that are refused at one time for want of a place, each by a thread.
 const REFUSING: usize = 8;
 /// Violations that are kept until the program takes them; of more, the last ones.
 const VIOLATIONS: usize = 64;
 
-/// What is offered.
+/// The port or channel that is offered.
 pub(super) trait Offered: Send + Sync + Sized + 'static {
-    /// As what clients ask for it.
+    /// The kind of offer that clients ask for.
     const KIND: OfferKind;
     /// The name of a client's thread.
     const THREAD: &str;
 
-    /// Serves one client, until it is over, or tells it that there is no place for it.
+    /// Serves one client until its connection ends, or refuses it for want of a place.
     fn serve(bridge: &Bridge<Self>, client: Visitor, place: Option<Place>);
 }
 
@@ -93,7 +94,7 @@ impl<T> Drop for Open<T> {
         if portolan_sys::fork::in_child() {
             return;
         }
-        // From here on nobody new is let in.
+        // From here on no client is let in.
         self.offer = None;
         portolan_shm::mark!("bridge.closing");
         // Readable from now on. It can only fail for a counter that is readable already.
@@ -107,7 +108,7 @@ impl<T> Drop for Open<T> {
     }
 }
 
-/// What the threads of an offer's clients share.
+/// The state that the threads of an offer's clients share.
 pub(super) struct Bridge<T> {
     pub(super) what: T,
     /// The domain's name, for logs.
@@ -119,7 +120,7 @@ pub(super) struct Bridge<T> {
     pub(super) ring_bytes: u64,
     /// Sealed memory is taken.
     pub(super) sealed: bool,
-    /// Those that are there.
+    /// The number of clients that are connected.
     inside: Arc<AtomicUsize>,
     /// This process, for clients to see its death.
     pub(super) process: Descriptor<PidFd>,
@@ -158,7 +159,7 @@ impl<T> Bridge<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what a client did, for whoever asks.
+    /// Keeps a client's violation until the program takes it.
     pub(super) fn report(&self, uid: u32, pid: u32, kind: ViolationKind) {
         let violation = Violation { uid, pid, kind };
         let domain = self.domain.as_str();
@@ -172,7 +173,7 @@ impl<T> Bridge<T> {
 }
 
 impl<T> Bridge<T> {
-    /// Shows observers a client of ours, who has to do with this port or segment.
+    /// Shows observers a client of this port or segment.
     pub(super) fn show(
         &self,
         member: &Arc<Member>,
@@ -197,14 +198,15 @@ impl<T: Offered> Bridge<T> {
         state.servers.retain(|server| !server.is_finished());
         let place = Place::take(self);
         if place.is_none() && state.servers.len() >= self.clients + REFUSING {
-            // It is not told why: whoever is to be told is heard first, and that takes a thread.
+            // It gets no answer: an answer must follow the client's request, and to wait for that
+            // takes a thread.
             return;
         }
         let bridge = Arc::clone(self);
         let served = spawn_quiet(T::THREAD, STACK, move || {
             T::serve(&bridge, client, place);
         });
-        // Without a thread its connection ends, and it is told that it was not answered.
+        // Without a thread its connection ends, and the client finds that it was not answered.
         state.servers.extend(served.ok());
     }
 }
@@ -215,7 +217,7 @@ pub(super) fn deny(connection: impl AsFd, why: Denied) {
     let _ = socket::send_by(connection, &answer, &[], Some(Instant::now()));
 }
 
-/// Where the clients of an offer are met.
+/// Takes the clients of an offer that the directory hands over.
 struct BridgeDesk<T>(Arc<Bridge<T>>);
 
 impl<T: Offered> Desk for BridgeDesk<T> {

@@ -148,8 +148,7 @@ pub(super) fn read(
     Ok((frame, message))
 }
 
-/// Takes a descriptor that is said to lead to sealed memory: seals and size first, then it is
-/// mapped, for this process alone.
+/// Verifies the seals and the size of a descriptor's memory, then maps it for this process alone.
 fn verify(fd: OwnedFd, len: u64) -> Result<Sealed, Over> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     match Frozen::verify(fd, len) {
@@ -160,7 +159,8 @@ fn verify(fd: OwnedFd, len: u64) -> Result<Sealed, Over> {
     }
 }
 
-/// Memory for what comes. While the domain has none the other side waits, as for a full port.
+/// Allocates memory for a part that comes. While the domain has none the other side waits, as for
+/// a full port.
 fn allocate(side: &mut Side, member: &Arc<Member>, len: usize) -> Result<Extent, Over> {
     let mut wait = SHORT_OF_PAGES.0;
     loop {
@@ -173,7 +173,7 @@ fn allocate(side: &mut Side, member: &Arc<Member>, len: usize) -> Result<Extent,
     }
 }
 
-/// Writes what was read of a channel, before which so many units in all were missed.
+/// Writes a message of a channel, before which so many units in all were missed.
 pub(super) fn write_copy(
     side: &mut Side,
     missed: u64,

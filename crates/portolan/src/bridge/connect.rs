@@ -1,4 +1,4 @@
-//! Connecting to a port of another domain.
+//! Connects to a port of another domain.
 
 use super::control_socket::ControlSocket;
 use super::error::ConnectToError;
@@ -99,7 +99,7 @@ pub(super) fn connect_until<T>(
     loop {
         let introduction = visit(other, kind, name, token, options.until())?;
         match enter(introduction) {
-            // It went away, or did not want us before it heard us.
+            // The offering process hung up before it read the request.
             Err(ConnectToError::Unanswered(SocketError::Closed))
                 if !options.until().has_passed() =>
             {
@@ -149,9 +149,9 @@ pub(super) fn connect_over(
     Ok(right)
 }
 
-/// What was asked for: an offer of somebody's domain.
+/// The offer that was asked for, and its domain.
 pub(super) struct Sought<'a> {
-    /// The domain, and whose it is.
+    /// The domain, and its user.
     domain: &'a str,
     user: u32,
     /// The offer.
@@ -191,9 +191,9 @@ pub(super) fn cap(member: &Member, allowed: u64) -> u64 {
     allowed.min(limit / 4)
 }
 
-/// Asks the offering process to be let in, and takes the connection's memory from it, and what says
-/// that it is dead. The kernel cannot be asked for that: as the socket's other end it knows
-/// whoever began to listen at the domain's.
+/// Asks the offering process for a connection, and takes the connection's memory and the process's
+/// pidfd from it. The kernel cannot give that pidfd: it knows the process that began to listen at
+/// the domain's socket as the socket's other end.
 pub(super) fn agree(
     socket: impl AsFd,
     ask: &Ask,

@@ -42,7 +42,7 @@ impl ControlSocket {
         }
     }
 
-    /// What to poll: readable when there is something to [`hear`](Self::hear).
+    /// The descriptors to poll: readable when there is something to [`hear`](Self::hear).
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let pidfd = self.pidfd.as_ref().map(|pidfd| pidfd.as_fd());
         std::iter::once(self.socket.as_fd()).chain(pidfd)
@@ -52,7 +52,7 @@ impl ControlSocket {
         self.gone
     }
 
-    /// Rings for the other side. Where there is no room for it, enough rings wait there.
+    /// Wakes the other side. A full socket needs no further packet: those in it wake as well.
     pub(super) fn ring(&mut self) {
         let rung = socket::send_by(&self.socket, &[RING], &[], Some(Instant::now()));
         if matches!(rung, Err(SocketError::Closed)) {
@@ -60,12 +60,12 @@ impl ControlSocket {
         }
     }
 
-    /// Whether descriptors wait for as many frame headers as may be.
+    /// Whether as many packets of descriptors wait for their frame headers as may.
     pub(super) fn is_full(&self) -> bool {
         self.came.len() >= MAX_SEALED_AHEAD
     }
 
-    /// Hands descriptors over, waiting for room.
+    /// Sends descriptors, waiting for room.
     pub(super) fn show(&mut self, fds: &[BorrowedFd<'_>]) -> Result<(), Over> {
         loop {
             let soon = Some(Instant::now() + FULL);
@@ -77,7 +77,7 @@ impl ControlSocket {
         }
     }
 
-    /// Whether the process at the other end is dead, if it can be told.
+    /// Whether the process at the other end is known to be dead.
     fn is_dead(&self) -> bool {
         self.pidfd.as_ref().is_some_and(|pidfd| pidfd.is_dead())
     }
@@ -91,7 +91,7 @@ impl ControlSocket {
         Ok(fds.ok_or(ViolationKind::Descriptors { named: count })?)
     }
 
-    /// Takes what has come.
+    /// Takes the packets that have come.
     pub(super) fn hear(&mut self) -> Result<(), Over> {
         self.take(AT_ONCE)?;
         // After the socket: what it sent before it died has been seen.

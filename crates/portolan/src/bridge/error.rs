@@ -1,4 +1,4 @@
-//! What goes wrong between domains, and whose fault it is.
+//! The errors of connections between domains, each with the side whose fault it is.
 
 use crate::channel::MakeChannelError;
 use crate::{BindError, NoDescriptor, VisitError};
@@ -78,7 +78,7 @@ pub enum ConnectToError {
 }
 
 impl ConnectToError {
-    /// What a refusal of this process's says.
+    /// The error that an offering process's refusal stands for.
     pub(super) fn denied(why: Denied, theirs: u32) -> Self {
         match why {
             Denied::Full => Self::Full,
@@ -92,8 +92,8 @@ impl ConnectToError {
     }
 }
 
-/// A client that did what no honest one does. Its connection was ended, and nothing that it
-/// had sent by half was received.
+/// A client's violation of the protocol. The bridge ended its connection, and dropped the message
+/// that had come in part.
 #[derive(Debug, thiserror::Error)]
 #[error("the client of user {uid}, process {pid}: {kind}")]
 pub struct Violation {
@@ -105,17 +105,17 @@ pub struct Violation {
     pub kind: ViolationKind,
 }
 
-/// What a client did. All of it is the client's fault.
+/// The rule that a client broke. Each is the client's fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ViolationKind {
     /// It asked for something that is no request.
     #[error("it began with what is no request")]
     Ask,
-    /// It counts what cannot be.
+    /// Its count of bytes is none that it can have.
     #[error("{0}")]
     ByteRing(#[from] Garbled),
-    /// It described a message that cannot be.
+    /// Its frame header describes no message.
     #[error("what stands before its message is none of ours")]
     FrameHeader,
     /// Its message is over the limit of the offer.
@@ -147,7 +147,7 @@ pub(super) enum Over {
     Gone,
     /// This side was told to stop, or has nothing more to do.
     Stopped,
-    /// The other side did what no honest one does.
+    /// The other side violated the protocol.
     Violation(ViolationKind),
     /// The machine's.
     Io(io::Error),

@@ -52,7 +52,7 @@ pub struct Skipped {
     pub units: u64,
 }
 
-/// What is told beside the messages.
+/// What the program reads beside the messages.
 #[derive(Default)]
 struct Tally {
     missed: u64,
@@ -189,7 +189,7 @@ pub(super) fn follow_over(
     })
 }
 
-/// A channel of the form that a stranger's has.
+/// Makes a channel like the offered one.
 fn make_like(domain: &Domain, form: &Form) -> Result<Channel, ConnectToError> {
     let unit = usize::try_from(form.unit).map_err(|_| ConnectToError::Garbled)?;
     let mut options = ChannelOptions::unnamed()
@@ -257,14 +257,14 @@ fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread's state.
+/// The state of the ingress thread.
 struct ChannelIngress {
     channel: Channel,
-    /// Until the writer there has gone.
+    /// The writer of this domain's channel; none while the offered one has no writer.
     writer: Option<Writer>,
     side: Side,
     most: u64,
-    /// As the other side counts.
+    /// Units that were missed so far, as the other side counts.
     missed: u64,
     tally: Arc<Mutex<Tally>>,
     message: Vec<u8>,
@@ -287,7 +287,7 @@ impl ChannelIngress {
             }
             Over::Io(error) => tracing::warn!(domain, name, %error, "cannot follow any more"),
         }
-        // Before readers hear that the writer has gone.
+        // Set before readers find that the writer has gone.
         lock(&self.tally).over = true;
         self.writer = None;
     }
@@ -316,7 +316,7 @@ impl ChannelIngress {
         }
     }
 
-    /// Writes what has come, before which so many units in all were missed there.
+    /// Writes the message that has come, before which so many units in all were missed.
     fn hand_on(&mut self, missed: u64) -> Result<(), Over> {
         let units = missed
             .checked_sub(self.missed)

@@ -1,4 +1,4 @@
-//! Offering a port to other domains: the bridge lets clients in, each by an ingress of its own.
+//! Offers a port to other domains: each client has an ingress of its own.
 
 use super::clients::{Bridge, Offered, Open, Place};
 use super::connect::cap;
@@ -15,18 +15,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A port that other domains can connect to, until this is dropped.
 ///
-/// When the drop has returned, no client sends any more, and what they had sent by half is
-/// gone. Messages that were handed on before are in the port.
+/// When the drop has returned, no client can send any more, and messages that had come in part
+/// are dropped. Messages that were sent on before are in the port.
 #[must_use = "a dropped offer is withdrawn"]
 pub struct OfferedPort {
     open: Open<OfferedTo>,
 }
 
-/// The port behind a bridge.
+/// The port that a bridge offers.
 pub(super) struct OfferedTo {
     pub(super) right: SendRight,
     pub(super) synchronous: bool,
-    /// Parts of sealed memory that ingresses have in hand for it.
+    /// Parts of sealed memory that ingresses are about to send to it.
     in_hand: AtomicUsize,
 }
 
@@ -117,13 +117,13 @@ impl ReceiveRight {
 }
 
 impl OfferedPort {
-    /// Clients that are connected now.
+    /// The number of clients that are connected now.
     pub fn clients(&self) -> usize {
         self.open.clients()
     }
 
-    /// What clients did that no honest one does, the last 64 since this was asked; their
-    /// connections were ended.
+    /// The clients' violations of the protocol: the last 64 since the last call. The bridge ended
+    /// their connections.
     pub fn take_violations(&self) -> Vec<Violation> {
         self.open.take_violations()
     }

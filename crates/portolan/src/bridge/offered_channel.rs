@@ -25,7 +25,7 @@ use std::os::fd::AsFd;
 
 /// A channel that other domains can follow, until this is dropped.
 ///
-/// When the drop has returned, no client is told anything any more.
+/// When the drop has returned, no client gets a message any more.
 #[must_use = "a dropped offer is withdrawn"]
 pub struct OfferedChannel {
     open: Open<Heard>,
@@ -95,13 +95,13 @@ impl Channel {
 }
 
 impl OfferedChannel {
-    /// Clients that follow it now.
+    /// The number of clients that follow it now.
     pub fn clients(&self) -> usize {
         self.open.clients()
     }
 
-    /// What clients did that no honest one does, the last 64 since this was asked; their
-    /// connections were ended.
+    /// The clients' violations of the protocol: the last 64 since the last call. The bridge ended
+    /// their connections.
     pub fn take_violations(&self) -> Vec<Violation> {
         self.open.take_violations()
     }
@@ -116,7 +116,7 @@ impl std::fmt::Debug for OfferedChannel {
     }
 }
 
-/// The channel behind a bridge.
+/// The channel that a bridge offers.
 struct Heard {
     channel: Channel,
     lagging: Lagging,
@@ -144,15 +144,15 @@ impl Offered for Heard {
     }
 }
 
-/// The thread's state.
+/// The state of the egress thread.
 struct ChannelEgress {
     reader: Reader,
     side: Side,
     bell: FutexFd,
     patience: Patience,
-    /// Where the last message that was handed on ends.
+    /// The end of the last message that was sent.
     at: u64,
-    /// Positions that were not handed on, since the client came.
+    /// Positions that were not sent, since the client connected.
     missed: u64,
     scratch: Vec<u8>,
     /// What observers see.
@@ -210,7 +210,7 @@ impl ChannelEgress {
         })
     }
 
-    /// Until it is over; why.
+    /// Carries messages until the connection ends; returns the reason.
     fn carry_all(&mut self) -> Over {
         loop {
             if let Err(over) = self.carry_next() {
@@ -242,7 +242,7 @@ impl ChannelEgress {
                 Ok(())
             }
             Err(ReadError::TimedOut) => self.wait(),
-            // What is not handed on shows in the positions.
+            // The positions show what was not sent.
             Err(ReadError::Missed(_) | ReadError::TooLong { .. } | ReadError::Interrupted) => {
                 Ok(())
             }

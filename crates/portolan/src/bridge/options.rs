@@ -228,7 +228,7 @@ fn until(said: Option<Deadline>) -> Deadline {
     said.unwrap_or_else(|| Deadline::after(PATIENCE))
 }
 
-/// Bytes of a byte ring, for somebody who would like so many.
+/// The length of a byte ring that is nearest to the wanted one, and allowed.
 pub(super) fn ring_bytes(bytes: u64) -> u64 {
     let bytes = bytes.clamp(*RING_BYTES.start(), *RING_BYTES.end());
     bytes.next_power_of_two()

@@ -34,13 +34,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// Enough for loops and logs.
 const STACK: usize = 256 << 10;
 
-/// The thread's state.
+/// The state of the egress thread.
 pub(super) struct PortEgress {
     port: ReceiveRight,
     side: Side,
     bell: FutexFd,
     patience: Patience,
-    /// What a message may take there, and an answer here.
+    /// The limits of a message there, and of an answer here.
     there: Leaving,
     back: u64,
     /// Requests so far.
@@ -71,7 +71,8 @@ impl PortEgresses {
 }
 
 impl Part for PortEgresses {
-    /// Those to whose ports nobody can send any more are ending: they take over what was sent.
+    /// Begins to end each egress whose port has no sender any more; it carries over all messages
+    /// that were sent before.
     fn leaving(&self, member: &Member) {
         for (port, egress) in &*self.lock() {
             if let Some(egress) = egress.upgrade()
@@ -126,7 +127,7 @@ impl PortEgress {
         }
     }
 
-    /// Until it is over; why.
+    /// Carries messages until the connection ends; returns the reason.
     fn carry_all(&mut self) -> Over {
         loop {
             let carried = match self.next() {

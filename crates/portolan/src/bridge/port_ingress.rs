@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A client says within this what it wants, and takes the answer.
+/// A client must send its request within this time, and take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks whether to stop, while the real port is full.
 const FULL: Duration = Duration::from_millis(100);
@@ -33,7 +33,7 @@ const FULL: Duration = Duration::from_millis(100);
 /// Between two looks whether there is room for descriptors.
 const CROWDED: Duration = Duration::from_millis(1);
 
-/// Serves one client, until it is over, or tells it that there is no place for it.
+/// Serves one client until its connection ends, or refuses it for want of a place.
 pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Visitor, place: Option<Place>) {
     let (uid, pid) = (client.peer.uid, client.peer.pid);
     let domain = bridge.domain.as_str();
@@ -67,7 +67,7 @@ struct PortIngress<'g> {
 }
 
 impl<'g> PortIngress<'g> {
-    /// Hears what a client asks for, and answers.
+    /// Reads a client's request, and answers it.
     fn let_in(
         bridge: &'g Bridge<OfferedTo>,
         client: Visitor,
@@ -106,7 +106,7 @@ impl<'g> PortIngress<'g> {
         })
     }
 
-    /// Until it is over; why.
+    /// Carries messages until the connection ends; returns the reason.
     fn carry_all(&mut self) -> Over {
         loop {
             if let Err(over) = self.carry_next() {
@@ -180,7 +180,7 @@ impl<'g> PortIngress<'g> {
         }
     }
 
-    /// Sends on what has come whole. It waits while the port is full, and with it the client.
+    /// Sends a whole message on. It waits while the port is full, and the client waits with it.
     fn deliver(&mut self, mut message: Message) -> Result<(), Over> {
         loop {
             let full = WhenFull::Wait(Deadline::after(FULL));
@@ -251,7 +251,8 @@ impl PortIngress<'_> {
         }
     }
 
-    /// Whether an answer may go over: what cannot is the server's mistake, not the client's.
+    /// Whether an answer may leave its domain; if not, that is the server's mistake, not the
+    /// client's.
     fn may_go(&self, answer: &Message) -> bool {
         let may = may_leave(answer, self.back);
         if let Err(error) = &may {
@@ -273,8 +274,8 @@ impl PortIngress<'_> {
     }
 }
 
-/// Hears what a client asks for, and gives it the memory that `grant` says, or tells it why
-/// not: what it asked for, and our side of the connection.
+/// Reads a client's request, and gives it memory of the sizes that `grant` returns, or the reason
+/// for a refusal. Returns the request, and this side of the connection.
 pub(super) fn let_in<T>(
     bridge: &Bridge<T>,
     client: Visitor,
@@ -290,7 +291,7 @@ pub(super) fn let_in<T>(
             return Err(refused.over);
         }
     };
-    // Not before it was heard: the answer to somebody who is still speaking gets lost.
+    // Only after the request was read: an answer to a client that is still sending gets lost.
     let granted = match has_place {
         true => grant(&ask),
         false => Err(Denied::Full),
@@ -320,13 +321,13 @@ pub(super) fn let_in<T>(
     Ok((ask, Side::server(memory, control, Arc::clone(&bridge.stop))))
 }
 
-/// What a client is told, and what is noted of it.
+/// The answer to a client that is refused, and the end of its connection.
 struct Refused {
     says: Denied,
     over: Over,
 }
 
-/// What a client asks for.
+/// Reads a client's request.
 fn hear(connection: impl AsFd, by: Option<Instant>, takes_sealed: bool) -> Result<Ask, Refused> {
     let mut bytes = [0; Ask::BYTES + 1];
     let received = match socket::receive_by(connection, &mut bytes, 0, by) {

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Threads that are busy with one stream of messages: sender, egress, ingress and receiver. One
-/// that spins takes the processor from another, unless there are as many.
+/// Threads that are busy with one stream of messages: sender, egress, ingress and receiver. A
+/// thread that spins takes the processor from another, unless there are as many processors.
 pub(super) const BUSY: usize = 4;
 
 /// Messages between two looks whether to stop, each a system call.
@@ -38,8 +38,8 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// The client's side, which stops when it is told, if ever, and sends sealed memory or
-    /// copies.
+    /// The client's side, which stops when `stop` is readable, if there is one, and sends sealed
+    /// memory or copies.
     pub(super) fn client(
         memory: ConnectionMemory,
         control: ControlSocket,
@@ -51,7 +51,7 @@ impl Side {
         side
     }
 
-    /// The offering process's, which stops when it is told.
+    /// The offering process's side, which stops when `stop` is readable.
     pub(super) fn server(
         memory: ConnectionMemory,
         control: ControlSocket,
@@ -121,17 +121,17 @@ impl Side {
         self.seals
     }
 
-    /// Hands the descriptors over that the next frame header speaks of.
+    /// Sends the descriptors that the next frame header names.
     pub(super) fn show(&mut self, fds: &[BorrowedFd<'_>]) -> Result<(), Over> {
         self.control.show(fds)
     }
 
-    /// The descriptors that a frame header speaks of; they came before it.
+    /// Takes the descriptors that a frame header names; they came before it.
     pub(super) fn shown(&mut self, count: usize) -> Result<Vec<OwnedFd>, Over> {
         self.control.shown(count)
     }
 
-    /// As [`Self::read`], for somebody who has a deadline; `None` once it has passed.
+    /// As [`Self::read`], until a deadline; `None` once it has passed.
     pub(super) fn read_by(
         &mut self,
         mut out: &mut [u8],
@@ -187,7 +187,7 @@ impl Side {
             if self.writer.has_room(&self.memory.ring(self.out))? {
                 return Ok(());
             }
-            // Whoever is honest reads before it sends more; this one would be polled for ever.
+            // An honest peer reads before it sends more; this one would be polled for ever.
             if self.control.is_full() {
                 return Err(ViolationKind::Packet.into());
             }
@@ -222,7 +222,7 @@ impl Side {
         self.reader.disarm(&self.memory.ring(1 - self.out));
         self.patience.slept(&looking, begun.elapsed());
         let more = self.has_more()?;
-        // Whoever is honest has written frame headers for all descriptors but the last.
+        // An honest peer has written frame headers for all descriptors but the last.
         if !more && self.control.is_full() {
             return Err(ViolationKind::Packet.into());
         }
@@ -253,8 +253,8 @@ impl Side {
         self.control.hear_ready(&ready[stops..ours])
     }
 
-    /// Lets `time` pass, for want of something that comes unasked. The other side's end is none
-    /// of this: what it wrote before is still to be read.
+    /// Lets `time` pass. The other side's end does not end the pause: the bytes that it wrote
+    /// before are still to be read.
     pub(super) fn pause(&mut self, time: Duration) -> Result<(), Over> {
         let stop = self.stop.as_ref().map(|stop| stop.as_fd());
         let fds: Vec<_> = stop.into_iter().collect();
@@ -265,7 +265,7 @@ impl Side {
         self.control.hear()
     }
 
-    /// Takes the rings that have come; an error if the other side has gone.
+    /// Takes the packets that have come; an error if the other side has gone.
     pub(super) fn hear(&mut self) -> Result<(), Over> {
         self.control.hear()?;
         if self.control.is_gone() {
@@ -274,7 +274,7 @@ impl Side {
         Ok(())
     }
 
-    /// Before each message: looks now and then whether to stop, for a side that never waits.
+    /// Looks now and then whether to stop; a side that never waits calls it before each message.
     pub(super) fn look_up(&mut self) -> Result<(), Over> {
         self.passes += 1;
         if self.passes < LOOK_UP {
@@ -296,8 +296,7 @@ impl Side {
     }
 }
 
-/// Does what takes a message over the border of the domain; how many bytes it had is recorded,
-/// if it is traced.
+/// Carries a message over the border of the domain, and records its bytes, if the domain is traced.
 pub(super) fn crossing<T>(
     member: &Member,
     kind: EventKind,

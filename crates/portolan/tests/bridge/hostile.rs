@@ -1,4 +1,4 @@
-//! A client that says what no honest one does, over the raw connection and in the connection's
+//! A client violates the protocol in every word, over the raw connection and in the connection's
 //! memory. It ends its own connection, and nobody else notices.
 
 use crate::numbered::{held, is_message, long, message};
