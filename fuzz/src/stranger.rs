@@ -158,7 +158,7 @@ pub(crate) struct Stranger {
 }
 
 impl Stranger {
-    /// One end of a connection with this memory, with byte rings of so many bytes, of which it writes
+    /// One end of a connection with this memory, whose byte rings have so many bytes; it writes
     /// the one numbered `out`.
     pub(crate) fn new(socket: OwnedFd, memory: OwnedFd, rings: [u64; 2], out: usize) -> Self {
         Self {

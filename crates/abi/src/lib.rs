@@ -15,7 +15,7 @@
 //! | [`space`] | a space's status word and the host word |
 //! | [`trace`] | the switch of a trace, and the words of an event |
 //! | [`channel`] | a channel's memory: stamps, metas, readers |
-//! | [`bridge`] | what two processes of different domains share, and say to one another |
+//! | [`bridge`] | the memory and the records of a connection between two domains |
 //! | [`rpc`] | the packets of calls and answers |
 //! | [`sum`] | the checksum of units and packets |
 //! | [`hello`] | what a newcomer and the host say to one another |

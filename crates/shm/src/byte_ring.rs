@@ -12,20 +12,19 @@
 //!
 //! # Invariants
 //!
-//! - **L1** Where a side reads or writes follows from its own count alone. The only thing
-//!   that the other one says is how far it got, and that is checked each time: not behind what
-//!   it said before, not further than the ring is long, a whole number of lines. Else it is
-//!   [`Garbled`].
-//! - **L2** What is read is copied first, once, and judged afterwards. The writer may change it
-//!   during the copy, and then has sent a mixture.
-//! - **L3** Who sleeps is rung for: it says that it sleeps, then looks at the other one's
-//!   count; the other one counts, then looks whether it sleeps. One of the two sees the other.
-//!   Sleeps are numbered, and each is rung for once: a side has no other one that could ring
-//!   for it, and a process that is stopped before it rings holds up its own byte ring alone.
+//! - **L1** The place at which a side reads or writes follows from its own count alone. The other
+//!   side sends only its count, which is checked each time: it must not be behind the count before,
+//!   not further than the ring is long, and a whole number of lines. Else it is [`Garbled`].
+//! - **L2** The reader copies the bytes first, once, and judges the copy afterwards. A writer that
+//!   changes them during the copy has sent a mixture.
+//! - **L3** A side that sleeps is rung for: it announces its sleep, then looks at the other side's
+//!   count; the other side counts, then looks for a sleep. One of the two sees the other.
+//!   Sleeps are numbered, and each is rung for once: no third process could ring instead, and a
+//!   process that is stopped before it rings holds up its own byte ring alone.
 //!
 //! Bytes are passed in *pieces*: the reader begins with the first while the writer copies
 //! the second, so that the two copies overlap, and a piece is still in a cache that both
-//! reach. What one call passes begins at a line; the end of the last one is not used.
+//! reach. The bytes of one call begin at a line; the end of their last line is not used.
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::bulk;
@@ -143,8 +142,8 @@ impl<'m> ByteRing<'m> {
 
 /// What a side keeps to itself about sleeping and ringing.
 ///
-/// Each sleep has a number, which the sleeper alone writes; whoever rings remembers the one
-/// that it has rung for, so that it rings once for each.
+/// Each sleep has a number, which the sleeper alone writes; the side that rings remembers the
+/// number that it has rung for, so that it rings once for each.
 #[derive(Debug, Default)]
 struct Sleeps {
     /// Times that this side has said it sleeps.

@@ -57,8 +57,8 @@ pub(super) fn write(
     copied().try_for_each(|bytes| side.write(bytes))
 }
 
-/// A message's bytes as sealed memory: its extents together as one part, and what is sealed
-/// already as it is.
+/// Returns a message's bytes as sealed memory: its extents together as one part, and its sealed
+/// parts as they are.
 fn seal(message: &Message) -> Result<Vec<Sealed>, FreezeError> {
     let extents = message.extents();
     let mut sealed = Vec::new();

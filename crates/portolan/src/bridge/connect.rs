@@ -36,9 +36,9 @@ impl Domain {
     /// This process need not be permitted to join it, only to use the offer.
     ///
     /// The right is one on a port of this process's own domain, so sending is what it always is,
-    /// and the right may be passed on within the domain. What is sent is copied over by a thread
-    /// of this process. So when this process ends, what has not gone over yet is lost; a dead
-    /// name says that the other side is gone. Rights and data structures cannot go over, nor
+    /// and the right may be passed on within the domain. A thread of this process copies the
+    /// messages over. So when this process ends, messages that have not gone over yet are lost; a
+    /// dead name says that the other side is gone. Rights and data structures cannot go over, nor
     /// messages longer than the offer allows: sending them fails.
     ///
     /// # Errors

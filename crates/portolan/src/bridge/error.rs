@@ -44,8 +44,8 @@ pub enum ConnectToError {
         /// What it speaks.
         theirs: u32,
     },
-    /// The peer's: what it answered is no answer.
-    #[error("the offering process answered with what is no answer: do not trust it")]
+    /// The peer's: its answer cannot be decoded.
+    #[error("the offering process sent an answer that cannot be decoded: do not trust it")]
     Garbled,
     /// The peer's: it did not answer in time, or hung up.
     #[error("the offering process did not answer: {0}")]
@@ -110,13 +110,13 @@ pub struct Violation {
 #[non_exhaustive]
 pub enum ViolationKind {
     /// It asked for something that is no request.
-    #[error("it began with what is no request")]
+    #[error("its first packet is no request")]
     Ask,
     /// Its count of bytes is none that it can have.
     #[error("{0}")]
     ByteRing(#[from] Garbled),
     /// Its frame header describes no message.
-    #[error("what stands before its message is none of ours")]
+    #[error("the frame header of its message cannot be decoded")]
     FrameHeader,
     /// Its message is over the limit of the offer.
     #[error("its message would take {bytes} bytes of memory here, over the limit of {most}")]
@@ -136,7 +136,7 @@ pub enum ViolationKind {
     #[error("its sealed memory is none: {0}")]
     Sealed(VerifyError),
     /// It sent descriptors that were not asked for, or something that is no ring.
-    #[error("it sent a packet that is none of ours, or descriptors that nobody wanted")]
+    #[error("it sent a packet that is none of ours, or descriptors that were not asked for")]
     Packet,
 }
 

@@ -61,9 +61,9 @@ struct Tally {
 }
 
 impl Domain {
-    /// A channel of this domain in which stands what is written to the one that another
-    /// domain offers by this name ([`Channel::offer`]), from now on, waiting until it is
-    /// offered. Message by message, and in their order.
+    /// Makes a channel of this domain that gets each message that is written from now on to the
+    /// channel that another domain offers by this name ([`Channel::offer`]), in order. Waits until
+    /// it is offered.
     ///
     /// The channel is like the offered one: reliable if that is, with as many and as large
     /// units. It is read as any other, passed on within the domain, and written by a thread of this
@@ -211,7 +211,7 @@ impl Followed {
         &self.channel
     }
 
-    /// Units of the offered channel that are not in this one, of those before what is.
+    /// Units of the offered channel that were missed before the last message of this one.
     pub fn missed(&self) -> u64 {
         lock(&self.tally).missed
     }

@@ -65,7 +65,7 @@ impl AsFd for ConnectionMemory {
     }
 }
 
-/// Bytes in all; what is not decoded, or not made here, does not get this far.
+/// Bytes in all. The lengths were decoded, or chosen here, so both are allowed.
 fn bytes(there: u64, back: u64) -> u64 {
     connection_bytes(there, back).unwrap_or(u64::MAX)
 }

@@ -76,11 +76,11 @@ impl Offered for OfferedTo {
 impl ReceiveRight {
     /// Makes this port known to other domains by `name`, which may be another than its own.
     ///
-    /// Whoever `permissions` admit may connect ([`Domain::connect_to`](crate::Domain::connect_to))
-    /// and send. What comes is a stranger's message: it holds at most as many bytes as the
-    /// options say, has neither rights nor data structures in it, and is a copy of this
-    /// domain's own. Whatever else a stranger does ends its own connection, and is told
-    /// ([`OfferedPort::take_violations`]).
+    /// Processes that `permissions` admit may connect
+    /// ([`Domain::connect_to`](crate::Domain::connect_to)) and send. A message that comes
+    /// takes at most as many bytes as the options say, has neither rights nor data structures in
+    /// it, and is a copy of this domain's own. Anything else that a client does ends its own
+    /// connection, and is recorded ([`OfferedPort::take_violations`]).
     ///
     /// # Errors
     ///

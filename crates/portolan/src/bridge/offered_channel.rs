@@ -1,4 +1,4 @@
-//! Offers a channel to other domains: an *egress* for each client sends what is written.
+//! Offers a channel to other domains: an *egress* for each client sends its messages.
 //!
 //! An egress reads the channel as one more reader, and writes each whole message into the byte ring
 //! back. While the client makes no room there it does not read; then it misses what is
@@ -41,7 +41,7 @@ pub enum OfferChannelError {
     /// The caller's: it cannot be read as messages.
     #[error(transparent)]
     Bind(#[from] BindChannelError),
-    /// The caller's: nobody is woken by this channel's writer, so who tells of it would poll.
+    /// The caller's: this channel's writer wakes no reader, so an egress would have to poll.
     #[error("the channel's writer signals nobody: make it with another `Signalling`")]
     NeverSignals,
     /// The state's: parcels go beside this channel's messages, and cannot leave the domain.
@@ -54,10 +54,11 @@ pub enum OfferChannelError {
 impl Channel {
     /// Makes this channel known to other domains by `name`.
     ///
-    /// Whoever `permissions` admit may follow it ([`Domain::follow`](crate::Domain::follow)):
-    /// read copies of what is written from then on, in a channel of its own. Nobody outside
-    /// writes to it or holds up its writer: who is too slow for a client's copies misses
-    /// some, and is told. [`OfferOptions::lagging`] says otherwise for a reliable channel.
+    /// Processes that `permissions` admit may follow it
+    /// ([`Domain::follow`](crate::Domain::follow)): they read copies of the messages that are
+    /// written from then on, in a channel of their own. No process outside can write to it, or
+    /// hold up its writer: a client that is too slow misses some, and can read how many.
+    /// [`OfferOptions::lagging`] says otherwise for a reliable channel.
     ///
     /// This process need not be the one that writes, only stay.
     ///

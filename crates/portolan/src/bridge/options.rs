@@ -1,4 +1,4 @@
-//! How a port is offered to other domains, and connected to from them.
+//! Options of an offer to other domains, and of a connection to one.
 
 use crate::channel::Lagging;
 use crate::{AccessToken, Deadline, Protection};
@@ -13,8 +13,8 @@ const MOST: u64 = 256 << 20;
 const CLIENTS: usize = 64;
 /// Bytes of a client's byte ring, at the most, unless the caller says otherwise.
 const MOST_RING_BYTES: u64 = 4 << 20;
-/// Bytes of the byte ring there, unless the caller says otherwise: large enough that who waits for
-/// the other side, half a byte ring each time, does so seldom.
+/// Bytes of the byte ring there, unless the caller says otherwise: large enough that a
+/// side waits seldom for the other side, which wakes it when half of the ring is free.
 const USUAL_RING_BYTES: u64 = 2 << 20;
 
 /// How a port or a channel is offered to other domains.
@@ -72,8 +72,8 @@ impl OfferOptions {
         Self { clients, ..self }
     }
 
-    /// Bytes of the byte ring that a connection may have for messages to be copied through; 4 MiB if
-    /// not said. It is this process's memory.
+    /// Bytes of the byte ring through which a connection's messages are copied, at the most; 4 MiB
+    /// if not said. It is this process's memory.
     #[must_use]
     pub fn most_ring_bytes(self, bytes: u64) -> Self {
         Self {
@@ -89,10 +89,10 @@ impl OfferOptions {
         Self { sealed, ..self }
     }
 
-    /// Of a reliable channel, what becomes of a client that does not keep up; it misses some
-    /// if not said, so that no stranger stops the writer. By [`Lagging::Wait`] a client
-    /// does: it is waited for while it lives, as readers of the domain are, and takes the place
-    /// of one.
+    /// What happens to a client of a reliable channel that does not keep up: it misses some units
+    /// if not said, so that no stranger stops the writer. By [`Lagging::Wait`] the writer waits for
+    /// a client while it lives, as for readers of the domain, and the client takes the place of
+    /// one.
     #[must_use]
     pub fn lagging(self, lagging: Lagging) -> Self {
         Self { lagging, ..self }
@@ -155,7 +155,7 @@ impl ConnectOptions {
         }
     }
 
-    /// How what is sent goes over: [`Protection::Copied`], which is the default, or
+    /// How messages go over: [`Protection::Copied`], which is the default, or
     /// [`Protection::Sealed`]. Then the extents of a message are copied once, into memory that
     /// is sealed and shown to the receiver, and [`Sealed`](crate::Sealed) memory not at all; a
     /// receiver finds both as [`Message::sealed`](crate::Message::sealed).
@@ -214,8 +214,8 @@ impl ConnectOptions {
         until(self.deadline)
     }
 
-    /// By when to have an answer from somebody who was found: who does not wait for what is to
-    /// come waits for that.
+    /// The deadline of the offering process's answer, which a caller that does not wait for offers
+    /// waits for all the same.
     pub(super) fn answer_by(&self) -> Deadline {
         match self.until() {
             now if now.is_now() => Deadline::after(PATIENCE),

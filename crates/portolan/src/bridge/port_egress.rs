@@ -85,8 +85,8 @@ impl Part for PortEgresses {
 }
 
 impl PortEgress {
-    /// Begins to carry what is sent to `port`, on which the caller has a right, as far as it may
-    /// go `there`, and answers that take `back` bytes at the most.
+    /// Begins to carry the messages sent to `port`, on which the caller has a right, as far as they
+    /// may go `there`, and answers that take `back` bytes at the most.
     pub(super) fn launch(
         port: ReceiveRight,
         side: Side,

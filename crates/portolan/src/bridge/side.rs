@@ -33,7 +33,7 @@ pub(super) struct Side {
     /// Messages since it looked whether it is to stop.
     passes: u32,
     patience: Patience,
-    /// What is written goes as sealed memory.
+    /// This side writes messages as sealed memory.
     seals: bool,
 }
 
@@ -116,7 +116,7 @@ impl Side {
         Ok(())
     }
 
-    /// Whether what is written goes as sealed memory.
+    /// Whether this side writes messages as sealed memory.
     pub(super) fn seals(&self) -> bool {
         self.seals
     }
