@@ -33,7 +33,7 @@ const ORDER: &[&str] = &[
     "hosting",
     "vmmc",
     "rpc",
-    "gate",
+    "bridge",
     "lib",
 ];
 

@@ -66,9 +66,9 @@ pub use {bytemuck, serde};
 #[macro_use]
 pub mod probes;
 
+mod bridge;
 pub mod channel;
 mod directory;
-mod gate;
 mod hosting;
 mod port;
 pub mod rpc;
@@ -89,11 +89,11 @@ mod trace;
 pub mod vmmc;
 mod wait;
 
-pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
-pub use gate::{
-    Breach, BreachKind, ConnectOptions, ConnectToError, Followed, Gap, OfferChannelError,
-    OfferOptions, OfferedChannel, OfferedPort,
+pub use bridge::{
+    ConnectOptions, ConnectToError, Followed, OfferChannelError, OfferOptions, OfferedChannel,
+    OfferedPort, Skipped, Violation, ViolationKind,
 };
+pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
 pub use port::message::{
     ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency,
 };

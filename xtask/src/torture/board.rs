@@ -135,17 +135,17 @@ pub(crate) enum Entry {
     Told,
     /// Notes of importers that it has taken.
     Noted,
-    /// The number of its gate, while that is open.
-    Gate,
-    /// The gate that it has left in order, after what it had sent there; as whom, and how much.
-    LeftGate,
+    /// The number of its bridge, while that is open.
+    Bridge,
+    /// The bridge that it has left in order, after what it had sent there; as whom, and how much.
+    LeftBridge,
     LeftAs,
     LeftAt,
-    /// Messages and requests that came to its gate.
-    Visited,
-    /// Requests that others' gates have answered.
+    /// Messages and requests that came to its bridge.
+    ClientsHeard,
+    /// Requests that others' bridges have answered.
     Answered,
-    /// News of others' gates.
+    /// News of others' bridges.
     Followed,
 }
 
@@ -292,14 +292,14 @@ impl Board {
     /// Makes a worker's place fit for the next process. Counters of the run stay.
     pub(crate) fn renew(&self, worker: usize) {
         use Entry::{
-            Action, Bell, Corrupt, Counted, DiedAt, Doing, Extents, Failure, Gate, LeftAs, LeftAt,
-            LeftGate, Letters, Order, Paused, Pending, Pinged, Ports, Readers, Ringing, Rung,
-            Sends, Space, StoppedAt, Writers,
+            Action, Bell, Bridge, Corrupt, Counted, DiedAt, Doing, Extents, Failure, LeftAs,
+            LeftAt, LeftBridge, Letters, Order, Paused, Pending, Pinged, Ports, Readers, Ringing,
+            Rung, Sends, Space, StoppedAt, Writers,
         };
         for entry in [
             Paused, Counted, Doing, Action, DiedAt, StoppedAt, Order, Space, Extents, Sends, Ports,
             Pending, Readers, Writers, Letters, Corrupt, Failure, Pinged, Bell, Ringing, Rung,
-            Gate, LeftGate, LeftAs, LeftAt,
+            Bridge, LeftBridge, LeftAs, LeftAt,
         ] {
             self.set(worker, entry, 0);
         }

@@ -116,9 +116,9 @@ pub(crate) struct Report {
     pub(crate) updates: u64,
     /// Notes of imports that exporters took.
     pub(crate) notes: u64,
-    /// Messages and requests that came to gates between domains, requests answered there, and
+    /// Messages and requests that came to bridges between domains, requests answered there, and
     /// news of their channels.
-    pub(crate) visits: (u64, u64, u64),
+    pub(crate) connections: (u64, u64, u64),
     /// Signals that interrupted whoever they were for.
     pub(crate) upcalls: u64,
     /// How often each mark was passed, whether or not somebody died there.
@@ -300,8 +300,8 @@ impl Coordinator {
         self.report.frames = (self.sum(Entry::Put), self.sum(Entry::Looked));
         self.report.updates = self.sum(Entry::Updated);
         self.report.notes = self.sum(Entry::Noted);
-        let counts = [Entry::Visited, Entry::Answered, Entry::Followed];
-        self.report.visits = counts.map(|count| self.sum(count)).into();
+        let counts = [Entry::ClientsHeard, Entry::Answered, Entry::Followed];
+        self.report.connections = counts.map(|count| self.sum(count)).into();
         self.report.upcalls = self.sum(Entry::Heard);
         for (at, name) in MARKS.iter().enumerate() {
             let passes = (0..MAX_WORKERS)

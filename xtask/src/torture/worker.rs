@@ -2,33 +2,34 @@
 
 mod awaited;
 pub(super) mod bells;
+mod bridges;
 mod calls;
 mod channels;
+mod connections;
 mod exports;
 mod flows;
 mod frames;
 mod freight;
-mod gates;
 mod memory;
 mod messages;
 mod notes;
 mod ordinary;
 mod sharing;
 mod topics;
-mod visits;
 
 use super::board::{Board, Entry, MAX_HELD, Word, enlist};
 use super::payload;
 use super::random::Random;
 use super::{Doing, MEMORY_LIMIT, SIZE};
 use bells::Bell;
+use bridges::Bridge;
 use calls::Calls;
 use channels::Channels;
+use connections::Connections;
 use exports::Exports;
 use flows::Flows;
 use frames::Frames;
 use freight::Freight;
-use gates::Gate;
 use ordinary::Ordinary;
 use portolan::{
     Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, Protection,
@@ -40,7 +41,6 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use topics::Topics;
-use visits::Visits;
 
 /// How long joining and leaving may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -127,10 +127,10 @@ pub(crate) const PLANTS: [&str; 16] = [
     "unexport",
     "note",
     "beside",
-    "gate-lost",
-    "gate-end",
-    "gate-news",
-    "gate-hold",
+    "bridge-lost",
+    "bridge-end",
+    "bridge-news",
+    "bridge-hold",
 ];
 
 /// The name of a worker's own port.
@@ -172,8 +172,8 @@ struct Holds {
     bell: Bell,
     exports: Exports,
     ordinary: Ordinary,
-    visits: Visits,
-    gate: Option<Gate>,
+    connections: Connections,
+    bridge: Option<Bridge>,
 }
 
 /// Runs a worker.
@@ -348,8 +348,8 @@ impl Worker {
     }
 
     fn let_go_of_rest(&mut self) {
-        self.end_visits();
-        self.close_gate();
+        self.end_connections();
+        self.close_bridge();
         self.check_abroad();
         self.end_flows();
         self.take_bell_down();
@@ -415,11 +415,11 @@ impl Worker {
             100..127 => self.stream(),
             127..131 | 195..203 => self.publish_or_subscribe(),
             203..217 => self.export_or_import(),
-            217..230 => self.serve_gate(),
+            217..230 => self.serve_bridge(),
             250..258 => self.lend_or_borrow(),
             258..261 => self.squeeze(),
             261.. => self.touch(),
-            230..250 => self.visit(),
+            230..250 => self.use_bridges(),
             131..135 => self.tell(),
             135..160 => self.call_or_serve(),
             160..170 => self.freight(),

@@ -4,7 +4,7 @@ use super::rights::Right;
 use super::watches::{drop_watches, fire_watches};
 use super::wire::Contents;
 use super::{answer_for_dead, entry, send};
-use crate::port::sealed::Depot;
+use crate::port::sealed::SealedStore;
 use crate::space::Member;
 use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus, RightKind};
 use portolan_abi::slot::Kind;
@@ -124,7 +124,7 @@ fn dispose(member: &Member, contents: &Contents, begun: &mut Begun) {
     drop(
         contents
             .laid
-            .map(|token| member.part::<Depot>().take(token)),
+            .map(|token| member.part::<SealedStore>().take(token)),
     );
     let alloc = &member.tables().alloc;
     for d in &contents.extents {

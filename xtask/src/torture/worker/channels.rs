@@ -395,7 +395,7 @@ impl Worker {
         if waits {
             // Who waits for us meanwhile shall not.
             self.holds.onces.clear();
-            self.close_gate();
+            self.close_bridge();
             self.holds.channels.readers.clear();
             self.doing(Doing::Listening);
             self.read_letters(Deadline::after(LONG));
