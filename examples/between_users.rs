@@ -57,8 +57,8 @@ fn camera() -> Result<(), Box<dyn Error>> {
     drop(settings_offered);
     guest.wait()?;
     println!(
-        "camera: {} visitors broke the rules",
-        masks_offered.take_breaches().len()
+        "camera: {} clients broke the rules",
+        masks_offered.take_violations().len()
     );
     Ok(())
 }

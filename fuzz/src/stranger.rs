@@ -4,7 +4,7 @@
 use arbitrary::{Result, Unstructured};
 use portolan::Deadline;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Ask, LANE_BYTES, Manifest, RING, SEALED, control};
+use portolan_abi::bridge::{Ask, FrameHeader, RING, RING_BYTES, SEALED, control};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::{LINE, PAGE};
 use portolan_abi::slot::Kind;
@@ -113,8 +113,8 @@ pub(crate) fn welcome(listener: &OwnedFd) -> OwnedFd {
     }
 }
 
-pub(crate) fn lane(u: &mut Unstructured<'_>) -> Result<u64> {
-    Ok(LANE_BYTES.start() << u.int_in_range(0..=3)?)
+pub(crate) fn ring_bytes(u: &mut Unstructured<'_>) -> Result<u64> {
+    Ok(RING_BYTES.start() << u.int_in_range(0..=3)?)
 }
 
 /// Memory of `bytes` as it should be, or almost, or nothing.
@@ -146,25 +146,25 @@ pub(crate) fn sealed(bytes: u64) -> std::io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// One end of a pair.
+/// One end of a connection.
 pub(crate) struct Stranger {
     socket: OwnedFd,
-    pair: File,
-    /// Bytes of the lanes there and back.
-    lanes: [u64; 2],
-    /// The lane that it writes.
+    memory: File,
+    /// Bytes of the byte rings there and back.
+    rings: [u64; 2],
+    /// The byte ring that it writes.
     out: usize,
     at: u64,
 }
 
 impl Stranger {
-    /// One end of a pair whose memory is `pair`, with lanes of so many bytes, of which it writes
+    /// One end of a connection with this memory, whose byte rings have so many bytes; it writes
     /// the one numbered `out`.
-    pub(crate) fn new(socket: OwnedFd, pair: OwnedFd, lanes: [u64; 2], out: usize) -> Self {
+    pub(crate) fn new(socket: OwnedFd, memory: OwnedFd, rings: [u64; 2], out: usize) -> Self {
         Self {
             socket,
-            pair: File::from(pair),
-            lanes,
+            memory: File::from(memory),
+            rings,
             out,
             at: 0,
         }
@@ -194,26 +194,26 @@ impl Stranger {
         let _ = socket::send_by(&self.socket, &[RING], &[], Some(Instant::now()));
     }
 
-    fn set(&self, lane: usize, word: usize, value: u64) {
-        let at = (lane * control::LANE + word) * 8;
+    fn set(&self, ring: usize, word: usize, value: u64) {
+        let at = (ring * control::STRIDE + word) * 8;
         // As in `write`.
-        let _ = self.pair.write_all_at(&value.to_le_bytes(), at as u64);
+        let _ = self.memory.write_all_at(&value.to_le_bytes(), at as u64);
     }
 
-    fn get(&self, lane: usize, word: usize) -> u64 {
-        let at = (lane * control::LANE + word) * 8;
+    fn get(&self, ring: usize, word: usize) -> u64 {
+        let at = (ring * control::STRIDE + word) * 8;
         let mut value = [0; 8];
-        assert!(self.pair.read_exact_at(&mut value, at as u64).is_ok());
+        assert!(self.memory.read_exact_at(&mut value, at as u64).is_ok());
         u64::from_le_bytes(value)
     }
 
-    /// Writes bytes into the lane, a line's beginning each, as if there were room.
+    /// Writes bytes into the byte ring, a line's beginning each, as if there were room.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
-        let start = control::BYTES as u64 + if self.out == 0 { 0 } else { self.lanes[0] };
+        let start = control::BYTES as u64 + if self.out == 0 { 0 } else { self.rings[0] };
         for line in bytes.chunks(LINE) {
-            let at = start + self.at % self.lanes[self.out];
-            // What should be the pair's memory and is not takes nothing.
-            let _ = self.pair.write_all_at(line, at);
+            let at = start + self.at % self.rings[self.out];
+            // What should be the connection's memory and is not takes nothing.
+            let _ = self.memory.write_all_at(line, at);
             self.at = self.at.wrapping_add(LINE as u64);
         }
         self.set(self.out, control::HEAD, self.at);
@@ -236,15 +236,15 @@ impl Stranger {
         };
         let kinds = [right, right, right, Kind::Dropped, Kind::ServerDead];
         let header = u.int_in_range(0..=200)?;
-        let manifest = Manifest {
+        let frame = FrameHeader {
             header,
             extents: lengths.len() - shown,
             sealed: shown,
             urgency: u.arbitrary()?,
             tag: u.int_in_range(0..=3)?,
-            ..Manifest::new(*u.choose(&kinds)?)
+            ..FrameHeader::new(*u.choose(&kinds)?)
         };
-        let mut bytes = manifest.encode().to_vec();
+        let mut bytes = frame.encode().to_vec();
         if u.ratio(1, 16)? {
             bytes[u.choose_index(LINE)?] = u.arbitrary()?;
         }
@@ -255,7 +255,7 @@ impl Stranger {
             self.show(u, shown)?;
         }
         self.write(&bytes);
-        for len in &lengths[..manifest.extents] {
+        for len in &lengths[..frame.extents] {
             // What is announced longer than this does not come.
             let len = usize::try_from(*len).unwrap_or(0).min(5000);
             self.write(&vec![9; len]);
@@ -266,21 +266,21 @@ impl Stranger {
 
     /// News of a channel, or almost: how many units were missed before, and a message.
     pub(crate) fn write_news(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let news = Manifest {
+        let news = FrameHeader {
             extents: 1,
             tag: if u.ratio(1, 8)? {
                 u.arbitrary()?
             } else {
                 u.int_in_range(0..=3)?
             },
-            ..Manifest::new(Kind::Message)
+            ..FrameHeader::new(Kind::Message)
         };
-        let (manifest, len) = match u.int_in_range(0..=7)? {
-            0 => (Manifest::new(Kind::Dropped), None),
+        let (frame, len) = match u.int_in_range(0..=7)? {
+            0 => (FrameHeader::new(Kind::Dropped), None),
             1 => (news, Some(u.arbitrary()?)),
             _ => (news, Some(u.int_in_range(0..=300)?)),
         };
-        let mut bytes = manifest.encode().to_vec();
+        let mut bytes = frame.encode().to_vec();
         if u.ratio(1, 16)? {
             bytes[u.choose_index(LINE)?] = u.arbitrary()?;
         }
@@ -295,7 +295,7 @@ impl Stranger {
         Ok(())
     }
 
-    /// Says about either lane what may be true, almost true, or anything.
+    /// Says about either byte ring what may be true, almost true, or anything.
     fn rewrite_count(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let words = [
             control::HEAD,
@@ -304,25 +304,25 @@ impl Stranger {
             control::WRITER_SLEEPS,
             control::READER_SLEEPS,
         ];
-        let (lane, word) = (u.int_in_range(0..=1)?, *u.choose(&words)?);
+        let (ring, word) = (u.int_in_range(0..=1)?, *u.choose(&words)?);
         let away = u64::from(u.arbitrary::<u16>()?) * LINE as u64;
         let says = match u.int_in_range(0..=3)? {
-            0 => self.get(lane, word).wrapping_add(away),
-            1 => self.get(lane, word).wrapping_sub(away),
+            0 => self.get(ring, word).wrapping_add(away),
+            1 => self.get(ring, word).wrapping_sub(away),
             2 => u64::from(u.arbitrary::<u8>()?),
             _ => u.arbitrary()?,
         };
-        self.set(lane, word, says);
+        self.set(ring, word, says);
         self.ring();
         Ok(())
     }
 
     fn rewrite_bytes(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let all = control::BYTES as u64 + self.lanes[0] + self.lanes[1];
+        let all = control::BYTES as u64 + self.rings[0] + self.rings[1];
         let len = u.int_in_range(0..=64)?.min(u.len());
         let bytes = u.bytes(len)?;
         let at = u.int_in_range(0..=all - 64)?;
-        assert!(self.pair.write_all_at(bytes, at).is_ok());
+        assert!(self.memory.write_all_at(bytes, at).is_ok());
         Ok(())
     }
 
@@ -343,7 +343,7 @@ impl Stranger {
         while let Ok(Some(_)) = socket::try_receive(&self.socket, &mut packet, 16) {}
     }
 
-    /// Hands descriptors over that no manifest speaks of.
+    /// Hands descriptors over that no frame header speaks of.
     fn announce(&mut self, u: &mut Unstructured<'_>, most: usize) -> Result<()> {
         let count = u.int_in_range(0..=most)?;
         self.show(u, &vec![PAGE as u64; count])

@@ -1,14 +1,14 @@
 //! The targets, a file each.
 
 mod arena;
+mod bridge;
+mod byte_ring;
 mod calls;
 mod channel;
 mod export;
 mod follow;
 mod frozen;
-mod gate;
 mod import;
-mod lane;
 mod rendezvous;
 mod topic;
 mod words;
@@ -23,9 +23,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("export", export::run),
     ("follow", follow::run),
     ("frozen", frozen::run),
-    ("gate", gate::run),
+    ("bridge", bridge::run),
     ("import", import::run),
-    ("lane", lane::run),
+    ("byte_ring", byte_ring::run),
     ("rendezvous", rendezvous::run),
     ("topic", topic::run),
     ("words", words::run),

@@ -27,7 +27,7 @@ pub(crate) fn command(line: &[&str]) -> Command {
 }
 
 /// Runs a command and says which; whether it succeeded.
-fn step(command: &mut Command) -> bool {
+pub(crate) fn step(command: &mut Command) -> bool {
     let words: Vec<_> = std::iter::once(command.get_program())
         .chain(command.get_args())
         .map(|w| w.to_string_lossy().into_owned())
@@ -248,7 +248,7 @@ pub(crate) fn lint() -> ExitCode {
             "-D",
             "warnings",
         ]),
-        // The probes, which nothing else builds: compiled in, and at work.
+        // The probes, which nothing else builds.
         command(&[
             "cargo",
             "clippy",
@@ -259,27 +259,6 @@ pub(crate) fn lint() -> ExitCode {
             "--",
             "-D",
             "warnings",
-        ]),
-        command(&[
-            "cargo",
-            "test",
-            "--package",
-            "portolan",
-            "--features",
-            "probes",
-            "--lib",
-            "--test",
-            "probes",
-        ]),
-        command(&[
-            "cargo",
-            "test",
-            "--package",
-            "portolan-lab",
-            "--features",
-            "probes",
-            "--test",
-            "breakdown",
         ]),
         // The fuzz targets, as functions that stand noise; instrumented they are by `fuzz` alone.
         fuzz_room(&["fmt", "--check"]),

@@ -1,10 +1,10 @@
-//! Slower checks of Portolan: `cargo xtask torture`, `stage`, `loom`, `mutants`, `repeat`, `miri`,
-//! `fuzz`, `instructions`, `lint`.
+//! Checks of Portolan: `cargo xtask ci` for a change, and the slower ones beside it.
 #![forbid(unsafe_code)]
 
 mod audit;
 mod built;
 mod checks;
+mod ci;
 mod instructions;
 mod marks;
 mod mutants;
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Slower checks of Portolan
+/// Checks of Portolan
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask",
@@ -35,6 +35,13 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Run everything short, and say what each check took: what a change must pass
+    #[command(after_help = "Example:\n  cargo xtask ci\n  cargo xtask ci --long")]
+    Ci {
+        /// The slow checks instead, which take hours: loom, mutants, Miri, fuzz, torture
+        #[arg(long)]
+        long: bool,
+    },
     /// Kill processes of a domain everywhere, and audit what is left
     #[command(
         after_help = "Example:\n  cargo xtask torture --seconds 600 --json\n  cargo xtask torture --seconds 30 --sabotage extents"
@@ -191,6 +198,7 @@ fn scene_names() -> impl TypedValueParser<Value = &'static Scene> {
 
 fn main() -> ExitCode {
     match Args::parse().command {
+        Task::Ci { long } => ci::run(long),
         Task::Torture(args) => torture(args),
         Task::TortureWorker(args) => torture::worker::run(&torture::worker::Task {
             board: &args.board,

@@ -19,6 +19,7 @@ const SOURCES: &str = "crates/portolan/src";
 /// The rooms, the lowest first.
 const ORDER: &[&str] = &[
     "probes",
+    "sabotage",
     "space",
     "wait",
     "port",
@@ -32,7 +33,7 @@ const ORDER: &[&str] = &[
     "hosting",
     "vmmc",
     "rpc",
-    "gate",
+    "bridge",
     "lib",
 ];
 

@@ -1,5 +1,5 @@
 //! With a fault planted in what workers of a torture run do, the run says so: the checkers
-//! of calls, streams, frame buffers, upcalls, exports and visits between domains really check.
+//! of calls, streams, frame buffers, upcalls, exports and connections between domains really check.
 
 use serde_json::Value;
 use std::process::Command;
@@ -76,20 +76,20 @@ fn a_byte_beside_ordinary_memory() {
 
 #[test]
 fn a_message_that_was_lost_between_domains() {
-    is_noticed("gate-lost", "of a visit came after");
+    is_noticed("bridge-lost", "of a connection came after");
 }
 
 #[test]
 fn a_message_that_was_lost_when_its_sender_left() {
-    is_noticed("gate-end", "came before it left");
+    is_noticed("bridge-end", "came before it left");
 }
 
 #[test]
 fn news_of_another_domain_that_nobody_wrote() {
-    is_noticed("gate-news", "bytes of news are torn");
+    is_noticed("bridge-news", "bytes of news are torn");
 }
 
 #[test]
-fn memory_that_a_visitor_does_not_give_back() {
-    is_noticed("gate-hold", "all are over, and");
+fn memory_that_a_client_does_not_give_back() {
+    is_noticed("bridge-hold", "all are over, and");
 }

@@ -66,6 +66,11 @@ fn chunks_of_the_dead() {
 }
 
 #[test]
+fn memory_that_the_dead_were_giving_to_the_kernel() {
+    is_noticed("holes", "bytes of memory, and the file has");
+}
+
+#[test]
 fn watches_of_the_dead() {
     is_noticed("waits", "watch");
 }

@@ -43,9 +43,9 @@ fn nothing_is_lost_in_a_short_run() {
         ("calls", 0),
         ("frames", 0),
         ("frames", 1),
-        // Heard at gates; news.
-        ("visits", 0),
-        ("visits", 2),
+        // Heard at bridges; news.
+        ("connections", 0),
+        ("connections", 2),
     ] {
         let count = report[what][which].as_u64();
         assert!(count > Some(0), "{what}: {report}");

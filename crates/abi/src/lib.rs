@@ -15,7 +15,7 @@
 //! | [`space`] | a space's status word and the host word |
 //! | [`trace`] | the switch of a trace, and the words of an event |
 //! | [`channel`] | a channel's memory: stamps, metas, readers |
-//! | [`gate`] | what two processes of different domains share, and say to one another |
+//! | [`bridge`] | the memory and the records of a connection between two domains |
 //! | [`rpc`] | the packets of calls and answers |
 //! | [`sum`] | the checksum of units and packets |
 //! | [`hello`] | what a newcomer and the host say to one another |
@@ -32,10 +32,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 pub mod channel;
 pub mod control;
 pub mod denied;
-pub mod gate;
 pub mod hello;
 pub mod limits;
 pub mod mediate;

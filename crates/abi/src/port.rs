@@ -216,7 +216,7 @@ pub const ANY_BYTES: u64 = 0;
 /// What a port lets pass whose messages go on to another domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
-    /// Bytes that a message may take there ([`crate::gate::bytes_taken`]), at the most.
+    /// Bytes that a message may take there ([`crate::bridge::bytes_taken`]), at the most.
     pub most: u64,
     /// Its extents go together, as one part of sealed memory.
     pub sealed: bool,

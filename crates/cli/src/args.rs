@@ -140,7 +140,8 @@ pub(crate) enum CarrierName {
 /// and streams (`channel`, `pubsub`, `watched`), where single messages have the
 /// line; a process that has joined nothing for `memory`, and for idle clients of `rpc`.
 /// `structures` has none: its ways stand side by side, and handing over is held against
-/// a null message. `instructions` has none either: it counts, and times nothing.
+/// a null message. `rights` has none: each operation stands beside few others and beside
+/// many. `instructions` has none either: it counts, and times nothing.
 ///
 /// p50 is the median over batches of 16 rounds where a round takes less than
 /// 2 us, over single rounds otherwise; p99, p99.9 and max are always over single
@@ -198,6 +199,9 @@ pub(crate) enum BenchKind {
     Update,
     /// A map of a million keys from one process to another, beside serialisers
     Structures,
+    /// What must not grow: binding, dropping a last right, receiving by urgency, beside thousands of
+    /// ports and messages
+    Rights,
     /// Instructions and system calls of one operation, by stepping: no time, the same each run
     Instructions,
 }

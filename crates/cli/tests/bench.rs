@@ -696,3 +696,44 @@ fn instructions_are_counted_and_the_same_in_each_run() {
         }
     }
 }
+
+#[test]
+fn what_must_not_grow_stands_beside_few_and_beside_many() {
+    let text = succeeds(&["bench", "rights", "--quick", "--json"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert!(report["machine"]["cpu"].is_string());
+    let rows = report["rows"].as_array().unwrap();
+    for row in rows {
+        let figures = ["p50", "p99", "p999", "max"].map(|column| row[column].as_f64().unwrap());
+        assert!(figures.iter().all(|figure| *figure > 0.0), "{row}");
+        assert!(figures.is_sorted(), "{row}");
+        assert_eq!(row["operations"], 500, "{row}");
+    }
+    let budgets = report["budgets"].as_array().unwrap();
+    let is_left_out = report["left_out"].is_array();
+    let (all, judged) = if is_left_out { (8, 3) } else { (10, 4) };
+    assert_eq!((rows.len(), budgets.len()), (all, judged));
+    for operation in [
+        "bind a port",
+        "drop a port's last right",
+        "drop a segment's last right",
+        "receive the most urgent",
+    ] {
+        let beside = rows.iter().filter(|row| row["operation"] == operation);
+        assert!(beside.count() >= 2, "{operation}");
+    }
+}
+
+#[test]
+fn a_budget_that_compares_needs_both_of_its_rows() {
+    let filtered = |word| {
+        let text = succeeds(&["bench", "rights", "--quick", "--json", "--filter", word]);
+        let report: Value = serde_json::from_str(&text).unwrap();
+        let count = |what: &str| report[what].as_array().unwrap().len();
+        (count("rows"), count("budgets"))
+    };
+    assert_eq!(filtered("messages wait"), (2, 1));
+    assert_eq!(filtered("4000 messages wait"), (1, 0));
+    let none = portolan(&["bench", "rights", "--filter", "nonsense"]);
+    assert_eq!(none.status.code(), Some(2));
+}

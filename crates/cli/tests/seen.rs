@@ -8,6 +8,7 @@ mod shown;
 mod support;
 
 use lively::Lively;
+use portolan_testkit::PATIENCE;
 use serde_json::Value;
 use shown::Shown;
 use std::collections::BTreeMap;
@@ -16,7 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::{portolan, succeeds};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 20;
 
 fn listed(domain: &str) -> Value {

@@ -94,7 +94,7 @@ pub enum System {
     /// One operation on exported memory, by one side.
     Update(Update),
     /// Messages between domains, through a port that each offers to the other.
-    Gate,
+    Bridge,
     /// Publish and subscribe; for blocking with an event.
     #[cfg(feature = "peers")]
     Iceoryx,
@@ -387,7 +387,7 @@ impl Case {
             | System::Call
             | System::Word(_)
             | System::Units(_)
-            | System::Gate => "portolan",
+            | System::Bridge => "portolan",
             System::Update(update) => update.system_name(),
             System::Marshal { .. } => "marshalling",
             System::Channel => "channel",
@@ -438,7 +438,7 @@ impl Case {
             System::Word(way) => parts.push(way.name()),
             System::Units(way) => parts.push(format!("units read, {}", way.word())),
             System::Update(update) => parts.push(update.name().to_owned()),
-            System::Gate => parts.push("message between domains".to_owned()),
+            System::Bridge => parts.push("message between domains".to_owned()),
             System::Marshal { sum: false } => parts.push("both copies".to_owned()),
             System::Marshal { sum: true } => parts.push("both copies, checksum".to_owned()),
             #[cfg(feature = "peers")]

@@ -68,17 +68,20 @@ pub use {bytemuck, serde};
 #[macro_use]
 pub mod probes;
 
+mod bridge;
 pub mod channel;
 mod directory;
-mod gate;
 mod hosting;
-#[cfg(test)]
-#[path = "../tests/orders/mod.rs"]
-// Children are cloned, and close descriptors.
-#[allow(unsafe_code)]
-mod orders;
 mod port;
 pub mod rpc;
+#[cfg(feature = "marks")]
+pub mod sabotage;
+#[cfg(not(feature = "marks"))]
+mod sabotage {
+    pub(crate) const fn holds(_rule: &str) -> bool {
+        true
+    }
+}
 mod schema;
 mod signal;
 mod space;
@@ -88,13 +91,11 @@ mod trace;
 pub mod vmmc;
 mod wait;
 
-pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
-pub use gate::{
-    Breach, BreachKind, ConnectOptions, ConnectToError, Followed, Gap, OfferChannelError,
-    OfferOptions, OfferedChannel, OfferedPort,
+pub use bridge::{
+    ConnectOptions, ConnectToError, Followed, OfferChannelError, OfferOptions, OfferedChannel,
+    OfferedPort, Skipped, Violation, ViolationKind,
 };
-#[cfg(feature = "marks")]
-pub use hosting::sabotage;
+pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
 pub use port::message::{
     ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency,
 };

@@ -1,19 +1,16 @@
 //! Entries of ports and the memory of their queues: what closed ports had is had again, in any
 //! shape, within the domain's limit, also when a process dies over it.
 
-mod until;
-mod victim;
-
 use portolan::{
     Access, AllocateError, BindError, Deadline, Domain, Message, PortOptions, ReceiveRight,
     WhenFull,
 };
 use portolan_abi::limits::MAX_PORTS;
+use portolan_testkit::until;
 use std::collections::{HashSet, VecDeque};
 #[cfg(feature = "marks")]
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
-use until::until;
 
 const MIB: u64 = 1 << 20;
 /// Bytes of inline memory of the narrowest slot and of the widest.
@@ -265,11 +262,11 @@ fn a_death_over_an_entry_or_its_memory_loses_neither() {
         "entry.free",
         "entry.spare_emptied",
     ];
-    if let Some([name, mark]) = victim::role() {
+    if let Some([name, mark]) = portolan_testkit::role() {
         let domain = Domain::join(&name).unwrap();
         // Something to give to the system.
         drop(domain.bind(options(4095, 112)).unwrap());
-        victim::die_at(mark);
+        portolan_testkit::die_at(&mark, portolan_shm::mark::install);
         let large = domain.bind(options(65_535, 112)).unwrap();
         drop(large);
         drop(domain.bind(options(4095, 112)).unwrap());
@@ -280,7 +277,7 @@ fn a_death_over_an_entry_or_its_memory_loses_neither() {
     for mark in MARKS {
         let name = format!("entry-{}-{}", std::process::id(), mark.replace('.', "-"));
         let domain = Domain::builder(&name).limit(limit).join().unwrap();
-        let mut child = victim::spawn(TEST, &[&name, mark]);
+        let mut child = portolan_testkit::spawn(TEST, &[&name, mark]);
         assert_eq!(child.wait().unwrap().signal(), Some(9), "{mark}");
         until(&format!("nothing is left after a death at {mark}"), || {
             domain.trim().unwrap();

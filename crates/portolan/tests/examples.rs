@@ -130,7 +130,7 @@ fn between_users() {
             "guest: 1920 x 1080",
             "camera: a mask of 2073600 bytes covers 192000",
             "guest: 9437184 bytes came back",
-            "camera: 0 visitors broke the rules",
+            "camera: 0 clients broke the rules",
         ],
     );
 }

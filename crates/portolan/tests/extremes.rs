@@ -493,15 +493,15 @@ fn offers() {
         let offered = format!("port-{at}");
         let options = OfferOptions::default()
             .most_bytes(bytes)
-            .most_visitors(number)
-            .most_lane(bytes);
+            .most_clients(number)
+            .most_ring_bytes(bytes);
         let offer = port
             .offer(&offered, &Permissions::own_user(), options)
             .unwrap();
         for queue in [0, 63, usize::MAX] {
             let options = ConnectOptions::default()
                 .queue(queue)
-                .lane(bytes)
+                .ring_bytes(bytes)
                 .most_bytes(bytes)
                 .deadline(Duration::from_secs(2));
             let _ = ours.connect_to(&Domain::builder(&other), &offered, options);

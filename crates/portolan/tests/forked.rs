@@ -191,7 +191,7 @@ fn what_is_offered_to_other_domains() {
     let offered = port.offer("frames", &permitted, offer()).unwrap();
     let channel = theirs.make_channel(&ChannelOptions::unnamed()).unwrap();
     let mut writer = channel.bind_writer().unwrap();
-    let cried = channel.offer("news", &permitted, offer()).unwrap();
+    let followable = channel.offer("news", &permitted, offer()).unwrap();
     let other = Domain::builder(&name);
     let right = ours.connect_to(&other, "frames", connect()).unwrap();
     let followed = ours.follow(&other, "news", connect()).unwrap();
@@ -210,10 +210,10 @@ fn what_is_offered_to_other_domains() {
         assert!(ours.connect_to(&other, "frames", connect()).is_err());
         assert!(ours.follow(&other, "news", connect()).is_err());
     });
-    let mut all = Some((offered, cried, right, followed));
+    let mut all = Some((offered, followable, right, followed));
     in_child("drops", || end(&mut all));
     // The parent's are what they were.
-    let (offered, cried, right, followed) = all.unwrap();
+    let (offered, followable, right, followed) = all.unwrap();
     let patience = Duration::from_secs(60);
     right
         .send(Message::new(b"from us").unwrap(), WhenFull::Fail)
@@ -226,7 +226,7 @@ fn what_is_offered_to_other_domains() {
     assert_eq!(*reader.receive(patience).unwrap(), *b"news");
     assert!(followed.is_live());
     // Who was refused in the child may not have been seen to leave yet.
-    assert!(offered.visitors() >= 1 && cried.visitors() >= 1);
+    assert!(offered.clients() >= 1 && followable.clients() >= 1);
 }
 
 #[test]

@@ -6,13 +6,13 @@ use portolan::{
     Access, Deadline, Domain, Message, PortOptions, ReceiveError, RequestError, Unsent, WhenFull,
 };
 use portolan_sys::process::{PidFd, Signal, signal};
-use std::process::{Child, Command, Stdio};
+use portolan_testkit::{PATIENCE, again, unique};
+use std::process::{Child, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "PORTOLAN_TEST_VICTIM";
-const PATIENCE: Duration = Duration::from_secs(60);
 const LIMIT: u64 = 16 << 20;
 
 /// Where the victim of this process is to stop, how, and after how many passes.
@@ -83,18 +83,8 @@ fn victim() {
     }
 }
 
-fn unique() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!(
-        "kill-{}-{}",
-        std::process::id(),
-        NEXT.fetch_add(1, Ordering::Relaxed)
-    )
-}
-
 fn spawn(domain: &str, mark: &str, passes: u32, how: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["victim", "--exact", "--nocapture", "--test-threads=1"])
+    again("victim")
         .env(ROLE, format!("{domain} {mark} {passes} {how}"))
         .stdout(Stdio::null())
         .spawn()
@@ -193,7 +183,7 @@ fn nothing_is_lost(domain: &Domain, mark: &str) {
 }
 
 fn die_at(mark: &str, passes: u32) {
-    let name = unique();
+    let name = unique("kill");
     let domain = Domain::builder(&name).limit(LIMIT).join().unwrap();
     let mut child = spawn(&name, mark, passes, "kill");
     work_with(&domain, &mut child, mark);
@@ -266,7 +256,7 @@ fn requesting_and_binding() {
 
 #[test]
 fn a_sender_that_is_stopped_in_mid_send_holds_up_nobody() {
-    let name = unique();
+    let name = unique("kill");
     let domain = Domain::builder(&name).limit(LIMIT).join().unwrap();
     let mut inbox = domain
         .bind(PortOptions::named("survivor").queue(7))
@@ -321,7 +311,7 @@ fn a_sender_that_is_stopped_in_mid_send_holds_up_nobody() {
 
 #[test]
 fn a_full_queue_whose_receiver_dies_tells_its_sender_at_once() {
-    let name = unique();
+    let name = unique("kill");
     let domain = Domain::builder(&name).limit(LIMIT).join().unwrap();
     let _inbox = domain.bind(PortOptions::named("survivor")).unwrap();
     let mut child = spawn(&name, "never", 1, "kill");

@@ -2,9 +2,8 @@
 
 use portolan::probes::{self, Collected, Letter, Point, Points};
 use portolan::{Access, Deadline, Domain, Message, PortOptions, Protection, Waiting, WhenFull};
+use portolan_testkit::PATIENCE;
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const SEND: [Point; 10] = [
     Point::SendCalled,

@@ -1,8 +1,11 @@
-//! A right that arrives while its sender counts: threads held at marks.
+//! Rights on their way: one that arrives while its sender counts, by threads held at marks; and
+//! those in a message that a process was giving back when it died.
 #![cfg(feature = "marks")]
 
 use portolan::{Deadline, Domain, Message, PortOptions, Right, WhenFull};
+use portolan_testkit::{PATIENCE, until};
 use std::cell::Cell;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -85,4 +88,34 @@ fn a_right_that_arrives_during_a_count() {
         !reused && now == [7; 8],
         "the memory of a segment in use was handed out again, and holds {now:?}"
     );
+}
+
+/// The header, and with it the list of rights, lies in an extent, which is free before the slot is
+/// closed: who closes the port after the death finds no rights any more.
+#[test]
+fn rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died() {
+    const TEST: &str = "rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died";
+    if let Some([name, mark]) = portolan_testkit::role() {
+        let domain = Domain::join(&name).unwrap();
+        let doomed = domain.bind(PortOptions::named("doomed")).unwrap();
+        until("the message is there", || doomed.depth() == 1);
+        portolan_testkit::die_at(&mark, portolan_shm::mark::install);
+        drop(doomed);
+        return;
+    }
+    for mark in ["close.slot", "close.disposed", "close.slot_drained"] {
+        let name = format!("rights-{}-{}", std::process::id(), mark.replace('.', "-"));
+        let domain = Domain::join(&name).unwrap();
+        let port = domain.bind(PortOptions::unnamed()).unwrap();
+        let mut victim = portolan_testkit::spawn(TEST, &[&name, mark]);
+        let doomed = domain.connect("doomed", PATIENCE).unwrap();
+        let mut message = Message::new(&[7; 1_000]).unwrap();
+        message.attach(port.make_send()).unwrap();
+        doomed.send(message, WhenFull::Fail).unwrap();
+        let ended = victim.wait().unwrap();
+        assert_eq!(ended.signal(), Some(libc::SIGKILL), "{mark}: {ended}");
+        until(&format!("nobody can send, after a death at {mark}"), || {
+            port.senders() == 0
+        });
+    }
 }

@@ -1,14 +1,12 @@
 //! Threads of a server that nobody calls, and of a client that does not call, sleep, and
 //! end with it. A program of its own, so that all threads of that name are theirs.
 
-mod until;
-
 use portolan::rpc::{self, Concurrency, ServerOptions};
 use portolan::{Deadline, Domain};
+use portolan_testkit::until;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
-use until::until;
 
 #[portolan::service]
 trait Echo {

@@ -1,16 +1,12 @@
 //! Segments: memory that several spaces have at once, and that outlives each of them.
 
-#[cfg(feature = "marks")]
-mod victim;
-
 use portolan::{
     Access, ConnectError, Deadline, Domain, Message, PortKind, PortOptions, Protection, Right,
     WhenFull,
 };
+use portolan_testkit::{PATIENCE, until};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn used(domain: &Domain) -> (u64, usize) {
     let survey = domain.survey().unwrap();
@@ -205,19 +201,18 @@ mod deaths {
     use super::*;
     use portolan::Segment;
     use std::os::unix::process::ExitStatusExt;
-    use std::time::Instant;
 
     /// The other process; nothing, when it is run as a test.
     #[test]
     fn victim() {
-        let Some([domain, mark]) = victim::role() else {
+        let Some([domain, mark]) = portolan_testkit::role() else {
             return;
         };
         let domain = Domain::join(&domain).unwrap();
         let shared = domain.find_segment("survivor's", PATIENCE).unwrap();
         let inbox = domain.connect("survivor", PATIENCE).unwrap();
         let _held = domain.find_segment("survivor's", PATIENCE).unwrap();
-        victim::die_at(mark);
+        portolan_testkit::die_at(&mark, portolan_shm::mark::install);
         loop {
             // The survivor may still have the last one of this name.
             let Ok(made) = domain.make_segment(Some("victim's"), 70_000) else {
@@ -230,14 +225,6 @@ mod deaths {
             drop(domain.find_segment("survivor's", PATIENCE).unwrap());
             drop(made);
             drop(domain.make_segment(None, 1));
-        }
-    }
-
-    fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !done() {
-            assert!(Instant::now() < end, "{what}");
-            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -262,9 +249,9 @@ mod deaths {
             let mut inbox = domain.bind(PortOptions::named("survivor")).unwrap();
             let ours = domain.make_segment(Some("survivor's"), 4096).unwrap();
             ours.words()[1].store(77, Ordering::Relaxed);
-            let mut child = victim::spawn("deaths::victim", &[&name, mark]);
+            let mut child = portolan_testkit::spawn("deaths::victim", &[&name, mark]);
             let mut received: Vec<Segment> = vec![];
-            wait_for(mark, || {
+            until(mark, || {
                 while let Ok(mut message) = inbox.try_receive(Access::Now) {
                     for right in message.take_rights() {
                         let Right::Segment(segment) = right else {
@@ -285,7 +272,7 @@ mod deaths {
             );
             assert_eq!(ours.words()[1].load(Ordering::Relaxed), 77, "{mark}");
             drop((received, ours, inbox));
-            wait_for(mark, || used(&domain) == (0, 0));
+            until(mark, || used(&domain) == (0, 0));
             // The name is free again.
             drop(domain.make_segment(Some("victim's"), 1).unwrap());
         }

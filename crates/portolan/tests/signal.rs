@@ -1,16 +1,12 @@
 //! Signals: who is told of an address, by whom, and what deaths leave behind.
 
-#[cfg(feature = "marks")]
-mod victim;
-
 use portolan::{Deadline, Domain, Given, ListenerOptions, SignalError, Waiting};
+use portolan_testkit::PATIENCE;
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A handler that notes what it is told.
 fn notes() -> (Arc<Mutex<Vec<usize>>>, impl FnMut(usize) + Send + 'static) {
@@ -412,7 +408,7 @@ mod deaths {
     /// The other process; nothing, when it is run as a test.
     #[test]
     fn victim() {
-        let Some([domain, mark]) = victim::role() else {
+        let Some([domain, mark]) = portolan_testkit::role() else {
             return;
         };
         let domain = Domain::join(&domain).unwrap();
@@ -420,7 +416,7 @@ mod deaths {
         let at = segment.address();
         let mut listener = domain.listen(ListenerOptions::default()).unwrap();
         listener.on(at + 100..at + 9000, |_| {}).unwrap();
-        victim::die_at(mark);
+        portolan_testkit::die_at(&mark, portolan_shm::mark::install);
         let mut other = domain.listen(ListenerOptions::default()).unwrap();
         loop {
             let handler = listener.on(at + 64..at + 10_000, |_| {}).unwrap();
@@ -457,7 +453,7 @@ mod deaths {
             let options = ListenerOptions::default().waiting(Waiting::Sleep);
             let mut listener = domain.listen(options).unwrap();
             listener.on(at..at + 64, |_| {}).unwrap();
-            let mut child = victim::spawn("deaths::victim", &[&name, mark]);
+            let mut child = portolan_testkit::spawn("deaths::victim", &[&name, mark]);
             let end = Instant::now() + PATIENCE;
             let status = loop {
                 assert!(Instant::now() < end, "{mark}");
@@ -487,7 +483,7 @@ mod deaths {
     /// The other process: it stops at a mark, and says when it has gone on.
     #[test]
     fn stops() {
-        let Some([domain, mark]) = victim::role() else {
+        let Some([domain, mark]) = portolan_testkit::role() else {
             return;
         };
         let domain = Domain::join(&domain).unwrap();
@@ -495,7 +491,7 @@ mod deaths {
         let at = segment.address();
         let mut listener = domain.listen(ListenerOptions::default()).unwrap();
         let before = listener.on(at..at + 9000, |_| {}).unwrap();
-        victim::stop_at(mark);
+        portolan_testkit::stop_once_at(&mark, portolan_shm::mark::install);
         let handler = listener.on(at + 64..at + 10_000, |_| {}).unwrap();
         listener.off(handler).unwrap();
         listener.off(before).unwrap();
@@ -525,7 +521,7 @@ mod deaths {
             let at = segment.address();
             let options = portolan::PortOptions::named("back");
             let mut back = domain.bind(options).unwrap();
-            let mut child = victim::spawn("deaths::stops", &[&name, mark]);
+            let mut child = portolan_testkit::spawn("deaths::stops", &[&name, mark]);
             let stat = format!("/proc/{}/stat", child.id());
             let end = Instant::now() + PATIENCE;
             while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
@@ -554,7 +550,7 @@ mod deaths {
             );
             // A stall of seconds is what a lock that is waited for would cost.
             assert!(began.elapsed() < Duration::from_secs(4), "{mark}");
-            victim::resume(&child);
+            portolan_testkit::resume(&child);
             let receive = |port: &mut portolan::ReceiveRight| {
                 port.receive(portolan::Access::Later, PATIENCE).unwrap()
             };

@@ -1,15 +1,13 @@
 //! Handlers that change their thread: what had come for them goes along.
 
-mod until;
-
 use portolan::{
     Deadline, Domain, Given, HandlerId, Listener, ListenerOptions, Note, WaitSet, Waiting,
 };
+use portolan_testkit::{PATIENCE, spin_until};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use until::{PATIENCE, spin_until};
 
 fn depth(depth: usize) -> ListenerOptions {
     ListenerOptions::default().depth(depth)

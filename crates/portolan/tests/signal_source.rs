@@ -1,12 +1,11 @@
 //! Descriptors, timers and Unix signals that are bound to addresses.
 
 use portolan::{Deadline, Domain, ListenerOptions, Origin, SignalError, SourceError, WaitSet};
+use portolan_testkit::PATIENCE;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A handler that notes what it is told.
 fn notes() -> (Arc<Mutex<Vec<usize>>>, impl FnMut(usize) + Send + 'static) {

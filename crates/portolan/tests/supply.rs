@@ -2,14 +2,12 @@
 //! hole under an extent, and threads that need none do not wait.
 #![cfg(feature = "marks")]
 
-mod victim;
-
 use portolan::{AllocateError, Domain, Extent, Protection};
+use portolan_testkit::{die_at, role, spawn};
 use std::cell::RefCell;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
-use victim::{die_at, role, spawn};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const CHUNK: usize = 2 << 20;
@@ -54,7 +52,7 @@ fn other() {
     };
     let domain = join(&name, Protection::Guarded);
     if what == "dies" {
-        die_at(mark);
+        die_at(&mark, portolan_shm::mark::install);
         give_back(&domain).unwrap();
         return;
     }

@@ -5,13 +5,11 @@ use portolan::{
     Access, Deadline, Domain, Message, Notice, PortOptions, ReceiveRight, RequestError, SendRight,
     WaitSet, WhenFull,
 };
+use portolan_testkit::PATIENCE;
 use std::future::Future;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
-
-/// How long anything may take before a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn runtimes() -> [Runtime; 2] {
     let several = Builder::new_multi_thread()

@@ -1,15 +1,12 @@
 //! Ports whose receive rights wait in one another's queues: nobody can receive from them any
 //! more, so they are closed, and what waits in them comes back.
 
-mod until;
-mod victim;
-
 use portolan::{
     Access, BindError, Deadline, Domain, Message, PortOptions, ReceiveRight, Right, SendRight,
     Unsent, WhenFull,
 };
+use portolan_testkit::until;
 use std::time::Duration;
-use until::until;
 
 const SHORT: Duration = Duration::from_secs(10);
 
@@ -145,7 +142,7 @@ fn a_long_chain_is_closed_without_a_deep_stack() {
 #[test]
 fn a_death_has_rings_closed() {
     const TEST: &str = "a_death_has_rings_closed";
-    if let Some([name, mark]) = victim::role() {
+    if let Some([name, mark]) = portolan_testkit::role() {
         let domain = Domain::join(&name).unwrap();
         let rights = ring(&domain, 3, 1 << 20);
         let told = domain.connect("told", SHORT).unwrap();
@@ -156,12 +153,12 @@ fn a_death_has_rings_closed() {
         told.send(message, WhenFull::Fail).unwrap();
         #[cfg(feature = "marks")]
         if mark != "-" {
-            victim::die_at(mark.clone());
+            portolan_testkit::die_at(&mark, portolan_shm::mark::install);
             // Memory is short: it closes its own ring, and dies over it.
             let _ = domain.allocate(1 << 40);
         }
         drop(mark);
-        victim::die();
+        portolan_testkit::die();
     }
     let marks: &[&str] = if cfg!(feature = "marks") {
         &[
@@ -180,7 +177,7 @@ fn a_death_has_rings_closed() {
         let name = format!("ring-{}-{}", std::process::id(), mark.replace('.', "-"));
         let domain = Domain::join(&name).unwrap();
         let mut told = domain.bind(PortOptions::named("told")).unwrap();
-        let mut child = victim::spawn(TEST, &[&name, mark]);
+        let mut child = portolan_testkit::spawn(TEST, &[&name, mark]);
         let mut message = told.receive(Access::Later, SHORT).unwrap();
         let rights = message.take_rights();
         assert_eq!(rights.len(), 3);

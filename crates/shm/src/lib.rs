@@ -18,7 +18,7 @@
 //! | [`wait_set`] | ready bits of many ports, summarised upwards |
 //! | [`trace`] | each space's ring of events |
 //! | [`channel`] | streams: one writer, many readers, with or without flow control |
-//! | [`lane`] | a stream of bytes between two that do not trust each other |
+//! | [`byte_ring`] | a stream of bytes between two that do not trust each other |
 //! | [`bulk`] | copies between private bytes and shared words |
 //! | [`region`] | the tables of a region as references |
 //!
@@ -28,9 +28,9 @@
 
 pub mod atomic;
 pub mod bulk;
+pub mod byte_ring;
 pub mod channel;
 pub mod chunk;
-pub mod lane;
 pub mod mark;
 pub mod names;
 pub mod owner;

@@ -9,8 +9,8 @@
 //!
 //! A sleeper that nobody wakes is a deadlock, which loom finds. Where only one could make a wake
 //! there is none of these models: nobody but a port's receiver makes room in its queue, and
-//! nobody but the other process rings in a lane. What becomes of their sleepers when they die is
-//! in `loom_death` and in the pair's socket.
+//! nobody but the other process rings in a byte ring. What becomes of their sleepers when they
+//! die is in `loom_death` and in the control socket of a connection.
 #![cfg(loom)]
 
 mod modes;

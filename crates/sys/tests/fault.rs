@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use portolan_sys::fault::{self, Fault, Kind, Line, Verdict, WatchError};
 use portolan_sys::memory::{self, Access, Mapping, PAGE};
+use portolan_sys::upcall::{self, Callee, Caller, Upcall};
 use portolan_sys::userfault::Minor;
 
 const LEN: usize = 8 * PAGE;
@@ -226,6 +227,48 @@ fn a_refused_fault_kills_with_its_own_signal() {
     // - Our mapping, and no reference points into it.
     unsafe { memory::protect(start, LEN, Access::Read) }.unwrap();
     write(start + 8, 1);
+}
+
+/// How often the thread was called, and how often while its fault was being handled.
+static CALLS: AtomicU32 = AtomicU32::new(0);
+static CALLS_MEANWHILE: AtomicU32 = AtomicU32::new(0);
+
+#[test]
+fn an_upcall_waits_until_a_fault_is_handled() {
+    struct Count;
+    impl Callee for Count {
+        fn run(&mut self) {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    struct Touched {
+        minor: Minor,
+        caller: Caller,
+    }
+    fn call_and_open(fault: &Fault, context: usize) -> Verdict {
+        let touched = std::ptr::with_exposed_provenance::<Touched>(context);
+        // SAFETY:
+        // - The test keeps it alive for as long as it watches.
+        let Touched { minor, caller } = unsafe { &*touched };
+        let called = caller.call();
+        CALLS_MEANWHILE.fetch_add(CALLS.load(Ordering::Relaxed), Ordering::Relaxed);
+        match (called, minor.resume(fault.address / PAGE * PAGE, PAGE)) {
+            (Ok(()), Ok(())) => Verdict::Retry,
+            _ => Verdict::Refuse,
+        }
+    }
+    let (_open, closed, minor) = closed();
+    let start = closed.base().addr();
+    // SAFETY:
+    // - An addition is async-signal-safe.
+    let upcall = unsafe { Upcall::register(upcall::default_signal(), Count) }.unwrap();
+    let caller = upcall.caller();
+    let touched = Touched { minor, caller };
+    let context = (&raw const touched).expose_provenance();
+    let _watch = fault::watch(start, LEN, call_and_open, context).unwrap();
+    assert_eq!(read(start + PAGE), 2);
+    assert_eq!(CALLS_MEANWHILE.load(Ordering::Relaxed), 0);
+    assert_eq!(CALLS.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -2,11 +2,9 @@
 
 use portolan_sys::process::{ThreadFd, thread};
 use portolan_sys::upcall::{self, Callee, Upcall, default_signal};
+use portolan_testkit::spin_until;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Default)]
 struct Seen(Arc<Inner>);
@@ -42,14 +40,6 @@ impl Seen {
     }
 }
 
-fn until(mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end);
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn it_runs_on_the_thread_that_registered_it() {
     let seen = Seen::default();
@@ -60,12 +50,12 @@ fn it_runs_on_the_thread_that_registered_it() {
             let upcall = seen.register();
             caller.set(upcall.caller()).unwrap();
             ready.wait();
-            until(|| over.load(Ordering::SeqCst));
+            spin_until("the signal has come", || over.load(Ordering::SeqCst));
         });
         ready.wait();
         let caller = caller.get().unwrap();
         caller.call().unwrap();
-        until(|| seen.calls() == 1);
+        spin_until("the signal has come", || seen.calls() == 1);
         assert_eq!(seen.0.on.load(Ordering::SeqCst), caller.thread());
         assert_ne!(caller.thread(), thread());
         assert!(!upcall::is_running());
@@ -94,15 +84,15 @@ fn a_call_during_a_change_is_made_up_for() {
             move || {
                 upcall.with(|_| {
                     inside.store(true, Ordering::SeqCst);
-                    until(|| go.load(Ordering::SeqCst));
+                    spin_until("the signal has come", || go.load(Ordering::SeqCst));
                 });
             }
         });
-        until(|| inside.load(Ordering::SeqCst));
+        spin_until("the signal has come", || inside.load(Ordering::SeqCst));
         caller.call().unwrap();
         assert_eq!(seen.calls(), 1);
         go.store(true, Ordering::SeqCst);
-        until(|| seen.calls() == 2);
+        spin_until("the signal has come", || seen.calls() == 2);
     });
     drop(upcall);
     caller.call().unwrap();
@@ -117,14 +107,14 @@ fn many_calls_never_run_twice_at_once() {
         scope.spawn(|| {
             let mut upcall = seen.register();
             registered.set(upcall.caller()).unwrap();
-            until(|| {
+            spin_until("the signal has come", || {
                 upcall.with(|callee| {
                     assert!(!callee.0.inside.load(Ordering::SeqCst));
                 });
                 over.load(Ordering::SeqCst)
             });
         });
-        until(|| registered.get().is_some());
+        spin_until("the signal has come", || registered.get().is_some());
         let caller = registered.get().unwrap();
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -137,8 +127,8 @@ fn many_calls_never_run_twice_at_once() {
             }
         });
         let before = seen.calls();
-        until(|| caller.call().is_ok());
-        until(|| seen.calls() > before);
+        spin_until("the signal has come", || caller.call().is_ok());
+        spin_until("the signal has come", || seen.calls() > before);
         over.store(true, Ordering::SeqCst);
     });
     assert!(!seen.0.overlapped.load(Ordering::SeqCst));
@@ -164,10 +154,12 @@ fn a_signal_to_a_thread_carries_a_value() {
     };
     own.check().unwrap();
     own.send(signal, 0x1234_5678_9abc).unwrap();
-    until(|| value.load(Ordering::SeqCst) == 0x1234_5678_9abc);
+    spin_until("the signal has come", || {
+        value.load(Ordering::SeqCst) == 0x1234_5678_9abc
+    });
     let gone = std::thread::spawn(|| ThreadFd::open(thread()).unwrap());
     let gone = gone.join().unwrap();
-    until(|| gone.is_gone());
+    spin_until("the signal has come", || gone.is_gone());
     assert_eq!(
         gone.send(signal, 1).unwrap_err().raw_os_error(),
         Some(libc::ESRCH)

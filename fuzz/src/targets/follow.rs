@@ -1,8 +1,9 @@
 //! Channels between domains, with a stranger at one end that follows no rule: one that follows an
-//! offered channel, or a process that offers one. As in `gate`.
+//! offered channel, or a process that offers one. As in `bridge`.
 
 use crate::stranger::{
-    MOST, Stranger, address, by, descriptor, introduced, lane, long, process, taken, until, welcome,
+    MOST, Stranger, address, by, descriptor, introduced, long, process, ring_bytes, taken, until,
+    welcome,
 };
 use arbitrary::{Result, Unstructured};
 use portolan::channel::{
@@ -12,14 +13,14 @@ use portolan::{
     ConnectOptions, Deadline, Domain, Followed, OfferOptions, OfferedChannel, Permissions,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::gate::{Answer, Ask, DESCRIPTORS, Form, Granted, pair_bytes};
+use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Form, Granted, connection_bytes};
 use portolan_abi::visit::OfferKind;
 use portolan_sys::socket::{self, Address};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 
-/// The channel that loses what nobody reads in time, and the one whose visitors are waited for.
+/// The channel that loses what nobody reads in time, and the one whose clients are waited for.
 const CHANNELS: [&str; 2] = ["newest", "kept"];
 /// What stands in all that the honest writer writes.
 const NEWS: [u8; 40] = [7; 40];
@@ -47,9 +48,9 @@ struct Place {
 impl Place {
     fn make() -> std::result::Result<Self, Box<dyn std::error::Error>> {
         let names = ["tells", "follows", "hosts-news"];
-        let [offers, visits, hosts] = names.map(|n| format!("fuzz-{n}-{}", std::process::id()));
+        let [offers, connects, hosts] = names.map(|n| format!("fuzz-{n}-{}", std::process::id()));
         let offering = Domain::builder(&offers).size(64 << 20).join()?;
-        let ours = Domain::builder(&visits).size(64 << 20).private()?;
+        let ours = Domain::builder(&connects).size(64 << 20).private()?;
         let told = |name| -> std::result::Result<Told, Box<dyn std::error::Error>> {
             let options = ChannelOptions::unnamed().units(64);
             let kept = name == CHANNELS[1];
@@ -57,7 +58,7 @@ impl Place {
                 offering.make_channel(&if kept { options.reliable() } else { options })?;
             let options = OfferOptions::default()
                 .lagging(Lagging::Wait)
-                .most_visitors(4);
+                .most_clients(4);
             let offered = channel.offer(name, &Permissions::own_user(), options)?;
             let other = Domain::builder(&offers);
             let followed = ours.follow(&other, name, ConnectOptions::default())?;
@@ -87,7 +88,7 @@ pub(super) fn run(data: &[u8]) {
     // They end where the bytes do.
     let _ = match u.arbitrary() {
         Ok(true) => place.host(&mut u),
-        _ => place.visit(&mut u),
+        _ => place.connect(&mut u),
     };
 }
 
@@ -114,8 +115,8 @@ impl Told {
 
     /// Who follows the rules is not hurt by those who do not.
     fn tells_others(&mut self) {
-        until("a visit does not end", || self.offered.visitors() == 1);
-        self.offered.take_breaches();
+        until("a connection does not end", || self.offered.clients() == 1);
+        self.offered.take_violations();
         while self.hears(Deadline::NOW) {}
         if let Err(error) = self.writer.write(&NEWS, long()) {
             panic!("nobody is waited for, and the writer: {error}");
@@ -126,20 +127,20 @@ impl Told {
 }
 
 impl Place {
-    fn visit(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+    fn connect(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let which = usize::from(u.arbitrary::<bool>()?);
         let name = CHANNELS[which];
         let Some(socket) = introduced(&self.address, OfferKind::Channel, name) else {
             return Ok(());
         };
-        let visited = follower(u, socket, &mut self.told[which]);
+        let connected = follower(u, socket, &mut self.told[which]);
         self.told[which].tells_others();
-        visited
+        connected
     }
 
     /// Offers a channel, to a following side that keeps to the rules.
     fn host(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let (there, back) = (lane(u)?, lane(u)?);
+        let (there, back) = (ring_bytes(u)?, ring_bytes(u)?);
         let granted = Granted {
             version: FORMAT_VERSION,
             synchronous: u.arbitrary()?,
@@ -148,7 +149,7 @@ impl Place {
             back,
         };
         let answer = Answer::Granted(granted).encode();
-        let bytes = pair_bytes(there, back).unwrap_or(0);
+        let bytes = connection_bytes(there, back).unwrap_or(0);
         let (shown, process) = (descriptor(u, bytes)?, process(u)?);
         let form = form(u)?;
         let before = ports(&self.ours);
@@ -161,7 +162,7 @@ impl Place {
             let fds: Vec<_> = shown.iter().chain(&process).map(AsFd::as_fd).collect();
             let told = socket::send_by(&socket, &answer, &fds, by());
             let mut stranger = match (shown, told) {
-                (Some(pair), Ok(())) => Some(Stranger::new(socket, pair, [there, back], 1)),
+                (Some(memory), Ok(())) => Some(Stranger::new(socket, memory, [there, back], 1)),
                 _ => None,
             };
             match (&mut stranger, form) {
@@ -185,7 +186,9 @@ impl Place {
             drop(stranger);
             hear_all(&followed, reader.ok(), granted.most);
             drop(followed);
-            until("something is left of a visit", || ports(ours) == before);
+            until("something is left of a connection", || {
+                ports(ours) == before
+            });
             done
         })
     }
@@ -198,9 +201,9 @@ fn ports(domain: &Domain) -> usize {
         .map_or(usize::MAX, |survey| survey.ports.len())
 }
 
-/// Reads what has come, until the visit is over.
+/// Reads what has come, until the connection is over.
 fn hear_all(followed: &Followed, mut reader: Option<Reader>, most: u64) {
-    until("a visit to who has gone goes on", || {
+    until("a connection to a process that has gone goes on", || {
         let over = !followed.is_live();
         while let Some(reader) = &mut reader {
             match reader.receive(Deadline::NOW) {
@@ -211,9 +214,9 @@ fn hear_all(followed: &Followed, mut reader: Option<Reader>, most: u64) {
         }
         over
     });
-    let gaps = followed.take_gaps();
-    assert!(gaps.is_sorted_by_key(|gap| gap.before));
-    assert!(gaps.iter().all(|gap| gap.units > 0));
+    let skipped = followed.take_skipped();
+    assert!(skipped.is_sorted_by_key(|skipped| skipped.before));
+    assert!(skipped.iter().all(|skipped| skipped.units > 0));
 }
 
 /// What a channel is like, or almost; or nothing.
@@ -260,10 +263,10 @@ fn follower(u: &mut Unstructured<'_>, socket: OwnedFd, told: &mut Told) -> Resul
     let Some(Answer::Granted(granted)) = Answer::decode(&answer[..received.len]) else {
         return Ok(());
     };
-    let Ok([pair, _]) = <[_; DESCRIPTORS]>::try_from(received.fds) else {
+    let Ok([memory, _]) = <[_; DESCRIPTORS]>::try_from(received.fds) else {
         panic!("let in without memory, or without a process");
     };
-    let mut stranger = Stranger::new(socket, pair, [granted.there, granted.back], 0);
+    let mut stranger = Stranger::new(socket, memory, [granted.there, granted.back], 0);
     stranger.go_on(u, |stranger, u| {
         told.tell(u.int_in_range(0..=100)?);
         if u.ratio(1, 4)? {

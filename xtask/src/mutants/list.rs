@@ -1,7 +1,7 @@
 //! The mutants, by the room whose invariants they break.
 
+mod byte_ring;
 mod channel;
-mod lane;
 mod memory;
 mod queue;
 mod rights;
@@ -20,7 +20,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
         waits::MUTANTS,
         signal::MUTANTS,
         channel::MUTANTS,
-        lane::MUTANTS,
+        byte_ring::MUTANTS,
         trace::MUTANTS,
     ];
     rooms.into_iter().flatten()

@@ -24,11 +24,12 @@ struct Cast {
 /// Plays a scene, with its rule on or off: what the auditor has found.
 pub(crate) fn run(scene: &Scene, off: bool) -> Result<Vec<String>, Failure> {
     let domain = format!("stage-{}-{}", scene.name, std::process::id());
-    let host = Cast::start(scene, Part::Host, &domain, off)?;
+    let start = |part| Cast::start(scene, part, &domain, off && scene.keeper == part);
+    let host = start(Part::Host)?;
     let mut journals = vec![host.journal()?];
     let image = Image::of_process(host.child.id(), &domain)?.ok_or("the host has no region")?;
-    let survivor = Cast::start(scene, Part::Survivor, &domain, false)?;
-    let mut victim = Cast::start(scene, Part::Victim, &domain, false)?;
+    let survivor = start(Part::Survivor)?;
+    let mut victim = start(Part::Victim)?;
     journals.push(survivor.journal()?);
     // Its journal dies with it.
     victim.journal()?;

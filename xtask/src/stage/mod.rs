@@ -6,10 +6,12 @@
 //! left. With the rule switched off it must find something, with all rules on nothing.
 //!
 //! ```text
-//! host          joins first, hosts, buries the victim; the rule is off in this process only
+//! host          joins first, hosts, buries the victim
 //! survivor      is owed something, or just stands by
 //! victim        dies at the mark, in the one call that it makes after its cue
 //! ```
+//!
+//! The rule is off in one of them: the host, or the victim, if it is the victim that keeps it.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! The deaths: where the victim dies, what it was at, and what somebody else waits for.
 
 use super::actor::{Actor, stay};
-use super::{Failure, PATIENCE};
+use super::{Failure, PATIENCE, Part};
 use portolan::channel::{ChannelOptions, ReaderOptions};
 use portolan::{
     Access, Deadline, ListenerOptions, Message, PortOptions, SendRight, WaitSet, Waiting, WhenFull,
@@ -16,6 +16,8 @@ pub(crate) struct Scene {
     pub(crate) rule: &'static str,
     /// Where the victim dies.
     pub(crate) mark: &'static str,
+    /// Who would keep that rule: the host, or the victim itself.
+    pub(crate) keeper: Part,
     /// The victim gets its cue when the survivor sleeps.
     pub(crate) sleeps: bool,
     pub(crate) survivor: fn(&Actor) -> Result<(), Failure>,
@@ -32,6 +34,7 @@ const fn scene(
         name: rule,
         rule,
         mark,
+        keeper: Part::Host,
         sleeps: false,
         survivor: stand_by,
         victim,
@@ -39,7 +42,7 @@ const fn scene(
 }
 
 /// Every scene: one for each rule, and more for the one that wakes in several ways.
-pub(crate) static SCENES: [Scene; 15] = [
+pub(crate) static SCENES: [Scene; 16] = [
     scene("extents", "send.before_publish", send_extents),
     scene("moving", "right.receive_leaves", send_port),
     scene("claims", "send.claimed", send),
@@ -50,6 +53,10 @@ pub(crate) static SCENES: [Scene; 15] = [
         ..scene("rights", "receive.taken", serve)
     },
     scene("chunks", "chunk.claimed", allocate),
+    Scene {
+        keeper: Part::Victim,
+        ..scene("holes", "chunk.punched", give_back)
+    },
     scene("waits", "watch.taken", watch),
     Scene {
         survivor: read,
@@ -212,6 +219,14 @@ fn serve(actor: &Actor) -> Result<(), Failure> {
 fn allocate(actor: &Actor) -> Result<(), Failure> {
     actor.await_cue()?;
     drop(actor.domain.allocate(5000)?);
+    Ok(())
+}
+
+/// A chunk that nobody uses goes back to the kernel.
+fn give_back(actor: &Actor) -> Result<(), Failure> {
+    drop(actor.domain.allocate(5000)?);
+    actor.await_cue()?;
+    actor.domain.trim()?;
     Ok(())
 }
 

@@ -25,7 +25,9 @@ const KNOWN: usize = 256;
 const CUTS: usize = CALLS + KNOWN;
 /// Streams of which it is known that they were cut short: far more than one channel holds.
 const CUT: usize = 64;
-const SLOT_WORDS: usize = CUTS + CUT;
+/// How often it passes each mark before something happens there; 0: nothing does.
+const COUNTDOWNS: usize = CUTS + CUT;
+const SLOT_WORDS: usize = COUNTDOWNS + MARKS.len();
 /// Numbers of calls are within these bits. In a call's word they stand above the byte that counts.
 pub(crate) const NUMBERS: u64 = u64::MAX >> 8;
 
@@ -52,11 +54,7 @@ pub(crate) enum Entry {
     Beat,
     /// What it is doing: [`super::Doing`].
     Doing,
-    /// The mark plus one at which something happens to it.
-    Mark,
-    /// How often it passes that mark before.
-    Countdown,
-    /// What happens: 1 it dies, 2 it stops.
+    /// What happens to it at the first of its marks: 1 it dies, 2 it stops; 0 nothing.
     Action,
     /// The mark plus one at which it died.
     DiedAt,
@@ -137,17 +135,17 @@ pub(crate) enum Entry {
     Told,
     /// Notes of importers that it has taken.
     Noted,
-    /// The number of its gate, while that is open.
-    Gate,
-    /// The gate that it has left in order, after what it had sent there; as whom, and how much.
-    LeftGate,
+    /// The number of its bridge, while that is open.
+    Bridge,
+    /// The bridge that it has left in order, after what it had sent there; as whom, and how much.
+    LeftBridge,
     LeftAs,
     LeftAt,
-    /// Messages and requests that came to its gate.
-    Visited,
-    /// Requests that others' gates have answered.
+    /// Messages and requests that came to its bridge.
+    ClientsHeard,
+    /// Requests that others' bridges have answered.
     Answered,
-    /// News of others' gates.
+    /// News of others' bridges.
     Followed,
 }
 
@@ -264,33 +262,44 @@ impl Board {
         self.cuts(who).load(Ordering::SeqCst) == who
     }
 
-    /// Tells a worker what is to happen at the `countdown`th time that it passes a mark.
-    pub(crate) fn arm(&self, worker: usize, mark: usize, countdown: u64, action: u64) {
-        self.set(worker, Entry::Mark, 0);
-        self.set(worker, Entry::Countdown, countdown.max(1));
+    fn countdown(&self, worker: usize, mark: usize) -> &AtomicU64 {
+        let at = HEAD_WORDS + worker * SLOT_WORDS + COUNTDOWNS + mark;
+        self.window.word(at)
+    }
+
+    /// Tells a worker what is to happen at the first of these marks that it passes for the time
+    /// that stands beside it.
+    pub(crate) fn arm(&self, worker: usize, marks: &[(usize, u64)], action: u64) {
+        self.disarm(worker);
+        for mark in 0..MARKS.len() {
+            self.countdown(worker, mark).store(0, Ordering::SeqCst);
+        }
+        for (mark, times) in marks {
+            let times = (*times).max(1);
+            self.countdown(worker, *mark).store(times, Ordering::SeqCst);
+        }
         self.set(worker, Entry::Action, action);
-        self.set(worker, Entry::Mark, mark as u64 + 1);
     }
 
     pub(crate) fn disarm(&self, worker: usize) {
-        self.set(worker, Entry::Mark, 0);
+        self.set(worker, Entry::Action, 0);
     }
 
     pub(crate) fn is_armed(&self, worker: usize) -> bool {
-        self.get(worker, Entry::Mark) != 0
+        self.get(worker, Entry::Action) != 0
     }
 
     /// Makes a worker's place fit for the next process. Counters of the run stay.
     pub(crate) fn renew(&self, worker: usize) {
         use Entry::{
-            Action, Bell, Corrupt, Countdown, Counted, DiedAt, Doing, Extents, Failure, Gate,
-            LeftAs, LeftAt, LeftGate, Letters, Mark, Order, Paused, Pending, Pinged, Ports,
-            Readers, Ringing, Rung, Sends, Space, StoppedAt, Writers,
+            Action, Bell, Bridge, Corrupt, Counted, DiedAt, Doing, Extents, Failure, LeftAs,
+            LeftAt, LeftBridge, Letters, Order, Paused, Pending, Pinged, Ports, Readers, Ringing,
+            Rung, Sends, Space, StoppedAt, Writers,
         };
         for entry in [
-            Paused, Counted, Doing, Mark, Countdown, Action, DiedAt, StoppedAt, Order, Space,
-            Extents, Sends, Ports, Pending, Readers, Writers, Letters, Corrupt, Failure, Pinged,
-            Bell, Ringing, Rung, Gate, LeftGate, LeftAs, LeftAt,
+            Paused, Counted, Doing, Action, DiedAt, StoppedAt, Order, Space, Extents, Sends, Ports,
+            Pending, Readers, Writers, Letters, Corrupt, Failure, Pinged, Bell, Ringing, Rung,
+            Bridge, LeftBridge, LeftAs, LeftAt,
         ] {
             self.set(worker, entry, 0);
         }
@@ -333,7 +342,7 @@ const _: () = assert!(HITS + MARKS.len() <= HELD);
 static OURS: OnceLock<(Board, usize)> = OnceLock::new();
 
 /// Makes this process a worker: from now on it counts the marks that it passes, and
-/// dies or stops at the one that the coordinator names.
+/// dies or stops at the first one of those that the coordinator names.
 pub(crate) fn enlist(board: Board, worker: usize) -> &'static Board {
     let (board, _) = OURS.get_or_init(|| (board, worker));
     portolan_shm::mark::install(passed);
@@ -345,24 +354,21 @@ fn passed(mark: &'static str) {
         return;
     };
     board.hits(*worker, index).fetch_add(1, Ordering::Relaxed);
-    let armed = index as u64 + 1;
-    if board.get(*worker, Entry::Mark) != armed {
+    if !board.is_armed(*worker) {
         return;
     }
-    if board
-        .of(*worker, Entry::Countdown)
-        .fetch_sub(1, Ordering::SeqCst)
-        != 1
-    {
+    let countdown = board.countdown(*worker, index);
+    if countdown.load(Ordering::SeqCst) == 0 || countdown.fetch_sub(1, Ordering::SeqCst) != 1 {
         return;
     }
     let own = Pid::from_raw(i32::try_from(std::process::id()).unwrap_or(0));
-    let (entry, signal) = match board.get(*worker, Entry::Action) {
+    // Of threads that come to marks at the same time, one dies or stops there.
+    let (entry, signal) = match board.of(*worker, Entry::Action).swap(0, Ordering::SeqCst) {
+        0 => return,
         2 => (Entry::StoppedAt, Signal::STOP),
         _ => (Entry::DiedAt, Signal::KILL),
     };
-    board.set(*worker, Entry::Mark, 0);
-    board.set(*worker, entry, armed);
+    board.set(*worker, entry, index as u64 + 1);
     if let Some(own) = own {
         // Cannot fail: a process may send itself signals.
         let _ = rustix::process::kill_process(own, signal);

@@ -116,9 +116,9 @@ pub(crate) struct Report {
     pub(crate) updates: u64,
     /// Notes of imports that exporters took.
     pub(crate) notes: u64,
-    /// Messages and requests that came to gates between domains, requests answered there, and
+    /// Messages and requests that came to bridges between domains, requests answered there, and
     /// news of their channels.
-    pub(crate) visits: (u64, u64, u64),
+    pub(crate) connections: (u64, u64, u64),
     /// Signals that interrupted whoever they were for.
     pub(crate) upcalls: u64,
     /// How often each mark was passed, whether or not somebody died there.
@@ -300,8 +300,8 @@ impl Coordinator {
         self.report.frames = (self.sum(Entry::Put), self.sum(Entry::Looked));
         self.report.updates = self.sum(Entry::Updated);
         self.report.notes = self.sum(Entry::Noted);
-        let counts = [Entry::Visited, Entry::Answered, Entry::Followed];
-        self.report.visits = counts.map(|count| self.sum(count)).into();
+        let counts = [Entry::ClientsHeard, Entry::Answered, Entry::Followed];
+        self.report.connections = counts.map(|count| self.sum(count)).into();
         self.report.upcalls = self.sum(Entry::Heard);
         for (at, name) in MARKS.iter().enumerate() {
             let passes = (0..MAX_WORKERS)
@@ -380,7 +380,7 @@ impl Coordinator {
         self.board.renew(worker);
         if let Some(mark) = self.newcomer.take() {
             let action = self.action();
-            self.board.arm(worker, mark, 1, action);
+            self.board.arm(worker, &[(mark, 1)], action);
             self.places[worker].armed = Some(Instant::now());
         }
         let domain = self.domain.clone();
@@ -557,7 +557,8 @@ impl Coordinator {
 
     /// Whether it makes progress.
     fn watch(&mut self, worker: usize) {
-        if self.places[worker].child.is_none() || self.places[worker].stopped.is_some() {
+        let place = &self.places[worker];
+        if place.child.is_none() || place.killed || place.stopped.is_some() {
             return;
         }
         let beats = self.board.get(worker, Entry::Beat);
@@ -595,7 +596,9 @@ impl Coordinator {
 
     fn hang(&mut self, worker: usize, what: &str) {
         self.report.hung_waiters += 1;
-        self.note(what.to_owned());
+        let child = self.places[worker].child.as_ref();
+        let threads = child.map_or(String::new(), |child| stops::threads(child.id()));
+        self.note(format!("{what}; its threads: {threads}"));
         self.kill(worker);
     }
 }

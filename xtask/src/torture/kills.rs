@@ -34,19 +34,38 @@ impl Marked {
         self.hits[mark] * (self.hits.len() as u64) < total
     }
 
+    fn score(&self, mark: usize) -> u64 {
+        ATTEMPTS_PER_HIT * self.hits[mark] + self.attempts[mark]
+    }
+
+    /// A mark, and about half of the others with the same passer that were hit no more often: at
+    /// whichever of them somebody comes to first, something happens. So a step that is taken
+    /// seldom is met when it is taken, and nobody waits for it.
+    pub(crate) fn beside(&self, mark: usize, random: &mut Random) -> Vec<usize> {
+        let same = passer(MARKS[mark]);
+        let most = self.score(mark) + ATTEMPTS_PER_HIT;
+        let others = self.allowed.iter().copied().filter(|other| {
+            let alike = *other != mark && passer(MARKS[*other]) == same;
+            alike && self.score(*other) <= most && random.once_in(2)
+        });
+        std::iter::once(mark).chain(others).collect()
+    }
+
     /// The mark that was hit least, by somebody of those `wanted`.
     pub(crate) fn next(
         &mut self,
         random: &mut Random,
         wanted: impl Fn(Passer) -> bool,
     ) -> Option<usize> {
-        let score = |m: &usize| ATTEMPTS_PER_HIT * self.hits[*m] + self.attempts[*m];
         let candidates = self
             .allowed
             .iter()
             .copied()
             .filter(|m| wanted(passer(MARKS[*m])));
-        let mark = candidates.map(|m| (score(&m), random.next(), m)).min()?.2;
+        let mark = candidates
+            .map(|m| (self.score(m), random.next(), m))
+            .min()?
+            .2;
         self.attempts[mark] += 1;
         Some(mark)
     }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `coordinator` | spawns, and counts; `disturb`: kills and stops; `stops`: whether all others go on beside the stopped; `quiet`: all hold still, and the audit |
 //! | `kills` | which mark is to be died or stopped at next, and by whom |
-//! | `worker` | one process's random mix of operations; `memory`: on extents; `messages`: on ports; `sharing`: on segments and signals; `bells`: signals that interrupt; `channels`, `freight` (beside them), `flows` (streams of bytes), `frames` and `topics`: on those; `calls`, `awaited`; `exports`, `ordinary`: memory shown to others, and what `notes` tell of it; `gates` and `visits`: what goes to other domains |
+//! | `worker` | one process's random mix of operations; `memory`: on extents; `messages`: on ports; `sharing`: on segments and signals; `bells`: signals that interrupt; `channels`, `freight` (beside them), `flows` (streams of bytes), `frames` and `topics`: on those; `calls`, `awaited`; `exports`, `ordinary`: memory shown to others, and what `notes` tell of it; `bridges` and `connections`: what goes to other domains |
 //! | `payload` | what stands in every extent, so that a page with two owners shows |
 //! | `stream`, `flow`, `picture` | what stands in every message of a channel, in a stream and in a frame buffer, so that what is torn, lost or doubled shows |
 //! | `board` | memory outside the region: orders, and the workers' journals |
@@ -59,8 +59,8 @@ pub(crate) enum Doing {
     Calling,
     /// Exporting memory, or writing to what others export.
     Exporting,
-    /// At gates between domains, its own or others'.
-    Visiting,
+    /// At bridges between domains, its own or others'.
+    Bridging,
 }
 
 impl Doing {
@@ -86,7 +86,7 @@ impl Doing {
         Self::Publishing,
         Self::Calling,
         Self::Exporting,
-        Self::Visiting,
+        Self::Bridging,
     ];
 
     /// Whether it sleeps until something comes, however long.

@@ -2,37 +2,38 @@
 
 mod awaited;
 pub(super) mod bells;
+mod bridges;
 mod calls;
 mod channels;
+mod connections;
 mod exports;
 mod flows;
 mod frames;
 mod freight;
-mod gates;
 mod memory;
 mod messages;
 mod notes;
 mod ordinary;
 mod sharing;
 mod topics;
-mod visits;
 
 use super::board::{Board, Entry, MAX_HELD, Word, enlist};
 use super::payload;
 use super::random::Random;
 use super::{Doing, MEMORY_LIMIT, SIZE};
 use bells::Bell;
+use bridges::Bridge;
 use calls::Calls;
 use channels::Channels;
+use connections::Connections;
 use exports::Exports;
 use flows::Flows;
 use frames::Frames;
 use freight::Freight;
-use gates::Gate;
 use ordinary::Ordinary;
 use portolan::{
     Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, Protection,
-    RawExtent, ReceiveRight, SendOnceRight, SendRight, SharedExtent, WaitSet, WhenFull,
+    RawExtent, ReceiveRight, SendOnceRight, SendRight, SharedExtent, Unsent, WaitSet, WhenFull,
 };
 use portolan_abi::space::HostWord;
 use std::path::Path;
@@ -40,7 +41,6 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use topics::Topics;
-use visits::Visits;
 
 /// How long joining and leaving may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -127,10 +127,10 @@ pub(crate) const PLANTS: [&str; 16] = [
     "unexport",
     "note",
     "beside",
-    "gate-lost",
-    "gate-end",
-    "gate-news",
-    "gate-hold",
+    "bridge-lost",
+    "bridge-end",
+    "bridge-news",
+    "bridge-hold",
 ];
 
 /// The name of a worker's own port.
@@ -172,8 +172,8 @@ struct Holds {
     bell: Bell,
     exports: Exports,
     ordinary: Ordinary,
-    visits: Visits,
-    gate: Option<Gate>,
+    connections: Connections,
+    bridge: Option<Bridge>,
 }
 
 /// Runs a worker.
@@ -257,6 +257,8 @@ impl Worker {
         let domain = builder
             .join()
             .map_err(|e| (Failure::Join, format!("{e} ({e:?})")))?;
+        // From here on it may be asked to wake others, in a pause.
+        self.domain = Some(domain.clone());
         self.doing(Doing::Binding);
         // While its last owner has not been buried, the name is taken.
         let end = std::time::Instant::now() + PATIENCE;
@@ -275,7 +277,6 @@ impl Worker {
         };
         self.holds.inbox = Some(bound);
         self.open_letters(&domain);
-        self.domain = Some(domain);
         self.note_space();
         Ok(())
     }
@@ -324,13 +325,11 @@ impl Worker {
         }
         self.doing(Doing::Pausing);
         self.let_go_of_all();
-        let mut pinged = false;
+        let mut pinged = 0;
         while self.board.word(Word::Pause).load(Ordering::SeqCst) == pause {
             self.board.set(self.at, Entry::Paused, pause);
-            if !pinged && self.board.word(Word::Pinger).load(Ordering::SeqCst) == self.at as u64 + 1
-            {
-                pinged = true;
-                self.ping(pause);
+            if self.board.word(Word::Pinger).load(Ordering::SeqCst) == self.at as u64 + 1 {
+                self.ping(pause, &mut pinged);
             }
             if self.board.word(Word::Count).load(Ordering::SeqCst) == pause
                 && self.board.get(self.at, Entry::Counted) != pause
@@ -349,8 +348,8 @@ impl Worker {
     }
 
     fn let_go_of_rest(&mut self) {
-        self.end_visits();
-        self.close_gate();
+        self.end_connections();
+        self.close_bridge();
         self.check_abroad();
         self.end_flows();
         self.take_bell_down();
@@ -363,26 +362,28 @@ impl Worker {
         self.plant == Some(what) && self.random.once_in(8)
     }
 
-    /// Sends one message to each worker that sleeps.
-    fn ping(&self, pause: u64) {
+    /// Sends one message to each worker that sleeps, and has none in `pinged` yet: a bit for each.
+    fn ping(&self, pause: u64, pinged: &mut u64) {
         let Some(domain) = &self.domain else { return };
         for other in 0..super::board::MAX_WORKERS {
             let doing = Doing::of(self.board.get(other, Entry::Doing));
-            if !doing.is_asleep() || self.board.get(other, Entry::Paused) == pause {
+            let is_told = *pinged >> other & 1 == 1;
+            if is_told || !doing.is_asleep() || self.board.get(other, Entry::Paused) == pause {
                 continue;
             }
-            let mine = self.board.of(self.at, Entry::Pinged);
-            mine.fetch_or(1 << other, Ordering::SeqCst);
-            if doing == Doing::Listening {
-                channels::post(domain, other, pause << 8 | other as u64);
-                continue;
-            }
-            if let (Ok(right), Ok(message)) = (
-                domain.connect(&inbox(other), Deadline::NOW),
-                Message::new(b""),
-            ) {
-                // A full queue holds something to wake up for.
-                let _ = right.send(message, WhenFull::Fail);
+            let sent = if doing == Doing::Listening {
+                channels::post(domain, other, pause << 8 | other as u64)
+            } else {
+                wake_up(domain, other)
+            };
+            match sent {
+                Ok(()) => {
+                    *pinged |= 1 << other;
+                    let mine = self.board.of(self.at, Entry::Pinged);
+                    mine.fetch_or(1 << other, Ordering::SeqCst);
+                }
+                // Again, until the coordinator thinks that it takes too long.
+                Err(why) => eprintln!("worker {}: no ping to worker {other}: {why}", self.at),
             }
         }
     }
@@ -414,11 +415,11 @@ impl Worker {
             100..127 => self.stream(),
             127..131 | 195..203 => self.publish_or_subscribe(),
             203..217 => self.export_or_import(),
-            217..230 => self.serve_gate(),
+            217..230 => self.serve_bridge(),
             250..258 => self.lend_or_borrow(),
             258..261 => self.squeeze(),
             261.. => self.touch(),
-            230..250 => self.visit(),
+            230..250 => self.use_bridges(),
             131..135 => self.tell(),
             135..160 => self.call_or_serve(),
             160..170 => self.freight(),
@@ -555,6 +556,18 @@ impl Worker {
             1 => drop(self.holds.onces.pop()),
             _ => drop(self.holds.pending.pop()),
         }
+    }
+}
+
+/// Sends a message to a worker's own port. A full queue holds something to wake up for.
+fn wake_up(domain: &Domain, worker: usize) -> Result<(), String> {
+    let right = domain.connect(&inbox(worker), Deadline::NOW);
+    let right = right.map_err(|e| e.to_string())?;
+    let message = Message::new(b"").map_err(|e| e.to_string())?;
+    match right.send(message, WhenFull::Fail) {
+        Ok(()) => Ok(()),
+        Err(refused) if matches!(refused.reason, Unsent::Full { .. }) => Ok(()),
+        Err(refused) => Err(refused.to_string()),
     }
 }
 

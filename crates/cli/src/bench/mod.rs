@@ -9,6 +9,7 @@
 //! | `resident` | `bench memory`: idle processes |
 //! | `pubsub` | which rows `bench pubsub` has |
 //! | `report` | table and JSON |
+//! | `rights` | `bench rights`: what must not grow, in steps of its own |
 //! | `rpc` | which rows `bench rpc` has |
 //! | `signal` | `bench signal`: its rows, and what is left out |
 //! | `update` | which rows `bench update` has |
@@ -23,6 +24,7 @@ mod plan;
 mod pubsub;
 mod report;
 mod resident;
+mod rights;
 mod rpc;
 mod signal;
 pub(crate) mod structures;
@@ -48,6 +50,7 @@ type Measured = harness::Measured<Option<Budget>>;
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     match args.kind {
         BenchKind::Structures => return structures::run(args),
+        BenchKind::Rights => return rights::run(args),
         BenchKind::Instructions => return instructions::run(args),
         _ => {}
     }
@@ -92,6 +95,7 @@ fn effort(args: &BenchArgs) -> Effort {
         | BenchKind::Watched
         | BenchKind::Update
         | BenchKind::Structures
+        | BenchKind::Rights
         | BenchKind::Instructions => 1,
         BenchKind::Wake | BenchKind::Rpc | BenchKind::Pubsub => 2,
         BenchKind::Fanin => 10,

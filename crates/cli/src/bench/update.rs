@@ -215,7 +215,7 @@ fn messages(bytes: u64) -> Group {
             ..Case::new(system, bytes)
         };
         let socket = by(System::UnixStream, Protection::None);
-        let ours = |protection| Entry::new(by(System::Gate, protection)).against(&socket);
+        let ours = |protection| Entry::new(by(System::Bridge, protection)).against(&socket);
         let (copied, sealed) = (ours(Protection::Copied), ours(Protection::Sealed));
         rows.push(Entry::new(socket.clone()));
         let blocking = mode == Mode::Block;

@@ -1,15 +1,8 @@
 //! The command at work beside a test: its domain, its processes, its files.
 
+pub(crate) use portolan_testkit::{PATIENCE, unique, until};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
-
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A domain's name that no other test has.
-pub(crate) fn unique(test: &str) -> String {
-    format!("port-{test}-{}", std::process::id())
-}
 
 /// `portolan port`, which tells nothing of its waits: these take as long as the machine is busy.
 pub(crate) fn command(domain: &str, args: &[&str]) -> Command {
@@ -103,13 +96,5 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::time::{Duration, Instant};
 
 use portolan::Domain;
+use portolan_testkit::ended_by_signals;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scene::{PATIENCE, Running, Scratch, command, fails, succeeds, unique, until};
@@ -211,7 +212,9 @@ fn a_signal_ends_the_command_with_all_that_it_started() {
             own.path()
         );
         let serve = ["serve", "slow", "--", "sh", "-c", &script];
-        let mut server = Running::start(&domain, &serve);
+        let mut server = command(&domain, &serve);
+        let server = ended_by_signals(&mut server).spawn().unwrap();
+        let mut server = Running(Some(server));
         let client = Running::start(&domain, &["call", "slow"]);
         assert!(lives(&own) && lives(&other), "both began");
         let pid = Pid::from_child(server.child());

@@ -14,9 +14,8 @@ use portolan::{
     OfferOptions, OfferedChannel, OfferedPort, Permissions, PortOptions, ReceiveRight, Segment,
     SendRight, SharedExtent, WhenFull,
 };
+use portolan_testkit::PATIENCE;
 use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[portolan::service]
 pub(crate) trait Adder {

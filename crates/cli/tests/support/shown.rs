@@ -1,6 +1,7 @@
 //! `portolan top` on a terminal of 80x24.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) use portolan_testkit::PATIENCE;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use std::fs::File;
@@ -8,8 +9,6 @@ use std::io::{Read as _, Write as _};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `portolan top` on a terminal of its own.
 pub(crate) struct Shown {

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "peers")]
 mod answer;
+mod bridge;
 mod buffer;
 mod call;
 #[cfg(feature = "peers")]
@@ -13,7 +14,6 @@ mod capnp;
 mod channel;
 pub(crate) mod clients;
 mod futex;
-mod gate;
 #[cfg(feature = "peers")]
 mod iceoryx;
 mod line;
@@ -38,13 +38,13 @@ pub(crate) mod update;
 
 use std::os::fd::OwnedFd;
 
+pub(crate) use bridge::Bridge;
 pub(crate) use buffer::Buffer;
 pub(crate) use call::Call;
 #[cfg(feature = "peers")]
 pub(crate) use capnp::Capnp;
 pub(crate) use channel::Channel;
 pub(crate) use futex::Futex;
-pub(crate) use gate::Gate;
 #[cfg(feature = "peers")]
 pub(crate) use iceoryx::{Iceoryx, IceoryxCall};
 pub(crate) use line::Line;
@@ -145,7 +145,7 @@ macro_rules! with_endpoint {
             System::Word(_) => with!(s::Word),
             System::Units(_) => with!(s::Units),
             System::Update(_) => with!(s::Exporter),
-            System::Gate => with!(s::Gate),
+            System::Bridge => with!(s::Bridge),
             #[cfg(feature = "peers")]
             System::Iceoryx => with!(s::Iceoryx),
             #[cfg(feature = "peers")]

@@ -55,9 +55,6 @@ mod reclaim;
 mod rendezvous;
 mod watch;
 
-#[cfg(feature = "marks")]
-pub use reclaim::sabotage;
-
 /// What this process's keeper does.
 enum Role {
     /// It watches the host.

@@ -20,7 +20,7 @@ use crate::space::Member;
 use crate::space::entry;
 use crate::space::record::{About, Begun};
 use crate::trace;
-use crate::{EventKind, port};
+use crate::{EventKind, port, sabotage};
 use portolan_abi::limits::{CHUNK, MAX_PORTS, MAX_WAIT_SETS, MAX_WATCHES, PAGE};
 use portolan_abi::owner::{Destination, Hold, OwnerWord, Size};
 use portolan_abi::port::{PortName, PortPhase, PortStatus};
@@ -36,37 +36,6 @@ use portolan_shm::region::read_text;
 use portolan_shm::rights::forget_mark;
 use portolan_sys::{futex, memory};
 use std::cell::Cell;
-
-#[cfg(feature = "marks")]
-pub mod sabotage {
-    //! Switches one rule of the reclaim off, to see that an audit then finds what it lost.
-
-    use std::sync::OnceLock;
-
-    static OFF: OnceLock<String> = OnceLock::new();
-
-    /// The rules, as [`switch_off`] takes them.
-    pub const RULES: [&str; 11] = [
-        "extents", "moving", "claims", "ports", "rings", "rights", "chunks", "waits", "signals",
-        "channels", "wakes",
-    ];
-
-    /// Switches a rule off in this process, for good; the first call wins.
-    pub fn switch_off(rule: &str) {
-        let _ = OFF.set(rule.to_owned());
-    }
-
-    pub(super) fn holds(rule: &str) -> bool {
-        OFF.get().is_none_or(|off| off != rule)
-    }
-}
-
-#[cfg(not(feature = "marks"))]
-mod sabotage {
-    pub(super) const fn holds(_rule: &str) -> bool {
-        true
-    }
-}
 
 /// Why a space is no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

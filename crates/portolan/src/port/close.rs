@@ -4,7 +4,7 @@ use super::rights::Right;
 use super::watches::{drop_watches, fire_watches};
 use super::wire::Contents;
 use super::{answer_for_dead, entry, send};
-use crate::port::sealed::Depot;
+use crate::port::sealed::SealedStore;
 use crate::space::Member;
 use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus, RightKind};
 use portolan_abi::slot::Kind;
@@ -102,11 +102,13 @@ fn drain(member: &Member, queue: &Queue<'_>, begun: &mut Begun) {
     for index in 0..queue.slots() as u64 {
         while let CloseStep::Message { position } = queue.close_slot(index) {
             let contents = Contents::read(member, &queue.slot(position));
+            // Its send rights were counted as travelling; now they are gone. If we die
+            // meanwhile the host corrects the counts, and asks for all ports. So we say it
+            // before the header extent is free, in which they may be listed: who repeats this
+            // finds them there no more.
+            Right::end(member, &contents.rights);
             dispose(member, &contents, begun);
             mark!("close.disposed");
-            // Its send rights were counted as travelling; now they are gone. If we die
-            // meanwhile the host corrects the counts, and asks for all ports.
-            Right::end(member, &contents.rights);
             queue.close_drained(position);
             mark!("close.slot_drained");
             Right::arrived(member, &contents.rights);
@@ -122,7 +124,7 @@ fn dispose(member: &Member, contents: &Contents, begun: &mut Begun) {
     drop(
         contents
             .laid
-            .map(|token| member.part::<Depot>().take(token)),
+            .map(|token| member.part::<SealedStore>().take(token)),
     );
     let alloc = &member.tables().alloc;
     for d in &contents.extents {

@@ -136,14 +136,20 @@ impl Drop for Taken<'_> {
 /// more. For anybody.
 pub(crate) fn sweep(member: &Member, index: u16) {
     let tables = member.tables();
-    let Some(queue) = tables.queue(index) else {
+    let Some(entry) = tables.ports.get(usize::from(index)) else {
         return;
     };
-    let status = &queue.port.control.status;
+    let status = &entry.control.status;
     let was = PortStatus::unpack(status.load(Ordering::Acquire));
     if was.phase != PortPhase::Lingering {
         return;
     }
+    mark!("entry.sweeping");
+    // After the status, and before the exchange that expects it: so it is that port's queue that
+    // we look at, and not one that the entry had before.
+    let Some(queue) = tables.queue(index) else {
+        return;
+    };
     let Some(retired) = queue.retired() else {
         return;
     };

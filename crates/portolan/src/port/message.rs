@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub const INLINE_HEADER: usize = 48;
 const INLINE_WORDS: usize = INLINE_HEADER / 8;
 /// Parts of sealed memory: on its way to another domain one more stands for all extents.
-const MAX_SEALED: usize = portolan_abi::gate::MAX_SEALED - 1;
+const MAX_SEALED: usize = portolan_abi::bridge::MAX_SEALED - 1;
 
 /// What is sent to a port.
 ///

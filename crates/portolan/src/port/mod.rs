@@ -28,6 +28,7 @@ pub(crate) mod wire;
 
 pub use bind::{BindError, PortOptions};
 pub use names::ConnectError;
+pub(crate) use receive::Bell;
 pub use receive::{Access, ReceiveError, ReceiveRight};
 pub use request::{PendingReply, ReplyError, Request, RequestError};
 pub use rights::{Right, SendOnceRight, SendRight};

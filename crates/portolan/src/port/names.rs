@@ -106,19 +106,24 @@ fn find(member: &Member, name: &str) -> Option<(PortName, bool)> {
     let tables = member.tables();
     let hash = NameHash::of(name);
     tables.used_ports().find_map(|(index, entry)| {
-        if !hash.is_shown(&tables.names[usize::from(index)]) {
-            return None;
-        }
-        let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
-        let open = matches!(status.phase, PortPhase::Open | PortPhase::Moving)
-            && read_text(&entry.name.words) == name;
-        open.then_some((
-            PortName {
+        let shown = &tables.names[usize::from(index)];
+        while hash.is_shown(shown) {
+            let status = entry.control.status.load(Ordering::Acquire);
+            let is_named = read_text(&entry.name.words) == name;
+            // The port that showed the name may have been closed, and the entry be that of a
+            // port of the same name that is not complete yet: it shows its name later.
+            if !hash.is_shown(shown) || entry.control.status.load(Ordering::Acquire) != status {
+                continue;
+            }
+            let status = PortStatus::unpack(status);
+            let is_open = matches!(status.phase, PortPhase::Open | PortPhase::Moving);
+            let port = PortName {
                 index,
                 generation: status.generation,
-            },
-            status.shared,
-        ))
+            };
+            return (is_open && is_named).then_some((port, status.shared));
+        }
+        None
     })
 }
 

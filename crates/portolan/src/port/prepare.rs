@@ -16,7 +16,7 @@ use crate::space::Member;
 use crate::space::extent::allocate;
 use crate::space::region::Attached;
 use crate::{AllocateError, Extent};
-use portolan_abi::gate::bytes_taken;
+use portolan_abi::bridge::bytes_taken;
 use portolan_abi::port::{Leaving, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, inline_capacity};
 use portolan_shm::queue::Spot;

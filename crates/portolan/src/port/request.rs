@@ -352,6 +352,12 @@ impl ReceiveRight {
         Ok(())
     }
 
+    /// What a message that was taken here is, as a request.
+    pub(super) fn request_of(&self, origin: Origin, message: Message) -> Request {
+        let reply = self.finish_request(origin, &message, Access::Later);
+        Request { message, reply }
+    }
+
     #[inline]
     pub(super) fn finish_request(
         &self,

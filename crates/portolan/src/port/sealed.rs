@@ -2,12 +2,12 @@
 //!
 //! It has a descriptor, and goes to other domains by that. Within a process it goes from thread
 //! to thread as any value; a message that carries it through a port holds a *token*, and the
-//! memory lies in the process's *depot* meanwhile.
+//! memory lies in the process's *sealed store* meanwhile.
 //!
-//! - **D1** Sealed memory is in a message, or in the depot under one token, which stands in one
+//! - **D1** Sealed memory is in a message, or in the store under one token, which stands in one
 //!   slot. Whoever takes the slot's message, or closes its port, takes it out.
 //! - **D2** A port that leaves this process has none in its queue: it does not leave while the
-//!   depot has some for it, and what is sent to it from then on is refused.
+//!   store has some for it, and what is sent to it from then on is refused.
 
 use crate::port::Unsent;
 use crate::port::message::Message;
@@ -100,9 +100,9 @@ impl Deref for Sealed {
 
 /// Sealed memory on its way between threads of this process.
 #[derive(Default)]
-pub(crate) struct Depot(Mutex<Store>);
+pub(crate) struct SealedStore(Mutex<Store>);
 
-impl Part for Depot {}
+impl Part for SealedStore {}
 
 #[derive(Default)]
 struct Store {
@@ -112,7 +112,7 @@ struct Store {
     leaving: HashSet<PortName>,
 }
 
-impl Depot {
+impl SealedStore {
     fn lock(&self) -> MutexGuard<'_, Store> {
         // Nothing that is done under the lock panics.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -164,7 +164,7 @@ impl Depot {
     }
 }
 
-/// Sealed memory in the depot, of a message that is being sent. Dropped, it is taken out.
+/// Sealed memory in the store, of a message that is being sent. Dropped, it is taken out.
 pub(crate) struct Laid {
     member: Arc<Member>,
     token: u64,
@@ -187,7 +187,7 @@ impl Laid {
 impl Drop for Laid {
     fn drop(&mut self) {
         if !self.given {
-            drop(self.member.part::<Depot>().take(self.token));
+            drop(self.member.part::<SealedStore>().take(self.token));
         }
     }
 }
@@ -217,7 +217,10 @@ pub(crate) fn laid_down(
     }
     let mut sealed = message.take_sealed();
     let lengths = sealed.iter().map(|s| s.len() as u64).collect();
-    let Some(token) = member.part::<Depot>().lay(member, to.port, &mut sealed) else {
+    let Some(token) = member
+        .part::<SealedStore>()
+        .lay(member, to.port, &mut sealed)
+    else {
         message.put_sealed(sealed);
         return Err(Unsent::Sealed);
     };
@@ -230,7 +233,7 @@ pub(crate) fn laid_down(
     let sent = send(message);
     if sent.is_err() {
         // Before it is let go of.
-        let sealed = member.part::<Depot>().take(token);
+        let sealed = member.part::<SealedStore>().take(token);
         message.rest_mut().laid = None;
         message.put_sealed(sealed);
     }

@@ -10,7 +10,7 @@ use crate::AllocateError;
 use crate::port::Right;
 use crate::port::message::{INLINE_HEADER, Long, Message};
 use crate::port::receive::Origin;
-use crate::port::sealed::Depot;
+use crate::port::sealed::SealedStore;
 use crate::space::Member;
 use crate::space::extent;
 use crate::space::extent::Extent;
@@ -415,7 +415,7 @@ impl Contents {
             message.set_urgency_word(urgency);
         }
         if let Some(token) = self.laid {
-            message.put_sealed(member.part::<Depot>().take(token));
+            message.put_sealed(member.part::<SealedStore>().take(token));
         }
         match (self.header, self.page) {
             // Cannot fail: a slot holds no more than a header may.

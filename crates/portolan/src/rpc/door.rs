@@ -15,8 +15,8 @@ use crate::channel::{
     Channel, ChannelOptions, MakeChannelError, Purpose, ReadError, Reader, ReaderOptions,
 };
 use crate::port::segment::SegmentError;
-use crate::port::{ReceiveRight, Request, SendRight};
-use crate::{Access, BindError, Deadline, Domain, Message, Notice, PortOptions, Right};
+use crate::port::{ReceiveError, ReceiveRight, Request, SendRight};
+use crate::{BindError, Deadline, Domain, Message, Notice, PortOptions, Right};
 use portolan_proto::Server as Protocol;
 use portolan_shm::mark;
 use std::sync::Arc;
@@ -66,12 +66,14 @@ impl Shared {
         mut port: ReceiveRight,
     ) -> Option<ReceiveRight> {
         while !self.is_stopping() {
-            match port.get_request(Access::Later, Deadline::NEVER) {
+            match port.get_request_unless(&self.stopping) {
                 Ok(request) => match request.message.notice() {
                     Some(Notice::DeadName { token }) => self.bury(token, &port),
                     // What is refused is dropped: the client hears of it.
                     _ => drop(self.let_in(domain, &port, request)),
                 },
+                // It is to stop.
+                Err(ReceiveError::TimedOut) => {}
                 Err(_) => return None,
             }
         }

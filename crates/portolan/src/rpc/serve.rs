@@ -10,10 +10,10 @@ use super::parcel::Parcels;
 use super::task::{MethodFuture, OwnedCall, Spawner, Task};
 use super::work::Crew;
 use crate::channel::{Interrupter, Reader, ReaderOptions, Writer};
-use crate::port::{ReceiveRight, SendRight};
+use crate::port::{self, ReceiveRight};
 use crate::space::Member;
 use crate::space::ending::{Ended, Ending};
-use crate::{Deadline, Domain, Message, PortOptions, WhenFull};
+use crate::{Deadline, Domain, PortOptions};
 use portolan_proto::{Server as Protocol, ServerCounts};
 use portolan_shm::mark;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -190,8 +190,8 @@ pub(super) struct Remains {
 #[must_use = "a server that is dropped ends"]
 pub struct Server {
     shared: Arc<Shared>,
-    door: Option<JoinHandle<Option<ReceiveRight>>>,
-    right: SendRight,
+    door: Option<(port::Bell, JoinHandle<Option<ReceiveRight>>)>,
+    member: Arc<Member>,
     /// The thread that lets in over the channel.
     listener: Option<(Interrupter, JoinHandle<()>)>,
 }
@@ -204,7 +204,7 @@ pub(super) struct Shared {
     name: String,
     /// Higher for each later server.
     incarnation: u64,
-    stopping: AtomicBool,
+    pub(super) stopping: AtomicBool,
     /// How many of those that share may have channels of their own.
     pub(super) own_channels: usize,
     connections: Mutex<Vec<Connected>>,
@@ -316,7 +316,7 @@ impl Server {
         Ok(Self {
             shared,
             door: None,
-            right: port.make_send(),
+            member: Arc::clone(&port.at().member),
             listener: None,
         })
     }
@@ -338,11 +338,12 @@ impl Server {
                 .spawn(move || inside.keep_listening(&domain, reader))?;
             self.listener = Some((interrupter, listener));
         }
+        let bell = port.bell_of_port();
         let (inside, domain) = (Arc::clone(&self.shared), domain.clone());
         let door = thread::Builder::new()
             .name("portolan-rpc-door".to_owned())
             .spawn(move || inside.keep_door(&domain, port))?;
-        self.door = Some(door);
+        self.door = Some((bell, door));
         Ok(self)
     }
 
@@ -381,11 +382,10 @@ impl Server {
 
     /// Nobody is let in any more, and threads that wait for calls end.
     fn shut_door(&mut self) -> Option<ReceiveRight> {
-        // Release: pairs with the threads that look.
-        self.shared.stopping.store(true, Ordering::Release);
-        let port = self.door.take().and_then(|door| {
-            // An empty request wakes it. If there is no room it is awake.
-            let _pending = self.right.request(Message::default(), WhenFull::Fail);
+        // SeqCst: before the bell, and pairs with the threads that look.
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        let port = self.door.take().and_then(|(bell, door)| {
+            bell.ring();
             door.join().ok()?
         });
         if let Some((interrupter, listener)) = self.listener.take() {
@@ -430,7 +430,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let member = &self.right.to.member;
+        let member = &self.member;
         if member.present().is_err() {
             // A forked child has none of its threads, and its clients are its parent's.
             return;

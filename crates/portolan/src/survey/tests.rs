@@ -1,7 +1,6 @@
 //! Looking at a region that says anything.
 
 use super::{Ground, take};
-use crate::orders::unique;
 use crate::space::region::Picture;
 use crate::{Domain, Observer, PortOptions, SegmentKind};
 use portolan_abi::limits::PAGE;
@@ -11,6 +10,7 @@ use portolan_abi::region::PORT_BYTES;
 use portolan_abi::slot::{Kind, Meta, Plain, SlotState};
 use portolan_shm::queue::{Control, PortEntry};
 use portolan_sys::memory;
+use portolan_testkit::unique;
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 

@@ -150,8 +150,8 @@ mod tests {
     // They fork.
     #![allow(unsafe_code)]
     use super::*;
-    use crate::orders::until;
     use portolan_sys::process::{Signal, signal};
+    use portolan_testkit::until;
 
     /// A process whose first thread has ended and another one has not: as one that is dying, for
     /// as long as it is left so.

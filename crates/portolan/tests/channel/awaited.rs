@@ -1,6 +1,6 @@
 //! Readers under tokio and in wait sets, beside writers that stream and stop.
 
-use crate::{PATIENCE, bound, victim};
+use crate::{PATIENCE, bound};
 use portolan::channel::{ChannelOptions, ReadError};
 use portolan::{Deadline, Domain, WaitSet};
 use std::time::Duration;
@@ -18,7 +18,7 @@ async fn a_task_follows_another_process() {
     let mut reader = bound(&domain.make_channel(&options).unwrap());
     let back = domain.make_channel(&ChannelOptions::named("back")).unwrap();
     let mut back = back.bind_writer().unwrap();
-    let mut child = victim::spawn("lagging::other", &["burst", &name, "bursts"]);
+    let mut child = portolan_testkit::spawn("lagging::other", &["burst", &name, "bursts"]);
     for burst in 0..BURSTS {
         for i in 0..BURST {
             let received = timeout(PATIENCE, reader.receive_async()).await.unwrap();

@@ -1,8 +1,9 @@
 //! Writers and readers that are killed at marked steps, and at random.
 
-use crate::{PATIENCE, bound, message, number, used, victim, wait_for};
+use crate::{PATIENCE, bound, message, number, used};
 use portolan::channel::{Channel, ChannelOptions, ReadError, ReaderOptions};
 use portolan::{Deadline, Domain, Protection, Waiting};
+use portolan_testkit::until;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::Duration;
@@ -10,12 +11,12 @@ use std::time::Duration;
 /// The other process; nothing, when it is run as a test.
 #[test]
 fn victim() {
-    let Some([what, domain, mark]) = victim::role() else {
+    let Some([what, domain, mark]) = portolan_testkit::role() else {
         return;
     };
     let domain = Domain::join(&domain).unwrap();
     let channel = domain.find_channel("channel", PATIENCE).unwrap();
-    victim::die_at(mark);
+    portolan_testkit::die_at(&mark, portolan_shm::mark::install);
     match &*what {
         "writes" => writes(&channel),
         _ => reads(&channel),
@@ -77,7 +78,7 @@ fn outlive_a_writer(protection: Protection, mark: &str, kill: impl Fn(&mut Child
     let channel = domain.make_channel(&options).unwrap();
     let mut reader = bound(&channel);
     reader.set_waiting(Waiting::Sleep);
-    let mut child = victim::spawn("deaths::victim", &["writes", &name, mark]);
+    let mut child = portolan_testkit::spawn("deaths::victim", &["writes", &name, mark]);
     let (mut next, mut dead) = (0, false);
     loop {
         match reader.receive(PATIENCE) {
@@ -89,7 +90,7 @@ fn outlive_a_writer(protection: Protection, mark: &str, kill: impl Fn(&mut Child
             // The victim also leaves, and comes back.
             Err(ReadError::WriterGone) if dead => break,
             Err(ReadError::WriterGone) => {
-                wait_for(mark, || {
+                until(mark, || {
                     dead = is_killed(&mut child, mark);
                     dead || reader.has_writer()
                 });
@@ -108,7 +109,7 @@ fn outlive_a_writer(protection: Protection, mark: &str, kill: impl Fn(&mut Child
     }
     assert_eq!(last, 41, "{mark}");
     drop((writer, reader, channel));
-    wait_for(mark, || used(&domain) == (0, 0));
+    until(mark, || used(&domain) == (0, 0));
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn outlive_a_reader(protection: Protection, mark: &str, kill: impl Fn(&mut Child
         .reliable();
     let channel = domain.make_channel(&options.readers(2)).unwrap();
     let mut writer = channel.bind_writer().unwrap();
-    let mut child = victim::spawn("deaths::victim", &["reads", &name, mark]);
+    let mut child = portolan_testkit::spawn("deaths::victim", &["reads", &name, mark]);
     let (mut i, mut after) = (0, 0);
     while after < 100 {
         // Never longer than until the host has noticed.
@@ -166,12 +167,12 @@ fn outlive_a_reader(protection: Protection, mark: &str, kill: impl Fn(&mut Child
     }
     child.wait().unwrap();
     // Its entry is free.
-    wait_for(mark, || {
+    until(mark, || {
         let readers = [(); 2].map(|()| channel.bind_reader(ReaderOptions::default()));
         readers.iter().all(Result::is_ok)
     });
     drop((writer, channel));
-    wait_for(mark, || used(&domain) == (0, 0));
+    until(mark, || used(&domain) == (0, 0));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Readers that do not keep up, and what becomes of them and of the others.
 
-use crate::{PATIENCE, bound, message, victim};
+use crate::{PATIENCE, bound, message};
 use portolan::channel::{
     ChannelOptions, Lagging, Missed, ReadError, ReaderOptions, Since, WriteError,
 };
@@ -81,7 +81,7 @@ fn a_full_channel_waits_and_a_dropped_reader_is_told() {
 /// The other process of the tests below; nothing, when it is run as a test.
 #[test]
 fn other() {
-    let Some([what, domain, name]) = victim::role() else {
+    let Some([what, domain, name]) = portolan_testkit::role() else {
         return;
     };
     let domain = Domain::join(&domain).unwrap();
@@ -152,7 +152,7 @@ fn a_reader_that_stops_misses_and_nobody_else_does() {
         .make_channel(&ChannelOptions::named("news").units(64))
         .unwrap();
     let (mut writer, mut reader) = (channel.bind_writer().unwrap(), bound(&channel));
-    let mut child = victim::spawn("lagging::other", &["follow", &name, "news"]);
+    let mut child = portolan_testkit::spawn("lagging::other", &["follow", &name, "news"]);
     assert_eq!(*board.receive(PATIENCE).unwrap(), *b"ready");
     let pid = i32::try_from(child.id()).unwrap();
     // SAFETY:

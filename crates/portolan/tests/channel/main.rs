@@ -12,15 +12,11 @@ mod parcel_lags;
 #[cfg(feature = "tokio")]
 mod parcel_waits;
 mod stream;
-#[path = "../victim/mod.rs"]
-mod victim;
 mod waiting;
 
 use portolan::channel::{Channel, Reader, ReaderOptions};
 use portolan::{Domain, PortKind};
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use portolan_testkit::PATIENCE;
 
 fn bound(channel: &Channel) -> Reader {
     channel.bind_reader(ReaderOptions::default()).unwrap()
@@ -46,13 +42,4 @@ fn used(domain: &Domain) -> (u64, usize) {
     let survey = domain.survey().unwrap();
     let segments = survey.ports.iter().filter(|p| p.kind == PortKind::Segment);
     (survey.memory.used, segments.count())
-}
-
-#[cfg(feature = "marks")]
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let end = std::time::Instant::now() + PATIENCE;
-    while !done() {
-        assert!(std::time::Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

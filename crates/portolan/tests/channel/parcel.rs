@@ -368,13 +368,13 @@ fn hostile_notes_and_parcels_are_missed_and_no_more() {
 #[cfg(feature = "marks")]
 mod deaths {
     use super::*;
-    use crate::{victim, wait_for};
+    use portolan_testkit::until;
     use std::os::unix::process::ExitStatusExt;
 
     /// The other process; nothing, when it is run as a test.
     #[test]
     fn victim() {
-        let Some([what, name, mark]) = victim::role() else {
+        let Some([what, name, mark]) = portolan_testkit::role() else {
             return;
         };
         let domain = Domain::join(&name).unwrap();
@@ -387,16 +387,16 @@ mod deaths {
             for i in 0.. {
                 held.push(reader.receive(PATIENCE).unwrap());
                 if i == 5 {
-                    victim::die_at(mark.clone());
+                    portolan_testkit::die_at(&mark, portolan_shm::mark::install);
                 }
                 if mark == "none" && i == 9 {
                     // With parcels in its hands.
-                    victim::die();
+                    portolan_testkit::die();
                 }
             }
         }
         let mut writer = channel.bind_parcel_writer().unwrap();
-        wait_for("a reader", || writer.readers() == 1);
+        until("a reader", || writer.readers() == 1);
         for i in 0u8.. {
             let mut extent = domain.allocate(20_000).unwrap();
             extent.fill(i);
@@ -407,7 +407,7 @@ mod deaths {
             };
             writer.send(&[i], Some(parcel), PATIENCE).unwrap();
             if i == 5 {
-                victim::die_at(mark.clone());
+                portolan_testkit::die_at(&mark, portolan_shm::mark::install);
             }
         }
     }
@@ -424,7 +424,8 @@ mod deaths {
             let domain = Domain::join(&name).unwrap();
             let options = ChannelOptions::named("channel").reliable();
             let channel = domain.make_channel(&options).unwrap();
-            let mut child = victim::spawn("parcel::deaths::victim", &["writes", &name, mark]);
+            let mut child =
+                portolan_testkit::spawn("parcel::deaths::victim", &["writes", &name, mark]);
             let mut reader = channel
                 .bind_parcel_reader(ReaderOptions::default(), PATIENCE)
                 .unwrap();
@@ -444,7 +445,7 @@ mod deaths {
             assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
             // The next writer, and the same reader, which is told once.
             let mut writer = None;
-            wait_for(mark, || {
+            until(mark, || {
                 writer = channel.bind_parcel_writer().ok();
                 writer.is_some()
             });
@@ -459,7 +460,7 @@ mod deaths {
             let delivery = reader.receive(Deadline::NOW).unwrap();
             assert_eq!(delivery.note, b"again", "{mark}");
             drop((delivery, reader, writer, channel));
-            wait_for(mark, || used(&domain) == (0, 0));
+            until(mark, || used(&domain) == (0, 0));
         }
     }
 
@@ -471,8 +472,9 @@ mod deaths {
             let options = ChannelOptions::named("channel").reliable().units(8);
             let channel = domain.make_channel(&options).unwrap();
             let mut writer = channel.bind_parcel_writer().unwrap();
-            let mut child = victim::spawn("parcel::deaths::victim", &["reads", &name, mark]);
-            wait_for(mark, || writer.readers() == 1);
+            let mut child =
+                portolan_testkit::spawn("parcel::deaths::victim", &["reads", &name, mark]);
+            until(mark, || writer.readers() == 1);
             for i in 0..200u8 {
                 let parcel = match writer.readers() {
                     1 if i % 2 == 0 => moved(&domain, i),
@@ -486,7 +488,7 @@ mod deaths {
             assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
             assert_eq!(writer.readers(), 0);
             drop((writer, channel));
-            wait_for(mark, || used(&domain) == (0, 0));
+            until(mark, || used(&domain) == (0, 0));
         }
     }
 
@@ -498,21 +500,22 @@ mod deaths {
         let channel = domain.make_channel(&options).unwrap();
         let mut writer = channel.bind_parcel_writer().unwrap();
         let mut reader = bound(&channel);
-        let mut child = victim::spawn("parcel::deaths::victim", &["reads", &name, "none"]);
-        wait_for("two readers", || writer.readers() == 2);
+        let mut child =
+            portolan_testkit::spawn("parcel::deaths::victim", &["reads", &name, "none"]);
+        until("two readers", || writer.readers() == 2);
         let mut held = vec![];
         for i in 0..40u8 {
             writer.send(&[i], shared(&domain, i), PATIENCE).unwrap();
             held.push(reader.receive(PATIENCE).unwrap().parcel);
         }
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
-        wait_for("its entry", || writer.readers() == 1);
+        until("its entry", || writer.readers() == 1);
         // New memory is not the memory that is still held.
         let _others: Vec<_> = (0..40).map(|_| full_of(&domain, 99)).collect();
         for (i, parcel) in (0..).zip(held) {
             assert_eq!(byte_of(parcel), i);
         }
         drop((writer, reader, channel, _others));
-        wait_for("nothing left", || used(&domain) == (0, 0));
+        until("nothing left", || used(&domain) == (0, 0));
     }
 }

@@ -193,7 +193,7 @@ fn whoever_finds_a_desk_crowded_is_told_when_there_is_room() {
         let receives = scope.spawn(|| receive(&mut set, token).unwrap());
         std::thread::sleep(Duration::from_millis(5));
         // Each look at the desk makes room.
-        crate::wait_for("the reader is known", || writer.readers() == 1);
+        portolan_testkit::until("the reader is known", || writer.readers() == 1);
         let sent = writer.send(b"", shared(&domain, 5), Deadline::NOW);
         assert!(sent.is_ok());
         assert_eq!(byte_of(receives.join().unwrap().parcel), 5);

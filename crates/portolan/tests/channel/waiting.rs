@@ -1,6 +1,6 @@
 //! Waiting for messages: alone, among ports, between processes.
 
-use crate::{PATIENCE, bound, number, victim};
+use crate::{PATIENCE, bound, number};
 use portolan::channel::{ChannelOptions, ReadError, Reader, Signalling};
 use portolan::{
     Access, Deadline, Domain, Message, PortOptions, ReceiveRight, WaitSet, Waiting, WhenFull,
@@ -105,7 +105,7 @@ fn two_processes_stream_whatever_way_they_wait() {
             .unwrap();
         let mut reader = bound(&channel);
         reader.set_waiting(waiting);
-        let mut child = victim::spawn("lagging::other", &["write", &name, "stream"]);
+        let mut child = portolan_testkit::spawn("lagging::other", &["write", &name, "stream"]);
         for i in 0..20_000 {
             assert_eq!(number(&reader.receive(PATIENCE).unwrap()), i);
         }
@@ -127,7 +127,7 @@ fn a_reader_that_sleeps_between_bursts_is_woken_by_the_first_message_of_each() {
         let mut reader = bound(&channel);
         reader.set_waiting(waiting);
         let mut back = back.bind_writer().unwrap();
-        let mut child = victim::spawn("lagging::other", &["burst", &name, "bursts"]);
+        let mut child = portolan_testkit::spawn("lagging::other", &["burst", &name, "bursts"]);
         for burst in 0..40u64 {
             for i in 0..800u64 {
                 let received = reader.receive(PATIENCE).unwrap();

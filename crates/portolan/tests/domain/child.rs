@@ -4,15 +4,19 @@ use portolan::channel::ChannelOptions;
 use portolan::structure::Structure;
 use portolan::{Access, Deadline, Domain, Extent, Message, PortOptions, ReceiveRight, SendRight};
 use std::io::Write;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::orders::{Answer, close_all};
-pub(crate) use crate::orders::{Child, PATIENCE, unique, until};
+use portolan_testkit::{Answer, close_all};
+pub(crate) use portolan_testkit::{PATIENCE, unique, until};
 
 /// Where a process that takes orders says why it could not join, if anywhere.
 pub(crate) const REPORT: &str = "PORTOLAN_TEST_REPORT";
+
+/// A process that takes orders. Killed when dropped.
+pub(crate) struct Child(portolan_testkit::Child);
 
 impl Child {
     pub(crate) fn new() -> Self {
@@ -20,7 +24,18 @@ impl Child {
     }
 
     pub(crate) fn with(prepare: impl FnOnce(&mut Command)) -> Self {
-        Self::running("child::takes_orders", prepare)
+        Self(portolan_testkit::Child::running(
+            "child::takes_orders",
+            prepare,
+        ))
+    }
+
+    /// By a command that runs another.
+    pub(crate) fn through(starter: Command) -> Self {
+        Self(portolan_testkit::Child::through(
+            starter,
+            "child::takes_orders",
+        ))
     }
 
     /// As another user, which only root can do.
@@ -48,6 +63,20 @@ impl Child {
     }
 }
 
+impl Deref for Child {
+    type Target = portolan_testkit::Child;
+
+    fn deref(&self) -> &portolan_testkit::Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Child {
+    fn deref_mut(&mut self) -> &mut portolan_testkit::Child {
+        &mut self.0
+    }
+}
+
 /// What a process that takes orders has.
 #[derive(Default)]
 struct State {
@@ -64,7 +93,7 @@ struct State {
 #[test]
 fn takes_orders() {
     let mut state = State::default();
-    crate::orders::obey(|line| state.obey(line));
+    portolan_testkit::obey(|line| state.obey(line));
 }
 
 fn debug(error: impl std::fmt::Debug) -> String {
@@ -164,17 +193,17 @@ impl State {
             ["check"] => Ok(debug(self.domain().check())),
             #[cfg(feature = "marks")]
             ["stop", "at", mark] => {
-                crate::orders::fate::stop_at(mark);
+                portolan_testkit::stop_at(mark, portolan_shm::mark::install);
                 Ok("done".to_owned())
             }
             #[cfg(feature = "marks")]
             ["stop", "once", "at", mark] => {
-                crate::orders::fate::stop_once_at(mark);
+                portolan_testkit::stop_once_at(mark, portolan_shm::mark::install);
                 Ok("done".to_owned())
             }
             #[cfg(feature = "marks")]
             ["die", "at", mark] => {
-                crate::orders::fate::die_at(mark);
+                portolan_testkit::die_at(mark, portolan_shm::mark::install);
                 Ok("done".to_owned())
             }
             ["request", name] => {

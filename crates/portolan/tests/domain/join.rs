@@ -71,7 +71,7 @@ fn nothing_is_left_when_all_are_killed() {
         Child::joined(&name),
         Child::joined(&name),
     ];
-    all.iter_mut().for_each(Child::kill);
+    all.iter_mut().for_each(|child| child.kill());
     until("the name is gone", || !in_proc("/proc/net/unix", &name));
     assert!(!is_mapped(&name));
     let mut anew = Child::joined(&name);
@@ -120,7 +120,7 @@ fn many_join_at_the_same_instant() {
     crowd
         .iter_mut()
         .for_each(|c| c.tell(&format!("join {name}")));
-    let mut spaces: Vec<String> = crowd.iter_mut().map(Child::answer).collect();
+    let mut spaces: Vec<String> = crowd.iter_mut().map(|child| child.answer()).collect();
     spaces.sort();
     spaces.dedup();
     assert_eq!(spaces.len(), 12, "{spaces:?}");

@@ -16,8 +16,6 @@ mod marks;
 mod observe;
 #[cfg(feature = "marks")]
 mod on_the_way;
-#[path = "../orders/mod.rs"]
-mod orders;
 mod reclaim;
 mod refused;
 mod squatters;

@@ -117,7 +117,7 @@ fn many_are_killed_at_once() {
             assert_eq!(child.ask(&format!("bind port{i}")), "done");
             assert_eq!(child.ask("allocate 2097152"), "done");
         }
-        crowd.iter_mut().for_each(Child::kill_only);
+        crowd.iter_mut().for_each(|child| child.kill_only());
         drop(crowd);
         until("all of it is back", || {
             let mut probe = Child::joined(&name);

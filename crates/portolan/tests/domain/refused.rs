@@ -291,10 +291,8 @@ struct Another(std::process::Child);
 
 impl Another {
     fn join(domain: &str) -> Self {
-        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["refused::stands_in_the_door", "--exact", "--nocapture"])
-            .env("PORTOLAN_TEST_DOOR", domain);
+        let mut command = portolan_testkit::again("refused::stands_in_the_door");
+        command.env("PORTOLAN_TEST_DOOR", domain);
         let mut child = command
             .stdout(std::process::Stdio::piped())
             .stdin(std::process::Stdio::piped())

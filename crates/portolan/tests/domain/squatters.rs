@@ -1,9 +1,9 @@
 //! Somebody else has the names of a domain's sockets: who it is, and how to do without them.
 
-use crate::child::{Child, unique};
+use crate::child::{Child, unique, until};
 use portolan::{Domain, JoinError};
 use portolan_abi::hello::{fallback_name, socket_name};
-use portolan_sys::socket::{self, Address};
+use portolan_sys::socket::{self, Address, SocketError};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -30,8 +30,19 @@ fn bound(name: &str) -> OwnedFd {
     socket
 }
 
+/// The name may have been bound before: a process that another test's thread is starting has a
+/// copy of the socket until it runs its program.
 fn listening(name: &str) -> OwnedFd {
-    socket::listen(&Address::Abstract(name.as_bytes().to_vec()), 8).unwrap()
+    let address = Address::Abstract(name.as_bytes().to_vec());
+    let mut listener = None;
+    until("the name is free", || {
+        listener = match socket::listen(&address, 8) {
+            Err(SocketError::AddressInUse { .. }) => None,
+            listening => Some(listening.unwrap()),
+        };
+        listener.is_some()
+    });
+    listener.unwrap()
 }
 
 fn refused(domain: &str, deadline: Duration) -> JoinError {
@@ -149,7 +160,7 @@ fn a_host_that_cannot_read_proc_says_so() {
         return;
     }
     let domain = unique("proc");
-    let mut host = Child::through(apart, "child::takes_orders");
+    let mut host = Child::through(apart);
     assert_eq!(host.ask(&format!("join {domain}")), "space 1");
     let mut second = Child::joined(&domain);
     assert_eq!(host.ask("lose /proc"), "0");
@@ -160,5 +171,5 @@ fn a_host_that_cannot_read_proc_says_so() {
     assert!(host.is_host());
     assert_eq!(second.ask("bind inbox"), "done");
     second.kill();
-    crate::child::until("the dead are buried", || host.ask("bind inbox") == "done");
+    until("the dead are buried", || host.ask("bind inbox") == "done");
 }

@@ -70,7 +70,7 @@ fn a_storm_leaves_everything_where_it_was() {
     let mut last = Child::new();
     let joined = last.ask(&format!("join {name} limit={LIMIT}"));
     assert!(joined.starts_with("space "), "{joined}");
-    crowd.iter_mut().for_each(Child::kill);
+    crowd.iter_mut().for_each(|child| child.kill());
     let failed = std::fs::read_to_string(report(&name));
     assert!(failed.is_err(), "somebody could not join: {failed:?}");
     until("the last one hosts", || last.is_host());

@@ -3,9 +3,11 @@
 use portolan::{
     Access, Deadline, Domain, Extent, Message, PortOptions, Protection, ReceiveRight, SendRight,
 };
+use portolan_testkit::again;
+pub(crate) use portolan_testkit::unique;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child as Process, ChildStdin, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,13 +17,6 @@ const ORDERS: &str = "PORTOLAN_GUARD_TEST_CHILD";
 const MARK: &str = "@ ";
 /// How long anything may take before the test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A domain's name that no other test has.
-pub(crate) fn unique(test: &str) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("guard-{test}-{}-{number}", std::process::id())
-}
 
 /// A process that takes orders. Killed when dropped.
 pub(crate) struct Child {
@@ -39,13 +34,7 @@ pub(crate) struct End {
 
 impl Child {
     pub(crate) fn new() -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "child::takes_orders",
-                "--exact",
-                "--nocapture",
-                "--test-threads=1",
-            ])
+        let mut process = again("child::takes_orders")
             .env(ORDERS, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -105,11 +105,8 @@ impl Serving {
     }
 
     fn with(domain: &str, prepare: impl FnOnce(&mut Command)) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["--exact", "deaths::serving_process", "--nocapture"])
-            .env(SERVE, domain)
-            .stdout(Stdio::null());
+        let mut command = portolan_testkit::again("deaths::serving_process");
+        command.env(SERVE, domain).stdout(Stdio::null());
         prepare(&mut command);
         Self(command.spawn().unwrap())
     }

@@ -2,9 +2,9 @@
 
 use super::service::{PATIENCE, TestClient, Tested, share, until};
 use portolan::rpc::{self, ClientOptions, Concurrency, Large, ServerOptions};
-use portolan::{Domain, LeaveError};
-use std::sync::Arc;
+use portolan::{Domain, LeaveError, Message, PortOptions, RequestError, WhenFull};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -294,5 +294,32 @@ fn whoever_has_a_server_is_told_that_it_cannot_leave() -> Outcome {
     let refused = domain.leave();
     assert!(matches!(refused, Err(LeaveError::StillHeld { handles }) if handles > 1));
     drop(server);
+    Ok(())
+}
+
+#[test]
+fn a_server_ends_although_there_is_no_memory_for_a_message_to_it() -> Outcome {
+    let domain = Domain::builder("full").limit(8 << 20).private()?;
+    let service = NotesService(Counted::default());
+    let server = rpc::serve(&domain, "notes", service, &ServerOptions::default())?;
+    let right = domain.connect("notes", PATIENCE)?;
+    // All memory that queues may have, so that nobody can ask for an answer.
+    let bind = |slots| domain.bind(PortOptions::unnamed().queue(slots)).ok();
+    let sizes = [32_768, 4_096, 512, 64, 1].into_iter();
+    let _ports: Vec<_> = sizes
+        .flat_map(|slots| std::iter::from_fn(move || bind(slots)))
+        .collect();
+    let asked = right.request(Message::default(), WhenFull::Fail);
+    assert!(matches!(asked, Err(RequestError::NoReplyPort(..))));
+    let (say, said) = mpsc::channel();
+    std::thread::spawn(move || {
+        drop(server);
+        say.send(())
+    });
+    assert_eq!(
+        said.recv_timeout(PATIENCE),
+        Ok(()),
+        "the server does not end"
+    );
     Ok(())
 }

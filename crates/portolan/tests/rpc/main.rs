@@ -14,7 +14,3 @@ mod service;
 mod sharing;
 mod steps;
 mod tasks;
-#[path = "../until/mod.rs"]
-mod until;
-#[path = "../victim/mod.rs"]
-mod victim;

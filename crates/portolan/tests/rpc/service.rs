@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-pub(crate) use crate::until::{PATIENCE, until};
+pub(crate) use portolan_testkit::{PATIENCE, until};
 
 #[derive(Clone, Debug, PartialEq, Eq, Schema, Serialize, Deserialize)]
 pub(crate) enum Fault {

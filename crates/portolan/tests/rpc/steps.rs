@@ -2,7 +2,6 @@
 //! middle: every call ends, none runs twice, and nothing is left behind.
 
 use super::service::{LEDGER, PATIENCE, TestClient, Tested, share, until};
-use super::victim;
 use portolan::rpc::{self, Concurrency, RpcError, Server, ServerOptions};
 use portolan::{Domain, PortOptions, Segment};
 use portolan_sys::process::{PidFd, Signal, signal};
@@ -23,7 +22,7 @@ struct Other(Child);
 impl Other {
     fn start(part: &str, domain: &Domain, mark: &str) -> Self {
         let role = [part, domain.name(), mark];
-        Self(victim::spawn("steps::other_process", &role))
+        Self(portolan_testkit::spawn("steps::other_process", &role))
     }
 
     #[cfg(feature = "marks")]
@@ -54,12 +53,12 @@ impl Drop for Other {
 /// Not a test of its own: what the other processes run.
 #[test]
 fn other_process() {
-    let Some([part, name, mark]) = victim::role() else {
+    let Some([part, name, mark]) = portolan_testkit::role() else {
         return;
     };
     let domain = Domain::join(&name).unwrap();
     #[cfg(feature = "marks")]
-    victim::die_at(mark);
+    portolan_testkit::die_at(&mark, portolan_shm::mark::install);
     #[cfg(not(feature = "marks"))]
     drop(mark);
     match &*part {

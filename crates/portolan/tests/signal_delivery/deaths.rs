@@ -5,11 +5,11 @@ use super::*;
 /// The other process; nothing, when it is run as a test.
 #[test]
 fn victim() {
-    let Some([name, mark]) = victim::role() else {
+    let Some([name, mark]) = portolan_testkit::role() else {
         return;
     };
     let domain = Domain::join(&name).unwrap();
-    victim::die_at(mark);
+    portolan_testkit::die_at(&mark, portolan_shm::mark::install);
     signal_a_hundred(&domain);
 }
 
@@ -22,7 +22,7 @@ fn a_call_that_the_dead_owed_is_made() {
         let at = segment.address();
         let mut listener = domain.listen(ListenerOptions::default()).unwrap();
         let (board, _) = interrupted(&mut listener, at..at + 4096);
-        let mut child = victim::spawn("deaths::victim", &[&name, mark]);
+        let mut child = portolan_testkit::spawn("deaths::victim", &[&name, mark]);
         spin_until("the handler was called", || board.seen() == [at]);
         assert!(!child.wait().unwrap().success());
         // And the thread can be interrupted again.
@@ -50,7 +50,7 @@ fn a_wait_set_is_told_of_what_the_dead_signalled() {
                 assert_eq!(ready, Some(token.any()), "{mark}");
                 set.get_mut(token).unwrap().poll()
             });
-            let mut child = victim::spawn("deaths::victim", &[&name, mark]);
+            let mut child = portolan_testkit::spawn("deaths::victim", &[&name, mark]);
             assert!(!child.wait().unwrap().success());
             assert_eq!(waits.join().unwrap(), 1, "{mark}");
         });

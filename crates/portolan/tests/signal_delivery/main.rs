@@ -3,23 +3,18 @@
 #[cfg(feature = "marks")]
 mod deaths;
 mod processes;
-#[path = "../until/mod.rs"]
-mod until;
-#[cfg(feature = "marks")]
-#[path = "../victim/mod.rs"]
-mod victim;
 
 use portolan::channel::{ChannelOptions, ReaderOptions};
 use portolan::{
     Access, Deadline, Delivery, Domain, HandlerId, Listener, ListenerOptions, Message, PortOptions,
-    SignalError, WaitSet, Waiting, WhenFull,
+    ReceiveRight, SignalError, WaitSet, Waiting, WhenFull,
 };
+use portolan_testkit::{PATIENCE, spin_until};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use until::{PATIENCE, spin_until};
 
 fn thread() -> u32 {
     portolan_sys::process::thread()
@@ -373,7 +368,8 @@ fn a_wait_set_waits_for_a_listener_beside_a_port_and_a_channel() {
         });
     }
     assert_eq!(*seen.lock().unwrap(), [at + 5; 10]);
-    assert!(set.get_mut(listener).is_none() && set.get_mut(port).is_none());
+    assert!(set.get_mut(listener.of::<ReceiveRight>()).is_none());
+    assert!(set.get_mut(port.of::<Listener>()).is_none());
 
     // As a descriptor.
     assert!(set.as_fd().try_clone_to_owned().is_ok());

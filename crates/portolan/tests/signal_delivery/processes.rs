@@ -25,9 +25,8 @@ fn sender() {
 }
 
 fn sends(name: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = portolan_testkit::again("processes::sender");
     command
-        .args(["processes::sender", "--exact", "--nocapture"])
         .env(ROLE, name)
         .env(OWNER, portolan_sys::process::user().to_string())
         .stdout(Stdio::null());
@@ -88,8 +87,7 @@ fn a_thread_that_is_interrupted_may_be_killed() {
     let mut listener = domain.listen(ListenerOptions::default()).unwrap();
     listener.on(at + 64..at + 65, |_| {}).unwrap();
     for _ in 0..5 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["processes::interrupted_one", "--exact", "--nocapture"])
+        let mut child = portolan_testkit::again("processes::interrupted_one")
             .env(VICTIM, &name)
             .stdout(Stdio::null())
             .spawn()
@@ -138,8 +136,7 @@ fn an_upcall_that_panics_ends_its_process_and_no_other() {
     let mut listener = domain.listen(ListenerOptions::default()).unwrap();
     let (board, _) = interrupted(&mut listener, at + 65..at + 66);
     listener.on(at + 64..at + 65, |_| {}).unwrap();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["processes::panicking_one", "--exact", "--nocapture"])
+    let mut child = portolan_testkit::again("processes::panicking_one")
         .env(PANICS, &name)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -10,12 +10,4 @@ mod refusals;
 mod room;
 mod topics;
 
-use std::time::Duration;
-
-/// How long a test waits for what must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A name that no other test uses.
-fn unique(name: &str) -> String {
-    format!("structure-{name}-{}", std::process::id())
-}
+use portolan_testkit::{PATIENCE, unique};

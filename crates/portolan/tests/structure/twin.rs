@@ -4,10 +4,8 @@
 use portolan::channel::TopicOptions;
 use portolan::structure::{NoRoom, Structure};
 use portolan::{Access, Deadline, Domain, Message, PortOptions};
+use portolan_testkit::PATIENCE;
 use portolan_twin::steps::{Chart, STEPS, begin, check, model, step};
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = std::env::args().nth(1).ok_or("which domain?")?;

@@ -1,7 +1,7 @@
 //! Publishers and subscribers that die at marked steps.
 
 use crate::long::{content, is_content};
-use crate::{PATIENCE, ROLE, options, spawn, used, wait_for};
+use crate::{PATIENCE, ROLE, options, spawn, until, used};
 use portolan::channel::{SubscribeError, TopicOptions};
 use portolan::{Deadline, Domain, Protection};
 use std::os::unix::process::ExitStatusExt;
@@ -99,7 +99,7 @@ fn a_publisher_dies_at_whatever_step() {
         held.iter().for_each(|s| is_content(s, s.position()));
         let mut publisher = None;
         let one = TopicOptions::default().publishers(1);
-        wait_for(mark, || {
+        until(mark, || {
             publisher = domain.publisher::<[u8]>("t", one).ok();
             publisher.is_some()
         });
@@ -108,7 +108,7 @@ fn a_publisher_dies_at_whatever_step() {
         let sample = subscriber.receive(Deadline::NOW).unwrap();
         assert_eq!((sample.position(), sample[LONG - 1]), (at, 3), "{mark}");
         drop((held, sample, subscriber, publisher));
-        wait_for(mark, || used(&domain) == (0, 0));
+        until(mark, || used(&domain) == (0, 0));
     }
 }
 
@@ -139,6 +139,6 @@ fn a_subscriber_dies_at_whatever_step() {
         let status = child.wait().unwrap();
         assert_eq!(status.signal(), Some(libc::SIGKILL), "{mark}");
         drop((ours, publisher));
-        wait_for(mark, || used(&domain) == (0, 0));
+        until(mark, || used(&domain) == (0, 0));
     }
 }

@@ -11,18 +11,17 @@ mod values;
 
 use portolan::channel::{Plain, SubscribeError, TopicError, TopicOptions};
 use portolan::{Deadline, Domain, PortKind};
+use portolan_testkit::{PATIENCE, again, until};
 use std::collections::BTreeMap;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
+use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// What another process is to do; see [`spawn`].
 const ROLE: &str = "PORTOLAN_TOPIC_ROLE";
 
 /// Runs a test of this program as another process.
 fn spawn(test: &str, role: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+    again(test)
         .env(ROLE, role)
         .stdout(Stdio::null())
         .spawn()
@@ -34,14 +33,6 @@ fn used(domain: &Domain) -> (u64, usize) {
     let survey = domain.survey().unwrap();
     let segments = survey.ports.iter().filter(|p| p.kind == PortKind::Segment);
     (survey.memory.used, segments.count())
-}
-
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn options() -> TopicOptions {

@@ -1,7 +1,7 @@
 //! Subscribers in other processes: that read, that are killed, that are stopped.
 
 use crate::long::{content, is_content};
-use crate::{PATIENCE, ROLE, options, spawn, used, wait_for};
+use crate::{PATIENCE, ROLE, options, spawn, until, used};
 use portolan::channel::{Publisher, Subscriber, TopicOptions};
 use portolan::{Deadline, Domain, Protection};
 use std::process::Child;
@@ -63,7 +63,7 @@ impl Other {
     fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let stat = format!("/proc/{}/stat", self.child.id());
-        wait_for("its stop", || {
+        until("its stop", || {
             let stat = std::fs::read_to_string(&stat).unwrap();
             stat.rsplit(") ").next().unwrap().starts_with('T')
         });
@@ -112,7 +112,7 @@ fn another_process_gets_every_sample_as_it_was_published() {
             other.await_word(number);
         }
         drop((other, publisher));
-        wait_for("nothing left", || used(&domain) == (0, 0));
+        until("nothing left", || used(&domain) == (0, 0));
     }
 }
 
@@ -142,7 +142,7 @@ fn what_a_killed_subscriber_held_is_freed_and_stays_for_the_others() {
                 assert_eq!(ours.receive(Deadline::NOW).unwrap().position(), number);
             }
             if round == 0 {
-                wait_for("what it held", || used(&domain) < before);
+                until("what it held", || used(&domain) < before);
             }
             drop(other);
         }
@@ -150,7 +150,7 @@ fn what_a_killed_subscriber_held_is_freed_and_stays_for_the_others() {
             is_content(sample, sample.position());
         }
         drop((held, ours, publisher));
-        wait_for("nothing left", || used(&domain) == (0, 0));
+        until("nothing left", || used(&domain) == (0, 0));
     }
 }
 
@@ -189,7 +189,7 @@ fn a_stopped_subscriber_stops_nobody_and_takes_no_more_than_it_held() {
         other.await_word(number);
     }
     drop((other, ours, publisher));
-    wait_for("nothing left", || used(&domain) == (0, 0));
+    until("nothing left", || used(&domain) == (0, 0));
 }
 
 #[test]

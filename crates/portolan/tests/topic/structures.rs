@@ -1,6 +1,6 @@
 //! Samples that are structures: built by one program, read in place by others.
 
-use crate::{PATIENCE, options, used, wait_for};
+use crate::{PATIENCE, options, until, used};
 use portolan::channel::{PublishError, Publisher, ReaderOptions, Since, SubscribeError};
 use portolan::structure::{List, Map, NoRoom, RootError, Structure, Text, Tree};
 use portolan::{Deadline, Domain, Handover, Message, Protection};
@@ -407,7 +407,7 @@ mod deaths {
             let sample = subscriber.receive(PATIENCE).unwrap();
             is_atlas(sample.root().unwrap(), 77, 10);
             drop((kept, sample, successor, subscriber));
-            wait_for("all is freed", || used(&domain) == (0, 0));
+            until("all is freed", || used(&domain) == (0, 0));
         }
     }
 
@@ -418,7 +418,7 @@ mod deaths {
             let few = options().history(2);
             let mut publisher = domain.publisher::<Atlases>("t", few).unwrap();
             let mut number = 0;
-            wait_for("its death", || {
+            until("its death", || {
                 publish(&mut publisher, number, 100);
                 number += 1;
                 child.try_wait().unwrap().is_some()
@@ -427,7 +427,7 @@ mod deaths {
             let sample = subscriber.receive(PATIENCE).unwrap();
             is_atlas(sample.root().unwrap(), sample.position(), 100);
             drop((sample, subscriber, publisher));
-            wait_for("all is freed", || used(&domain) == (0, 0));
+            until("all is freed", || used(&domain) == (0, 0));
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Automatic update, by another process: what each mode promises.
 
 use crate::child::Child;
-use crate::orders::{Answer, PATIENCE, until};
 use crate::{content, domain, export};
 use portolan::vmmc::{
     Alias, ExportError, ExportMemory, ExportOptions, Import, Log, MappingError, Mode, Reach,
     Tracked, UpdateError,
 };
 use portolan::{Domain, Permissions};
+use portolan_testkit::{Answer, PATIENCE, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -356,7 +356,7 @@ fn mappings_of_an_export_that_ends_or_an_exporter_that_dies() {
     assert!(child.ask("auto log flush").contains("Revoked"));
     assert_eq!(child.ask("auto get 0"), "1", "the memory stays");
 
-    let name = crate::orders::unique("auto-dead");
+    let name = portolan_testkit::unique("auto-dead");
     let mut exporter = Child::exporter(&name, 4);
     let import = Domain::builder(&name).import("x", PATIENCE).unwrap();
     let local = ExportMemory::new(2 * PAGE).unwrap();

@@ -2,13 +2,13 @@
 
 use crate::automatic::Updater;
 use crate::mediated_ends::Weather;
-use crate::orders::{self, Answer, PATIENCE, obey, until};
 use crate::{forks, notify_ends, raw};
 use portolan::vmmc::{
     Export, ExportMemory, ExportOptions, Import, ImportOptions, Notifications, OrdinaryMemory,
     Reach, UpdateError,
 };
 use portolan::{AccessToken, Domain, Permissions};
+use portolan_testkit::{Answer, PATIENCE, obey, until};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A process that takes orders. Killed when dropped.
-pub(crate) struct Child(orders::Child);
+pub(crate) struct Child(portolan_testkit::Child);
 
 impl Child {
     pub(crate) fn new() -> Self {
@@ -33,11 +33,17 @@ impl Child {
 
     /// By a command that runs another.
     pub(crate) fn through(starter: Command) -> Self {
-        Self(orders::Child::through(starter, "child::takes_orders"))
+        Self(portolan_testkit::Child::through(
+            starter,
+            "child::takes_orders",
+        ))
     }
 
     fn with(prepare: impl FnOnce(&mut Command)) -> Self {
-        Self(orders::Child::running("child::takes_orders", prepare))
+        Self(portolan_testkit::Child::running(
+            "child::takes_orders",
+            prepare,
+        ))
     }
 
     /// A process that has imported `x`, as nobody's member.
@@ -69,15 +75,15 @@ impl Child {
 }
 
 impl Deref for Child {
-    type Target = orders::Child;
+    type Target = portolan_testkit::Child;
 
-    fn deref(&self) -> &orders::Child {
+    fn deref(&self) -> &portolan_testkit::Child {
         &self.0
     }
 }
 
 impl DerefMut for Child {
-    fn deref_mut(&mut self) -> &mut orders::Child {
+    fn deref_mut(&mut self) -> &mut portolan_testkit::Child {
         &mut self.0
     }
 }
@@ -306,12 +312,12 @@ impl State {
             ["fork-without-memory"] => Ok(crate::mediated_ends::fork_without_memory().to_string()),
             #[cfg(feature = "marks")]
             ["stop-at", mark] => {
-                orders::fate::stop_at(mark);
+                portolan_testkit::stop_at(mark, portolan_shm::mark::install);
                 done()
             }
             #[cfg(feature = "marks")]
             ["die-at", mark] => {
-                orders::fate::die_at(mark);
+                portolan_testkit::die_at(mark, portolan_shm::mark::install);
                 done()
             }
             ["later", offset, len, byte] => {

@@ -1,10 +1,10 @@
 //! Exporters and importers that are killed, or become another program.
 
 use crate::child::Child;
-use crate::orders::{PATIENCE, unique, until};
 use crate::{content, domain, export};
 use portolan::vmmc::{ImportOptions, Reach};
 use portolan::{Domain, VisitError};
+use portolan_testkit::{PATIENCE, unique, until};
 
 #[test]
 fn importers_of_a_killed_exporter_are_told_in_the_middle_of_their_writes() {

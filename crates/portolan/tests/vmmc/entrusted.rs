@@ -1,7 +1,6 @@
 //! A member that entrusts its host with what is not its own memory.
 
 use crate::child::Child;
-use crate::orders::{PATIENCE, unique, until};
 use crate::raw;
 use crate::raw_mediated::Seat;
 use portolan_abi::FORMAT_VERSION;
@@ -13,6 +12,7 @@ use portolan_abi::vmmc::{Ranges, Reach};
 use portolan_sys::memory::Mapping;
 use portolan_sys::process::{PidFd, ProcessMemory, user};
 use portolan_sys::socket;
+use portolan_testkit::{PATIENCE, unique, until};
 use rustix::fs::{Mode, OFlags, mkfifoat, open};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

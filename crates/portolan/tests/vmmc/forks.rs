@@ -1,10 +1,10 @@
 //! `fork` without `exec`, in exporter and importer.
 
 use crate::child::Child;
-use crate::orders::{unique, until};
 use crate::{domain, export};
 use portolan::vmmc::{Export, ExportMemory, Import, Reach};
 use portolan_sys::process::{PidFd, Signal, signal};
+use portolan_testkit::{unique, until};
 use std::io::{Read, Write};
 
 /// What a forked child finds of what it has copies of.

@@ -1,7 +1,6 @@
 //! Ordinary memory, into which the kernel copies for importers: other processes and users.
 
 use crate::child::Child;
-use crate::orders::{PATIENCE, unique, until};
 use crate::raw;
 use crate::{domain, export};
 use portolan::vmmc::{
@@ -11,6 +10,7 @@ use portolan::vmmc::{
 use portolan::{Domain, Permissions};
 use portolan_abi::vmmc::{Answer, Way, post};
 use portolan_sys::memory::{self, Access, Mapping, PAGE};
+use portolan_testkit::{PATIENCE, unique, until};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;

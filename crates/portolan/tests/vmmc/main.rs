@@ -17,8 +17,6 @@ mod mediated_ends;
 mod notify;
 mod notify_ends;
 mod notify_wait;
-#[path = "../orders/mod.rs"]
-mod orders;
 mod pending;
 mod permissions;
 mod raw;
@@ -26,9 +24,9 @@ mod raw_mediated;
 mod revoke;
 mod update;
 
-use orders::{PATIENCE, unique};
 use portolan::vmmc::{Export, ExportMemory, ExportOptions, Reach};
 use portolan::{Domain, Permissions};
+use portolan_testkit::{PATIENCE, unique};
 
 /// A domain of this test's own, and its name.
 fn domain(test: &str) -> (Domain, String) {

@@ -1,10 +1,10 @@
 //! A thousand exports, and a thousand imports of one.
 
 use crate::child::Child;
-use crate::orders::{PATIENCE, unique};
 use crate::{domain, export};
 use portolan::vmmc::{ExportMemory, ExportOptions, Import, ImportError, Reach, UpdateError};
 use portolan::{Domain, Permissions};
+use portolan_testkit::{PATIENCE, unique};
 
 const MANY: u64 = 1_000;
 

@@ -2,9 +2,9 @@
 
 use crate::child::Child;
 use crate::domain;
-use crate::orders::{PATIENCE, unique, until};
 use portolan::Permissions;
 use portolan::vmmc::{ExportMemory, ExportOptions, Reach};
+use portolan_testkit::{PATIENCE, unique, until};
 
 fn dies(child: &mut Child, order: &str) {
     child.tell(order);

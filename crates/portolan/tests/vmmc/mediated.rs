@@ -3,7 +3,6 @@
 use crate::child::Child;
 use crate::domain;
 use crate::kernel::{content, lend, lend_zeros, pages};
-use crate::orders::{PATIENCE, apart, unique, until};
 use crate::raw;
 use crate::raw_mediated::{Seat, request, ticket};
 use portolan::vmmc::{ExportOptions, Notification, OrdinaryMemory, Reach, UpdateError};
@@ -13,6 +12,7 @@ use portolan_abi::visit::{OfferKind, Visit, VisitAnswer};
 use portolan_sys::memory::{self, Access, PAGE};
 use portolan_sys::process::user;
 use portolan_sys::socket;
+use portolan_testkit::{PATIENCE, apart, unique, until};
 use std::os::fd::AsFd;
 
 /// A user that no other test is.

@@ -1,7 +1,6 @@
 //! Notifications: what comes, in which order, and what hostile importers cannot do with them.
 
 use crate::child::Child;
-use crate::orders::{Answer, PATIENCE, until};
 use crate::{domain, export, raw};
 use portolan::vmmc::{
     ExportMemory, ExportOptions, Import, Notification, NotificationError, Notifications, Reach,
@@ -12,6 +11,7 @@ use portolan_abi::vmmc::{RING, post};
 use portolan_sys::memory::Mapping;
 use portolan_sys::process::poll;
 use portolan_sys::socket;
+use portolan_testkit::{Answer, PATIENCE, until};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;

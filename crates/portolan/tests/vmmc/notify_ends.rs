@@ -2,13 +2,13 @@
 
 use crate::child::Child;
 use crate::notify::offset;
-use crate::orders::{PATIENCE, unique, until};
 use crate::{domain, export};
 use portolan::vmmc::{
     ExportOptions, Notification, NotificationError, Notifications, OrdinaryMemory, Reach,
 };
 use portolan::{Deadline, Permissions};
 use portolan_abi::vmmc::post;
+use portolan_testkit::{PATIENCE, unique, until};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 

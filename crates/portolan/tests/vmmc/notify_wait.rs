@@ -2,10 +2,10 @@
 
 use crate::child::Child;
 use crate::notify::offset;
-use crate::orders::PATIENCE;
 use crate::{domain, export};
 use portolan::vmmc::{NotificationError, Reach};
 use portolan::{Deadline, WaitSet, WhyNoPlace};
+use portolan_testkit::PATIENCE;
 use std::time::Duration;
 
 #[test]

@@ -1,12 +1,12 @@
 //! What goes on by itself, in a wait set.
 
 use crate::child::Child;
-use crate::orders::{PATIENCE, unique};
 use crate::{content, domain, export};
 use portolan::vmmc::{ImportOptions, Reach};
 use portolan::{
     Deadline, Domain, Listener, ListenerOptions, Origin, Segment, Source, Token, WaitSet,
 };
+use portolan_testkit::{PATIENCE, unique};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 

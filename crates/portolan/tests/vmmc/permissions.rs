@@ -2,9 +2,9 @@
 
 use crate::child::Child;
 use crate::domain;
-use crate::orders::PATIENCE;
 use portolan::vmmc::{ExportMemory, ExportOptions, ImportError, ImportOptions, Reach};
 use portolan::{AccessToken, Deadline, Domain, Permissions, VisitError};
+use portolan_testkit::PATIENCE;
 use std::time::Duration;
 
 fn visit_error(result: Result<portolan::vmmc::Import, ImportError>) -> VisitError {
@@ -83,7 +83,7 @@ fn no_more_importers_than_there_may_be() {
     let full = domain.import("x", PATIENCE);
     assert!(matches!(full, Err(ImportError::Full { .. })), "{full:?}");
     drop(first);
-    crate::orders::until("there is room", || domain.import("x", PATIENCE).is_ok());
+    portolan_testkit::until("there is room", || domain.import("x", PATIENCE).is_ok());
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! An importer that does not keep to the library: it has what the protocol gives it, and does
 //! with it whatever the kernel lets it do.
 
-use crate::orders::PATIENCE;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::socket_name;
 use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, Granted};
 use portolan_sys::memory::Mapping;
 use portolan_sys::socket::{self, Address};
+use portolan_testkit::PATIENCE;
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};

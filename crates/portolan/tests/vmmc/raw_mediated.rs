@@ -1,12 +1,12 @@
 //! An importer for which the host copies and that does not keep to the library.
 
-use crate::orders::PATIENCE;
 use crate::raw::{self, Failed};
 use portolan_abi::mediate::{Act, Outcome, PART, PARTS, Ready, Reply, Request, STAGING, Ticket};
 use portolan_abi::visit::OfferKind;
 use portolan_abi::vmmc::{Answer, Ask, Granted, Way};
 use portolan_sys::memory::Mapping;
 use portolan_sys::socket;
+use portolan_testkit::PATIENCE;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

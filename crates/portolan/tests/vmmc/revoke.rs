@@ -1,13 +1,13 @@
 //! The end of an export: what has been written stays, nothing comes after, whatever importers do.
 
 use crate::child::Child;
-use crate::orders::{PATIENCE, until};
 use crate::raw::{self, Hostile};
 use crate::{content, domain, export};
 use portolan::vmmc::{ExportMemory, ExportOptions, Reach, WhyExported};
 use portolan_abi::vmmc::{Answer, Ask, Denied};
 use portolan_sys::memory::Mapping;
 use portolan_sys::socket;
+use portolan_testkit::{PATIENCE, until};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, open};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

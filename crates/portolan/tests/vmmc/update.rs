@@ -1,11 +1,11 @@
 //! Deliberate update, remote read, and words, by other processes.
 
 use crate::child::Child;
-use crate::orders::{PATIENCE, unique};
 use crate::revoke::SetOnDrop;
 use crate::{content, domain, export};
 use portolan::vmmc::{ExportMemory, ExportOptions, OrdinaryMemory, Reach, UpdateError};
 use portolan::{Deadline, Delivery, ListenerOptions, Permissions};
+use portolan_testkit::{PATIENCE, unique};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;

@@ -5,7 +5,7 @@ use portolan::channel::{ChannelOptions, ReadError};
 use portolan::{Deadline, Domain, PortOptions, WaitSet, Waiting};
 use rustix::event::epoll::EventFlags;
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// Set in another process of a test: the domain that it joins.
@@ -40,8 +40,7 @@ struct Other(Child);
 
 impl Other {
     fn of(domain: &Domain) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["others::sends_its_input", "--exact", "--nocapture"])
+        let child = portolan_testkit::again("others::sends_its_input")
             .env(CHILD, domain.name())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

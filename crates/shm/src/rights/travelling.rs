@@ -10,6 +10,9 @@
 //! closer:  row.moving + 1    CLOSE THE SLOT    travelling - 1    row.moving - 1
 //! ```
 //!
+//! The closer begins before it frees what the message held, for the list of its rights may be
+//! there; who closes the slot after its death counts only what is left to read.
+//!
 //! # Why a count of zero is exact
 //!
 //! Whoever counts reads `departures` and `travelling`, then all rows, then both words again. A

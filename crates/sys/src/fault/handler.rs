@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use super::{Fault, Kind, Verdict, table};
+use crate::process;
 
 /// The handlers that were there before ours. Written before ours is installed.
 static PREVIOUS: [OnceLock<Action>; 2] = [const { OnceLock::new() }; 2];
@@ -37,12 +38,14 @@ fn install_for(kind: Kind) -> io::Result<()> {
     let previous = action(signal, None)?;
     PREVIOUS[kind as usize].get_or_init(|| Action(previous));
     // SAFETY:
-    // - All bits zero are a valid `sigaction`, with an empty mask.
+    // - All bits zero are a valid `sigaction`.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
     let entry: extern "C" fn(_, _, _) = on_fault;
     ours.sa_sigaction = entry as usize;
     // Not deferred: a handler may itself touch watched memory of another range.
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    // All else waits until it has returned (F4).
+    ours.sa_mask = process::quiet();
     action(signal, Some(&ours))?;
     Ok(())
 }

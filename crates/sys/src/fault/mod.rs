@@ -19,6 +19,9 @@
 //!   another changes the table still finds its own range.
 //! - **F2** Once a [`Watch`] is dropped, its handler runs in no thread and never will.
 //! - **F3** Only faults of the processor are claimed, not signals sent by somebody.
+//! - **F4** While the handler runs its thread takes no signal but those that the processor raises:
+//!   a handler that is not told to use the signal stack would run there all the same, on top of
+//!   ours, and there is no room for two.
 
 mod handler;
 mod report;

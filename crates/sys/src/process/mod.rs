@@ -14,6 +14,7 @@ pub use event::{EventFd, Ready, WrongKind, poll};
 pub(crate) use event::{take_count, wait};
 pub use maps::{Area, Maps, MapsError};
 pub use memory::{ForeignError, Need, OpenError, ProcessMemory};
+pub(crate) use own::quiet;
 pub use own::{dies_with_us, fix_addresses, libc_version, random, spawn_quiet, user};
 pub use pidfd::{PidFd, signal};
 pub use proc::{comm, is_stopped, start_time};

@@ -119,7 +119,7 @@ pub fn libc_version() -> String {
 }
 
 /// All signals but those that the processor raises.
-fn quiet() -> libc::sigset_t {
+pub(crate) fn quiet() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY:
     // - Room for a signal set.

@@ -19,11 +19,9 @@ pub fn role() -> Option<String> {
 
 /// This test program again, running only `test`, in a role.
 pub fn child(test: &str, role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = portolan_testkit::again(test);
     command
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(ROLE, role);
-    command
+        .env(ROLE, role)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());

@@ -44,9 +44,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "rights-any-generation",
         breaks: "R3: a dead name takes the place of the count of the entry's present port",
-        file: ROWS,
-        find: "if SendCount::unpack(was).generation != port.generation && !is_present(of, port) {",
-        replace: "if false && !is_present(of, port) {",
+        file: "crates/shm/src/rights/counted.rs",
+        find: "if C::unpack(was).generation() != port.generation && !is_present(entry, port) {",
+        replace: "if false && !is_present(entry, port) {",
         found_by: model("loom_rights", "counts_of_a_row_add_up"),
     },
 ];

@@ -60,7 +60,16 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn arm(&mut self, worker: usize, mark: usize, action: u64) {
+    /// Something is to happen to a worker at the first of these marks.
+    fn arm(&mut self, worker: usize, marks: &[usize], action: u64) {
+        let times: Vec<(usize, u64)> = marks.iter().map(|m| (*m, self.times(*m))).collect();
+        self.board.arm(worker, &times, action);
+        self.places[worker].armed = Some(Instant::now());
+    }
+
+    /// How often a mark is passed before something happens there: not always in the first
+    /// operation, where it is passed often.
+    fn times(&mut self, mark: usize) -> u64 {
         let passes: u64 = (0..self.places.len())
             .map(|w| self.board.hits(w, mark).load(Ordering::Relaxed))
             .sum();
@@ -69,8 +78,12 @@ impl Coordinator {
             1000..100_000 => 8,
             _ => 60,
         };
-        let countdown = 1 + u64::try_from(self.random.below(most)).unwrap_or(0);
-        self.board.arm(worker, mark, countdown, action);
+        1 + u64::try_from(self.random.below(most)).unwrap_or(0)
+    }
+
+    /// Something is to happen to a worker as soon as it comes to a mark.
+    fn arm_at_once(&mut self, worker: usize, mark: usize, action: u64) {
+        self.board.arm(worker, &[(mark, 1)], action);
         self.places[worker].armed = Some(Instant::now());
     }
 
@@ -116,7 +129,7 @@ impl Coordinator {
                 if let Some(worker) = self.someone(None) {
                     let mark = STOPS[self.random.below(STOPS.len())];
                     if let Some(mark) = crate::marks::index(mark) {
-                        self.arm(worker, mark, STOP);
+                        self.arm(worker, &[mark], STOP);
                     }
                     self.expect_a_passing();
                 }
@@ -156,19 +169,26 @@ impl Coordinator {
         let action = self.action();
         match passer(MARKS[mark]) {
             Passer::Any => {
+                let marks = self.marked.beside(mark, &mut self.random);
                 if let Some(worker) = self.someone(None) {
-                    self.arm(worker, mark, action);
+                    self.arm(worker, &marks, action);
                 }
                 if MARKS[mark] == "receive.passed" {
                     self.arrange_a_passing(mark);
                 }
             }
             Passer::Host => {
+                let bait = bait(MARKS[mark]).and_then(crate::marks::index);
+                let marks = match bait {
+                    // Not earlier, at something else.
+                    Some(_) => vec![mark],
+                    None => self.marked.beside(mark, &mut self.random),
+                };
                 if let Some(host) = self.host {
-                    self.arm(host, mark, action);
+                    self.arm(host, &marks, action);
                     if let Some(worker) = self.someone(Some(host)) {
-                        match bait(MARKS[mark]).and_then(crate::marks::index) {
-                            Some(bait) => self.arm(worker, bait, DIE),
+                        match bait {
+                            Some(bait) => self.arm(worker, &[bait], DIE),
                             None => self.kill_or_dismiss(worker),
                         }
                     }
@@ -180,7 +200,7 @@ impl Coordinator {
                     if let Some(worker) = self.someone(host)
                         && self.free().len() > SPARE + 1
                     {
-                        self.arm(worker, mark, action);
+                        self.arm(worker, &[mark], action);
                     }
                 }
                 if let Some(host) = host {
@@ -189,13 +209,13 @@ impl Coordinator {
             }
             Passer::Leaver => {
                 if let Some(worker) = self.someone(self.host) {
-                    self.arm(worker, mark, action);
+                    self.arm(worker, &[mark], action);
                     self.board.set(worker, Entry::Order, 1);
                 }
             }
             Passer::LeavingHost => {
                 if let Some(host) = self.host {
-                    self.arm(host, mark, action);
+                    self.arm(host, &[mark], action);
                     self.board.set(host, Entry::Order, 1);
                 }
             }
@@ -217,14 +237,12 @@ impl Coordinator {
         if let (Some(worker), Some(claimed)) =
             (self.someone(None), crate::marks::index("send.claimed"))
         {
-            self.arm(worker, claimed, STOP);
-            self.board.set(worker, Entry::Countdown, 1);
+            self.arm_at_once(worker, claimed, STOP);
         }
         while self.free().len() > SPARE
             && let Some(worker) = self.someone(None)
         {
-            self.board.arm(worker, passed, 1, self.action());
-            self.places[worker].armed = Some(Instant::now());
+            self.arm_at_once(worker, passed, self.action());
         }
     }
 
@@ -237,8 +255,7 @@ impl Coordinator {
             && self.free().len() > SPARE
             && let Some(worker) = self.someone(None)
         {
-            self.board.arm(worker, passed, 1, self.action());
-            self.places[worker].armed = Some(Instant::now());
+            self.arm_at_once(worker, passed, self.action());
         }
     }
 
@@ -258,7 +275,7 @@ impl Coordinator {
         let [creator, second] = CREATORS;
         self.board.renew(creator);
         self.board.renew(second);
-        self.board.arm(creator, mark, 1, self.action());
+        self.board.arm(creator, &[(mark, 1)], self.action());
         let mut children = [
             self.command(creator, &domain).spawn()?,
             self.command(second, &domain).spawn()?,

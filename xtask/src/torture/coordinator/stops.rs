@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 pub(super) const STOPPED: Duration = Duration::from_secs(2);
 /// How long a worker may get nowhere while others are stopped.
 const HELD_UP: Duration = Duration::from_secs(1);
+/// How long it may get nowhere all in all, where that is listed in [`WAITS`]: somewhat longer than
+/// whoever leaves waits for its own threads.
+const HELD_UP_AT_MOST: Duration = Duration::from_secs(30);
 /// Time that counts for one look at the most: where the coordinator waits for a processor,
 /// workers that need each other do too.
 const LOOK: Duration = Duration::from_millis(8);
@@ -32,7 +35,7 @@ struct Wait {
 }
 
 /// All that waits. A worker that gets nowhere for a second, and does nothing that is listed
-/// here for somebody who is stopped, is a finding.
+/// here for somebody who is stopped, is a finding; and so is one that does, for much longer.
 static WAITS: [Wait; 3] = [
     Wait {
         who: Who::Host,
@@ -58,6 +61,8 @@ pub(super) struct Beside {
     /// How long it has been asleep since, while somebody was stopped.
     asleep: Duration,
     looked: Option<Instant>,
+    /// How long it has waited since for what is listed.
+    waited: Duration,
     counted: bool,
 }
 
@@ -102,19 +107,16 @@ impl Coordinator {
             .as_ref()
             .filter(|_| !place.killed && place.stopped.is_none());
         let idle = doing.is_asleep() || doing == Doing::Pausing;
-        let Some(child) = is_there.filter(|_| !stopped.is_empty() && !idle) else {
-            *beside = Beside {
-                beats,
-                ..Beside::default()
-            };
-            return;
-        };
-        if beside.beats != beats {
+        let Some(child) = is_there.filter(|_| !idle && beside.beats == beats) else {
             *beside = Beside {
                 beats,
                 looked: Some(now),
                 ..Beside::default()
             };
+            return;
+        };
+        if stopped.is_empty() {
+            beside.asleep = Duration::ZERO;
             return;
         }
         // Who runs, or would if there were a processor for it, is held up by nobody.
@@ -125,7 +127,6 @@ impl Coordinator {
         if beside.asleep < HELD_UP || beside.counted {
             return;
         }
-        beside.counted = true;
         let threads = threads(child.id());
         self.held_up(worker, doing, stopped, &threads);
     }
@@ -141,10 +142,16 @@ impl Coordinator {
         let who = self.who_is_stopped(stopped);
         let is_known = |wait: &&Wait| who.contains(&wait.who) && wait.what.contains(&doing);
         let known = WAITS.iter().find(is_known);
-        if let Some(wait) = known {
-            *self.report.waits.entry(wait.why).or_default() += 1;
+        let beside = &mut self.places[worker].beside;
+        if let Some(wait) = known.filter(|_| beside.waited < HELD_UP_AT_MOST) {
+            if beside.waited.is_zero() {
+                *self.report.waits.entry(wait.why).or_default() += 1;
+            }
+            beside.waited += std::mem::take(&mut beside.asleep);
             return;
         }
+        beside.counted = true;
+        let waited = (beside.waited + beside.asleep).as_secs();
         let stopped = stopped.iter().map(|(at, mark)| {
             let host = if self.host == Some(*at) {
                 ", the host,"
@@ -157,7 +164,7 @@ impl Coordinator {
         let stopped = stopped.collect::<Vec<_>>().join(", ");
         self.report.hung_waiters += 1;
         self.note(format!(
-            "worker {worker} gets nowhere while {doing:?}, and stopped is {stopped}; its threads: {threads}"
+            "worker {worker} gets nowhere for {waited} s while {doing:?}, and stopped is {stopped}; its threads: {threads}"
         ));
     }
     /// In which roles they are stopped.
@@ -179,7 +186,7 @@ impl Coordinator {
 }
 
 /// Where a process's threads are in the kernel.
-fn threads(pid: u32) -> String {
+pub(super) fn threads(pid: u32) -> String {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let one = |task: std::fs::DirEntry| {
         let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();

@@ -383,7 +383,7 @@ impl Worker {
         };
         let to = self.random.below(super::super::board::MAX_WORKERS);
         let who = self.random.next();
-        if post(&domain, to, who) {
+        if post(&domain, to, who).is_ok() {
             let written = self.board.of(self.at, Entry::Written);
             written.fetch_add(1, Ordering::Relaxed);
         }
@@ -395,7 +395,7 @@ impl Worker {
         if waits {
             // Who waits for us meanwhile shall not.
             self.holds.onces.clear();
-            self.close_gate();
+            self.close_bridge();
             self.holds.channels.readers.clear();
             self.doing(Doing::Listening);
             self.read_letters(Deadline::after(LONG));
@@ -415,14 +415,16 @@ impl Worker {
 }
 
 /// Writes a letter to a worker, if it has a channel for that.
-pub(super) fn post(domain: &Domain, to: usize, who: u64) -> bool {
-    let Ok(channel) = domain.find_channel(&letters(to), Deadline::NOW) else {
-        return false;
-    };
+pub(super) fn post(domain: &Domain, to: usize, who: u64) -> Result<(), String> {
+    let found = domain.find_channel(&letters(to), Deadline::NOW);
+    let writer = found.map_err(|e| e.to_string())?.bind_writer();
     let letter = stream::message(who, 1, ANYWHERE, LEAST);
-    channel
-        .bind_writer()
-        .is_ok_and(|mut writer| writer.write(&letter, Deadline::after(SHORT)).is_ok())
+    let written = writer.map(|mut writer| writer.write(&letter, Deadline::after(SHORT)));
+    match written {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 impl Writing {

@@ -179,7 +179,7 @@ impl Worker {
         if long {
             // Who waits for us meanwhile shall not.
             self.holds.onces.clear();
-            self.close_gate();
+            self.close_bridge();
         }
         let at = self.random.below(self.holds.ports.len() + 1);
         let later = self.random.once_in(2);

@@ -218,6 +218,7 @@ impl ParcelReader {
         }
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn reader(&self) -> &Reader {
         &self.reader
     }

@@ -1,8 +1,8 @@
 //! Whoever takes part in an introduction is killed: at a marked step, or while others wait.
 
 use super::{Child, child, from_outside, joined, long, meets, said};
-use crate::orders::{unique, until};
 use crate::{Deadline, VisitError};
+use portolan_testkit::{unique, until};
 
 #[test]
 fn a_visitor_that_waits_gets_through_to_the_next_host() {

@@ -12,9 +12,9 @@ mod strangers;
 mod users;
 
 use super::{Desk, Introduction, Offer, OfferKind, Visitor, offer, visit, visit_own};
-use crate::orders::{self, Answer, Child, PATIENCE};
 use crate::{AccessToken, Builder, Deadline, Domain, Permissions, VisitError};
 use portolan_sys::socket;
+use portolan_testkit::{Answer, Child, PATIENCE};
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt;
 use std::sync::{Arc, Mutex};
@@ -99,7 +99,7 @@ struct State {
 #[test]
 fn takes_orders() {
     let mut state = State::default();
-    orders::obey(|line| state.obey(line));
+    portolan_testkit::obey(|line| state.obey(line));
 }
 
 /// `key=value` options, of all orders.
@@ -245,9 +245,9 @@ impl State {
                 let visited = visit_own(member, kind, name, options.token().as_ref(), by);
                 Ok(self.heard(visited))
             }
-            ["close", "all"] => Ok(orders::close_all()),
+            ["close", "all"] => Ok(portolan_testkit::close_all()),
             ["gifts"] => {
-                orders::until("somebody comes", || {
+                portolan_testkit::until("somebody comes", || {
                     !self.queue.0.lock().unwrap().is_empty()
                 });
                 let queue = self.queue.0.lock().unwrap();
@@ -266,7 +266,7 @@ impl State {
             }
             #[cfg(feature = "marks")]
             ["die", "at", mark] => {
-                orders::fate::die_at(mark);
+                portolan_testkit::die_at(mark, portolan_shm::mark::install);
                 Ok("done".to_owned())
             }
             _ => Err(format!("no such order: {line}").into()),

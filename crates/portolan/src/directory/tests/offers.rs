@@ -1,8 +1,8 @@
 //! What is offered is found, from outside and inside; what is not is waited for.
 
 use super::{Child, OfferKind, child, from_outside, joined, long, meets, said, visit};
-use crate::orders::{unique, until};
 use crate::{Deadline, Domain, VisitError};
+use portolan_testkit::{unique, until};
 
 #[test]
 fn a_stranger_is_introduced_to_a_member_and_to_the_host() {

@@ -2,12 +2,12 @@
 
 use super::{Child, child, from_outside, joined, long, meets, said};
 use crate::directory::OfferKind;
-use crate::orders::{PATIENCE, unique, until};
 use crate::{Deadline, VisitError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::{Reason, Refusal, socket_name};
 use portolan_abi::visit::{OfferName, Visit, VisitAnswer};
 use portolan_sys::socket::{self, Address, SocketError};
+use portolan_testkit::{PATIENCE, unique, until};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 

@@ -2,7 +2,7 @@
 //! and the tests say so.
 
 use super::{child, child_of, from_outside, joined, long, said};
-use crate::orders::{Child, apart, unique};
+use portolan_testkit::{Child, apart, unique};
 use std::os::unix::fs::PermissionsExt;
 
 /// Users that no other test is.

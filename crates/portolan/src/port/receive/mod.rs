@@ -1,15 +1,18 @@
 //! Receiving: look, take, and wait if there is nothing.
 
+mod interrupt;
 mod look;
 mod origin;
 mod wait;
 
+pub(crate) use interrupt::Bell;
+use interrupt::Until;
 pub(super) use origin::Origin;
 
 use super::rights::{self, Right};
 use super::{SendOnceRight, SendRight, close};
 use crate::port::message::{Message, Notice};
-use crate::port::sealed::Depot;
+use crate::port::sealed::SealedStore;
 use crate::space::Member;
 use crate::space::record::About;
 use crate::space::region::Attached;
@@ -203,16 +206,26 @@ impl ReceiveRight {
         message: &mut Message,
         deadline: Deadline,
     ) -> Result<Origin, ReceiveError> {
+        let stop = None;
+        self.next_until(message, Until { deadline, stop })
+    }
+
+    #[inline]
+    fn next_until(
+        &mut self,
+        message: &mut Message,
+        until: Until<'_>,
+    ) -> Result<Origin, ReceiveError> {
         self.at.member.present()?;
         if let Some(origin) = self.look(message)? {
             return Ok(origin);
         }
         self.settle();
         probe!(ReceiveLooked);
-        if deadline.is_now() {
+        if until.deadline.is_now() {
             return Err(ReceiveError::TimedOut);
         }
-        self.wait(message, deadline)
+        self.wait(message, until)
     }
 
     /// Chooses how this port waits.
@@ -287,14 +300,14 @@ impl ReceiveRight {
     /// Lays the port down, to be sent: what was taken is retired, so that the next receiver
     /// finds nothing of ours.
     pub(crate) fn lay_down(&mut self) {
-        self.at.member.part::<Depot>().leaves(self.at.port);
+        self.at.member.part::<SealedStore>().leaves(self.at.port);
         self.disarm();
         self.settle();
     }
 
     /// Whether nothing waits here that cannot go to another process.
     pub(crate) fn may_leave(&self) -> bool {
-        !self.at.member.part::<Depot>().holds(self.at.port)
+        !self.at.member.part::<SealedStore>().holds(self.at.port)
     }
 
     /// About to be published at `destination`: from here on the port is *moving*, and the
@@ -339,7 +352,7 @@ impl ReceiveRight {
         let status = portolan_abi::port::PortStatus::unpack(
             at.queue().port.control.status.load(Ordering::Acquire),
         );
-        at.member.part::<Depot>().stays(at.port);
+        at.member.part::<SealedStore>().stays(at.port);
         (status.generation == at.port.generation).then(|| Self::new(at, status.by_urgency))
     }
 }
@@ -347,7 +360,7 @@ impl ReceiveRight {
 impl Drop for ReceiveRight {
     fn drop(&mut self) {
         if !self.given && self.at.member.present().is_ok() {
-            self.at.member.part::<Depot>().stays(self.at.port);
+            self.at.member.part::<SealedStore>().stays(self.at.port);
             close::close(&self.at.member, self.at.port.index);
         }
     }

@@ -1,7 +1,6 @@
 //! Waiting for the next message: spin, then sleep.
 
-use super::{Origin, ReceiveError, ReceiveRight};
-use crate::Deadline;
+use super::{Origin, ReceiveError, ReceiveRight, Until};
 use crate::port::message::Message;
 use crate::space::record::About;
 use crate::space::tally;
@@ -22,10 +21,10 @@ impl ReceiveRight {
     pub(super) fn wait(
         &mut self,
         message: &mut Message,
-        deadline: Deadline,
+        until: Until<'_>,
     ) -> Result<Origin, ReceiveError> {
         let mut told = false;
-        let outcome = self.wait_for(message, deadline, &mut told);
+        let outcome = self.wait_for(message, until, &mut told);
         if told {
             tally::waits(&self.at.member, Wait::Nothing);
         }
@@ -45,11 +44,11 @@ impl ReceiveRight {
     fn wait_for(
         &mut self,
         message: &mut Message,
-        deadline: Deadline,
+        until: Until<'_>,
         told: &mut bool,
     ) -> Result<Origin, ReceiveError> {
         if self.waiting == Waiting::Poll {
-            return self.poll(message, deadline, told);
+            return self.poll(message, until, told);
         }
         loop {
             let mut looking = self.patience.begin(self.waiting);
@@ -64,20 +63,20 @@ impl ReceiveRight {
                 look += 1;
                 if looking.is_time_for_more() {
                     self.tell_spinning(told);
-                    if deadline.has_passed() {
+                    if until.is_over() {
                         return Err(ReceiveError::TimedOut);
                     }
                 }
             }
             let begun = looking.begun();
-            self.sleep(deadline);
+            self.sleep(until);
             self.patience.slept(&looking, begun.elapsed());
             // Asleep it said so, and awake again that it spins.
             *told = true;
             if let Some(origin) = self.look(message)? {
                 return Ok(origin);
             }
-            if deadline.has_passed() {
+            if until.is_over() {
                 return Err(ReceiveError::TimedOut);
             }
         }
@@ -86,7 +85,7 @@ impl ReceiveRight {
     fn poll(
         &mut self,
         message: &mut Message,
-        deadline: Deadline,
+        until: Until<'_>,
         told: &mut bool,
     ) -> Result<Origin, ReceiveError> {
         loop {
@@ -105,20 +104,20 @@ impl ReceiveRight {
                 self.tell_spinning(told);
             }
             self.settle();
-            if deadline.has_passed() {
+            if until.is_over() {
                 return Err(ReceiveError::TimedOut);
             }
         }
     }
 
     /// Sleeps until woken, if there is nothing (Q6).
-    fn sleep(&mut self, deadline: Deadline) {
+    fn sleep(&mut self, until: Until<'_>) {
         // The last look may have retired slots that senders wait for.
         self.settle();
         self.hush();
         let sleep = &self.at.queue().port.sleep;
         let bell = sleep.doorbell.load(Ordering::SeqCst);
-        if self.arm() {
+        if self.arm() && !until.is_stopped() {
             let port = At::Port(self.at.port.index);
             tally::waits(&self.at.member, Wait::Sleeping(port));
             mark!("sleep.before_futex");
@@ -126,7 +125,7 @@ impl ReceiveRight {
             let about = About::port(self.at.port.index);
             let _ = self.at.member.during(EventKind::Sleep, about, || {
                 let doorbell = &self.at.queue().port.sleep.doorbell;
-                futex::wait(doorbell, bell, deadline.instant())
+                futex::wait(doorbell, bell, until.deadline.instant())
             });
             probe!(SleepWoken);
             tally::waits(&self.at.member, Wait::Spinning(port));

@@ -21,6 +21,7 @@
 //! and 2, and threads that free, do not wait.
 
 use super::{AllocateError, Extent, OutOfPages};
+use crate::sabotage;
 use crate::space::Member;
 use portolan_abi::limits::{CHUNK, CHUNK_PAGES, PAGE};
 use portolan_abi::owner::{Alloc, Born, ChunkUse, Size};
@@ -274,10 +275,11 @@ pub(super) fn release_one(member: &Member) -> bool {
     };
     // The note first (C4): who dies here leaves a chunk that says it has no memory, and the host
     // gives back what it has. The other way round the next taker would be handed a hole.
-    let was = chunks.note_empty(index);
+    let noted = sabotage::holds("holes").then(|| chunks.note_empty(index));
     let offset = member.region.offset(Chunks::first_page(index));
     let punched = memory::punch(member.region.fd(), offset, CHUNK as u64).is_ok();
     mark!("chunk.punched");
+    let was = noted.unwrap_or_else(|| chunks.note_empty(index));
     if !punched && was.populated {
         chunks.note_populated(index, was.huge);
     }

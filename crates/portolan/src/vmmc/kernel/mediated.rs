@@ -340,10 +340,10 @@ fn explain(outcome: Outcome, offset: usize, piece: &Range<usize>) -> UpdateError
 mod tests {
     use super::*;
     use crate::Domain;
-    use crate::orders::unique;
     use portolan_abi::visit::{Visit, VisitAnswer};
     use portolan_sys::process::user;
     use portolan_sys::socket::Address;
+    use portolan_testkit::unique;
     use std::os::fd::{AsFd, OwnedFd};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -351,7 +351,7 @@ mod tests {
     /// counts those. Errors are the other side's going.
     fn host(socket: &OwnedFd, outcome: Outcome, asked: &AtomicUsize) -> Result<(), SocketError> {
         let soon = || Some(Instant::now() + Duration::from_millis(100));
-        let late = || Some(Instant::now() + crate::orders::PATIENCE);
+        let late = || Some(Instant::now() + portolan_testkit::PATIENCE);
         let connection = socket::accept_by(socket, soon())?;
         let _ = socket::receive_by(&connection, &mut [0; Visit::BYTES], 0, late())?;
         socket::send_by(&connection, &VisitAnswer::Introduced.encode(), &[], late())?;
@@ -414,7 +414,7 @@ mod tests {
             }
             // None has come to it, on a busy machine.
             patience *= 2;
-            assert!(patience < crate::orders::PATIENCE, "nobody was asked");
+            assert!(patience < portolan_testkit::PATIENCE, "nobody was asked");
         }
     }
 

@@ -1,0 +1,471 @@
+//! The records that two processes of different domains exchange, and the memory that they share.
+//!
+//! ```text
+//! visitor -> offering process   Ask                           "let me send"
+//! offering process -> visitor   Granted + the connection's memory and a pidfd, or Denied
+//! offering process -> visitor   of a channel: [`Form`], in the byte ring back
+//! from then on, both ways:      one byte [`RING`]             "look at the byte ring"
+//! visitor -> offering process   [`SEALED`] + descriptors      those that the next frame names
+//! ```
+//!
+//! The connection's memory is a control page and two *byte rings*, one for each direction. A byte
+//! ring has one writer and one reader. Frames pass through it: a *frame header*, lengths, the
+//! message's header, and then the bytes of its parts:
+//!
+//! ```text
+//! control page: 8 words for each line, see [`control`]
+//! ring there:   [frame header 64][lengths 8 each][header] pad to 64 [bytes] pad [bytes] pad ...
+//! ring back:    the same
+//! ```
+//!
+//! No offset is ever sent: both sides count the bytes. The reader trusts nothing here: it copies
+//! a record first, then decodes it whole or not at all.
+
+pub use crate::denied::Denied;
+use crate::hello::{flag, word32, word64};
+use crate::limits::{LINE, MAX_EXTENTS, MAX_HEADER, PAGE};
+use crate::owner::Size;
+use crate::slot::Kind;
+
+/// First bytes of an [`Ask`].
+pub const ASK_MAGIC: u32 = 0x4147_5450;
+/// First bytes of an [`Answer`].
+const ANSWER_MAGIC: u32 = 0x5247_5450;
+/// First bytes of a [`Form`].
+const FORM_MAGIC: u32 = 0x4647_5450;
+/// First bytes of a [`FrameHeader`].
+const FRAME_MAGIC: u32 = 0x4d47_5450;
+/// Descriptors that come with [`Granted`]: the connection's memory, and the offering process's
+/// pidfd.
+pub const DESCRIPTORS: usize = 2;
+/// "Look at the byte ring."
+pub const RING: u8 = b'R';
+/// Before the descriptors of sealed memory.
+pub const SEALED: u8 = b'S';
+/// Bytes of a byte ring: a power of two between these.
+pub const RING_BYTES: core::ops::RangeInclusive<u64> = 64 << 10..=16 << 20;
+/// Parts of sealed memory in one message: what its sender put in, and one for all extents.
+pub const MAX_SEALED: usize = 17;
+/// Packets of descriptors that are taken before the frame headers that name them were read: of one
+/// frame that is whole, and of one that is being written.
+pub const MAX_SEALED_AHEAD: usize = 2;
+
+/// Words of the control page. The words of each writer have cache lines of their own.
+pub mod control {
+    use super::PAGE;
+
+    /// Bytes of the page.
+    pub const BYTES: usize = PAGE;
+    /// Words from one byte ring's to the next one's.
+    pub const STRIDE: usize = 128;
+    /// The writer's: bytes written so far.
+    pub const HEAD: usize = 0;
+    /// The reader's: bytes read so far.
+    pub const TAIL: usize = 32;
+    /// The reader's: messages handed on so far.
+    pub const DELIVERED: usize = 33;
+    /// The writer's: not zero while it waits for room and is to be rung for. Each time another
+    /// number.
+    pub const WRITER_SLEEPS: usize = 64;
+    /// The reader's: not zero while it waits for more and is to be rung for. Each time another
+    /// number.
+    pub const READER_SLEEPS: usize = 96;
+}
+
+/// Bytes of a connection's memory whose byte rings have so many; `None` if no byte ring may have.
+pub fn connection_bytes(there: u64, back: u64) -> Option<u64> {
+    let fits = |bytes: &u64| bytes.is_power_of_two() && RING_BYTES.contains(bytes);
+    [there, back].iter().all(fits).then_some(())?;
+    Some(control::BYTES as u64 + there + back)
+}
+
+/// Bytes of a slot that are sure to hold the header and the list of the parts: the first line,
+/// without the words that may stand before them.
+const INLINE: usize = crate::slot::inline_capacity(1) - 3 * 8;
+
+/// Bytes of memory that a message takes in the domain that it comes to: of each part, the
+/// extent that holds it, and one more for the header and the list of the parts, unless a slot
+/// holds both. A part of one byte takes a page.
+///
+/// ```
+/// use portolan_abi::bridge::bytes_taken;
+/// assert_eq!(bytes_taken(8, [1].into_iter()), 4096);
+/// assert_eq!(bytes_taken(8, [4096, 4097].into_iter()), 4096 + 8192 + 4096);
+/// assert_eq!(bytes_taken(24, [].into_iter()), 0);
+/// assert_eq!(bytes_taken(25, [u64::MAX].into_iter()), u64::MAX);
+/// ```
+pub fn bytes_taken(header: usize, parts: impl Iterator<Item = u64>) -> u64 {
+    let (mut count, mut bytes) = (0, 0_u64);
+    for part in parts {
+        // A size is clamped, far above what there is.
+        let size = Size::for_bytes(usize::try_from(part).unwrap_or(usize::MAX));
+        count += 1;
+        bytes = bytes.saturating_add(part.max(size.bytes() as u64));
+    }
+    match header.next_multiple_of(8) + 16 * count {
+        0..=INLINE => bytes,
+        long => bytes.saturating_add(Size::for_bytes(long).bytes() as u64),
+    }
+}
+
+/// "Let me send."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The format that the visitor speaks.
+    pub version: u32,
+    /// It will send sealed memory, by descriptor.
+    pub sealed: bool,
+    /// Bytes that one answer to a request may take ([`bytes_taken`]).
+    pub most: u64,
+    /// Bytes that the byte ring there should have.
+    pub there: u64,
+}
+
+impl Ask {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 32;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&ASK_MAGIC.to_le_bytes());
+        out[4..8].copy_from_slice(&self.version.to_le_bytes());
+        out[8] = self.sealed.into();
+        out[16..24].copy_from_slice(&self.there.to_le_bytes());
+        out[24..].copy_from_slice(&self.most.to_le_bytes());
+        out
+    }
+
+    /// Reads a record.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != ASK_MAGIC {
+            return None;
+        }
+        Some(Self {
+            version: word32(bytes, 4)?,
+            sealed: flag(bytes, 8)?,
+            most: word64(bytes, 24)?,
+            there: word64(bytes, 16)?,
+        })
+    }
+}
+
+/// "Send."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The format that the offering process speaks.
+    pub version: u32,
+    /// The port takes requests, and not messages.
+    pub synchronous: bool,
+    /// Bytes that one message may take ([`bytes_taken`]); of a channel, those that it may hold.
+    pub most: u64,
+    /// Bytes of the byte ring there.
+    pub there: u64,
+    /// Bytes of the byte ring back.
+    pub back: u64,
+}
+
+/// What the offering process answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Yes.
+    Granted(Granted),
+    /// No, and which format the offering process speaks.
+    Denied(Denied, u32),
+}
+
+impl Answer {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 40;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&ANSWER_MAGIC.to_le_bytes());
+        match self {
+            Self::Granted(granted) => {
+                out[4..8].copy_from_slice(&granted.version.to_le_bytes());
+                out[12] = granted.synchronous.into();
+                out[16..24].copy_from_slice(&granted.most.to_le_bytes());
+                out[24..32].copy_from_slice(&granted.there.to_le_bytes());
+                out[32..].copy_from_slice(&granted.back.to_le_bytes());
+            }
+            Self::Denied(why, version) => {
+                out[4..8].copy_from_slice(&version.to_le_bytes());
+                out[8..12].copy_from_slice(&(*why as u32).to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// Reads a record; `None` also for byte rings of lengths that none may have.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != ANSWER_MAGIC {
+            return None;
+        }
+        let version = word32(bytes, 4)?;
+        if let Some(why) = Denied::from_code(word32(bytes, 8)?) {
+            return Some(Self::Denied(why, version));
+        }
+        let (there, back) = (word64(bytes, 24)?, word64(bytes, 32)?);
+        connection_bytes(there, back)?;
+        Some(Self::Granted(Granted {
+            version,
+            synchronous: flag(bytes, 12)?,
+            most: word64(bytes, 16)?,
+            there,
+            back,
+        }))
+    }
+}
+
+/// The properties of an offered channel; the first record in its byte ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Its writer waits for readers.
+    pub reliable: bool,
+    /// Bytes of a unit.
+    pub unit: u64,
+    /// Units of the ring.
+    pub units: u64,
+    /// What its maker says of its content.
+    pub content: u64,
+}
+
+impl Form {
+    /// Bytes of a form: a line.
+    pub const BYTES: usize = LINE;
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&FORM_MAGIC.to_le_bytes());
+        out[4] = self.reliable.into();
+        out[8..16].copy_from_slice(&self.unit.to_le_bytes());
+        out[16..24].copy_from_slice(&self.units.to_le_bytes());
+        out[24..32].copy_from_slice(&self.content.to_le_bytes());
+        out
+    }
+
+    /// Reads a record. Whether there can be such a channel it does not say.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != FORM_MAGIC {
+            return None;
+        }
+        Some(Self {
+            reliable: flag(bytes, 4)?,
+            unit: word64(bytes, 8)?,
+            units: word64(bytes, 16)?,
+            content: word64(bytes, 24)?,
+        })
+    }
+}
+
+/// The record before a message in a byte ring: what the message is, and the numbers of its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// What the message is; [`Kind::Dropped`] and [`Kind::ServerDead`] answer requests, and
+    /// hold nothing.
+    pub kind: Kind,
+    /// Bytes of the header.
+    pub header: usize,
+    /// Extents, whose bytes follow.
+    pub extents: usize,
+    /// Parts of sealed memory, whose descriptors came before.
+    pub sealed: usize,
+    /// When it should be dealt with.
+    pub urgency: Option<u64>,
+    /// Of a request and its answer: which.
+    pub tag: u64,
+}
+
+impl FrameHeader {
+    /// Bytes of a frame header: a line.
+    pub const BYTES: usize = LINE;
+    /// Bytes of frame header, lengths and header, at the most.
+    pub const MOST: usize = Self::BYTES + 8 * (MAX_EXTENTS + MAX_SEALED) + MAX_HEADER;
+
+    /// An empty message.
+    pub const fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            header: 0,
+            extents: 0,
+            sealed: 0,
+            urgency: None,
+            tag: 0,
+        }
+    }
+
+    /// Bytes of lengths and header, which follow.
+    pub const fn rest(&self) -> usize {
+        8 * (self.extents + self.sealed) + self.header
+    }
+
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let word = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
+        let mut out = [0; Self::BYTES];
+        out[..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
+        out[4] = self.kind as u8;
+        out[5] = self.urgency.is_some().into();
+        out[8..12].copy_from_slice(&word(self.header));
+        out[12..16].copy_from_slice(&word(self.extents));
+        out[16..20].copy_from_slice(&word(self.sealed));
+        out[24..32].copy_from_slice(&self.urgency.unwrap_or(0).to_le_bytes());
+        out[32..40].copy_from_slice(&self.tag.to_le_bytes());
+        out
+    }
+
+    /// Reads a record; `None` if a count is over its limit.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != FRAME_MAGIC {
+            return None;
+        }
+        let count = |at, most: usize| {
+            let found = usize::try_from(word32(bytes, at)?).ok()?;
+            (found <= most).then_some(found)
+        };
+        let urgency = match flag(bytes, 5)? {
+            true => Some(word64(bytes, 24)?),
+            false => None,
+        };
+        let frame = Self {
+            kind: Kind::from_code(*bytes.get(4).filter(|b| **b <= Kind::ServerDead as u8)?),
+            header: count(8, MAX_HEADER)?,
+            extents: count(12, MAX_EXTENTS)?,
+            sealed: count(16, MAX_SEALED)?,
+            urgency,
+            tag: word64(bytes, 32)?,
+        };
+        let empty = frame.rest() == 0;
+        let holds_nothing = matches!(frame.kind, Kind::Dropped | Kind::ServerDead);
+        (empty || !holds_nothing).then_some(frame)
+    }
+}
+
+const _: () = {
+    // In lines of their own, pairs of which the processor fetches together.
+    assert!(control::TAIL * 8 >= 2 * LINE && control::WRITER_SLEEPS > control::DELIVERED + 15);
+    assert!(control::READER_SLEEPS + 16 <= control::STRIDE);
+    assert!(2 * control::STRIDE * 8 <= control::BYTES);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_survive_the_wire() {
+        for sealed in [false, true] {
+            let ask = Ask {
+                version: 3,
+                sealed,
+                most: 9,
+                there: 1 << 20,
+            };
+            assert_eq!(Ask::decode(&ask.encode()), Some(ask));
+        }
+        let granted = Granted {
+            version: 3,
+            synchronous: true,
+            most: u64::MAX,
+            there: 1 << 20,
+            back: 64 << 10,
+        };
+        let mut answers = vec![Answer::Granted(granted)];
+        let whys = [
+            Denied::Version,
+            Denied::Garbled,
+            Denied::Full,
+            Denied::Over,
+            Denied::Resources,
+            Denied::Sealed,
+        ];
+        answers.extend(whys.map(|why| Answer::Denied(why, 4)));
+        for answer in answers {
+            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+        }
+        let frame = FrameHeader {
+            header: MAX_HEADER,
+            extents: MAX_EXTENTS,
+            sealed: MAX_SEALED,
+            urgency: Some(7),
+            tag: 9,
+            ..FrameHeader::new(Kind::Reply)
+        };
+        assert_eq!(FrameHeader::decode(&frame.encode()), Some(frame));
+        assert_eq!(frame.rest() + FrameHeader::BYTES, FrameHeader::MOST);
+    }
+
+    #[test]
+    fn a_form_survives_the_wire_and_rubbish_is_none() {
+        let form = Form {
+            reliable: true,
+            unit: 64,
+            units: u64::MAX,
+            content: 7,
+        };
+        assert_eq!(Form::decode(&form.encode()), Some(form));
+        for (at, byte) in [(0, 0), (4, 2)] {
+            let mut bad = form.encode();
+            bad[at] = byte;
+            assert_eq!(Form::decode(&bad), None, "byte {at}");
+        }
+        assert_eq!(Form::decode(&form.encode()[1..]), None);
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let ask = Ask {
+            version: 3,
+            sealed: false,
+            most: 9,
+            there: 1 << 20,
+        };
+        for (at, byte) in [(0, 0), (8, 2)] {
+            let mut bad = ask.encode();
+            bad[at] = byte;
+            assert_eq!(Ask::decode(&bad), None, "byte {at}");
+        }
+        assert_eq!(Ask::decode(&ask.encode()[..31]), None);
+        assert_eq!(connection_bytes(1 << 20, 1 << 63), None);
+        let granted = Answer::Granted(Granted {
+            version: 3,
+            synchronous: false,
+            most: 1,
+            there: 1 << 20,
+            back: 64 << 10,
+        });
+        // Magic, flag, a byte ring that is no power of two, one that is too small, one too large.
+        for (at, byte) in [(0, 0), (12, 2), (24, 1), (34, 0), (39, 1)] {
+            let mut bad = granted.encode();
+            bad[at] = byte;
+            assert_eq!(Answer::decode(&bad), None, "byte {at}");
+        }
+        let frame = FrameHeader {
+            header: 5,
+            ..FrameHeader::new(Kind::Message)
+        };
+        // Magic, kind, flag, header, extents, sealed.
+        for (at, byte) in [(0, 0), (4, 5), (5, 2), (10, 1), (14, 1), (18, 1), (9, 17)] {
+            let mut bad = frame.encode();
+            bad[at] = byte;
+            assert_eq!(FrameHeader::decode(&bad), None, "byte {at}");
+        }
+        let full = FrameHeader {
+            header: 1,
+            ..FrameHeader::new(Kind::Dropped)
+        };
+        assert_eq!(FrameHeader::decode(&full.encode()), None);
+        assert_eq!(FrameHeader::decode(&[0; 63]), None);
+        let mut bad = Answer::Denied(Denied::Full, 1).encode();
+        bad[8] = 200;
+        assert_eq!(
+            Answer::decode(&bad),
+            Some(Answer::Denied(Denied::Garbled, 1))
+        );
+        bad[0] = 0;
+        assert_eq!(Answer::decode(&bad), None);
+    }
+}

@@ -1,0 +1,237 @@
+//! Connects to a port of another domain.
+
+use super::control_socket::ControlSocket;
+use super::error::ConnectToError;
+use super::memory::{ConnectionMemory, MemoryError};
+use super::options::ConnectOptions;
+use super::port_egress::PortEgress;
+use super::side::Side;
+use crate::directory::{Introduction, OfferKind, visit};
+use crate::port::{PortOptions, SendRight, bind_port};
+use crate::space::Builder;
+use crate::space::Descriptor;
+use crate::space::Member;
+use crate::space::public::{Public, Shown};
+use crate::{Deadline, Domain, Protection};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Granted};
+use portolan_abi::port::Leaving;
+use portolan_abi::public::PublicKind;
+use portolan_sys::process::PidFd;
+use portolan_sys::socket::{self, SocketError};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+/// Before another attempt, when a connection ended before an answer came.
+const AGAIN: Duration = Duration::from_millis(20);
+
+impl Domain {
+    /// A right on a port that another domain offers by this name
+    /// ([`ReceiveRight::offer`](crate::ReceiveRight::offer)), waiting until it does.
+    ///
+    /// `other` names the domain, as for joining it: `Domain::builder("robot").of_user(1000)`.
+    /// This process need not be permitted to join it, only to use the offer.
+    ///
+    /// The right is one on a port of this process's own domain, so sending is what it always is,
+    /// and the right may be passed on within the domain. A thread of this process copies the
+    /// messages over. So when this process ends, messages that have not gone over yet are lost; a
+    /// dead name says that the other side is gone. Rights and data structures cannot go over, nor
+    /// messages longer than the offer allows: sending them fails.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectToError`], at the deadline of the options at the latest.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan::{Access, ConnectOptions, Deadline, Domain, Message, OfferOptions};
+    /// use portolan::{Permissions, PortOptions, WhenFull};
+    /// # let unique = std::process::id();
+    /// # let (robot, console) = (&format!("robot-{unique}"), &format!("console-{unique}"));
+    /// let robot_domain = Domain::join(robot)?;
+    /// let mut port = robot_domain.bind(PortOptions::named("orders"))?;
+    /// let _offered = port.offer("orders", &Permissions::own_user(), OfferOptions::default())?;
+    ///
+    /// // In another process, of another domain:
+    /// let domain = Domain::join(console)?;
+    /// let right = domain.connect_to(&Domain::builder(robot), "orders", ConnectOptions::default())?;
+    /// let mut message = Message::new(b"go there")?;
+    /// message.push(domain.allocate(100)?)?;
+    /// right.send(message, WhenFull::Fail)?;
+    ///
+    /// let message = port.receive(Access::Later, Deadline::NEVER)?;
+    /// assert_eq!((message.header(), message.len()), (&b"go there"[..], 100));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn connect_to(
+        &self,
+        other: &Builder,
+        name: &str,
+        options: ConnectOptions,
+    ) -> Result<SendRight, ConnectToError> {
+        if !matches!(options.protection, Protection::Copied | Protection::Sealed) {
+            return Err(ConnectToError::Protection {
+                asked: options.protection,
+            });
+        }
+        let options = options.begun();
+        let sought = Sought::of(other, name);
+        connect_until(other, OfferKind::Port, name, &options, |introduction| {
+            connect_over(self, introduction, &sought, &options)
+        })
+    }
+}
+
+/// Asks the other domain for the offer, and connects; tries again when the connection ends before
+/// an answer came.
+pub(super) fn connect_until<T>(
+    other: &Builder,
+    kind: OfferKind,
+    name: &str,
+    options: &ConnectOptions,
+    mut enter: impl FnMut(Introduction) -> Result<T, ConnectToError>,
+) -> Result<T, ConnectToError> {
+    let token = options.token.as_ref();
+    loop {
+        let introduction = visit(other, kind, name, token, options.until())?;
+        match enter(introduction) {
+            // The offering process hung up before it read the request.
+            Err(ConnectToError::Unanswered(SocketError::Closed))
+                if !options.until().has_passed() =>
+            {
+                thread::sleep(AGAIN);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Connects over a connection that leads to the offering process.
+pub(super) fn connect_over(
+    domain: &Domain,
+    introduction: Introduction,
+    sought: &Sought<'_>,
+    options: &ConnectOptions,
+) -> Result<SendRight, ConnectToError> {
+    let most = cap(domain.member(), options.most);
+    let ask = Ask {
+        version: FORMAT_VERSION,
+        sealed: options.protection == Protection::Sealed,
+        most,
+        there: options.ring_bytes,
+    };
+    let socket = introduction.connection;
+    let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
+    let pid = process.id();
+    let control = ControlSocket::new(socket, Some(process), false);
+    let side = Side::client(memory, control, None, ask.sealed);
+
+    let there = Leaving {
+        most: granted.most,
+        sealed: ask.sealed,
+    };
+    let mut proxy = PortOptions::unnamed()
+        .queue(options.queue)
+        .for_another_domain(there);
+    if granted.synchronous {
+        proxy = proxy.synchronous();
+    }
+    let proxy = bind_port(domain.member(), &proxy)?;
+    let right = proxy.make_send();
+    portolan_shm::mark!("bridge.bound");
+    let port = right.to.port.index;
+    let shown = sought.show(domain.member(), PublicKind::ConnectedTo, port, pid);
+    PortEgress::launch(proxy, side, there, most, sought.name, shown)?;
+    Ok(right)
+}
+
+/// The offer that was asked for, and its domain.
+pub(super) struct Sought<'a> {
+    /// The domain, and its user.
+    domain: &'a str,
+    user: u32,
+    /// The offer.
+    pub(super) name: &'a str,
+}
+
+impl<'a> Sought<'a> {
+    pub(super) fn of(other: &'a Builder, name: &'a str) -> Self {
+        let (domain, user) = other.whose();
+        Self { domain, user, name }
+    }
+
+    /// Shows observers the connection to it, of this port or segment of ours.
+    pub(super) fn show(
+        &self,
+        member: &Arc<Member>,
+        kind: PublicKind,
+        port: u16,
+        pid: Option<u32>,
+    ) -> Shown {
+        let public = Public {
+            port: Some(port),
+            pid: pid.unwrap_or(0),
+            user: self.user,
+            domain: self.domain,
+            ..Public::new(kind, self.name)
+        };
+        Shown::new(member, &public)
+    }
+}
+
+/// Bytes that a message may take in a domain: as many as are allowed, and never so many that
+/// there might be no room for them.
+pub(super) fn cap(member: &Member, allowed: u64) -> u64 {
+    // Relaxed: it never changes.
+    let limit = member.tables().header.limit.load(Ordering::Relaxed);
+    allowed.min(limit / 4)
+}
+
+/// Asks the offering process for a connection, and takes the connection's memory and the process's
+/// pidfd from it. The kernel cannot give that pidfd: it knows the process that began to listen at
+/// the domain's socket as the socket's other end.
+pub(super) fn agree(
+    socket: impl AsFd,
+    ask: &Ask,
+    deadline: Deadline,
+) -> Result<(Granted, ConnectionMemory, Descriptor<PidFd>), ConnectToError> {
+    let by = deadline.instant();
+    match socket::send_by(&socket, &ask.encode(), &[], by) {
+        // It may have said why before it hung up.
+        Ok(()) | Err(SocketError::Closed) => {}
+        Err(error) => return Err(ConnectToError::Unanswered(error)),
+    }
+    portolan_shm::mark!("bridge.asked");
+    let mut answer = [0; Answer::BYTES + 1];
+    let received = socket::receive_by(&socket, &mut answer, DESCRIPTORS, by)
+        .map_err(ConnectToError::Unanswered)?;
+    let answer = Some(&answer[..received.len]).filter(|_| !received.truncated);
+    let granted = match answer.and_then(Answer::decode) {
+        Some(Answer::Granted(granted)) if granted.version == FORMAT_VERSION => granted,
+        Some(Answer::Granted(Granted { version, .. })) => {
+            return Err(ConnectToError::Version { theirs: version });
+        }
+        Some(Answer::Denied(why, theirs)) => return Err(ConnectToError::denied(why, theirs)),
+        None => return Err(ConnectToError::Garbled),
+    };
+    let [memory, process] =
+        <[_; DESCRIPTORS]>::try_from(received.fds).map_err(|_| ConnectToError::Garbled)?;
+    let memory = ConnectionMemory::verify(memory, granted.there, granted.back)?;
+    let process = PidFd::from_descriptor(process).map_err(|_| ConnectToError::Garbled)?;
+    portolan_shm::mark!("bridge.connected");
+    Ok((granted, memory, Descriptor::new(process)))
+}
+
+impl From<MemoryError> for ConnectToError {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::Io(error) => Self::Io(error),
+            MemoryError::Map(error) => Self::Memory(error),
+            MemoryError::Verify(_) => Self::Garbled,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The errors of connections between domains, each with the side whose fault it is.
+
+use crate::channel::MakeChannelError;
+use crate::{BindError, NoDescriptor, VisitError};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::bridge::Denied;
+use portolan_shm::byte_ring::Garbled;
+use portolan_sys::memory::{MapError, VerifyError};
+use portolan_sys::socket::SocketError;
+use std::io;
+
+/// Why a port of another domain was not connected to, or a channel not followed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectToError {
+    /// The other domain's host has not introduced us.
+    #[error(transparent)]
+    Visit(#[from] VisitError),
+    /// The caller's: other protections do not reach beyond a domain.
+    #[error(
+        "a message to another domain is copied or sealed, not {asked:?}: ask for Protection::Copied or Protection::Sealed"
+    )]
+    Protection {
+        /// What was asked for.
+        asked: crate::Protection,
+    },
+    /// The state's: the offer does not take sealed memory.
+    #[error("the offer takes no sealed memory: connect with Protection::Copied")]
+    Sealed,
+    /// The state's: the offer has as many clients as it lets in.
+    #[error("the offer has as many clients as it lets in: try again later")]
+    Full,
+    /// The state's: the port was closed, or the offer withdrawn, at this moment.
+    #[error("it is not offered any more: try again, if it is to come back")]
+    Over,
+    /// The peer's: it has no memory or descriptors left.
+    #[error("the offering process has no descriptors or no memory left: try again later")]
+    Resources,
+    /// The peer's: it speaks another format.
+    #[error(
+        "the offering process speaks format {theirs}, this one {FORMAT_VERSION}: build both with one version"
+    )]
+    Version {
+        /// What it speaks.
+        theirs: u32,
+    },
+    /// The peer's: its answer cannot be decoded.
+    #[error("the offering process sent an answer that cannot be decoded: do not trust it")]
+    Garbled,
+    /// The peer's: it did not answer in time, or hung up.
+    #[error("the offering process did not answer: {0}")]
+    Unanswered(#[source] SocketError),
+    /// No proxy port.
+    #[error("no port for this side: {0}")]
+    Bind(#[from] BindError),
+    /// The caller's: one like the offered channel would take more memory than it allows.
+    #[error(
+        "the channel has {bytes} bytes, over the limit of {most}: allow more, or follow a smaller one"
+    )]
+    TooLarge {
+        /// Bytes of the channel.
+        bytes: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// No channel for this side.
+    #[error("no channel for this side: {0}")]
+    Channel(#[from] MakeChannelError),
+    /// The machine's: no memory for the connection.
+    #[error("no memory for the connection: {0}")]
+    Memory(#[from] MapError),
+    /// The machine's: no thread, or no memory file.
+    #[error("cannot make a connection: {0}")]
+    Io(#[from] io::Error),
+    /// See [`NoDescriptor`].
+    #[error(transparent)]
+    NoDescriptor(#[from] NoDescriptor),
+}
+
+impl ConnectToError {
+    /// The error that an offering process's refusal stands for.
+    pub(super) fn denied(why: Denied, theirs: u32) -> Self {
+        match why {
+            Denied::Full => Self::Full,
+            Denied::Over => Self::Over,
+            Denied::Resources => Self::Resources,
+            Denied::Version => Self::Version { theirs },
+            Denied::Sealed => Self::Sealed,
+            // The second is none of a port's.
+            Denied::Garbled | Denied::Unmediated => Self::Garbled,
+        }
+    }
+}
+
+/// A client's violation of the protocol. The bridge ended its connection, and dropped the message
+/// that had come in part.
+#[derive(Debug, thiserror::Error)]
+#[error("the client of user {uid}, process {pid}: {kind}")]
+pub struct Violation {
+    /// Its user.
+    pub uid: u32,
+    /// Its process; 0 in another process namespace.
+    pub pid: u32,
+    /// What it did.
+    pub kind: ViolationKind,
+}
+
+/// The rule that a client broke. Each is the client's fault.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ViolationKind {
+    /// It asked for something that is no request.
+    #[error("its first packet is no request")]
+    Ask,
+    /// Its count of bytes is none that it can have.
+    #[error("{0}")]
+    ByteRing(#[from] Garbled),
+    /// Its frame header describes no message.
+    #[error("the frame header of its message cannot be decoded")]
+    FrameHeader,
+    /// Its message is over the limit of the offer.
+    #[error("its message would take {bytes} bytes of memory here, over the limit of {most}")]
+    TooLong {
+        /// Bytes of memory that the message would take.
+        bytes: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// It named sealed memory, and sent no descriptors for it, or not as many.
+    #[error("its message names {named} parts of sealed memory, and other descriptors came for it")]
+    Descriptors {
+        /// Parts that it named.
+        named: usize,
+    },
+    /// What it said is sealed is not, or has another size.
+    #[error("its sealed memory is none: {0}")]
+    Sealed(VerifyError),
+    /// It sent descriptors that were not asked for, or something that is no ring.
+    #[error("it sent a packet that is none of ours, or descriptors that were not asked for")]
+    Packet,
+}
+
+/// Why a connection has ended.
+#[derive(Debug)]
+pub(super) enum Over {
+    /// The other side is gone.
+    Gone,
+    /// This side was told to stop, or has nothing more to do.
+    Stopped,
+    /// The other side violated the protocol.
+    Violation(ViolationKind),
+    /// The machine's.
+    Io(io::Error),
+}
+
+impl From<ViolationKind> for Over {
+    fn from(kind: ViolationKind) -> Self {
+        Self::Violation(kind)
+    }
+}
+
+impl From<Garbled> for Over {
+    fn from(garbled: Garbled) -> Self {
+        Self::Violation(garbled.into())
+    }
+}
+
+impl From<SocketError> for Over {
+    fn from(error: SocketError) -> Self {
+        match error {
+            SocketError::Closed | SocketError::TimedOut => Self::Gone,
+            SocketError::Io { source, .. } => Self::Io(source),
+            other => Self::Io(io::Error::other(other)),
+        }
+    }
+}
+
+impl From<io::Error> for Over {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}

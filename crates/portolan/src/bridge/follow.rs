@@ -1,0 +1,352 @@
+//! Follows a channel of another domain: the channel's *ingress* writes the messages that come
+//! into a channel of this domain.
+
+use super::codec;
+use super::connect::{Sought, agree, cap, connect_until};
+use super::control_socket::ControlSocket;
+use super::error::{ConnectToError, Over, ViolationKind};
+use super::options::ConnectOptions;
+use super::side::{Side, crossing};
+use crate::channel::{Channel, ChannelOptions, MakeChannelError, WriteError, Writer};
+use crate::directory::{Introduction, OfferKind};
+use crate::space::Builder;
+use crate::space::public::Shown;
+use crate::{Deadline, Domain, EventKind, NoDescriptor, Protection};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::bridge::{Ask, Form};
+use portolan_abi::public::PublicKind;
+use portolan_abi::slot::Kind;
+use portolan_sys::process::{EventFd, spawn_quiet};
+use portolan_sys::socket::SocketError;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Enough for loops and logs.
+const STACK: usize = 256 << 10;
+/// Records of skipped units that are kept until the program takes them; of more, the last ones.
+const MOST_SKIPPED: usize = 1024;
+/// Between two looks whether to stop, while readers of our own make no room.
+const FULL: Duration = Duration::from_millis(100);
+
+/// A channel of another domain, as one of this domain's own, until dropped.
+///
+/// Dropping it ends the connection; its readers are told that the writer has gone.
+#[must_use = "a dropped `Followed` ends its connection"]
+pub struct Followed {
+    channel: Channel,
+    tally: Arc<Mutex<Tally>>,
+    stop: Arc<EventFd>,
+    ingress: Option<JoinHandle<()>>,
+}
+
+/// Units of a followed channel that were not sent, because this side was too slow, or because
+/// their writer ended before it had ended a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The position, in the domain's own channel, of the message that comes after it.
+    pub before: u64,
+    /// Units of the offered channel that were missed.
+    pub units: u64,
+}
+
+/// What the program reads beside the messages.
+#[derive(Default)]
+struct Tally {
+    missed: u64,
+    skipped: VecDeque<Skipped>,
+    over: bool,
+}
+
+impl Domain {
+    /// Makes a channel of this domain that gets each message that is written from now on to the
+    /// channel that another domain offers by this name ([`Channel::offer`]), in order. Waits until
+    /// it is offered.
+    ///
+    /// The channel is like the offered one: reliable if that is, with as many and as large
+    /// units. It is read as any other, passed on within the domain, and written by a thread of this
+    /// process. What it could not follow it has not: [`Followed::missed`] counts, and
+    /// [`Followed::take_skipped`] says where. When the writer there leaves, the writer here has
+    /// gone, until the next one writes; and for good when the connection has ended
+    /// ([`Followed::is_live`]).
+    ///
+    /// `other` names the domain, as for [`Domain::connect_to`]. Of the options, the most bytes
+    /// are those of the channel here, and a queue is not needed.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectToError`], at the deadline of the options at the latest.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan::channel::{ChannelOptions, ReaderOptions};
+    /// use portolan::{ConnectOptions, Deadline, Domain, OfferOptions, Permissions};
+    /// # let unique = std::process::id();
+    /// # let (robot, console) = (&format!("robot-{unique}"), &format!("console-{unique}"));
+    /// let robot_domain = Domain::join(robot)?;
+    /// let channel = robot_domain.make_channel(&ChannelOptions::named("temperature"))?;
+    /// let mut writer = channel.bind_writer()?;
+    /// let own_user = Permissions::own_user();
+    /// let _offered = channel.offer("temperature", &own_user, OfferOptions::default())?;
+    ///
+    /// // In another process, of another domain:
+    /// let domain = Domain::join(console)?;
+    /// let options = ConnectOptions::default();
+    /// let followed = domain.follow(&Domain::builder(robot), "temperature", options)?;
+    /// let mut reader = followed.channel().bind_reader(ReaderOptions::default())?;
+    ///
+    /// writer.write(b"21.5", Deadline::NOW)?;
+    /// assert_eq!(*reader.receive(Deadline::NEVER)?, *b"21.5");
+    /// assert_eq!(followed.missed(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn follow(
+        &self,
+        other: &Builder,
+        name: &str,
+        options: ConnectOptions,
+    ) -> Result<Followed, ConnectToError> {
+        if options.protection != Protection::Copied {
+            return Err(ConnectToError::Protection {
+                asked: options.protection,
+            });
+        }
+        let options = options.begun();
+        let sought = Sought::of(other, name);
+        connect_until(other, OfferKind::Channel, name, &options, |introduction| {
+            follow_over(self, introduction, &sought, &options)
+        })
+    }
+}
+
+/// Follows over a connection that leads to the offering process.
+pub(super) fn follow_over(
+    domain: &Domain,
+    introduction: Introduction,
+    sought: &Sought<'_>,
+    options: &ConnectOptions,
+) -> Result<Followed, ConnectToError> {
+    let ask = Ask {
+        version: FORMAT_VERSION,
+        sealed: false,
+        most: 0,
+        there: options.ring_bytes,
+    };
+    let socket = introduction.connection;
+    let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
+    let stop = Arc::new(EventFd::new().map_err(NoDescriptor::from)?);
+    let pid = process.id();
+    let mut side = Side::client(
+        memory,
+        ControlSocket::new(socket, Some(process), false),
+        Some(Arc::clone(&stop)),
+        false,
+    );
+    let mut form = [0; Form::BYTES];
+    let read = side.read_by(&mut form, options.answer_by());
+    read.map_err(|over| match over {
+        Over::Io(error) => error.into(),
+        Over::Violation(_) => ConnectToError::Garbled,
+        Over::Gone | Over::Stopped => ConnectToError::Over,
+    })?
+    .ok_or(ConnectToError::Unanswered(SocketError::TimedOut))?;
+    let form = Form::decode(&form).ok_or(ConnectToError::Garbled)?;
+    let bytes = form.unit.saturating_mul(form.units);
+    let most = cap(domain.member(), options.most);
+    if bytes > most {
+        return Err(ConnectToError::TooLarge { bytes, most });
+    }
+    let channel = make_like(domain, &form)?;
+    portolan_shm::mark!("bridge.followed");
+    if granted.most > channel.longest() as u64 {
+        return Err(ConnectToError::Garbled);
+    }
+    let tally = Arc::<Mutex<Tally>>::default();
+    let mut ingress = ChannelIngress {
+        // So that the channel has a writer when its readers look.
+        writer: Some(channel.bind_writer().map_err(io::Error::other)?),
+        shown: {
+            let port = channel.segment().right().to.port.index;
+            sought.show(domain.member(), PublicKind::Following, port, pid)
+        },
+        channel: channel.clone(),
+        side,
+        most: granted.most,
+        missed: 0,
+        tally: Arc::clone(&tally),
+        message: Vec::new(),
+    };
+    let (of, name) = (domain.member().domain.clone(), sought.name.to_owned());
+    let ingress = spawn_quiet("portolan-ingress", STACK, move || ingress.run(&of, &name))?;
+    Ok(Followed {
+        channel,
+        tally,
+        stop,
+        ingress: Some(ingress),
+    })
+}
+
+/// Makes a channel like the offered one.
+fn make_like(domain: &Domain, form: &Form) -> Result<Channel, ConnectToError> {
+    let unit = usize::try_from(form.unit).map_err(|_| ConnectToError::Garbled)?;
+    let mut options = ChannelOptions::unnamed()
+        .unit(unit)
+        .units(form.units)
+        .content(form.content);
+    if form.reliable {
+        options = options.reliable();
+    }
+    domain.make_channel(&options).map_err(|error| match error {
+        MakeChannelError::Options(_) => ConnectToError::Garbled,
+        other => other.into(),
+    })
+}
+
+impl Followed {
+    /// The channel: of this domain, and like any other, but that its writer is bound.
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Units of the offered channel that were missed before the last message of this one.
+    pub fn missed(&self) -> u64 {
+        lock(&self.tally).missed
+    }
+
+    /// The units that are missing, and where: the last 1,024 places since the last call. A place
+    /// is recorded before the message after it can be read.
+    pub fn take_skipped(&self) -> Vec<Skipped> {
+        lock(&self.tally).skipped.drain(..).collect()
+    }
+
+    /// Whether the connection lasts.
+    pub fn is_live(&self) -> bool {
+        !lock(&self.tally).over
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        if portolan_sys::fork::in_child() {
+            return;
+        }
+        // Readable from now on. It can only fail for a counter that is readable already.
+        let _ = self.stop.notify();
+        if let Some(ingress) = self.ingress.take() {
+            // One that panicked has ended too.
+            let _ = ingress.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Followed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Followed")
+            .field("channel", &self.channel)
+            .field("missed", &self.missed())
+            .field("is_live", &self.is_live())
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+    // Nothing that is done under the lock panics.
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The state of the ingress thread.
+struct ChannelIngress {
+    channel: Channel,
+    /// The writer of this domain's channel; none while the offered one has no writer.
+    writer: Option<Writer>,
+    side: Side,
+    most: u64,
+    /// Units that were missed so far, as the other side counts.
+    missed: u64,
+    tally: Arc<Mutex<Tally>>,
+    message: Vec<u8>,
+    /// What observers see.
+    shown: Shown,
+}
+
+impl ChannelIngress {
+    fn run(&mut self, domain: &str, name: &str) {
+        let over = loop {
+            if let Err(over) = self.carry_next() {
+                break over;
+            }
+        };
+        match over {
+            Over::Stopped => tracing::debug!(domain, name, "followed no more"),
+            Over::Gone => tracing::info!(domain, name, "the other side is gone"),
+            Over::Violation(error) => {
+                tracing::warn!(domain, name, %error, "the other side breaks the rules");
+            }
+            Over::Io(error) => tracing::warn!(domain, name, %error, "cannot follow any more"),
+        }
+        // Set before readers find that the writer has gone.
+        lock(&self.tally).over = true;
+        self.writer = None;
+    }
+
+    fn carry_next(&mut self) -> Result<(), Over> {
+        self.side.look_up()?;
+        while !self.side.wait(&[])? {
+            if self.side.is_gone() {
+                return Err(Over::Gone);
+            }
+        }
+        let (member, port) = self.shown.whose();
+        let frame = crossing(member, EventKind::Arrive, port, || {
+            let read = codec::read_copy(&mut self.side, self.most, &mut self.message)?;
+            Ok((read, self.message.len() as u64))
+        })?;
+        if frame.kind != Kind::Dropped {
+            self.shown.came(self.message.len() as u64);
+        }
+        match frame.kind {
+            Kind::Dropped => {
+                self.writer = None;
+                Ok(())
+            }
+            _ => self.hand_on(frame.tag),
+        }
+    }
+
+    /// Writes the message that has come, before which so many units in all were missed.
+    fn hand_on(&mut self, missed: u64) -> Result<(), Over> {
+        let units = missed
+            .checked_sub(self.missed)
+            .ok_or(ViolationKind::FrameHeader)?;
+        self.missed = missed;
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => none.insert(self.channel.bind_writer().map_err(io::Error::other)?),
+        };
+        if units > 0 {
+            let mut tally = lock(&self.tally);
+            tally.missed = missed;
+            if tally.skipped.len() >= MOST_SKIPPED {
+                tally.skipped.pop_front();
+            }
+            let before = writer.position();
+            tally.skipped.push_back(Skipped { before, units });
+            portolan_shm::mark!("bridge.skipped");
+        }
+        loop {
+            match writer.write(&self.message, Deadline::after(FULL)) {
+                Ok(_) => {
+                    portolan_shm::mark!("bridge.handed_on");
+                    return Ok(());
+                }
+                // Our own readers; what has come is theirs, also from who is gone.
+                Err(WriteError::Full { .. }) if !self.side.is_stopped() => {}
+                Err(WriteError::Full { .. }) => return Err(Over::Stopped),
+                Err(error) => return Err(io::Error::other(error).into()),
+            }
+        }
+    }
+}

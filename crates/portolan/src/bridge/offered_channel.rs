@@ -1,0 +1,281 @@
+//! Offers a channel to other domains: an *egress* for each client sends its messages.
+//!
+//! An egress reads the channel as one more reader, and writes each whole message into the byte ring
+//! back. While the client makes no room there it does not read; then it misses what is
+//! overwritten, and says so with the next message (G6).
+
+use super::clients::{Bridge, Offered, Open, Place};
+use super::codec;
+use super::error::{Over, Violation};
+use super::options::{OfferOptions, ring_bytes};
+use super::port_ingress::let_in;
+use super::side::{BUSY, Side, crossing};
+use crate::channel::{
+    BindChannelError, Channel, Lagging, ReadError, Reader, ReaderOptions, Signalling,
+};
+use crate::directory::{OfferKind, Visitor};
+use crate::space::public::Shown;
+use crate::wait::{Patience, waiting_beside};
+use crate::{EventKind, OfferError, Permissions};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::bridge::{Denied, Form, Granted, RING_BYTES};
+use portolan_abi::public::PublicKind;
+use portolan_sys::bell::FutexFd;
+use std::os::fd::AsFd;
+
+/// A channel that other domains can follow, until this is dropped.
+///
+/// When the drop has returned, no client gets a message any more.
+#[must_use = "a dropped offer is withdrawn"]
+pub struct OfferedChannel {
+    open: Open<Heard>,
+}
+
+/// Why a channel is not offered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OfferChannelError {
+    /// See [`OfferError`].
+    #[error(transparent)]
+    Offer(#[from] OfferError),
+    /// The caller's: it cannot be read as messages.
+    #[error(transparent)]
+    Bind(#[from] BindChannelError),
+    /// The caller's: this channel's writer wakes no reader, so an egress would have to poll.
+    #[error("the channel's writer signals nobody: make it with another `Signalling`")]
+    NeverSignals,
+    /// The state's: parcels go beside this channel's messages, and cannot leave the domain.
+    #[error(
+        "a writer of this channel sends parcels, which cannot leave their domain: write to another channel, or offer a port"
+    )]
+    Parcels,
+}
+
+impl Channel {
+    /// Makes this channel known to other domains by `name`.
+    ///
+    /// Processes that `permissions` admit may follow it
+    /// ([`Domain::follow`](crate::Domain::follow)): they read copies of the messages that are
+    /// written from then on, in a channel of their own. No process outside can write to it, or
+    /// hold up its writer: a client that is too slow misses some, and can read how many.
+    /// [`OfferOptions::lagging`] says otherwise for a reliable channel.
+    ///
+    /// This process need not be the one that writes, only stay.
+    ///
+    /// # Errors
+    ///
+    /// [`OfferChannelError`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Domain::follow`](crate::Domain::follow).
+    pub fn offer(
+        &self,
+        name: &str,
+        permissions: &Permissions,
+        options: OfferOptions,
+    ) -> Result<OfferedChannel, OfferChannelError> {
+        self.member().present().map_err(OfferError::from)?;
+        if self.is_raw() {
+            return Err(BindChannelError::WrongKind("raw", "one of messages").into());
+        }
+        if self.signalling() == Signalling::Never {
+            return Err(OfferChannelError::NeverSignals);
+        }
+        if self.has_parcels() {
+            return Err(OfferChannelError::Parcels);
+        }
+        let heard = Heard {
+            channel: self.clone(),
+            lagging: options.lagging,
+        };
+        let most = self.longest() as u64;
+        let open = Open::new(self.member(), heard, most, name, permissions, &options)?;
+        Ok(OfferedChannel { open })
+    }
+}
+
+impl OfferedChannel {
+    /// The number of clients that follow it now.
+    pub fn clients(&self) -> usize {
+        self.open.clients()
+    }
+
+    /// The clients' violations of the protocol: the last 64 since the last call. The bridge ended
+    /// their connections.
+    pub fn take_violations(&self) -> Vec<Violation> {
+        self.open.take_violations()
+    }
+}
+
+impl std::fmt::Debug for OfferedChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OfferedChannel")
+            .field("channel", &self.open.bridge.what.channel)
+            .field("clients", &self.clients())
+            .finish()
+    }
+}
+
+/// The channel that a bridge offers.
+struct Heard {
+    channel: Channel,
+    lagging: Lagging,
+}
+
+impl Offered for Heard {
+    const KIND: OfferKind = OfferKind::Channel;
+    const THREAD: &str = "portolan-egress";
+
+    fn serve(bridge: &Bridge<Self>, client: Visitor, place: Option<Place>) {
+        let (uid, pid) = (client.peer.uid, client.peer.pid);
+        let domain = bridge.domain.as_str();
+        let over = match ChannelEgress::let_in(bridge, client, place.is_some()) {
+            Ok(mut egress) => {
+                tracing::info!(domain, uid, pid, "a client follows an offered channel");
+                egress.carry_all()
+            }
+            Err(over) => over,
+        };
+        match over {
+            Over::Violation(kind) => bridge.report(uid, pid, kind),
+            Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot tell a client"),
+            Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a client has left"),
+        }
+    }
+}
+
+/// The state of the egress thread.
+struct ChannelEgress {
+    reader: Reader,
+    side: Side,
+    bell: FutexFd,
+    patience: Patience,
+    /// The end of the last message that was sent.
+    at: u64,
+    /// Positions that were not sent, since the client connected.
+    missed: u64,
+    scratch: Vec<u8>,
+    /// What observers see.
+    shown: Shown,
+}
+
+impl ChannelEgress {
+    fn let_in(bridge: &Bridge<Heard>, client: Visitor, has_place: bool) -> Result<Self, Over> {
+        let channel = &bridge.what.channel;
+        let mut own = None;
+        let who = (client.peer.uid, client.peer.pid);
+        let (_, mut side) = let_in(bridge, client, has_place, |ask| {
+            // From here on it misses nothing without being told.
+            let mut options = ReaderOptions::default().lagging(bridge.what.lagging);
+            if !channel.is_reliable() || bridge.what.lagging == Lagging::Skip {
+                options = options.aside();
+            }
+            let reader = channel.bind_reader(options).map_err(|error| match error {
+                BindChannelError::NoEntry { .. } => Denied::Full,
+                _ => Denied::Over,
+            })?;
+            let bell = FutexFd::new().map_err(|_| Denied::Resources)?;
+            own = Some((reader, bell));
+            Ok(Granted {
+                version: FORMAT_VERSION,
+                synchronous: false,
+                most: bridge.most,
+                there: *RING_BYTES.start(),
+                back: ring_bytes(ask.there.min(bridge.ring_bytes)),
+            })
+        })?;
+        let form = Form {
+            reliable: channel.is_reliable(),
+            unit: channel.unit() as u64,
+            units: channel.units(),
+            content: channel.content(),
+        };
+        side.write(&form.encode())?;
+        portolan_shm::mark!("bridge.described");
+        let (reader, bell) = own.ok_or(Over::Stopped)?;
+        Ok(Self {
+            at: reader.position(),
+            reader,
+            side,
+            bell,
+            patience: Patience::default(),
+            missed: 0,
+            scratch: Vec::new(),
+            shown: bridge.show(
+                channel.member(),
+                PublicKind::Follower,
+                channel.segment().right().to.port.index,
+                who,
+            ),
+        })
+    }
+
+    /// Carries messages until the connection ends; returns the reason.
+    fn carry_all(&mut self) -> Over {
+        loop {
+            if let Err(over) = self.carry_next() {
+                return over;
+            }
+        }
+    }
+
+    fn carry_next(&mut self) -> Result<(), Over> {
+        self.side.look_up()?;
+        let Self {
+            side,
+            scratch,
+            shown,
+            ..
+        } = self;
+        match self.reader.receive(crate::Deadline::NOW) {
+            Ok(message) => {
+                self.missed += message.position().saturating_sub(self.at);
+                let bytes = message.len() as u64;
+                let (member, port) = shown.whose();
+                crossing(member, EventKind::Depart, port, || {
+                    codec::write_copy(side, self.missed, &message, scratch)?;
+                    Ok(((), bytes))
+                })?;
+                shown.went(bytes);
+                portolan_shm::mark!("bridge.channel_carried");
+                self.at = self.reader.position();
+                Ok(())
+            }
+            Err(ReadError::TimedOut) => self.wait(),
+            // The positions show what was not sent.
+            Err(ReadError::Missed(_) | ReadError::TooLong { .. } | ReadError::Interrupted) => {
+                Ok(())
+            }
+            Err(ReadError::WriterGone) => codec::write_end(side),
+            Err(error) => {
+                tracing::info!(%error, "a client cannot follow a channel any more");
+                Err(Over::Stopped)
+            }
+        }
+    }
+
+    /// Waits until something is written, or the client leaves.
+    fn wait(&mut self) -> Result<(), Over> {
+        let mut looking = self.patience.begin(waiting_beside(BUSY));
+        while looking.again() {
+            if self.reader.has_more() {
+                self.patience.paid(&looking);
+                return Ok(());
+            }
+        }
+        let begun = looking.begun();
+        if let Some(seen) = self.reader.arm() {
+            self.bell.arm(self.reader.doorbell(), seen)?;
+            if !self.reader.may_have() {
+                self.side.poll(&[self.bell.as_fd()], None)?;
+            }
+            self.bell.drain()?;
+        }
+        self.patience.slept(&looking, begun.elapsed());
+        if self.side.is_gone() {
+            return Err(Over::Gone);
+        }
+        Ok(())
+    }
+}

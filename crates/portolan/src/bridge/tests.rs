@@ -1,0 +1,662 @@
+//! Two domains in one process, and what a stranger may send over the raw connection.
+
+use super::connect::{Sought, agree, connect_over};
+use super::control_socket::ControlSocket;
+use super::follow::follow_over;
+use super::memory::ConnectionMemory;
+use super::side::Side;
+use super::*;
+use crate::channel::{ChannelOptions, ReadError, ReaderOptions};
+use crate::directory::{Introduction, OfferKind, visit_own};
+use crate::space::Builder;
+use crate::space::Descriptor;
+use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
+use crate::{Unsent, WhenFull};
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::bridge::{Answer, Ask, Form, FrameHeader, Granted, control};
+use portolan_abi::slot::Kind;
+use portolan_sys::process::{EventFd, PidFd};
+use portolan_sys::shared::Window;
+use portolan_sys::socket;
+use portolan_testkit::until;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+fn long() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// Two private domains, a port of one, and a right on it in the other.
+struct Two {
+    ours: Domain,
+    _theirs: Domain,
+    port: ReceiveRight,
+    offered: OfferedPort,
+    right: SendRight,
+}
+
+fn two(bind: PortOptions, offer: OfferOptions, connect: ConnectOptions) -> Two {
+    let ours = Domain::private().unwrap();
+    let theirs = Domain::builder("theirs").private().unwrap();
+    let port = theirs.bind(bind).unwrap();
+    let offered = port
+        .offer("frames", &Permissions::own_user(), offer)
+        .unwrap();
+    let right = join(&ours, &theirs, &connect);
+    Two {
+        ours,
+        _theirs: theirs,
+        port,
+        offered,
+        right,
+    }
+}
+
+/// The domain that is sought; observers alone are told.
+fn nobody() -> Builder {
+    Domain::builder("elsewhere")
+}
+
+fn join(ours: &Domain, theirs: &Domain, options: &ConnectOptions) -> SendRight {
+    let introduction = visit_own(theirs.member(), OfferKind::Port, "frames", None, long()).unwrap();
+    connect_over(
+        ours,
+        introduction,
+        &Sought::of(&nobody(), "frames"),
+        options,
+    )
+    .unwrap()
+}
+
+fn plain() -> Two {
+    let (offer, connect) = (OfferOptions::default(), ConnectOptions::default());
+    two(PortOptions::unnamed(), offer, connect)
+}
+
+fn low(number: usize) -> u8 {
+    number.to_le_bytes()[0]
+}
+
+fn pattern(at: usize, number: u8) -> u8 {
+    low(at).wrapping_mul(31).wrapping_add(low(at >> 12)) ^ number
+}
+
+/// A message whose bytes say which one it is.
+fn message(domain: &Domain, number: u8, lengths: &[usize]) -> Message {
+    let mut message = Message::new(&[number; 100][..usize::from(number) % 100]).unwrap();
+    for len in lengths {
+        let mut extent = domain.allocate(*len).unwrap();
+        for (at, byte) in extent.iter_mut().enumerate() {
+            *byte = pattern(at, number);
+        }
+        message.push(extent).unwrap();
+    }
+    message
+}
+
+fn is_the_one(came: &Message, number: u8, lengths: &[usize]) {
+    assert_eq!(came.header(), &[number; 100][..usize::from(number) % 100]);
+    let found: Vec<usize> = came.extents().iter().map(|e| e.len()).collect();
+    assert_eq!(found, lengths);
+    for extent in came.extents() {
+        let wrong = extent
+            .iter()
+            .enumerate()
+            .position(|(at, byte)| *byte != pattern(at, number));
+        assert_eq!(wrong, None);
+    }
+}
+
+#[test]
+fn messages_of_all_lengths_go_over_in_order() {
+    let mut two = plain();
+    let shapes: &[&[usize]] = &[
+        &[],
+        &[0],
+        &[1],
+        &[63, 64, 65],
+        &[4096; 70],
+        &[0, 0, 5, 0],
+        &[100_000, 1, 700_000],
+        &[5 << 20],
+    ];
+    std::thread::scope(|scope| {
+        let (right, ours) = (&two.right, &two.ours);
+        scope.spawn(move || {
+            for round in 0..3 {
+                for (at, lengths) in shapes.iter().enumerate() {
+                    let message = message(ours, low(at + round * 8), lengths);
+                    right.send(message, long()).unwrap();
+                }
+            }
+        });
+        for round in 0..3 {
+            for (at, lengths) in shapes.iter().enumerate() {
+                let came = two.port.receive(Access::Later, long()).unwrap();
+                is_the_one(&came, low(at + round * 8), lengths);
+            }
+        }
+    });
+    assert_eq!(two.offered.clients(), 1);
+    assert!(two.offered.take_violations().is_empty());
+}
+
+#[test]
+fn what_cannot_leave_its_domain_is_refused_when_it_is_sent() {
+    let offer = OfferOptions::default().most_bytes(8192);
+    let two = two(PortOptions::unnamed(), offer, ConnectOptions::default());
+    let error = two
+        .right
+        .send(message(&two.ours, 1, &[500, 501]), WhenFull::Fail)
+        .unwrap_err();
+    assert!(matches!(
+        error.reason,
+        Unsent::TooLong {
+            len: 1001,
+            extents: 2,
+            bytes: 12288,
+            most: 8192
+        }
+    ));
+    is_the_one(&error.message, 1, &[500, 501]);
+    let mut rights = Message::new(b"").unwrap();
+    let port = two.ours.bind(PortOptions::unnamed()).unwrap();
+    rights.attach(port.make_send()).unwrap();
+    let error = two.right.send(rights, WhenFull::Fail).unwrap_err();
+    assert!(matches!(error.reason, Unsent::Rights { rights: 1 }));
+    let structure = crate::structure::Structure::<u64>::build(&two.ours, |_| Ok(7)).unwrap();
+    let error = two
+        .right
+        .send(structure.into_message(), WhenFull::Fail)
+        .unwrap_err();
+    assert!(matches!(error.reason, Unsent::Structure));
+}
+
+#[test]
+fn a_full_port_fills_the_lane_and_then_the_proxy() {
+    let bind = PortOptions::unnamed().queue(3);
+    let connect = ConnectOptions::default().queue(3).ring_bytes(64 << 10);
+    let mut two = two(bind, OfferOptions::default(), connect);
+    let mut sent = 0;
+    // Each is longer than the byte ring. Until both ports are full, threads may only be slow.
+    loop {
+        let message = message(&two.ours, sent, &[100_000]);
+        let soon = Deadline::after(Duration::from_millis(500));
+        match two.right.send(message, soon) {
+            Ok(()) => sent += 1,
+            Err(error) => {
+                assert!(matches!(error.reason, Unsent::Full { .. }), "{error}");
+                if sent >= 6 {
+                    break;
+                }
+            }
+        }
+        assert!(sent < 20, "nobody is held up");
+    }
+    for number in 0..sent {
+        let came = two.port.receive(Access::Later, long()).unwrap();
+        is_the_one(&came, number, &[100_000]);
+    }
+    two.right.send(message(&two.ours, 9, &[1]), long()).unwrap();
+    let came = two.port.receive(Access::Later, long()).unwrap();
+    is_the_one(&came, 9, &[1]);
+}
+
+#[test]
+fn the_end_of_a_port_or_an_offer_is_a_dead_name() {
+    let two = plain();
+    assert!(two.right.is_live());
+    drop(two.port);
+    until("it is a dead name", || !two.right.is_live());
+
+    let two = plain();
+    drop(two.offered);
+    until("it is a dead name", || !two.right.is_live());
+    let error = two
+        .right
+        .send(message(&two.ours, 1, &[10]), WhenFull::Fail)
+        .unwrap_err();
+    assert!(matches!(error.reason, Unsent::DeadName));
+    is_the_one(&error.message, 1, &[10]);
+}
+
+#[test]
+fn the_end_of_the_last_right_is_the_end_of_the_connection_after_all_has_gone_over() {
+    let mut two = plain();
+    let other = two.right.clone();
+    for number in 0..20 {
+        other
+            .send(message(&two.ours, number, &[10_000]), WhenFull::Fail)
+            .unwrap();
+    }
+    drop(other);
+    drop(two.right);
+    for number in 0..20 {
+        let came = two.port.receive(Access::Later, long()).unwrap();
+        is_the_one(&came, number, &[10_000]);
+    }
+    until("the client has left", || two.offered.clients() == 0);
+    assert!(two.offered.take_violations().is_empty());
+}
+
+#[test]
+fn two_clients_and_no_more() {
+    let offer = OfferOptions::default().most_clients(2);
+    let mut two = two(PortOptions::unnamed(), offer, ConnectOptions::default());
+    let second = join(&two.ours, &two._theirs, &ConnectOptions::default());
+    let introduction = visit_own(
+        two._theirs.member(),
+        OfferKind::Port,
+        "frames",
+        None,
+        long(),
+    )
+    .unwrap();
+    let refused = connect_over(
+        &two.ours,
+        introduction,
+        &Sought::of(&nobody(), "frames"),
+        &ConnectOptions::default(),
+    );
+    assert!(matches!(refused, Err(ConnectToError::Full)), "{refused:?}");
+    two.right
+        .send(message(&two.ours, 1, &[9]), WhenFull::Fail)
+        .unwrap();
+    second
+        .send(message(&two.ours, 2, &[9]), WhenFull::Fail)
+        .unwrap();
+    let mut came: Vec<usize> = (0..2)
+        .map(|_| {
+            two.port
+                .receive(Access::Later, long())
+                .unwrap()
+                .header()
+                .len()
+        })
+        .collect();
+    came.sort_unstable();
+    assert_eq!(came, [1, 2]);
+}
+
+#[test]
+fn a_name_is_offered_once_and_a_port_under_several() {
+    let two = plain();
+    let taken = two
+        .port
+        .offer("frames", &Permissions::own_user(), OfferOptions::default());
+    assert!(matches!(taken, Err(crate::OfferError::NameTaken)));
+    let again = two
+        .port
+        .offer("more", &Permissions::own_user(), OfferOptions::default());
+    drop(again.unwrap());
+}
+
+#[test]
+fn requests_go_over_and_answers_come_back() {
+    let bind = PortOptions::unnamed().synchronous();
+    let connect = ConnectOptions::default().most_bytes(1 << 20);
+    let Two {
+        ours,
+        _theirs,
+        mut port,
+        right,
+        offered,
+    } = two(bind, OfferOptions::default(), connect);
+    let server = std::thread::spawn(move || {
+        for _ in 0..6 {
+            let mut request = port.get_request(Access::Later, long()).unwrap();
+            let number = low(request.message.header().len());
+            match number {
+                // Too long to go back.
+                3 => {
+                    let long = _theirs.allocate((1 << 20) + 1).unwrap();
+                    request.message.push(long).unwrap();
+                    request.reply_from().unwrap();
+                }
+                // Not long, but it would take more there than may be.
+                4 => request.reply(message(&_theirs, 4, &[1; 256])).unwrap(),
+                // Dropped.
+                5 => {}
+                _ => request
+                    .reply(message(&_theirs, number, &[700_000]))
+                    .unwrap(),
+            }
+        }
+        // And the port with it, while a request is open.
+        drop(port.get_request(Access::Later, long()).unwrap());
+        drop(port);
+        _theirs
+    });
+    let ask = |number| right.request_reply(message(&ours, number, &[5, 7]), Access::Later, long());
+    for number in [1, 2] {
+        is_the_one(&ask(number).unwrap(), number, &[700_000]);
+    }
+    for number in [3, 4, 5] {
+        assert!(matches!(ask(number), Err(crate::RequestError::Dropped)));
+    }
+    is_the_one(&ask(6).unwrap(), 6, &[700_000]);
+    assert!(ask(7).is_err());
+    server.join().unwrap();
+    until("it is a dead name", || !right.is_live());
+    assert!(offered.take_violations().is_empty());
+    let error = right.send(Message::default(), WhenFull::Fail).unwrap_err();
+    assert!(matches!(error.reason, Unsent::DeadName));
+}
+
+#[test]
+fn whoever_has_dropped_its_rights_can_leave_and_all_that_was_sent_has_gone_over() {
+    for _ in 0..20 {
+        let Two {
+            ours,
+            _theirs,
+            mut port,
+            right,
+            offered: _offered,
+        } = plain();
+        for number in 1..4 {
+            right
+                .send(message(&ours, number, &[5000]), WhenFull::Fail)
+                .unwrap();
+        }
+        drop(right);
+        ours.leave().unwrap();
+        for number in 1..4 {
+            let came = port.receive(Access::Later, long()).unwrap();
+            is_the_one(&came, number, &[5000]);
+        }
+    }
+}
+
+#[test]
+fn what_fails_here_is_not_taken_for_the_other_sides_end() {
+    // No socket: as if our own descriptors were at fault, or too few.
+    let file: std::os::fd::OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let mut control = ControlSocket::new(Descriptor::new(file), None, false);
+    let heard = control.hear();
+    assert!(matches!(heard, Err(super::error::Over::Io(_))), "{heard:?}");
+    assert!(!control.is_gone());
+}
+
+const FORM: Form = Form {
+    reliable: false,
+    unit: 64,
+    units: 64,
+    content: 0,
+};
+
+#[test]
+fn other_descriptors_than_a_pairs_are_refused() {
+    let domain = Domain::private().unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let own = PidFd::open(std::process::id()).unwrap();
+    for nth in 0..5 {
+        let (theirs, ours) = socket::pair().unwrap();
+        let granted = Granted {
+            version: FORMAT_VERSION,
+            synchronous: false,
+            most: 64,
+            there: 64 << 10,
+            back: 64 << 10,
+        };
+        let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
+        let (memory, process, null) = (shared.as_fd(), own.as_fd(), null.as_fd());
+        let shown: &[_] = match nth {
+            0 => &[memory, process],
+            1 => &[memory],
+            2 => &[memory, null],
+            3 => &[process, memory],
+            _ => &[memory, process, process],
+        };
+        socket::send(&ours, &Answer::Granted(granted).encode(), shown).unwrap();
+        let connection = Descriptor::new(theirs);
+        let options = ConnectOptions::default();
+        let right = connect_over(
+            &domain,
+            Introduction { connection },
+            &Sought::of(&nobody(), "frames"),
+            &options,
+        );
+        if nth == 0 {
+            assert!(right.unwrap().is_live());
+        } else {
+            assert!(matches!(right, Err(ConnectToError::Garbled)), "{nth}");
+        }
+    }
+}
+
+/// Follows somebody who grants messages of `most` bytes, and then writes these pieces.
+fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, ConnectToError>, Side) {
+    let (theirs, ours) = socket::pair().unwrap();
+    let granted = Granted {
+        version: FORMAT_VERSION,
+        synchronous: false,
+        most,
+        there: 64 << 10,
+        back: 64 << 10,
+    };
+    let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
+    let answer = Answer::Granted(granted).encode();
+    let own = PidFd::open(std::process::id()).unwrap();
+    socket::send(&ours, &answer, &[shared.as_fd(), own.as_fd()]).unwrap();
+    let stop = Arc::new(EventFd::new().unwrap());
+    let mut side = Side::server(
+        shared,
+        ControlSocket::new(Descriptor::new(ours), None, false),
+        stop,
+    );
+    for piece in pieces {
+        side.write(piece).unwrap();
+    }
+    let connection = Descriptor::new(theirs);
+    let options = ConnectOptions::default().deadline(Deadline::after(Duration::from_secs(3)));
+    let followed = follow_over(
+        domain,
+        Introduction { connection },
+        &Sought::of(&nobody(), "news"),
+        &options,
+    );
+    (followed, side)
+}
+
+#[test]
+fn a_form_that_is_none_is_refused_and_none_at_all_too() {
+    let domain = Domain::private().unwrap();
+    let with = |form: Form| form.encode();
+    let huge = with(Form {
+        units: 1 << 60,
+        unit: 1 << 60,
+        ..FORM
+    });
+    let (followed, _side) = told(&domain, 48, &[&huge]);
+    assert!(matches!(followed, Err(ConnectToError::TooLarge { .. })));
+    for bad in [
+        with(Form { unit: 63, ..FORM }),
+        with(Form { units: 65, ..FORM }),
+        with(Form { units: 0, ..FORM }),
+        [0; Form::BYTES],
+    ] {
+        let (followed, _side) = told(&domain, 48, &[&bad]);
+        assert!(matches!(followed, Err(ConnectToError::Garbled)));
+    }
+    // Messages that its channel could not hold.
+    let (followed, _side) = told(&domain, 1 << 20, &[&FORM.encode()]);
+    assert!(matches!(followed, Err(ConnectToError::Garbled)));
+    let (followed, _side) = told(&domain, 48, &[]);
+    let Err(ConnectToError::Unanswered(socket::SocketError::TimedOut)) = followed else {
+        panic!("{followed:?}");
+    };
+}
+
+#[test]
+fn whoever_tells_what_no_channel_has_is_believed_in_nothing_more() {
+    let copy = |tag, extents| FrameHeader {
+        extents,
+        tag,
+        ..FrameHeader::new(Kind::Message)
+    };
+    let preamble = |frame: FrameHeader, len: u64| {
+        let mut bytes = frame.encode().to_vec();
+        bytes.extend(len.to_le_bytes());
+        bytes
+    };
+    let header = FrameHeader {
+        header: 8,
+        ..copy(5, 1)
+    };
+    let sealed = FrameHeader {
+        sealed: 1,
+        ..copy(5, 0)
+    };
+    for bad in [
+        preamble(copy(5, 1), 49),
+        preamble(copy(5, 1), u64::MAX),
+        preamble(copy(4, 1), 3),
+        preamble(copy(5, 2), 3),
+        preamble(header, 3),
+        preamble(sealed, 3),
+        copy(5, 0).encode().to_vec(),
+        FrameHeader::new(Kind::Request).encode().to_vec(),
+        vec![0; 64],
+    ] {
+        let domain = Domain::private().unwrap();
+        let good = preamble(copy(5, 1), 3);
+        let (followed, mut side) = told(&domain, 48, &[&FORM.encode()]);
+        let followed = followed.unwrap();
+        let mut reader = followed
+            .channel()
+            .bind_reader(ReaderOptions::default())
+            .unwrap();
+        side.write(&good).unwrap();
+        side.write(b"yes").unwrap();
+        side.write(&bad).unwrap();
+        side.write(b"bad").unwrap();
+        // What was right before it has come, and then no more.
+        assert_eq!(*reader.receive(long()).unwrap(), *b"yes");
+        let skipped = Skipped {
+            before: 0,
+            units: 5,
+        };
+        assert_eq!(
+            (followed.missed(), followed.take_skipped()),
+            (5, vec![skipped])
+        );
+        assert_eq!(reader.receive(long()), Err(ReadError::WriterGone));
+        assert!(!followed.is_live());
+    }
+}
+
+/// A server that answers with many extents of a byte each, for which the client has no room.
+#[test]
+fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
+    let domain = Domain::private().unwrap();
+    let (theirs, ours) = socket::pair().unwrap();
+    let granted = Granted {
+        version: FORMAT_VERSION,
+        synchronous: true,
+        most: 1 << 20,
+        there: 64 << 10,
+        back: 64 << 10,
+    };
+    let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
+    let own = PidFd::open(std::process::id()).unwrap();
+    let answer = Answer::Granted(granted).encode();
+    socket::send(&ours, &answer, &[shared.as_fd(), own.as_fd()]).unwrap();
+    let connection = Descriptor::new(theirs);
+    let options = ConnectOptions::default().most_bytes(1 << 20);
+    let other = Domain::builder("other");
+    let right = connect_over(
+        &domain,
+        Introduction { connection },
+        &Sought::of(&other, "frames"),
+        &options,
+    )
+    .unwrap();
+    let asked = socket::receive(&ours, &mut [0; Ask::BYTES], 0).unwrap();
+    assert_eq!(asked.len, Ask::BYTES);
+    let stop = Arc::new(EventFd::new().unwrap());
+    let mut server = Side::server(
+        shared,
+        ControlSocket::new(Descriptor::new(ours), None, false),
+        stop,
+    );
+    let mut answers = |extents: usize| {
+        let pending = right
+            .request(Message::new(b"how many?").unwrap(), WhenFull::Fail)
+            .unwrap();
+        let mut request = [0; FrameHeader::BYTES];
+        server.read(&mut request).unwrap();
+        let request = FrameHeader::decode(&request).unwrap();
+        server.read(&mut vec![0; request.rest()]).unwrap();
+        let frame = FrameHeader {
+            extents,
+            tag: request.tag,
+            ..FrameHeader::new(Kind::Reply)
+        };
+        let mut preamble = frame.encode().to_vec();
+        (0..extents).for_each(|_| preamble.extend(1_u64.to_le_bytes()));
+        server.write(&preamble).unwrap();
+        // The client may be gone by then.
+        let _ = (0..extents).try_for_each(|_| server.write(b"x"));
+        pending
+    };
+    // As many as may be: a page for each, and one for the list of them.
+    let came = answers(255).wait(Access::Later, long()).unwrap();
+    assert_eq!((came.extents().len(), came.len()), (255, 255));
+    drop(came);
+    let before = domain.survey().unwrap().memory.taken;
+    let refused = answers(1024).wait(Access::Later, long());
+    assert!(refused.is_err(), "{refused:?}");
+    until("it is a dead name", || !right.is_live());
+    assert_eq!(domain.survey().unwrap().memory.taken, before);
+}
+
+#[test]
+fn a_client_that_counts_what_was_never_written_is_thrown_out_alone() {
+    let (ours, theirs) = (Domain::private().unwrap(), Domain::private().unwrap());
+    let channel = theirs.make_channel(&ChannelOptions::unnamed()).unwrap();
+    let offered = channel
+        .offer("news", &Permissions::own_user(), OfferOptions::default())
+        .unwrap();
+    let mut writer = channel.bind_writer().unwrap();
+    let connect = || visit_own(theirs.member(), OfferKind::Channel, "news", None, long()).unwrap();
+    let honest = follow_over(
+        &ours,
+        connect(),
+        &Sought::of(&nobody(), "news"),
+        &ConnectOptions::default(),
+    )
+    .unwrap();
+    let mut reader = honest
+        .channel()
+        .bind_reader(ReaderOptions::default())
+        .unwrap();
+    let connection = connect().connection;
+    let ask = Ask {
+        version: FORMAT_VERSION,
+        sealed: false,
+        most: 0,
+        there: 64 << 10,
+    };
+    let (_, shared, _) = agree(&connection, &ask, long()).unwrap();
+    let memory = Window::from_fd(shared.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    let tail = memory.word(control::STRIDE + control::TAIL);
+    tail.store(u64::MAX / 2, Ordering::Release);
+    let mut number = 0_u64;
+    until("it is thrown out", || {
+        writer.write(&number.to_le_bytes(), Deadline::NOW).unwrap();
+        assert_eq!(*reader.receive(long()).unwrap(), number.to_le_bytes());
+        number += 1;
+        offered.clients() == 1
+    });
+    let violations = offered.take_violations();
+    assert!(matches!(
+        violations[..],
+        [Violation {
+            kind: ViolationKind::ByteRing(_),
+            ..
+        }]
+    ));
+    assert!(honest.is_live());
+}

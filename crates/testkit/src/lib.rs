@@ -1,0 +1,34 @@
+//! What the tests of several crates share: further processes of the same test program, names that
+//! no other test has, and how long a test waits.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `process` | this program again, as another process that runs one of its tests |
+//! | `orders` | such a process that is told what to do, line by line |
+//! | `fate` | what happens to a process at a mark |
+//! | `wait` | waiting for what must come about |
+
+mod fate;
+mod orders;
+mod process;
+mod wait;
+
+pub use fate::{die, die_at, stop_at, stop_once_at};
+pub use orders::{Answer, Child, Copied, apart, close_all, obey};
+pub use process::{again, ended_by_signals, resume, role, spawn};
+pub use wait::{PATIENCE, spin_until, until};
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A name, of a domain say, that no other test has, in this process or another.
+///
+/// ```
+/// use portolan_testkit::unique;
+///
+/// assert_ne!(unique("names"), unique("names"));
+/// ```
+pub fn unique(test: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("test-{test}-{}-{number}", std::process::id())
+}

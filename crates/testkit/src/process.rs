@@ -1,0 +1,75 @@
+//! This program again, as another process, told to run one test, which does nothing unless it was
+//! started from here.
+
+use portolan_sys::process::{PidFd, Signal, signal};
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+/// Set in the other process: what it is to do.
+const ROLE: &str = "PORTOLAN_TEST_ROLE";
+
+/// A command that runs the test named `test` of this program, and no other.
+///
+/// # Panics
+///
+/// This program's file is gone.
+pub fn again(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    one_test(&mut command, test);
+    command
+}
+
+pub(crate) fn one_test(command: &mut Command, test: &str) {
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+}
+
+/// What this process is to do, in so many words, if it is the other one of a test.
+///
+/// # Panics
+///
+/// It was told so in more words, or fewer.
+pub fn role<const N: usize>() -> Option<[String; N]> {
+    let role = std::env::var(ROLE).ok()?;
+    let words = role.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    Some(words.try_into().unwrap_or_else(|_| panic!("{role}")))
+}
+
+/// Runs the test named `test` of this program as another process, in this role.
+///
+/// # Panics
+///
+/// No process can be started.
+pub fn spawn(test: &str, role: &[&str]) -> Child {
+    let mut command = again(test);
+    command.env(ROLE, role.join(" ")).stdout(Stdio::null());
+    command.spawn().unwrap()
+}
+
+/// Lets a process that has stopped go on.
+///
+/// # Panics
+///
+/// It is gone.
+pub fn resume(process: &Child) {
+    let process = PidFd::open(process.id()).unwrap();
+    signal(&process, Signal::CONT).unwrap();
+}
+
+/// Has a command take the signals that end it, although this program may ignore them: whatever
+/// `nohup`, or `&` in a script, has started does, and so does all that it starts.
+pub fn ended_by_signals(command: &mut Command) -> &mut Command {
+    let take = || {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+            // SAFETY:
+            // - No handler of ours is given: the kernel's own action is asked for.
+            if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY:
+    // - Between fork and exec `take` makes system calls only, and allocates nothing.
+    unsafe { command.pre_exec(take) }
+}
