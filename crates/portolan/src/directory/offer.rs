@@ -119,7 +119,7 @@ pub(crate) fn offer(
     deadline: Deadline,
 ) -> Result<Offer, OfferError> {
     member.present()?;
-    member.link.connected()?;
+    member.host_connection.connected()?;
     let name = OfferName::new(name).ok_or(OfferError::BadName)?;
     let made = Made {
         kind,
@@ -128,7 +128,7 @@ pub(crate) fn offer(
         desk,
         entrusted: None,
         // In a private domain there is nobody to be told.
-        state: match member.link.rope() {
+        state: match member.host_connection.sockets() {
             Some(_) => State::New,
             None => State::Open,
         },
@@ -140,8 +140,8 @@ pub(crate) fn offer(
         member: Arc::clone(member),
         number,
     };
-    if member.link.rope().is_some() {
-        member.link.prompt();
+    if member.host_connection.sockets().is_some() {
+        member.host_connection.prompt();
         let deadline = match deadline.is_now() {
             true => Deadline::after(ANSWER),
             false => deadline,
@@ -172,7 +172,7 @@ pub(crate) fn entrust(
     memory: ProcessMemory,
 ) -> Result<Offer, OfferError> {
     member.present()?;
-    member.link.connected()?;
+    member.host_connection.connected()?;
     let mut grants = permissions.grants()?;
     grants.token = Some(ticket.token);
     let made = Made {
@@ -188,7 +188,7 @@ pub(crate) fn entrust(
         agreed: false,
     };
     let number = member.part::<Offers>().enter(made)?;
-    member.link.prompt();
+    member.host_connection.prompt();
     Ok(Offer {
         member: Arc::clone(member),
         number,
@@ -215,7 +215,7 @@ impl Offer {
     pub(crate) fn retire(&self, deadline: Deadline) -> bool {
         let offers: &Offers = self.member.part();
         offers.begin_to_retire(self.number);
-        self.member.link.prompt();
+        self.member.host_connection.prompt();
         offers.wait_retired(self.number, deadline)
     }
 }
@@ -227,7 +227,7 @@ impl Drop for Offer {
             return;
         }
         if self.member.part::<Offers>().remove(self.number) {
-            self.member.link.prompt();
+            self.member.host_connection.prompt();
         }
     }
 }

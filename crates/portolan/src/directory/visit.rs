@@ -214,10 +214,10 @@ impl Entrance {
 
     /// That of our own domain; a private one has none.
     pub(crate) fn from_inside(member: &Member) -> Option<Self> {
-        let rope = member.link.rope()?;
+        let sockets = member.host_connection.sockets()?;
         Some(Self {
-            address: rope.address.clone(),
-            owner: rope.owner,
+            address: sockets.address.clone(),
+            owner: sockets.owner,
             domain: member.domain.clone(),
         })
     }

@@ -16,7 +16,7 @@ use super::cargo;
 use super::error::{BreachKind, ConnectToError, Over};
 use super::side::{BUSY, Side, bytes_of, crossing};
 use crate::port::{is_unused, may_leave};
-use crate::space::ending::Ending;
+use crate::space::drain::Drain;
 use crate::space::public::Shown;
 use crate::space::{Member, Part};
 use crate::wait::{Patience, waiting_beside};
@@ -49,35 +49,35 @@ pub(super) struct Ferry {
     /// What observers see.
     shown: Shown,
     // The last field: it outlives the handles in the others.
-    _ending: Arc<Ending>,
+    _drain: Arc<Drain>,
 }
 
 /// The ferries of a membership, and the ports that they receive at.
 #[derive(Default)]
-pub(crate) struct Ferries(Mutex<Vec<(PortName, Weak<Ending>)>>);
+pub(crate) struct Ferries(Mutex<Vec<(PortName, Weak<Drain>)>>);
 
 impl Ferries {
-    fn lock(&self) -> MutexGuard<'_, Vec<(PortName, Weak<Ending>)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(PortName, Weak<Drain>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn launched(&self, port: PortName) -> Arc<Ending> {
-        let ending = Arc::default();
+    fn launched(&self, port: PortName) -> Arc<Drain> {
+        let drain = Arc::default();
         let mut all = self.lock();
         all.retain(|(_, ferry)| ferry.strong_count() > 0);
-        all.push((port, Arc::downgrade(&ending)));
-        ending
+        all.push((port, Arc::downgrade(&drain)));
+        drain
     }
 }
 
 impl Part for Ferries {
-    /// Those to whose ports nobody can send any more are ending: they take over what was sent.
+    /// A ferry drains when its port has no senders any more: it takes over the sent messages.
     fn leaving(&self, member: &Member) {
         for (port, ferry) in &*self.lock() {
             if let Some(ferry) = ferry.upgrade()
                 && is_unused(member, *port)
             {
-                ferry.begin(&member.endings);
+                ferry.begin(&member.drains);
             }
         }
     }
@@ -96,7 +96,7 @@ impl Ferry {
     ) -> Result<(), ConnectToError> {
         port.request_no_more_senders();
         let at = port.at();
-        let ending = at.member.part::<Ferries>().launched(at.port);
+        let drain = at.member.part::<Ferries>().launched(at.port);
         let ferry = Self {
             port,
             side,
@@ -107,7 +107,7 @@ impl Ferry {
             asked: 0,
             scratch: Vec::new(),
             shown,
-            _ending: ending,
+            _drain: drain,
         };
         let name = name.to_owned();
         spawn_quiet("portolan-ferry", STACK, move || ferry.run(&name))?;

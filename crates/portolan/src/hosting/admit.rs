@@ -22,7 +22,7 @@ use super::host::{Host, Watched};
 use super::introduce::Limits;
 use crate::space::descriptor::Descriptor;
 use crate::space::entry;
-use crate::space::link::Rope;
+use crate::space::host_connection::HostSockets;
 use crate::space::{Member, OVERFLOW_ID};
 use crate::trace;
 use portolan_abi::FORMAT_VERSION;
@@ -144,10 +144,10 @@ impl Admission {
     }
 
     /// What to poll.
-    pub(super) fn sources<'a>(&'a self, rope: &'a Rope) -> Vec<(Event, BorrowedFd<'a>)> {
+    pub(super) fn sources<'a>(&'a self, sockets: &'a HostSockets) -> Vec<(Event, BorrowedFd<'a>)> {
         let mut all = Vec::new();
         if !self.deaf {
-            all.push((Event::Fallback, rope.fallback.as_fd()));
+            all.push((Event::Fallback, sockets.fallback.as_fd()));
         }
         for (i, newcomer) in self.newcomers.iter().enumerate() {
             let Some(newcomer) = newcomer else { continue };
@@ -323,7 +323,7 @@ impl Admission {
     fn admit(
         &mut self,
         member: &Member,
-        rope: &Rope,
+        sockets: &HostSockets,
         newcomer: Newcomer,
         hello: &Hello,
     ) -> Option<Welcomed> {
@@ -370,7 +370,7 @@ impl Admission {
             len: member.tables().geometry.len,
             by_host: self.by_host,
         });
-        let fds = [&*rope.listener, &*rope.fallback].map(AsFd::as_fd);
+        let fds = [&*sockets.listener, &*sockets.fallback].map(AsFd::as_fd);
         let fds = [member.region.fd().as_fd(), fds[0], fds[1]];
         // Refused until now. Once it is a member it may entrust its host with memory.
         let _ = socket::accept_descriptors(&connection);
@@ -406,7 +406,12 @@ impl Admission {
 
     /// Deals with all that happened at a member that does not host. `false`: our descriptors are
     /// not ours any more.
-    pub(super) fn act(&mut self, member: &Member, rope: &Rope, happened: &[Event]) -> bool {
+    pub(super) fn act(
+        &mut self,
+        member: &Member,
+        sockets: &HostSockets,
+        happened: &[Event],
+    ) -> bool {
         for event in happened {
             match *event {
                 Event::Death(i) => self.died(i),
@@ -420,7 +425,7 @@ impl Admission {
             {
                 match greeting {
                     Greeting::Hello(hello) => {
-                        let welcomed = self.admit(member, rope, newcomer, &hello);
+                        let welcomed = self.admit(member, sockets, newcomer, &hello);
                         self.welcomed.extend(welcomed.map(Some));
                     }
                     // For the host, at its own socket.
@@ -429,7 +434,7 @@ impl Admission {
             }
         }
         let accepts = happened.iter().any(|e| matches!(e, Event::Fallback));
-        let heard = !accepts || self.accept(member, &rope.fallback);
+        let heard = !accepts || self.accept(member, &sockets.fallback);
         self.tidy();
         heard
     }
@@ -508,14 +513,14 @@ fn describe(entry: &SpaceEntry, peer: &Peer, started: u64, hello: &Hello) {
 
 impl Host {
     /// Reads a greeting and answers it.
-    pub(super) fn greet(&mut self, member: &Member, rope: &Rope, index: usize) {
+    pub(super) fn greet(&mut self, member: &Member, sockets: &HostSockets, index: usize) {
         let Some((newcomer, greeting)) = self.admission.greeting(member, index) else {
             return;
         };
         match greeting {
             Greeting::Visit(visit) => self.receive(member, newcomer, visit),
             Greeting::Hello(hello) => {
-                let welcomed = self.admission.admit(member, rope, newcomer, &hello);
+                let welcomed = self.admission.admit(member, sockets, newcomer, &hello);
                 // What was undone for it is not watched any more.
                 self.prune(member);
                 self.watched.extend(welcomed.map(|welcomed| Watched {

@@ -17,7 +17,7 @@ use crate::space::Member;
 use crate::space::descriptor::Descriptor;
 use crate::space::entry::{self, Owner};
 use crate::space::host::{host_of, me};
-use crate::space::link::Rope;
+use crate::space::host_connection::HostSockets;
 use portolan_abi::control::{FromHost, FromMember};
 use portolan_abi::limits::MAX_SPACES;
 use portolan_abi::mediate::{ENTRUSTED, Terms};
@@ -193,15 +193,15 @@ impl Host {
         }
     }
 
-    fn sources<'h>(&'h self, rope: &'h Rope) -> Vec<(Source, BorrowedFd<'h>)> {
+    fn sources<'h>(&'h self, sockets: &'h HostSockets) -> Vec<(Source, BorrowedFd<'h>)> {
         let mut all = vec![
-            (Source::Prompt, rope.prompt.as_fd()),
+            (Source::Prompt, sockets.prompt.as_fd()),
             (Source::Mediators, self.mediators.bell()),
         ];
         if !self.admission.is_deaf() {
-            all.push((Source::Listener, rope.listener.as_fd()));
+            all.push((Source::Listener, sockets.listener.as_fd()));
         }
-        let newcomers = self.admission.sources(rope);
+        let newcomers = self.admission.sources(sockets);
         all.extend(
             newcomers
                 .into_iter()
@@ -221,7 +221,7 @@ impl Host {
     }
 
     /// Deals with all that happened. `false`: our descriptors are not ours any more.
-    fn act(&mut self, member: &Member, rope: &Rope, happened: &[Source]) -> bool {
+    fn act(&mut self, member: &Member, sockets: &HostSockets, happened: &[Source]) -> bool {
         self.compare(member);
         // Deaths first: what they return may be what a newcomer needs.
         for source in happened {
@@ -234,11 +234,11 @@ impl Host {
         }
         for source in happened {
             match *source {
-                Source::Connection(i) if !self.watched[i].done => self.listen(member, rope, i),
-                Source::Newcomers(Event::Greeting(i)) => self.greet(member, rope, i),
+                Source::Connection(i) if !self.watched[i].done => self.listen(member, sockets, i),
+                Source::Newcomers(Event::Greeting(i)) => self.greet(member, sockets, i),
                 Source::Waiting(i) => self.interrupted(member, i),
-                Source::Prompt => self.post_own(member, rope),
-                Source::Mediators => self.hear_mediators(member, rope),
+                Source::Prompt => self.post_own(member, sockets),
+                Source::Mediators => self.hear_mediators(member, sockets),
                 _ => {}
             }
         }
@@ -246,8 +246,10 @@ impl Host {
         let mut heard = true;
         for source in happened {
             heard &= match source {
-                Source::Listener => self.admission.accept(member, &rope.listener),
-                Source::Newcomers(Event::Fallback) => self.admission.accept(member, &rope.fallback),
+                Source::Listener => self.admission.accept(member, &sockets.listener),
+                Source::Newcomers(Event::Fallback) => {
+                    self.admission.accept(member, &sockets.fallback)
+                }
                 _ => true,
             };
         }
@@ -274,7 +276,7 @@ impl Host {
     }
 
     /// Reads what a member says.
-    fn listen(&mut self, member: &Member, rope: &Rope, index: usize) {
+    fn listen(&mut self, member: &Member, sockets: &HostSockets, index: usize) {
         for _ in 0..RECORDS_AT_ONCE {
             let watched = &self.watched[index];
             let Some(connection) = watched.connection.as_ref().filter(|_| !watched.done) else {
@@ -301,7 +303,7 @@ impl Host {
                     portolan_shm::mark!("leave.asked");
                     self.let_go(member, index);
                 }
-                Some(FromMember::Offer(offer)) => self.offered(member, rope, index, offer),
+                Some(FromMember::Offer(offer)) => self.offered(member, sockets, index, offer),
                 Some(FromMember::Withdraw(number)) => self.withdrawn(member, index, number),
                 Some(FromMember::Received) => self.received(member, index),
                 // Closed, or not what a member says: the connection is of no use any more.
@@ -369,7 +371,7 @@ impl Host {
     }
 
     /// Leaves in good order: the host returns what it held itself, and lays the role down.
-    fn leave(mut self, member: &Member, rope: &Rope) {
+    fn leave(mut self, member: &Member, sockets: &HostSockets) {
         portolan_shm::mark!("leave.host");
         self.mediators.stop();
         let us = me(member);
@@ -380,7 +382,7 @@ impl Host {
         if others {
             reclaim::reclaim(member, us.space, us.incarnation, End::Leave);
         } else {
-            rope.remove_files();
+            sockets.remove_files();
         }
         if !others && let Some(entry) = member.tables().spaces.get(usize::from(us.space)) {
             // Nobody is left to return what we held; observers see that it is over.
@@ -447,13 +449,13 @@ fn bury(member: &Member, space: u8, incarnation: u32, end: End) {
 impl Keeper {
     /// Hosts until told to stop, or until it cannot.
     pub(super) fn host(&mut self) -> Result<(), Stop> {
-        let ties = Arc::clone(&self.ties);
-        let rope = ties.rope.as_ref().ok_or(Stop::Told)?;
+        let shared = Arc::clone(&self.shared);
+        let sockets = shared.sockets.as_ref().ok_or(Stop::Told)?;
         // Our host before, if there was one, knew of them; now we do.
         self.offers.renew();
         let entered = self.attend(|keeper, member| {
             if let Role::Host(host) = &mut keeper.role {
-                host.post_own(member, rope);
+                host.post_own(member, sockets);
             }
         });
         entered.ok_or(Stop::Told)?;
@@ -461,23 +463,23 @@ impl Keeper {
             let Role::Host(host) = &self.role else {
                 return Ok(());
             };
-            let (sources, fds): (Vec<_>, Vec<_>) = host.sources(rope).into_iter().unzip();
+            let (sources, fds): (Vec<_>, Vec<_>) = host.sources(sockets).into_iter().unzip();
             // Fails if the process has lowered its limit of descriptors below what we have.
             let Ok(ready) = poll(&fds, None) else {
                 return self.give_up();
             };
-            if ready.iter().any(|r| r.invalid) || !rope.is_whole() {
+            if ready.iter().any(|r| r.invalid) || !sockets.is_whole() {
                 return self.give_up();
             }
             let all = sources.into_iter().zip(ready);
             let happened: Vec<_> = all.filter(|(_, r)| r.any()).map(|(s, _)| s).collect();
             let prompted = happened.iter().any(|s| matches!(s, Source::Prompt));
-            if prompted && rope.is_told_to_stop() {
+            if prompted && sockets.is_told_to_stop() {
                 return Err(Stop::Told);
             }
             let acted = self.attend(|keeper, member| match &mut keeper.role {
                 Role::Host(host) => {
-                    host.act(member, rope, &happened) && host_of(member) == me(member)
+                    host.act(member, sockets, &happened) && host_of(member) == me(member)
                 }
                 Role::Member(_) => true,
             });
@@ -509,8 +511,8 @@ impl Keeper {
     /// Leaves as host.
     pub(super) fn leave_as_host(&mut self, member: &Member) {
         let role = std::mem::replace(&mut self.role, Role::Member(Control::default()));
-        if let (Role::Host(host), Some(rope)) = (role, &self.ties.rope) {
-            host.leave(member, rope);
+        if let (Role::Host(host), Some(sockets)) = (role, &self.shared.sockets) {
+            host.leave(member, sockets);
         }
     }
 }

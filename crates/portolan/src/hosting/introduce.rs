@@ -20,7 +20,7 @@ use crate::directory::{Offers, Verdict, judge, started};
 use crate::space::Member;
 use crate::space::descriptor::Descriptor;
 use crate::space::host::{host_of, me};
-use crate::space::link::Rope;
+use crate::space::host_connection::HostSockets;
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember, WINDOW};
 use portolan_abi::hello::Reason;
 use portolan_abi::limits::MAX_OFFERS;
@@ -290,7 +290,7 @@ impl Host {
     pub(super) fn offered(
         &mut self,
         member: &Member,
-        rope: &Rope,
+        sockets: &HostSockets,
         index: usize,
         announcement: Announcement,
     ) {
@@ -301,15 +301,21 @@ impl Host {
             space: watched.space,
             incarnation: watched.incarnation,
         };
-        self.post(member, rope, by, announcement);
+        self.post(member, sockets, by, announcement);
     }
 
     /// Enters what a member, which may be ourselves, offers; what it entrusts us with, later.
-    fn post(&mut self, member: &Member, rope: &Rope, by: HostWord, announcement: Announcement) {
+    fn post(
+        &mut self,
+        member: &Member,
+        sockets: &HostSockets,
+        by: HostWord,
+        announcement: Announcement,
+    ) {
         if announcement.kind == OfferKind::Memory {
             self.examine(member, by, announcement);
         } else {
-            self.enter(member, rope, by, announcement);
+            self.enter(member, sockets, by, announcement);
         }
     }
 
@@ -317,12 +323,12 @@ impl Host {
     pub(super) fn enter(
         &mut self,
         member: &Member,
-        rope: &Rope,
+        sockets: &HostSockets,
         by: HostWord,
         announcement: Announcement,
     ) {
         let (number, key) = (announcement.number, (announcement.kind, announcement.name));
-        widen(rope, &announcement.grants);
+        widen(sockets, &announcement.grants);
         let entered = self.reception.post(by, announcement);
         portolan_shm::mark!("offer.entered");
         self.answer_to(member, by, number, entered);
@@ -365,7 +371,7 @@ impl Host {
     }
 
     /// Enters what this process itself offers.
-    pub(super) fn post_own(&mut self, member: &Member, rope: &Rope) {
+    pub(super) fn post_own(&mut self, member: &Member, sockets: &HostSockets) {
         let us = me(member);
         if host_of(member) != us {
             return;
@@ -379,7 +385,7 @@ impl Host {
                 }
             }
             match record.said {
-                FromMember::Offer(announcement) => self.post(member, rope, us, announcement),
+                FromMember::Offer(announcement) => self.post(member, sockets, us, announcement),
                 FromMember::Withdraw(number) => self.take_out(member, us, number),
                 _ => {}
             }
@@ -393,12 +399,12 @@ pub(super) fn tell(connection: &Descriptor, answer: VisitAnswer) -> bool {
 }
 
 /// Lets those connect whom an offer admits, if the socket is a file and they might not.
-fn widen(rope: &Rope, grants: &Grants) {
-    let Address::Path(path) = &rope.address else {
+fn widen(sockets: &HostSockets, grants: &Grants) {
+    let Address::Path(path) = &sockets.address else {
         return;
     };
     let others = grants.anyone
-        || grants.users.iter().any(|u| *u != rope.owner)
+        || grants.users.iter().any(|u| *u != sockets.owner)
         || !(grants.groups.is_empty() && grants.processes.is_empty());
     if others && let Err(error) = open_to_all(path) {
         let path = path.display();

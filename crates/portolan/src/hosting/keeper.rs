@@ -1,12 +1,12 @@
 //! The keeper: a membership's thread, which watches the host, or hosts.
 //!
-//! It holds the membership only for the moments in which it acts; see `space::link`.
+//! It holds the membership only for the moments in which it acts; see `space::host_connection`.
 
 use super::Role;
 use super::host;
 use super::watch::Control;
 use crate::directory::Offers;
-use crate::space::link::{Link, Ties, disconnect};
+use crate::space::host_connection::{HostConnection, Shared, disconnect};
 use crate::space::{LeaveError, Member};
 use portolan_sys::process::spawn_quiet;
 use std::io;
@@ -17,10 +17,14 @@ use std::sync::{Arc, Weak};
 const STACK: usize = 512 << 10;
 
 /// Starts the keeper, in the role of host or of a member with a connection.
-pub(super) fn start(link: &Link, member: &Arc<Member>, role: Role) -> io::Result<()> {
-    link.start(|ties| {
+pub(super) fn start(
+    host_connection: &HostConnection,
+    member: &Arc<Member>,
+    role: Role,
+) -> io::Result<()> {
+    host_connection.start(|shared| {
         let keeper = Keeper {
-            ties: Arc::clone(ties),
+            shared: Arc::clone(shared),
             member: Arc::downgrade(member),
             offers: member.part::<Offers>().clone(),
             role,
@@ -38,7 +42,7 @@ pub(super) fn start(link: &Link, member: &Arc<Member>, role: Role) -> io::Result
 
 /// The thread's state, which goes on after it in the hands of whoever stops it.
 pub(super) struct Keeper {
-    pub(super) ties: Arc<Ties>,
+    pub(super) shared: Arc<Shared>,
     member: Weak<Member>,
     /// What this process offers to visitors.
     pub(super) offers: Offers,
@@ -82,8 +86,8 @@ impl Keeper {
 
     /// Does something with the membership; `None` if it is gone, or went while we did it.
     pub(super) fn attend<R>(&mut self, act: impl FnOnce(&mut Self, &Member) -> R) -> Option<R> {
-        let ties = Arc::clone(&self.ties);
-        let _turn = ties.turn();
+        let shared = Arc::clone(&self.shared);
+        let _turn = shared.turn();
         let member = self.member.upgrade()?;
         let result = act(self, &member);
         let Some(member) = Arc::into_inner(member) else {
@@ -91,7 +95,7 @@ impl Keeper {
         };
         // Every handle was dropped meanwhile, so it is on us to leave.
         let outcome = self.leave(&member);
-        ties.left(outcome);
+        shared.left(outcome);
         drop(member);
         None
     }

@@ -208,7 +208,7 @@ impl Domain {
 
 pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<ReceiveRight, BindError> {
     member.present()?;
-    member.link.connected()?;
+    member.host_connection.connected()?;
     let (slots, lines) = options.shape()?;
     if let Some(name) = &options.name {
         names::check(member, name)?;

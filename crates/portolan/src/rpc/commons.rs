@@ -26,7 +26,7 @@ use crate::channel::{
     Channel, ChannelOptions, Interrupter, Purpose, ReadError, Reader, ReaderOptions, Writer,
 };
 use crate::port::ReceiveRight;
-use crate::space::ending::Ended;
+use crate::space::drain::Drained;
 use crate::{Deadline, Domain};
 use portolan_shm::mark;
 use std::collections::{BTreeSet, HashMap};
@@ -41,7 +41,7 @@ pub(super) struct Commons {
     interrupter: Interrupter,
     members: Mutex<Members>,
     /// That reads.
-    thread: Mutex<Option<JoinHandle<Ended<()>>>>,
+    thread: Mutex<Option<JoinHandle<Drained<()>>>>,
 }
 
 #[derive(Default)]
@@ -102,7 +102,7 @@ impl Commons {
         });
         let (own, inside) = (Arc::clone(&commons), Arc::clone(shared));
         let run = move || own.run(&inside, reader);
-        let thread = shared.ending.spawn("portolan-rpc-commons", run)?;
+        let thread = shared.drain.spawn("portolan-rpc-commons", run)?;
         *link::lock(&commons.thread) = Some(thread);
         Ok(commons)
     }

@@ -1,17 +1,17 @@
 //! The server's end of a connection.
 
+use super::handoff_lock::HandoffLock;
 use super::link::{self, Ends, Inlet, LinkState, Source, Ways};
 use super::method::Dispatch;
 use super::parcel::Parcels;
 use super::room::Full;
 use super::serve::{Serves, Shared};
 use super::task::{OwnedCall, Running};
-use super::turnstile::Turnstile;
 use super::work::{Context, GivenUp, Job, answer_of, said};
 use crate::channel::{Interrupter, Writer};
 use crate::port::SendRight;
+use crate::space::counters;
 use crate::space::record::About;
-use crate::space::tally;
 use crate::{Deadline, EventKind};
 use portolan_proto::{Flags, Incoming, Server as Protocol, ServerCounts, Status};
 use portolan_shm::mark;
@@ -56,7 +56,7 @@ pub(super) struct Connection {
     /// How many calls had come when promotions were last weighed.
     weighed: AtomicU64,
     /// Whoever reads keeps it while the next call may come soon.
-    inner: Turnstile<Inner>,
+    inner: HandoffLock<Inner>,
     parcels: Option<Arc<Parcels>>,
     period: Duration,
 }
@@ -120,7 +120,7 @@ impl Connection {
             alive,
             demoted: AtomicU64::new(0),
             weighed: AtomicU64::new(0),
-            inner: Turnstile::new(Inner {
+            inner: HandoffLock::new(Inner {
                 protocol,
                 ways,
                 state: LinkState::default(),
@@ -408,7 +408,7 @@ impl Connection {
         given_up: Arc<GivenUp>,
     ) {
         let (connection, service) = (Arc::clone(self), Arc::clone(&shared.service));
-        let (number, ending) = (incoming.number, Arc::clone(&shared.ending));
+        let (number, drain) = (incoming.number, Arc::clone(&shared.drain));
         let waits = incoming.flags.has(Flags::ONE_WAY) && !incoming.flags.has(Flags::BEST_EFFORT);
         let until = match incoming.deadline {
             _ if !waits => Deadline::NOW,
@@ -427,14 +427,14 @@ impl Connection {
                     connection,
                     number,
                     context,
-                    _ending: ending,
+                    _drain: drain,
                 })
             } else {
                 let job: Job = Box::new(move || {
                     let result = &mut Vec::new();
                     drop(connection.execute(&*service, incoming, &arguments, result, &context));
                     drop((connection, service));
-                    drop(ending);
+                    drop(drain);
                 });
                 shared.crew.run(until, job)
             }
@@ -472,7 +472,7 @@ impl Connection {
         let run = || context.during(|| service.run(incoming.method, &mut call));
         let ended = catch_unwind(AssertUnwindSafe(run));
         let status = answer_of(ended, result);
-        tally::answered(member);
+        counters::answered(member);
         if let Some(begun) = begun {
             let bytes = result.len() as u64;
             member.record(begun, self.about(port, incoming.number, bytes));

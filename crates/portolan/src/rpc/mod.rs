@@ -80,6 +80,7 @@ mod connect;
 mod connection;
 mod door;
 mod error;
+mod handoff_lock;
 mod hello;
 mod link;
 mod method;
@@ -89,7 +90,6 @@ mod room;
 mod serve;
 mod sharing;
 mod task;
-mod turnstile;
 mod work;
 
 #[doc(hidden)]

@@ -12,7 +12,7 @@ use super::work::Crew;
 use crate::channel::{Interrupter, Reader, ReaderOptions, Writer};
 use crate::port::{ReceiveRight, SendRight};
 use crate::space::Member;
-use crate::space::ending::{Ended, Ending};
+use crate::space::drain::{Drain, Drained};
 use crate::{Deadline, Domain, Message, PortOptions, WhenFull};
 use portolan_proto::{Server as Protocol, ServerCounts};
 use portolan_shm::mark;
@@ -211,11 +211,11 @@ pub(super) struct Shared {
     /// Once somebody wanted to share.
     commons: Mutex<Option<Arc<Commons>>>,
     // The last field: it outlives the handles in the others.
-    pub(super) ending: Arc<Ending>,
+    pub(super) drain: Arc<Drain>,
 }
 
 /// A connection, and the thread that reads for it.
-type Connected = (Arc<Connection>, JoinHandle<Ended<Inlet>>);
+type Connected = (Arc<Connection>, JoinHandle<Drained<Inlet>>);
 
 /// [`Service`], as an object; with the method that every service has.
 pub(super) trait Serves: Send + Sync {
@@ -311,7 +311,7 @@ impl Server {
             own_channels: options.own_channels,
             connections: Mutex::default(),
             commons: Mutex::default(),
-            ending: Arc::default(),
+            drain: Arc::default(),
         });
         Ok(Self {
             shared,
@@ -435,7 +435,7 @@ impl Drop for Server {
             // A forked child has none of its threads, and its clients are its parent's.
             return;
         }
-        self.shared.ending.begin(&member.endings);
+        self.shared.drain.begin(&member.drains);
         drop(self.shut_door());
         for (connection, _) in self.shared.connections().drain(..) {
             connection.end();
@@ -553,7 +553,7 @@ impl Shared {
         let run = move || own.run(&shared, reader, which);
         // Locked, so that it is there when the thread looks for it.
         let mut connections = self.connections();
-        let Ok(thread) = self.ending.spawn("portolan-rpc", run) else {
+        let Ok(thread) = self.drain.spawn("portolan-rpc", run) else {
             connection.reads_no_more(which);
             return None;
         };

@@ -8,7 +8,7 @@ use super::options::ListenerOptions;
 use super::upcall::Upcalls;
 use super::{Delivery, Note, SignalError, lock, offset, shared};
 use crate::space::Member;
-use crate::space::tally;
+use crate::space::counters;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Domain};
 use portolan_shm::mark;
@@ -450,7 +450,7 @@ impl Listener {
     fn handle_one(&mut self) -> bool {
         loop {
             if let Some(signal) = self.intake.next_taken() {
-                tally::delivered(&self.intake.member);
+                counters::delivered(&self.intake.member);
                 if self.intake.dispatch(signal) {
                     return true;
                 }
@@ -468,7 +468,7 @@ impl Listener {
             let Some(signal) = new else {
                 return false;
             };
-            tally::delivered(&self.intake.member);
+            counters::delivered(&self.intake.member);
             if self.intake.dispatch(signal) {
                 return true;
             }

@@ -41,8 +41,8 @@ pub use source::{Origin, Source, SourceError};
 pub(crate) use tell::signal;
 
 use crate::space::Member;
+use crate::space::counters;
 use crate::space::record::About;
-use crate::space::tally;
 use crate::wait::raise_link;
 use crate::{Disowned, Domain, EventKind};
 use portolan_abi::limits::MAX_FIFOS;
@@ -131,7 +131,7 @@ impl Domain {
         let member = self.member();
         member.present()?;
         let offset = offset(member, address)?;
-        tally::signalled(member);
+        counters::signalled(member);
         let Some(begun) = member.begins(EventKind::Signal) else {
             return Ok(signal(member, offset));
         };

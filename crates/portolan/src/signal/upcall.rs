@@ -30,7 +30,7 @@
 use super::handlers::Handling;
 use super::intake::{Intake, give_back};
 use super::{SignalError, address_of, ring};
-use crate::space::tally;
+use crate::space::counters;
 use crate::space::{Member, Part};
 use portolan_shm::mark;
 use portolan_shm::signal::FifoControl;
@@ -132,7 +132,7 @@ impl Callee for Interrupted {
         loop {
             while let Some(signal) = self.intake.next() {
                 mark!("signal.interrupted");
-                tally::delivered_by_upcall(&self.intake.member);
+                counters::delivered_by_upcall(&self.intake.member);
                 if self.intake.dispatch(signal) {
                     self.tell();
                 }
@@ -166,7 +166,7 @@ impl Upcalls {
             },
         };
         // From here on this thread may be interrupted, and count.
-        tally::prepare();
+        counters::prepare();
         let intake = Intake::open(member, depth)?;
         let index = intake.index;
         let ran = Arc::<Ran>::default();

@@ -18,7 +18,7 @@ use super::export::Exported;
 use crate::directory::Visitor;
 use crate::space::Descriptor;
 use crate::space::{Member, Part};
-use crate::wait::lookout::{Lookout, Post, Seen};
+use crate::wait::poller::{PollLoop, Poller, Seen};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Ask, Denied, RING};
 use portolan_sys::machine::rlimit_nofile;
@@ -39,7 +39,7 @@ const AT_ONCE: usize = 32;
 /// The reception of a membership.
 pub(crate) struct Reception {
     /// Rung for when there are orders.
-    lookout: Lookout,
+    poller: Poller,
     orders: Arc<Orders>,
 }
 
@@ -78,9 +78,9 @@ impl Reception {
         let orders = Arc::<Orders>::default();
         let its_own = Arc::clone(&orders);
         let mut guests = Guests::default();
-        let look = move |post: &Post, seen| guests.attend(post, &its_own, seen);
-        let lookout = Lookout::start("portolan-export", STACK, look)?;
-        Ok(Self { lookout, orders })
+        let look = move |poll_loop: &PollLoop, seen| guests.attend(poll_loop, &its_own, seen);
+        let poller = Poller::start("portolan-export", STACK, look)?;
+        Ok(Self { poller, orders })
     }
 
     /// Shows an export to a visitor, soon.
@@ -95,7 +95,7 @@ impl Reception {
 
     fn order(&self, order: Order) {
         locked(&self.orders).push(order);
-        self.lookout.post().ring();
+        self.poller.poll_loop().ring();
     }
 }
 
@@ -123,27 +123,27 @@ struct Guests {
 }
 
 impl Guests {
-    fn attend(&mut self, post: &Post, orders: &Orders, seen: Seen) {
+    fn attend(&mut self, poll_loop: &PollLoop, orders: &Orders, seen: Seen) {
         match seen {
             Seen::Bell => {
                 let orders = std::mem::take(&mut *locked(orders));
                 for order in orders {
                     match order {
-                        Order::Meet(visitor, export) => self.meet(post, visitor, export),
-                        Order::Close(export) => self.close(post, &export),
+                        Order::Meet(visitor, export) => self.meet(poll_loop, visitor, export),
+                        Order::Close(export) => self.close(poll_loop, &export),
                     }
                 }
                 for guest in std::mem::take(&mut self.unheard) {
-                    self.look(post, guest);
+                    self.look(poll_loop, guest);
                 }
             }
             // A pidfd that is readable: dead.
-            Seen::At(number) if number % 2 == 1 => self.forget(post, number / 2),
-            Seen::At(number) => self.look(post, number / 2),
+            Seen::At(number) if number % 2 == 1 => self.forget(poll_loop, number / 2),
+            Seen::At(number) => self.look(poll_loop, number / 2),
         }
     }
 
-    fn meet(&mut self, post: &Post, visitor: Visitor, export: Weak<Exported>) {
+    fn meet(&mut self, poll_loop: &PollLoop, visitor: Visitor, export: Weak<Exported>) {
         let Visitor {
             connection,
             peer,
@@ -182,9 +182,9 @@ impl Guests {
             export,
             granted: false,
         };
-        let mut watched = post.watch().add(&guest.connection, number * 2);
+        let mut watched = poll_loop.watch().add(&guest.connection, number * 2);
         if let (Ok(()), Some(pidfd)) = (&watched, &guest.pidfd) {
-            watched = post.watch().add(&**pidfd, number * 2 + 1);
+            watched = poll_loop.watch().add(&**pidfd, number * 2 + 1);
         }
         if let Err(error) = &watched {
             tracing::warn!(export = exported.name(), uid, %error, "an importer cannot be watched");
@@ -193,12 +193,12 @@ impl Guests {
         let met = watched.is_ok();
         self.by_number.insert(number, guest);
         if !met {
-            self.forget(post, number);
+            self.forget(poll_loop, number);
         }
     }
 
     /// Reads what a guest says.
-    fn look(&mut self, post: &Post, number: u64) {
+    fn look(&mut self, poll_loop: &PollLoop, number: u64) {
         for _ in 0..AT_ONCE {
             let Some(guest) = self.by_number.get_mut(&number) else {
                 return;
@@ -206,34 +206,34 @@ impl Guests {
             match guest.hear(number) {
                 Heard::Nothing => return,
                 Heard::Fine => {}
-                Heard::Over => return self.forget(post, number),
+                Heard::Over => return self.forget(poll_loop, number),
             }
         }
         // There may be more, of which nobody tells.
         self.unheard.push(number);
-        post.ring();
+        poll_loop.ring();
     }
 
-    fn forget(&mut self, post: &Post, number: u64) {
+    fn forget(&mut self, poll_loop: &PollLoop, number: u64) {
         let Some(guest) = self.by_number.remove(&number) else {
             return;
         };
-        let _ = post.watch().remove(&guest.connection);
+        let _ = poll_loop.watch().remove(&guest.connection);
         if let Some(pidfd) = &guest.pidfd {
-            let _ = post.watch().remove(&**pidfd);
+            let _ = poll_loop.watch().remove(&**pidfd);
         }
         if let Some(export) = guest.export.upgrade() {
             export.leave(number);
         }
     }
 
-    fn close(&mut self, post: &Post, export: &Weak<Exported>) {
+    fn close(&mut self, poll_loop: &PollLoop, export: &Weak<Exported>) {
         let of_it = |(number, guest): (&u64, &Guest)| {
             Weak::ptr_eq(&guest.export, export).then_some(*number)
         };
         let all: Vec<u64> = self.by_number.iter().filter_map(of_it).collect();
         for number in all {
-            self.forget(post, number);
+            self.forget(poll_loop, number);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{Handed, News, Order, Orders, Seat, ToKeeper, locked};
 use crate::space::descriptor::{Descriptor, HeldMemory};
-use crate::wait::lookout::{Post, Seen};
+use crate::wait::poller::{PollLoop, Seen};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::control::Announcement;
 use portolan_abi::mediate::{Act, Outcome, PART, Ready, Reply, Request, STAGING, Terms};
@@ -88,22 +88,22 @@ impl Copier {
         }
     }
 
-    pub(super) fn attend(&mut self, post: &Post, seen: Seen) {
+    pub(super) fn attend(&mut self, poll_loop: &PollLoop, seen: Seen) {
         match seen {
             Seen::Bell => {
                 let orders = std::mem::take(&mut *locked(&self.orders));
                 for order in orders {
-                    self.obey(post, order);
+                    self.obey(poll_loop, order);
                 }
                 for guest in std::mem::take(&mut self.unheard) {
-                    self.look(post, guest);
+                    self.look(poll_loop, guest);
                 }
             }
-            Seen::At(guest) => self.look(post, guest),
+            Seen::At(guest) => self.look(poll_loop, guest),
         }
     }
 
-    fn obey(&mut self, post: &Post, order: Order) {
+    fn obey(&mut self, poll_loop: &PollLoop, order: Order) {
         let by = self.whose.by;
         match order {
             Order::Entrust(number, terms, fds) => self.handed = Some((number, terms, fds)),
@@ -116,15 +116,15 @@ impl Copier {
                 let news = News::Examined(announcement, fit.is_ok());
                 self.told.tell(by, epoch, news);
             }
-            Order::Meet(number, connection, seat) => self.meet(post, number, connection, seat),
+            Order::Meet(number, connection, seat) => self.meet(poll_loop, number, connection, seat),
             Order::Withdraw(epoch, number) => {
-                self.forget(post, |n| n == number);
+                self.forget(poll_loop, |n| n == number);
                 portolan_shm::mark!("mediate.withdrawn");
                 self.told.tell(by, epoch, News::Withdrawn(number));
             }
             Order::Clear => {
                 self.handed = None;
-                self.forget(post, |_| true);
+                self.forget(poll_loop, |_| true);
             }
             Order::End => self.end(),
         }
@@ -151,7 +151,7 @@ impl Copier {
     }
 
     /// Gives a visitor its staging memory.
-    fn meet(&mut self, post: &Post, number: u32, connection: Descriptor, seat: Seat) {
+    fn meet(&mut self, poll_loop: &PollLoop, number: u32, connection: Descriptor, seat: Seat) {
         if !self.entrusted.contains_key(&number) {
             // Withdrawn meanwhile. It asks again, or hears from the exporter.
             return;
@@ -160,7 +160,7 @@ impl Copier {
             return;
         };
         self.last += 1;
-        if post.watch().add(&connection, self.last).is_ok() {
+        if poll_loop.watch().add(&connection, self.last).is_ok() {
             let guest = Guest {
                 number,
                 connection,
@@ -172,7 +172,7 @@ impl Copier {
     }
 
     /// Does what an importer asks for.
-    fn look(&mut self, post: &Post, number: u64) {
+    fn look(&mut self, poll_loop: &PollLoop, number: u64) {
         for _ in 0..AT_ONCE {
             let Some(guest) = self.guests.get(&number) else {
                 return;
@@ -180,29 +180,29 @@ impl Copier {
             let request = match guest.hear() {
                 Heard::Nothing => return,
                 Heard::Request(request) => request,
-                Heard::Over => return self.dismiss(post, number),
+                Heard::Over => return self.dismiss(poll_loop, number),
             };
             let outcome = match self.entrusted.get(&guest.number) {
                 Some(entrusted) => entrusted.copy(&request, &guest.staging),
-                None => return self.dismiss(post, number),
+                None => return self.dismiss(poll_loop, number),
             };
             if !guest.reply(&request, outcome) {
                 // It does not read, or has gone.
-                return self.dismiss(post, number);
+                return self.dismiss(poll_loop, number);
             }
         }
         // There may be more, of which nobody tells.
         self.unheard.push(number);
-        post.ring();
+        poll_loop.ring();
     }
 
-    fn dismiss(&mut self, post: &Post, number: u64) {
+    fn dismiss(&mut self, poll_loop: &PollLoop, number: u64) {
         if let Some(guest) = self.guests.remove(&number) {
-            let _ = post.watch().remove(&guest.connection);
+            let _ = poll_loop.watch().remove(&guest.connection);
         }
     }
 
-    fn forget(&mut self, post: &Post, which: impl Fn(u32) -> bool) {
+    fn forget(&mut self, poll_loop: &PollLoop, which: impl Fn(u32) -> bool) {
         self.entrusted.retain(|number, _| !which(*number));
         let of_it = |(guest, g): (&u64, &Guest)| which(g.number).then_some(*guest);
         let all: Vec<u64> = self.guests.iter().filter_map(of_it).collect();
@@ -210,7 +210,7 @@ impl Copier {
             if let Some(guest) = self.guests.get(&guest) {
                 guest.take_leave();
             }
-            self.dismiss(post, guest);
+            self.dismiss(poll_loop, guest);
         }
     }
 

@@ -30,8 +30,8 @@ use crate::directory::Offers;
 use crate::space::Member;
 use crate::space::descriptor::Descriptor;
 use crate::space::host::me;
-use crate::space::link::Rope;
-use crate::wait::lookout::{Lookout, Post};
+use crate::space::host_connection::HostSockets;
+use crate::wait::poller::{PollLoop, Poller};
 use copier::Copier;
 use portolan_abi::control::{Announcement, Decline, FromHost};
 use portolan_abi::hello::Reason;
@@ -70,7 +70,7 @@ pub(super) struct Mediators {
 }
 
 struct Mediator {
-    lookout: Lookout,
+    poller: Poller,
     orders: Arc<Orders>,
     /// Goes up when what the member entrusted is forgotten, so that late news is known as such.
     epoch: u64,
@@ -94,7 +94,7 @@ enum Order {
 impl Mediator {
     fn order(&self, order: Order) {
         locked(&self.orders).push(order);
-        self.lookout.post().ring();
+        self.poller.poll_loop().ring();
     }
 }
 
@@ -212,9 +212,9 @@ impl Mediators {
             };
             let orders = Arc::<Orders>::default();
             let mut copier = Copier::new(whose, Arc::clone(&orders), Arc::clone(&self.told));
-            let look = move |post: &Post, seen| copier.attend(post, seen);
+            let look = move |poll_loop: &PollLoop, seen| copier.attend(poll_loop, seen);
             let mediator = Mediator {
-                lookout: Lookout::start("portolan-mediate", STACK, look)?,
+                poller: Poller::start("portolan-mediate", STACK, look)?,
                 orders,
                 epoch: 0,
             };
@@ -246,7 +246,7 @@ impl Mediators {
         if let Some(mediator) = self.by_member.remove(&(space, incarnation)) {
             mediator.order(Order::End);
             // Not waited for (H1).
-            drop(mediator.lookout.dismiss());
+            drop(mediator.poller.dismiss());
         }
     }
 
@@ -254,7 +254,7 @@ impl Mediators {
     pub(super) fn stop(&mut self) {
         let dismiss = |(_, mediator): (Id, Mediator)| {
             mediator.order(Order::End);
-            mediator.lookout.dismiss()
+            mediator.poller.dismiss()
         };
         let threads: Vec<_> = self.by_member.drain().filter_map(dismiss).collect();
         let end = Instant::now() + PATIENCE;
@@ -345,7 +345,7 @@ impl Host {
     }
 
     /// Does what mediators have told.
-    pub(super) fn hear_mediators(&mut self, member: &Member, rope: &Rope) {
+    pub(super) fn hear_mediators(&mut self, member: &Member, sockets: &HostSockets) {
         let told = &self.mediators.told;
         let _ = told.bell.drain();
         let news = std::mem::take(&mut *locked(&told.news));
@@ -356,7 +356,9 @@ impl Host {
                 continue;
             }
             match news {
-                News::Examined(announcement, true) => self.enter(member, rope, by, *announcement),
+                News::Examined(announcement, true) => {
+                    self.enter(member, sockets, by, *announcement)
+                }
                 News::Examined(announcement, false) => {
                     let number = announcement.number;
                     self.answer_to(member, by, number, Err(Decline::Unfit));

@@ -1,12 +1,11 @@
-//! This process's tie to its host: one thread, and leaving.
+//! A host connection shared this process to its domain's host: sockets and one thread; and leaves.
 //!
-//! The thread (the *keeper*) holds the membership only for the moments in which it
-//! acts, so that dropping the last handle leaves the domain:
+//! The thread (the *keeper*) holds the membership only for the moments in which it acts. So the
+//! drop of the last handle leaves the domain, in one of two threads:
 //!
-//! - in the thread of the program, which then stops the keeper first and goes on with
-//!   what it was keeping;
-//! - in the keeper itself, if the last handle was dropped while it acted. Whoever
-//!   dropped that handle waits for it ([`Settled`]).
+//! - the program's thread, which stops the keeper first and takes over its state;
+//! - the keeper, if the last handle was dropped while the keeper acted. Then the thread that
+//!   dropped the handle waits for the keeper ([`Settled`]).
 
 use super::descriptor::Descriptor;
 use super::host::me;
@@ -23,32 +22,32 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// How long whoever leaves waits for clients and servers that were dropped, at most: longer
-/// than they wait for anything but a method that runs.
-const ENDING: Duration = Duration::from_secs(20);
-/// Looks so often whether they have ended, or whether a lock is free.
+/// How long `leave` waits at most for dropped clients and servers to drain: longer than they
+/// wait for anything but a method that runs.
+const DRAIN: Duration = Duration::from_secs(20);
+/// The pause between two looks at the drains, or at a lock.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The thread that watches the host, or hosts; and what it shares with the membership.
-pub(crate) struct Link {
-    ties: Arc<Ties>,
+/// A membership's connection to the host: what it shares with the keeper, its thread.
+pub(crate) struct HostConnection {
+    shared: Arc<Shared>,
 }
 
-/// Stops the keeper, and leaves the domain with what it was keeping. In the thread that drops the
+/// Stops the keeper, takes over its state and leaves the domain. Runs in the thread that drops the
 /// membership.
 pub(crate) type Depart = Box<dyn FnOnce(&Member) -> Result<(), LeaveError> + Send>;
 
-/// What keeper and membership share.
-pub(crate) struct Ties {
+/// What the keeper and the membership share.
+pub(crate) struct Shared {
     /// `None` in a private domain.
-    pub(crate) rope: Option<Rope>,
+    pub(crate) sockets: Option<HostSockets>,
     /// What stops the keeper.
     thread: Mutex<Option<Depart>>,
-    // The last field: when it rings, the region is unmapped and the rope let go.
+    // The last field: when it rings, the region is unmapped and the sockets are closed.
     bell: Bell,
 }
 
-/// What handles know of keeper and membership, also when these are gone.
+/// What handles know of the keeper and the membership, also after both are gone.
 #[derive(Default)]
 struct Latch {
     /// Held by the keeper while it keeps the membership alive for a moment.
@@ -58,12 +57,12 @@ struct Latch {
     gone: (Mutex<bool>, Condvar),
 }
 
-/// Says, when dropped, that all is gone.
+/// Announces, when dropped, that keeper and membership are gone.
 struct Bell(Arc<Latch>);
 
 impl Drop for Bell {
     fn drop(&mut self) {
-        // In a forked child the lock may be held for ever, and nobody waits.
+        // In a forked child the lock may be held for ever, and no thread waits.
         if !portolan_sys::fork::in_child() {
             *lock(&self.0.gone.0) = true;
             self.0.gone.1.notify_all();
@@ -71,37 +70,37 @@ impl Drop for Bell {
     }
 }
 
-/// The descriptors that every member of a domain with a socket has, and where it is.
-pub(crate) struct Rope {
-    /// The fallback socket, likewise shared. It closes before the other one, so whoever finds
-    /// that name free finds this one free, too, or about to be.
+/// The sockets that every member of a domain shares, their addresses, and the keeper's prompt.
+pub(crate) struct HostSockets {
+    /// The host's fallback socket, shared by all. It closes before the listening socket: a
+    /// process that finds that name free finds this one free, too, or about to be.
     pub(crate) fallback: Descriptor,
     /// The host's listening socket, shared by all (D4).
     pub(crate) listener: Descriptor,
-    /// Readable when the keeper is to look what we offer, or to stop.
+    /// Readable when the keeper must look at our offers, or stop.
     pub(crate) prompt: Descriptor<EventFd>,
-    /// To stop, it is.
+    /// Whether a prompt means that it must stop.
     pub(crate) stopping: AtomicBool,
     pub(crate) address: Address,
     pub(crate) fallback_address: Address,
-    /// Whose domain it is.
+    /// The user who owns the domain.
     pub(crate) owner: u32,
     /// How long leaving may take.
     pub(crate) patience: Duration,
 }
 
-impl Rope {
-    /// Whether our descriptors are what they were.
+impl HostSockets {
+    /// Whether our descriptors still refer to our files.
     pub(crate) fn is_whole(&self) -> bool {
         self.prompt.is_ours() && self.listener.is_ours() && self.fallback.is_ours()
     }
 
-    /// Takes the sockets' files away, while nobody can take their place. For the last to leave.
+    /// Removes the sockets' files, while no process can replace them. For the last member to leave.
     pub(crate) fn remove_files(&self) {
         let Address::Path(path) = &self.address else {
             return;
         };
-        // Without the lock they stay, and the next newcomer replaces them.
+        // Without the lock the files stay, and the next newcomer replaces them.
         let until = Instant::now() + self.patience;
         if let Ok(Some(_directory)) = lock_directory(path, until) {
             for address in [&self.fallback_address, &self.address] {
@@ -112,7 +111,7 @@ impl Rope {
         }
     }
 
-    /// Takes a prompt; whether it says to stop.
+    /// Takes a prompt. Returns whether the keeper must stop.
     pub(crate) fn is_told_to_stop(&self) -> bool {
         let _ = self.prompt.drain();
         // Acquire pairs with the Release in `depart`. It was stored before the prompt.
@@ -120,8 +119,8 @@ impl Rope {
     }
 }
 
-/// Keeps others from replacing a socket's file, until the answer is dropped. `None`: somebody else
-/// does so until the deadline.
+/// Keeps other processes from replacing a socket's file until the result is dropped. `None`:
+/// another process held the lock until the deadline.
 pub(crate) fn lock_directory(socket: &Path, until: Instant) -> io::Result<Option<File>> {
     let directory = File::open(socket.parent().unwrap_or(Path::new("/")))?;
     loop {
@@ -135,73 +134,73 @@ pub(crate) fn lock_directory(socket: &Path, until: Instant) -> io::Result<Option
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that these protect can be left half done by a panic.
+    // A panic leaves nothing half done under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Link {
-    /// A tie to the members that share `rope`; without one the domain is our own.
-    pub(crate) fn new(rope: Option<Rope>) -> Self {
+impl HostConnection {
+    /// A connection to the members that share `sockets`; without sockets the domain is private.
+    pub(crate) fn new(sockets: Option<HostSockets>) -> Self {
         Self {
-            ties: Arc::new(Ties {
-                rope,
+            shared: Arc::new(Shared {
+                sockets,
                 thread: Mutex::default(),
                 bell: Bell(Arc::default()),
             }),
         }
     }
 
-    /// Has `spawn` start the keeper's thread. It gives back the thread's id, and what stops the
+    /// Has `spawn` start the keeper. It gives back the thread's id, and the closure that stops the
     /// thread and then leaves in its place.
     pub(crate) fn start(
         &self,
-        spawn: impl FnOnce(&Arc<Ties>) -> io::Result<(ThreadId, Depart)>,
+        spawn: impl FnOnce(&Arc<Shared>) -> io::Result<(ThreadId, Depart)>,
     ) -> io::Result<()> {
         // Locked until the handle is there, for the case that the thread is faster.
-        let mut thread = lock(&self.ties.thread);
-        let (id, depart) = spawn(&self.ties)?;
-        let _ = self.ties.bell.0.keeper.set(id);
+        let mut thread = lock(&self.shared.thread);
+        let (id, depart) = spawn(&self.shared)?;
+        let _ = self.shared.bell.0.keeper.set(id);
         *thread = Some(depart);
         Ok(())
     }
 
-    /// What ties us to other processes; `None` in a private domain.
-    pub(crate) fn rope(&self) -> Option<&Rope> {
-        self.ties.rope.as_ref()
+    /// The sockets that we share with the other members; `None` in a private domain.
+    pub(crate) fn sockets(&self) -> Option<&HostSockets> {
+        self.shared.sockets.as_ref()
     }
 
-    /// Has the keeper look at what we offer.
+    /// Has the keeper look at our offers.
     pub(crate) fn prompt(&self) {
-        if let Some(rope) = &self.ties.rope {
-            // Fails only in a process that has lost its descriptors, and is told so elsewhere.
-            let _ = rope.prompt.notify();
+        if let Some(sockets) = &self.shared.sockets {
+            // Fails only in a process that has lost its descriptors; other calls report that.
+            let _ = sockets.prompt.notify();
         }
     }
 
     pub(crate) fn settled(&self) -> Settled {
-        Settled(Arc::clone(&self.ties.bell.0))
+        Settled(Arc::clone(&self.shared.bell.0))
     }
 
     /// Whether this process can still reach the others: for operations of control, since
     /// it asks the kernel.
     pub(crate) fn connected(&self) -> Result<(), Disowned> {
-        match &self.ties.rope {
-            Some(rope) if !rope.is_whole() => Err(Disowned::Disconnected),
+        match &self.shared.sockets {
+            Some(sockets) if !sockets.is_whole() => Err(Disowned::Disconnected),
             _ => Ok(()),
         }
     }
 }
 
-impl Ties {
+impl Shared {
     /// Held by the keeper while it keeps the membership alive for a moment.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         lock(&self.bell.0.turn)
     }
 
-    /// The keeper has left, for the last handle was dropped while it acted.
+    /// The keeper has left, because the last handle was dropped while it acted.
     pub(crate) fn left(&self, outcome: Result<(), LeaveError>) {
         let _ = self.bell.0.outcome.set(outcome);
-        // Detached: otherwise what the thread leaves behind and the ties hold one another.
+        // Detached: the closure and the shared state would otherwise own each other.
         drop(lock(&self.thread).take());
     }
 }
@@ -210,11 +209,11 @@ impl Ties {
 #[derive(Clone)]
 pub(crate) struct Settled(Arc<Latch>);
 
-/// Tells when the membership is wholly gone, and waits only when asked.
+/// Tells whether the membership is wholly gone, and waits only in [`gone_by`](Self::gone_by).
 #[derive(Clone)]
-pub(crate) struct Ending(Arc<Latch>);
+pub(crate) struct Departure(Arc<Latch>);
 
-impl Ending {
+impl Departure {
     /// Waits until the membership is wholly gone; `false` if that does not come by `deadline`.
     pub(crate) fn gone_by(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -225,8 +224,8 @@ impl Ending {
 }
 
 impl Settled {
-    pub(crate) fn ending(&self) -> Ending {
-        Ending(Arc::clone(&self.0))
+    pub(crate) fn departure(&self) -> Departure {
+        Departure(Arc::clone(&self.0))
     }
 
     /// Waits until the keeper does not hold the membership.
@@ -245,26 +244,26 @@ impl Drop for Settled {
     }
 }
 
-/// Leaves, if this is the last handle; waits for those of clients and servers that were
-/// dropped, which nobody but their own threads can drop.
+/// Leaves the domain, if this is the last handle. Waits for the handles of dropped clients and
+/// servers, which only the library's own threads can drop.
 pub(crate) fn leave(member: Arc<Member>, settled: Settled) -> Result<(), LeaveError> {
     if portolan_sys::fork::in_child() {
         return Err(LeaveError::Forked);
     }
-    let (others, endings) = (Arc::downgrade(&member), member.endings.clone());
-    let end = Instant::now() + ENDING;
+    let (others, drains) = (Arc::downgrade(&member), member.drains.clone());
+    let end = Instant::now() + DRAIN;
     drop(member);
     loop {
         if let Some(member) = others.upgrade() {
             member.parts.leaving(&member);
         }
-        // Asked before: who ends meanwhile has left, or the keeper has.
-        let ending = endings.any();
+        // Read first: if the last drain ends after this, the next round sees that it left.
+        let draining = drains.any();
         settled.wait();
         if let Some(outcome) = settled.0.outcome.get() {
             return *outcome;
         }
-        if !ending || Instant::now() >= end {
+        if !draining || Instant::now() >= end {
             let handles = others.strong_count().max(1);
             return Err(LeaveError::StillHeld { handles });
         }
@@ -272,32 +271,32 @@ pub(crate) fn leave(member: Arc<Member>, settled: Settled) -> Result<(), LeaveEr
     }
 }
 
-/// What the drop of a membership does first: leaves the domain.
+/// Leaves the domain: the first step of a membership's drop.
 pub(crate) fn depart(member: &Member) {
-    let ties = &member.link.ties;
-    if portolan_sys::fork::in_child() || ties.bell.0.outcome.get().is_some() {
+    let shared = &member.host_connection.shared;
+    if portolan_sys::fork::in_child() || shared.bell.0.outcome.get().is_some() {
         return;
     }
-    // Taken out in any case: what the thread leaves behind holds the ties.
-    let thread = lock(&ties.thread).take();
-    let outcome = match &ties.rope {
+    // Taken out in any case: the closure owns the shared state.
+    let thread = lock(&shared.thread).take();
+    let outcome = match &shared.sockets {
         None => Ok(()),
-        // Nothing would reach the keeper. It finds out when it wakes, or never does.
-        Some(rope) if !rope.is_whole() => {
+        // No prompt would reach the keeper. It finds out when it wakes, or never wakes.
+        Some(sockets) if !sockets.is_whole() => {
             disconnect(member);
             Err(LeaveError::Disconnected)
         }
-        Some(rope) => {
-            rope.stopping.store(true, Ordering::Release);
-            let _ = rope.prompt.notify();
-            // Never started: nobody knows of us yet.
+        Some(sockets) => {
+            sockets.stopping.store(true, Ordering::Release);
+            let _ = sockets.prompt.notify();
+            // The keeper never started: no process knows of us yet.
             thread.map_or(Ok(()), |depart| depart(member))
         }
     };
-    let _ = ties.bell.0.outcome.set(outcome);
+    let _ = shared.bell.0.outcome.set(outcome);
 }
 
-/// Notes that we have lost our descriptors.
+/// Publishes that this process has lost its descriptors.
 pub(crate) fn disconnect(member: &Member) {
     let us = me(member);
     let (domain, space) = (member.domain.as_str(), us.space);
