@@ -32,7 +32,7 @@
 //! | who offers a channel | what a follower asks, how far it says it has read, packets | `follow`, `lane` |
 //! | who follows one | the answer, what the channel is like, messages and what was missed before them | `follow` |
 //! | an exporter | what an importer asks, what it posts and how far it says it has come, packets | `export`, `words` |
-//! | an importer | the answer with its descriptors, the board, how far its notes were taken, packets | `import`, `words` |
+//! | an importer | the answer with its descriptors, the status page, how far its notes were taken, packets | `import`, `words` |
 //! | a host that copies for importers | requests, and what they put into its memory | `export`, `words` |
 //! | an importer for which a host copies | the host's memory and replies | `import`, `words` |
 //!

@@ -10,7 +10,7 @@ use portolan_abi::hello::{Reason, Refusal};
 use portolan_abi::limits::PAGE;
 use portolan_abi::mediate::{Outcome, PART, Ready, Reply, Request, STAGING, Ticket};
 use portolan_abi::visit::{OfferKind, Visit, VisitAnswer};
-use portolan_abi::vmmc::{Answer, Ask, Denied, Granted, Ranges, Reach, Way, board};
+use portolan_abi::vmmc::{Answer, Ask, Denied, Granted, Ranges, Reach, Way, status_page};
 use portolan_sys::socket::{self, SocketError};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -141,10 +141,10 @@ impl Place {
         // It may have been led astray before.
         let _ = socket::try_receive(&socket, &mut ask, 0);
         let way = match u.int_in_range(0..=7)? {
-            // Of this very process, whose memory has no such board.
+            // Of this very process, whose memory has no such status page.
             0 => Way::Kernel {
                 address: u.arbitrary()?,
-                board: u.arbitrary()?,
+                status_page: u.arbitrary()?,
             },
             1 => Way::Mediated(Ticket {
                 number: u.arbitrary()?,
@@ -180,21 +180,26 @@ impl Place {
             Way::Shared => descriptor(u, len)?,
             Way::Kernel { .. } | Way::Mediated(_) => None,
         };
-        let (board, post) = (descriptor(u, PAGE as u64)?, descriptor(u, PAGE as u64)?);
+        let (status_page, notification_page) =
+            (descriptor(u, PAGE as u64)?, descriptor(u, PAGE as u64)?);
         let process = process(u)?;
-        let all = [&file, &board, &post, &process];
+        let all = [&file, &status_page, &notification_page, &process];
         let fds: Vec<_> = all.into_iter().flatten().map(AsFd::as_fd).collect();
-        let (board, post) = (board.as_ref(), post.as_ref());
+        let (status_page, notification_page) = (status_page.as_ref(), notification_page.as_ref());
         let copy = |fd: Option<&OwnedFd>| fd.and_then(|fd| fd.try_clone().ok()).map(File::from);
         let said = Answer::decode(&answer);
         let exporter = Exporter {
             // As the importer reads it.
             mediated: matches!(said, Some(Answer::Granted(g)) if matches!(g.way, Way::Mediated(_))),
-            board: copy(board),
-            post: copy(post),
+            status_page: copy(status_page),
+            notification_page: copy(notification_page),
             socket,
         };
-        exporter.set(exporter.board.as_ref(), board::STATE, board::OPEN);
+        exporter.set(
+            exporter.status_page.as_ref(),
+            status_page::STATE,
+            status_page::OPEN,
+        );
         let _ = socket::send_by(&exporter.socket, &answer, &fds, by());
         Ok(exporter)
     }
@@ -293,8 +298,8 @@ impl Place {
 struct Exporter {
     mediated: bool,
     socket: OwnedFd,
-    board: Option<File>,
-    post: Option<File>,
+    status_page: Option<File>,
+    notification_page: Option<File>,
 }
 
 impl Exporter {
@@ -308,7 +313,11 @@ impl Exporter {
         let (len, mut there) = (import.len(), vec![0; 300]);
         while !u.is_empty() {
             let (offset, bytes) = (u.int_in_range(0..=len + 8)?, u.int_in_range(0..=300)?);
-            let words = [board::STATE, board::SLEEPS, board::LISTENS];
+            let words = [
+                status_page::STATE,
+                status_page::SLEEPS,
+                status_page::LISTENS,
+            ];
             // Whatever comes of it has a name.
             match u.int_in_range(0..=9)? {
                 0 => drop(import.write(offset, &there[..bytes])),
@@ -325,10 +334,10 @@ impl Exporter {
                     } else {
                         u.arbitrary()?
                     };
-                    self.set(self.board.as_ref(), *u.choose(&words)?, value);
+                    self.set(self.status_page.as_ref(), *u.choose(&words)?, value);
                 }
                 8 => self.set(
-                    self.post.as_ref(),
+                    self.notification_page.as_ref(),
                     u.int_in_range(0..=PAGE / 8 - 1)?,
                     u.arbitrary()?,
                 ),

@@ -18,7 +18,8 @@ pub(crate) struct Drains(Arc<AtomicUsize>);
 impl Drains {
     /// Whether there is one.
     pub(crate) fn any(&self) -> bool {
-        // Acquire pairs with the Release in `Counted::drop`: what the threads dropped before is gone.
+        // Acquire pairs with the Release in `Counted::drop`: what the threads dropped before that
+        // is gone.
         self.0.load(Ordering::Acquire) > 0
     }
 }

@@ -88,8 +88,8 @@ pub(crate) fn question() -> Ask {
 pub(crate) struct Hostile {
     pub(crate) granted: Granted,
     pub(crate) file: OwnedFd,
-    pub(crate) board: OwnedFd,
-    pub(crate) post: OwnedFd,
+    pub(crate) status_page: OwnedFd,
+    pub(crate) notification_page: OwnedFd,
     early: Mapping,
 }
 
@@ -100,7 +100,7 @@ impl Hostile {
         let Answer::Granted(granted) = answer else {
             return Err(format!("{answer:?}").into());
         };
-        let [file, board, post, _exporter] =
+        let [file, status_page, notification_page, _exporter] =
             <[OwnedFd; DESCRIPTORS]>::try_from(fds).map_err(|_| "descriptors")?;
         let len = usize::try_from(granted.len)?;
         let early = if granted.reach.writes() {
@@ -111,8 +111,8 @@ impl Hostile {
         Ok(Self {
             granted,
             file,
-            board,
-            post,
+            status_page,
+            notification_page,
             early,
         })
     }

@@ -17,15 +17,15 @@
 //!
 //! - **B1** A block is written only by its publisher, while nobody else has a right on it,
 //!   and its name is one that nobody was told of. Renewing gives it such a name, and fails if
-//!   somebody has a right, or comes for one meanwhile (`port::commons`). A structure is
+//!   somebody has a right, or comes for one meanwhile (`port::shared_entries`). A structure is
 //!   written while it is nobody else's extents, which become blocks when it is published.
 //! - **B2** Rights on blocks are handles of samples, and travel in no message: so counting
 //!   all spaces' rows is counting all of them.
 //! - **B3** Of the last `history` samples, those in blocks have a right of their publisher's.
 
 use super::sample::Bytes;
-use crate::port::commons;
 use crate::port::segment::{Segment, SegmentError};
+use crate::port::shared_entries;
 use crate::space::Member;
 use crate::{AllocateError, Domain, ShareError, SharedExtent};
 use portolan_abi::owner::Size;
@@ -116,7 +116,7 @@ impl Note {
 
     /// Our own right on the block; `None` if it is used for a later sample, or gone.
     fn take(self, member: &Arc<Member>) -> Option<Bytes> {
-        let right = commons::join_told(member, self.block)?;
+        let right = shared_entries::join_told(member, self.block)?;
         let (segment, frozen) = Segment::taken(right)?;
         if !frozen || self.len > segment.len() {
             return None;
@@ -151,7 +151,7 @@ pub(super) fn structure_of(message: &[u8], member: &Arc<Member>) -> Option<Vec<S
             index: u16::from_le_bytes([low, high]),
             generation: u32::from_le_bytes([a, b, c, d]),
         };
-        let (segment, frozen) = Segment::taken(commons::join_told(member, port)?)?;
+        let (segment, frozen) = Segment::taken(shared_entries::join_told(member, port)?)?;
         frozen.then(|| SharedExtent::of(segment))
     };
     names.iter().map(block).collect()

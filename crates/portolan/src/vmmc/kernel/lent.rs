@@ -8,7 +8,7 @@ use crate::vmmc::place::Place;
 use crate::vmmc::{ExportError, Reach, WhyExported};
 use crate::{Deadline, OfferError, Permissions};
 use portolan_abi::mediate::{Terms, Ticket};
-use portolan_abi::vmmc::{Ranges, Way, post};
+use portolan_abi::vmmc::{Ranges, Way, notification_page};
 use portolan_sys::process::{ProcessMemory, random};
 use std::io;
 use std::sync::atomic::{Ordering, fence};
@@ -65,11 +65,11 @@ impl Lent {
         self.len
     }
 
-    /// What importers are told, where the board is mapped at `board` here.
-    pub(crate) fn way(&self, board: usize) -> Way {
+    /// What importers are told, where the status page is mapped at `status_page` here.
+    pub(crate) fn way(&self, status_page: usize) -> Way {
         Way::Kernel {
             address: self.address as u64,
-            board: board as u64,
+            status_page: status_page as u64,
         }
     }
 
@@ -159,8 +159,8 @@ impl Lent {
 }
 
 /// Whether an importer says that it has calls under way.
-pub(crate) fn busy(post: &Place) -> bool {
-    let calls = post.words().get(post::UNDER_WAY);
+pub(crate) fn busy(notification_page: &Place) -> bool {
+    let calls = notification_page.words().get(notification_page::UNDER_WAY);
     // Acquire: pairs with the Release in `UnderWay`'s drop; what such a call wrote is there.
     calls.is_some_and(|calls| calls.load(Ordering::Acquire) != 0)
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! importer                                                exporter
-//!   opens the exporter's memory, if the kernel lets it  <-- Granted: address, board's address
-//!   is the board mapped there? so it is the exporter's
+//!   opens the exporter's memory, if the kernel lets it  <-- Granted: address, status page's address
+//!   is the status page mapped there? so it is the exporter's
 //!   count a call under way; still open? maps permit it? write or read; count it off
 //!                                                         closing; nothing under way? closed
 //! ```
@@ -24,7 +24,7 @@
 //!
 //! - **K1** The memory that is written is that of the process that granted it, and of the program
 //!   that it ran then: the descriptor belongs to a memory, not to a process id, and the memory
-//!   has the export's board mapped. After exec or death it reaches nothing.
+//!   has the export's status page mapped. After exec or death it reaches nothing.
 //! - **K2** When an export has ended no call of an importer that keeps to the library is under
 //!   way, and none begins. The importer counts, then loads the state; the exporter stores
 //!   *closing*, then reads the counts; there is a full barrier in between on both sides.

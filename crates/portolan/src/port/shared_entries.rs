@@ -1,17 +1,17 @@
-//! Segments as the table of ports sees them: entries that belong to nobody.
+//! Shared entries keep segments in the table of ports: entries without an owner.
 //!
-//! A segment is a port whose queue holds one message that nobody takes: the memory. So
-//! it is in a published slot, where every count of extents finds it; rights on it are
-//! send rights, counted as those are, also under way; and it ends as a port does, by
-//! being closed, when the last right is gone.
+//! A segment is a port whose queue holds one message, its memory, which no process receives. So
+//! the memory lies in a published slot, where every count of extents finds it. Rights on the
+//! segment are send rights and are counted as such, also those in messages. The segment ends as a
+//! port does: the process that drops the last right closes it.
 //!
 //! ```text
-//! binding, ours --> message posted --> shared, nobody's --> closing, by who saw the
-//!      (dies with its maker)             (commit point)     last right go
+//! binding, owned --> message posted --> shared, without an owner --> closing, by the process
+//!   (dies with its maker)               (commit point)               that drops the last right
 //! ```
 //!
-//! Which of two comes first, who closes a segment and who makes a right on it from its name, is
-//! decided in [`portolan_shm::rights`] (G1, G2).
+//! One process may close a segment while another makes a right on it from its name.
+//! [`portolan_shm::rights`] decides which of the two comes first (G1, G2).
 
 use super::bind::bind;
 use super::rights::{SendRight, drop_counted, held, is_unused};
@@ -31,19 +31,19 @@ use portolan_shm::rights::{Mark, Purpose, is_segment, joins_in_time};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-/// The header of the message that holds a segment which nobody writes any more.
+/// The header of the message of a frozen segment, which no process writes any more.
 pub(crate) const FROZEN: &[u8] = b"frozen";
 
-/// What a segment's one message says.
+/// The content of a segment's one message.
 pub(crate) struct Memory {
     /// The extent.
     pub(crate) extent: Descriptor,
-    /// Nobody writes it any more.
+    /// No process writes it any more.
     pub(crate) frozen: bool,
 }
 
-/// Makes an extent a segment, and us the first who has a right on it. A frozen one is read
-/// only from now on, by whoever has a right.
+/// Makes an extent a segment, and gives this process the first right on it. From now on every
+/// process may only read a frozen segment.
 ///
 /// # Errors
 ///

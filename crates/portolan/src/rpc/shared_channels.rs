@@ -1,10 +1,11 @@
-//! The channels that clients share who call seldom.
+//! Clients that call seldom share two channels and one thread of their server.
 //!
-//! A connection of its own costs a client and its server two channels and a thread, whether
-//! anybody calls or not. So clients may share: one channel on which all of them call, one in
-//! which all are answered, one thread that reads for all. Each packet says whose it is. Who
-//! becomes busy makes channels of its own, presents them, and goes on there; if too many
-//! have some, the server takes them from whoever has called least, who shares again.
+//! A dedicated connection costs a client and its server two channels and a thread, also while
+//! the client does not call. So clients may share: one channel carries the calls of all, one the
+//! answers to all, and one thread reads for all. Each packet names its connection. A client that
+//! becomes busy makes channels of its own, presents them, and goes on there. If too many clients
+//! have channels of their own, the server takes them from the client that has called least, which
+//! shares again.
 //!
 //! # Invariants
 //!
@@ -34,7 +35,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// Both channels, and who shares them.
-pub(super) struct Commons {
+pub(super) struct SharedChannels {
     pub(super) calls: Channel,
     pub(super) answers: Channel,
     writer: Arc<Mutex<Writer>>,
@@ -72,7 +73,7 @@ impl Members {
     }
 }
 
-impl Commons {
+impl SharedChannels {
     /// Makes both, and a thread that reads.
     pub(super) fn open(domain: &Domain, shared: &Arc<Shared>) -> Result<Arc<Self>, ServeError> {
         let calls = ChannelOptions::unnamed().many_writers();
@@ -92,7 +93,7 @@ impl Commons {
         shared: &Arc<Shared>,
     ) -> Result<Arc<Self>, ServeError> {
         let mut reader = calls.bind_reader(ReaderOptions::default())?;
-        let commons = Arc::new(Self {
+        let shared_channels = Arc::new(Self {
             writer: Arc::new(Mutex::new(answers.bind_writer()?)),
             interrupter: reader.interrupter(),
             members: Mutex::default(),
@@ -100,11 +101,11 @@ impl Commons {
             calls,
             answers,
         });
-        let (own, inside) = (Arc::clone(&commons), Arc::clone(shared));
+        let (own, inside) = (Arc::clone(&shared_channels), Arc::clone(shared));
         let run = move || own.run(&inside, reader);
-        let thread = shared.drain.spawn("portolan-rpc-commons", run)?;
-        *link::lock(&commons.thread) = Some(thread);
-        Ok(commons)
+        let thread = shared.drain.spawn("portolan-rpc-shared", run)?;
+        *link::lock(&shared_channels.thread) = Some(thread);
+        Ok(shared_channels)
     }
 
     /// Where a new member is answered.
