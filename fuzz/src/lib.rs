@@ -13,7 +13,7 @@
 //! | `frozen` | the state of a server that moved | it is refused, or works |
 //! | `channel` | a channel's memory, rewritten between any two steps | typed errors; nothing is touched beside it |
 //! | `arena` | the head of a structure | no root, or one within the message; nothing is handed out beside it |
-//! | `export` | all of an importer, and of one for which the host copies | as `gate`; an export ends when its exporter wants, and is then nobody else's; the host copies within the exporter's terms |
+//! | `export` | all of an importer, and of one for which the host copies | as `gate`; an export ends when its exporter wants, and is then nobody else's; the host copies within the exporter's delegation |
 //! | `import` | all of an exporter, and of the host that leads to it | typed errors, at once; what is mapped is within the limits |
 //! | `lane` | a lane's counts and bytes, rewritten between any two steps; what the sides of a pair say | typed errors; nothing is read or written beside it |
 //! | `follow` | all of a visitor that follows an offered channel, and of a process that offers one | as `gate`: others are told all, writers wait for nobody who has gone, nothing is left |

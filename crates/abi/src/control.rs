@@ -1,4 +1,4 @@
-//! What a member and its host say to one another once they know each other.
+//! The records that a member and its host exchange after the member has joined.
 //!
 //! ```text
 //! member -> host   Arrived                  "mapped, and a member"
@@ -6,18 +6,18 @@
 //! host   -> member Back                     answers a Return: "I am your host now"
 //!
 //! member -> host   Offer n                  "I offer this", answered by Done n or Declined n
-//! member -> host   Entrust n + mem, maps    "copy to and from this", before its Offer n
-//! member -> host   Withdraw n               "no longer", answered by Done n: of what was
-//!                                           entrusted, once nothing is copied there any more
+//! member -> host   Delegate n + mem, maps   "copy to and from this", before its Offer n
+//! member -> host   Withdraw n               "no longer", answered by Done n: of a delegation,
+//!                                           after the last copy has ended
 //! host   -> member Introduce n + connection "somebody for your offer n", answered by Received
 //! ```
 //!
 //! A member leaves at most [`WINDOW`] offers and withdrawals unanswered, and a host as many
 //! introductions; so neither socket ever fills, and neither side waits for the other.
 
+use crate::delegate::Delegation;
 use crate::hello::{word32, word64};
 use crate::limits::{MAX_GRANTS, MAX_NAME};
-use crate::mediate::Terms;
 use crate::visit::{Grants, OfferKind, OfferName};
 
 /// Records that may be unanswered in each direction.
@@ -39,8 +39,8 @@ pub enum FromMember {
     Leaving,
     /// It offers something.
     Offer(Announcement),
-    /// With descriptors of its memory: what the offer is about that follows, with this number.
-    Entrust(u32, Terms),
+    /// With descriptors of its memory: the delegation for the offer of this number, which follows.
+    Delegate(u32, Delegation),
     /// It no longer offers what it gave this number.
     Withdraw(u32),
     /// It has received an introduction.
@@ -93,7 +93,7 @@ const ARRIVED: u8 = b'A';
 const LEAVING: u8 = b'L';
 const OFFER: u8 = b'O';
 const WITHDRAW: u8 = b'W';
-const ENTRUST: u8 = b'E';
+const DELEGATE: u8 = b'E';
 const RECEIVED: u8 = b'R';
 const GONE: u8 = b'G';
 const BACK: u8 = b'B';
@@ -116,9 +116,9 @@ impl FromMember {
             Self::Arrived => head(ARRIVED, 0, 0).to_vec(),
             Self::Leaving => head(LEAVING, 0, 0).to_vec(),
             Self::Offer(announcement) => announcement.encode(),
-            Self::Entrust(number, terms) => {
-                let mut out = head(ENTRUST, 0, *number).to_vec();
-                out.extend(terms.encode());
+            Self::Delegate(number, delegation) => {
+                let mut out = head(DELEGATE, 0, *number).to_vec();
+                out.extend(delegation.encode());
                 out
             }
             Self::Withdraw(number) => head(WITHDRAW, 0, *number).to_vec(),
@@ -131,9 +131,9 @@ impl FromMember {
         let number = word32(bytes, 4)?;
         match *bytes.first()? {
             OFFER => Announcement::decode(number, bytes).map(Self::Offer),
-            ENTRUST => {
-                let terms = bytes.get(HEAD..).and_then(Terms::decode)?;
-                Some(Self::Entrust(number, terms))
+            DELEGATE => {
+                let delegation = bytes.get(HEAD..).and_then(Delegation::decode)?;
+                Some(Self::Delegate(number, delegation))
             }
             _ if bytes.len() != HEAD => None,
             ARRIVED => Some(Self::Arrived),
@@ -284,7 +284,7 @@ mod tests {
             FromMember::Offer(plain),
             FromMember::Offer(announcement(3)),
             FromMember::Offer(announcement(64)),
-            FromMember::Entrust(8, terms()),
+            FromMember::Delegate(8, delegation()),
             FromMember::Withdraw(7),
             FromMember::Received,
         ];
@@ -307,8 +307,8 @@ mod tests {
         }
     }
 
-    fn terms() -> Terms {
-        Terms {
+    fn delegation() -> Delegation {
+        Delegation {
             address: 1,
             len: 100,
             reach: Reach::Write,
@@ -318,9 +318,9 @@ mod tests {
 
     #[test]
     fn what_is_no_record() {
-        let entrusted = FromMember::Entrust(8, terms()).encode();
-        for len in 0..entrusted.len() {
-            assert_eq!(FromMember::decode(&entrusted[..len]), None, "{len} bytes");
+        let delegated = FromMember::Delegate(8, delegation()).encode();
+        for len in 0..delegated.len() {
+            assert_eq!(FromMember::decode(&delegated[..len]), None, "{len} bytes");
         }
         let good = FromMember::Offer(announcement(3)).encode();
         for len in 0..good.len() {

@@ -18,8 +18,8 @@ pub enum Denied {
     /// Of a port: sealed memory is not taken.
     Sealed = 6,
     /// Of an export: it is ordinary memory that the importer does not reach itself, and there is
-    /// no host to copy for it, or the exporter cannot entrust it to one.
-    Unmediated = 7,
+    /// no host to copy for it, or the exporter cannot delegate to it.
+    NoCopyBroker = 7,
 }
 
 impl Denied {
@@ -33,7 +33,7 @@ impl Denied {
             4 => Self::Over,
             5 => Self::Resources,
             6 => Self::Sealed,
-            7 => Self::Unmediated,
+            7 => Self::NoCopyBroker,
             _ => Self::Garbled,
         })
     }

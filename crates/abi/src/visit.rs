@@ -27,7 +27,7 @@ pub enum OfferKind {
     Channel = 2,
     /// An export.
     Export = 3,
-    /// Ordinary memory that a member has entrusted to the host, which copies for visitors.
+    /// Ordinary memory that a member has delegated to the host, which copies for visitors.
     Memory = 4,
 }
 

@@ -8,17 +8,17 @@
 //!
 //! The descriptors: the export's memory, its status page, the importer's notification page, and
 //! the exporter's pidfd; without the first where the kernel copies ([`Way::Kernel`],
-//! [`Way::Mediated`]). Neither side trusts the other: every record has one size, is decoded whole
+//! [`Way::Brokered`]). Neither side trusts the other: every record has one size, is decoded whole
 //! or not at all, and is copied before it is checked.
 //!
 //! The exporter alone writes the **status page** (the kernel enforces that), and all importers of
 //! the export read it. The **notification page** is shared by one importer and the exporter. Both
 //! can write all of it, so each trusts it no further than the other process.
 
+use crate::delegate::Capability;
 pub use crate::denied::Denied;
 use crate::hello::{flag, word32, word64};
 use crate::limits::PAGE;
-use crate::mediate::Ticket;
 
 /// First bytes of an [`Ask`].
 pub const ASK_MAGIC: u32 = 0x4149_5450;
@@ -75,18 +75,18 @@ pub enum Way {
         status_page: u64,
     },
     /// The host of the exporter's domain copies for whoever shows this.
-    Mediated(Ticket),
+    Brokered(Capability),
 }
 
 impl Way {
     const KERNEL: u8 = 1;
-    const MEDIATED: u8 = 2;
+    const BROKERED: u8 = 2;
 
     /// Descriptors that come with it.
     pub const fn descriptors(self) -> usize {
         match self {
             Self::Shared => DESCRIPTORS,
-            Self::Kernel { .. } | Self::Mediated(_) => DESCRIPTORS - 1,
+            Self::Kernel { .. } | Self::Brokered(_) => DESCRIPTORS - 1,
         }
     }
 
@@ -103,7 +103,7 @@ impl Way {
                 let fits = end.is_some_and(|end| end <= i64::MAX.cast_unsigned());
                 len > 0 && address > 0 && fits && status_page.is_multiple_of(PAGE as u64)
             }
-            Self::Mediated(_) => len > 0 && len <= i64::MAX.cast_unsigned(),
+            Self::Brokered(_) => len > 0 && len <= i64::MAX.cast_unsigned(),
         }
     }
 }
@@ -116,7 +116,7 @@ pub struct Ask {
     /// Whether the importer's threads make barriers when the exporter asks for them.
     pub barriers: bool,
     /// Of ordinary memory: the kernel does not let the importer reach it itself.
-    pub mediated: bool,
+    pub brokered: bool,
 }
 
 impl Ask {
@@ -129,7 +129,7 @@ impl Ask {
         out[..4].copy_from_slice(&ASK_MAGIC.to_le_bytes());
         out[4..8].copy_from_slice(&self.version.to_le_bytes());
         out[8] = self.barriers.into();
-        out[9] = self.mediated.into();
+        out[9] = self.brokered.into();
         out
     }
 
@@ -141,7 +141,7 @@ impl Ask {
         Some(Self {
             version: word32(bytes, 4)?,
             barriers: flag(bytes, 8)?,
-            mediated: flag(bytes, 9)?,
+            brokered: flag(bytes, 9)?,
         })
     }
 }
@@ -237,8 +237,8 @@ pub enum Answer {
 
 impl Answer {
     /// Bytes on the wire.
-    pub const BYTES: usize = Self::WAY + Ticket::BYTES;
-    /// Behind the ranges: two addresses, or a ticket.
+    pub const BYTES: usize = Self::WAY + Capability::BYTES;
+    /// Behind the ranges: two addresses, or a capability.
     const WAY: usize = 32 + MAX_RANGES * 16;
 
     /// The record's bytes.
@@ -263,9 +263,9 @@ impl Answer {
                         put(Self::WAY, &address.to_le_bytes());
                         put(Self::WAY + 8, &status_page.to_le_bytes());
                     }
-                    Way::Mediated(ticket) => {
-                        put(17, &[Way::MEDIATED]);
-                        put(Self::WAY, &ticket.encode());
+                    Way::Brokered(capability) => {
+                        put(17, &[Way::BROKERED]);
+                        put(Self::WAY, &capability.encode());
                     }
                 }
                 put(32, &granted.ranges.encode());
@@ -300,7 +300,7 @@ impl Answer {
                 address,
                 status_page,
             },
-            Way::MEDIATED => Way::Mediated(Ticket::decode(how)?),
+            Way::BROKERED => Way::Brokered(Capability::decode(how)?),
             _ => return None,
         };
         let len = word64(bytes, 24).filter(|len| way.takes(*len))?;
@@ -402,11 +402,11 @@ mod tests {
 
     #[test]
     fn records_survive_the_wire() {
-        for (barriers, mediated) in [(false, false), (true, false), (false, true)] {
+        for (barriers, brokered) in [(false, false), (true, false), (false, true)] {
             let ask = Ask {
                 version: 3,
                 barriers,
-                mediated,
+                brokered,
             };
             assert_eq!(Ask::decode(&ask.encode()), Some(ask));
         }
@@ -424,20 +424,20 @@ mod tests {
             ranges: Ranges::default(),
             ..granted()
         };
-        let ticket = Ticket {
+        let capability = Capability {
             number: [1; 16],
             token: [2; 16],
         };
-        let mediated = Granted {
-            way: Way::Mediated(ticket),
+        let brokered = Granted {
+            way: Way::Brokered(capability),
             ..ordinary
         };
         for answer in [
             Answer::Granted(granted()),
             Answer::Granted(none),
             Answer::Granted(ordinary),
-            Answer::Granted(mediated),
-            Answer::Denied(Denied::Unmediated, 9),
+            Answer::Granted(brokered),
+            Answer::Denied(Denied::NoCopyBroker, 9),
             Answer::Denied(Denied::Version, 9),
             Answer::Denied(Denied::Garbled, 9),
             Answer::Denied(Denied::Full, 9),
@@ -480,7 +480,7 @@ mod tests {
         let ask = Ask {
             version: 1,
             barriers: true,
-            mediated: false,
+            brokered: false,
         };
         for at in [8, 9] {
             let mut bad = ask.encode();

@@ -1,5 +1,5 @@
 //! An importer that follows no rule attacks exported memory: it writes its notification page as a
-//! file, and asks the host for arbitrary copies. The domain of this process and the socket are real.
+//! file, and asks the host for arbitrary copies. The domain and the socket are real.
 
 use crate::stranger::{address, by, descriptor, introduced, long, taken, until, visit};
 use arbitrary::{Result, Unstructured};
@@ -9,8 +9,8 @@ use portolan::vmmc::{
 };
 use portolan::{Domain, Permissions};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::delegate::{Act, Capability, Outcome, PARTS, Ready, Reply, Request, STAGING};
 use portolan_abi::limits::PAGE;
-use portolan_abi::mediate::{Act, Outcome, PARTS, Ready, Reply, Request, STAGING, Ticket};
 use portolan_abi::visit::{OfferKind, VisitAnswer};
 use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, RING, Way, notification_page};
 use portolan_sys::socket::{self, Address};
@@ -93,8 +93,8 @@ impl Place {
         };
         let stranger = match ask(u, socket, which == 1)? {
             Some(Let::In(importer)) => Some(importer),
-            Some(Let::Ask(ticket)) => {
-                return beset(u, &self.address, &ticket);
+            Some(Let::Ask(capability)) => {
+                return beset(u, &self.address, &capability);
             }
             None => None,
         };
@@ -201,7 +201,7 @@ impl Place {
 enum Let {
     In(Importer),
     /// The host copies for whoever shows this.
-    Ask(Ticket),
+    Ask(Capability),
 }
 
 /// An importer that has what the protocol gives it.
@@ -217,7 +217,7 @@ fn ask(u: &mut Unstructured<'_>, socket: OwnedFd, ordinary: bool) -> Result<Opti
         version: FORMAT_VERSION,
         // So that nobody waits for it, should the claim be believed.
         barriers: u.arbitrary()?,
-        mediated: ordinary && u.arbitrary()?,
+        brokered: ordinary && u.arbitrary()?,
     }
     .encode();
     if u.ratio(1, 8)? {
@@ -247,7 +247,7 @@ fn ask(u: &mut Unstructured<'_>, socket: OwnedFd, ordinary: bool) -> Result<Opti
     assert_eq!(fds.len(), granted.way.descriptors());
     let file = match granted.way {
         Way::Shared => fds.next(),
-        Way::Kernel { .. } | Way::Mediated(_) => None,
+        Way::Kernel { .. } | Way::Brokered(_) => None,
     };
     let status_page = fds.next();
     let written = status_page.map(|status_page| status_page.write_all_at(&[7], 0).is_ok());
@@ -255,8 +255,8 @@ fn ask(u: &mut Unstructured<'_>, socket: OwnedFd, ordinary: bool) -> Result<Opti
     let Some(notification_page) = fds.next() else {
         panic!("let in without a notification page");
     };
-    if let Way::Mediated(ticket) = granted.way {
-        return Ok(Some(Let::Ask(ticket)));
+    if let Way::Brokered(capability) = granted.way {
+        return Ok(Some(Let::Ask(capability)));
     }
     Ok(Some(Let::In(Importer {
         socket,
@@ -359,11 +359,11 @@ impl Importer {
 
 /// Has the host copy, or asks it what none asks. It gets an answer to everything that is a
 /// request, and the memory is written nowhere else.
-fn beset(u: &mut Unstructured<'_>, address: &Address, ticket: &Ticket) -> Result<()> {
-    let Some(name) = ticket.name() else {
-        panic!("a ticket that has no name");
+fn beset(u: &mut Unstructured<'_>, address: &Address, capability: &Capability) -> Result<()> {
+    let Some(name) = capability.name() else {
+        panic!("a capability that has no name");
     };
-    let token = Some(ticket.token);
+    let token = Some(capability.token);
     let Some((socket, VisitAnswer::Introduced)) = visit(address, OfferKind::Memory, name, token)
     else {
         // There are as many as there may be.

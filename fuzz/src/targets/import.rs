@@ -6,9 +6,9 @@ use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{Import, ImportOptions};
 use portolan::{Deadline, Domain};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::delegate::{Capability, Outcome, PART, Ready, Reply, Request, STAGING};
 use portolan_abi::hello::{Reason, Refusal};
 use portolan_abi::limits::PAGE;
-use portolan_abi::mediate::{Outcome, PART, Ready, Reply, Request, STAGING, Ticket};
 use portolan_abi::visit::{OfferKind, Visit, VisitAnswer};
 use portolan_abi::vmmc::{Answer, Ask, Denied, Granted, Ranges, Reach, Way, status_page};
 use portolan_sys::socket::{self, SocketError};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Bytes that an import may have.
 const MOST: u64 = 1 << 20;
 /// How often an importer is introduced to a host that copies.
-const SEATS: usize = 8;
+const COPY_SLOTS: usize = 8;
 
 fn soon() -> Option<Instant> {
     Some(Instant::now() + Duration::from_millis(10))
@@ -83,7 +83,7 @@ impl Place {
             Ok(None) | Err(_) => return Ok(()),
         };
         assert!(import.len() as u64 <= MOST);
-        let done = if exporter.mediated {
+        let done = if exporter.brokered {
             self.copy(u, exporter, &import)
         } else {
             exporter.go_on(u, &import)
@@ -146,14 +146,14 @@ impl Place {
                 address: u.arbitrary()?,
                 status_page: u.arbitrary()?,
             },
-            1 => Way::Mediated(Ticket {
+            1 => Way::Brokered(Capability {
                 number: u.arbitrary()?,
                 token: u.arbitrary()?,
             }),
             _ => Way::Shared,
         };
         let len = match way {
-            Way::Mediated(_) => u.int_in_range(1..=3 * PART as u64)?,
+            Way::Brokered(_) => u.int_in_range(1..=3 * PART as u64)?,
             Way::Shared | Way::Kernel { .. } => PAGE as u64 * u.int_in_range(1..=3)?,
         };
         let ranges = match u.ratio(1, 4)? {
@@ -178,7 +178,7 @@ impl Place {
         }
         let file = match way {
             Way::Shared => descriptor(u, len)?,
-            Way::Kernel { .. } | Way::Mediated(_) => None,
+            Way::Kernel { .. } | Way::Brokered(_) => None,
         };
         let (status_page, notification_page) =
             (descriptor(u, PAGE as u64)?, descriptor(u, PAGE as u64)?);
@@ -190,7 +190,7 @@ impl Place {
         let said = Answer::decode(&answer);
         let exporter = Exporter {
             // As the importer reads it.
-            mediated: matches!(said, Some(Answer::Granted(g)) if matches!(g.way, Way::Mediated(_))),
+            brokered: matches!(said, Some(Answer::Granted(g)) if matches!(g.way, Way::Brokered(_))),
             status_page: copy(status_page),
             notification_page: copy(notification_page),
             socket,
@@ -217,9 +217,9 @@ impl Place {
             });
             let over = || updating.is_finished();
             let mut done = Ok(());
-            for _ in 0..SEATS {
+            for _ in 0..COPY_SLOTS {
                 if done.is_ok() && !over() {
-                    done = self.seat(u, import.len() as u64, over);
+                    done = self.copy_slot(u, import.len() as u64, over);
                 }
             }
             // Nobody waits for a host once the exporter has gone.
@@ -230,7 +230,7 @@ impl Place {
     }
 
     /// Gives whoever comes memory to copy through, and answers it.
-    fn seat(&self, u: &mut Unstructured<'_>, len: u64, over: impl Fn() -> bool) -> Result<()> {
+    fn copy_slot(&self, u: &mut Unstructured<'_>, len: u64, over: impl Fn() -> bool) -> Result<()> {
         let Ok(socket) = socket::accept_by(&self.host, soon()) else {
             return Ok(());
         };
@@ -296,7 +296,7 @@ impl Place {
 
 /// What an exporter gives, which may be wrong, and keeps.
 struct Exporter {
-    mediated: bool,
+    brokered: bool,
     socket: OwnedFd,
     status_page: Option<File>,
     notification_page: Option<File>,

@@ -15,7 +15,7 @@ mod tests;
 mod visit;
 
 pub use offer::OfferError;
-pub(crate) use offer::{Desk, Offer, OfferKind, Offers, Visitor, entrust, offer};
+pub(crate) use offer::{Desk, Offer, OfferKind, Offers, Visitor, delegate, offer};
 pub use permissions::{AccessToken, GrantError, Permissions};
 pub(crate) use permissions::{Verdict, judge, started};
 pub use visit::VisitError;

@@ -13,16 +13,16 @@
 //!   knows of it for as long as our connection to it lasts.
 //! - **O2** When the drop of an [`Offer`] has returned, its desk meets nobody any more.
 //! - **O3** Who a visitor is, the kernel says to us; the host only says which offer it wants.
-//! - **O4** What the host was entrusted with is withdrawn once a host has said so. That may be
-//!   another one than was told first: who hosted before it has ended all copies, or is dead.
+//! - **O4** A delegation is withdrawn once a host has answered so. That may be another host than
+//!   the one that got it: an earlier host has ended all copies, or is dead.
 
 use super::permissions::{GrantError, Permissions, Verdict, judge, started};
 use crate::space::descriptor::{Descriptor, HeldMemory};
 use crate::space::{Member, Part};
 use crate::{Deadline, Disowned, NoDescriptor};
 use portolan_abi::control::{Announcement, Decline, FromMember};
+use portolan_abi::delegate::{Capability, Delegation};
 use portolan_abi::limits::{MAX_NAME, MAX_OFFERS};
-use portolan_abi::mediate::{Terms, Ticket};
 use portolan_abi::name::RULE;
 pub(crate) use portolan_abi::visit::OfferKind;
 use portolan_abi::visit::{Grants, OfferName, Visit, VisitAnswer};
@@ -126,7 +126,7 @@ pub(crate) fn offer(
         name,
         grants: permissions.grants()?,
         desk,
-        entrusted: None,
+        delegated: None,
         // In a private domain there is nobody to be told.
         state: match member.host_connection.sockets() {
             Some(_) => State::New,
@@ -152,36 +152,36 @@ pub(crate) fn offer(
     Ok(offer)
 }
 
-/// Memory of this process's own, for the host to copy to and from.
-struct Entrusted {
-    terms: Terms,
+/// Memory of this process that the host copies to and from.
+struct Delegated {
+    delegation: Delegation,
     memory: HeldMemory,
 }
 
-/// Entrusts the host with memory of ours, for whoever shows `ticket` and is permitted. It is
-/// told soon, and visitors wait until then; nothing here does.
+/// Delegates memory of this process to the host, for permitted visitors that show `capability`.
+/// The keeper tells the host soon, and visitors wait until then; this call does not wait.
 ///
 /// # Errors
 ///
 /// [`OfferError`].
-pub(crate) fn entrust(
+pub(crate) fn delegate(
     member: &Arc<Member>,
-    ticket: &Ticket,
+    capability: &Capability,
     permissions: &Permissions,
-    terms: Terms,
+    delegation: Delegation,
     memory: ProcessMemory,
 ) -> Result<Offer, OfferError> {
     member.present()?;
     member.host_connection.connected()?;
     let mut grants = permissions.grants()?;
-    grants.token = Some(ticket.token);
+    grants.token = Some(capability.token);
     let made = Made {
         kind: OfferKind::Memory,
-        name: ticket.name().ok_or(OfferError::BadName)?,
+        name: capability.name().ok_or(OfferError::BadName)?,
         grants,
         desk: Arc::new(Nowhere),
-        entrusted: Some(Arc::new(Entrusted {
-            terms,
+        delegated: Some(Arc::new(Delegated {
+            delegation,
             memory: HeldMemory::new(memory),
         })),
         state: State::New,
@@ -210,8 +210,8 @@ impl Offer {
         self.member.part::<Offers>().is_declined(self.number)
     }
 
-    /// Withdraws what the host was entrusted with, and waits until it says that it copies
-    /// nothing there any more; `false` if it has not by the deadline. May be called again.
+    /// Withdraws a delegation, and waits until the host answers that it copies nothing there any
+    /// more; `false` if the deadline passes first. May be called again.
     pub(crate) fn retire(&self, deadline: Deadline) -> bool {
         let offers: &Offers = self.member.part();
         offers.begin_to_retire(self.number);
@@ -259,8 +259,8 @@ struct Table {
     fresh: VecDeque<u32>,
     /// To be rung when something is offered.
     bells: Vec<Weak<EventFd>>,
-    /// What the host was entrusted with and is not any more, until it has said so; and how many
-    /// answers about it are to come.
+    /// Delegations that are withdrawn and not yet answered, each with the number of answers to
+    /// come.
     retiring: BTreeMap<u32, u32>,
     /// Nobody tells the host anything any more.
     over: bool,
@@ -273,7 +273,7 @@ struct Made {
     grants: Grants,
     desk: Arc<dyn Desk>,
     /// What the host is to copy to and from.
-    entrusted: Option<Arc<Entrusted>>,
+    delegated: Option<Arc<Delegated>>,
     state: State,
     /// Some host has agreed to it.
     agreed: bool,
@@ -363,7 +363,7 @@ impl Offers {
             match table.made.get(&number).map(|m| m.state) {
                 Some(State::Open) => return Ok(()),
                 Some(State::Declined(Decline::NameTaken)) => return Err(OfferError::NameTaken),
-                // Unfit is what the host is entrusted with, for which nobody waits here.
+                // Unfit is only a delegation, and no call waits here for one.
                 Some(State::Declined(Decline::Full | Decline::Unfit)) => {
                     return Err(OfferError::TooMany { most: MAX_OFFERS });
                 }
@@ -422,7 +422,7 @@ impl Offers {
         let mut table = self.lock();
         if let Some(number) = table.withdrawn.pop_front() {
             return Some(Record {
-                entrusted: None,
+                delegated: None,
                 said: FromMember::Withdraw(number),
             });
         }
@@ -441,7 +441,7 @@ impl Offers {
                 renewed: made.agreed,
             };
             return Some(Record {
-                entrusted: made.entrusted.clone().map(|what| (number, what)),
+                delegated: made.delegated.clone().map(|what| (number, what)),
                 said: FromMember::Offer(announcement),
             });
         }
@@ -534,17 +534,17 @@ impl Offers {
 
 /// Something for the host to hear.
 pub(crate) struct Record {
-    /// What it is to be entrusted with beforehand, by the number of its offer.
-    entrusted: Option<(u32, Arc<Entrusted>)>,
+    /// The delegation to send before the record, with the number of its offer.
+    delegated: Option<(u32, Arc<Delegated>)>,
     pub(crate) said: FromMember,
 }
 
 impl Record {
-    /// What the host is to be entrusted with beforehand, with which memory; nothing, if the
-    /// program has closed our descriptors.
-    pub(crate) fn entrusted(&self) -> Option<(u32, Terms, &ProcessMemory)> {
-        let (number, entrusted) = self.entrusted.as_ref()?;
-        Some((*number, entrusted.terms, entrusted.memory.get()?))
+    /// The delegation to send before the record, with its memory; `None` also if the program has
+    /// closed our descriptors.
+    pub(crate) fn delegated(&self) -> Option<(u32, Delegation, &ProcessMemory)> {
+        let (number, delegated) = self.delegated.as_ref()?;
+        Some((*number, delegated.delegation, delegated.memory.get()?))
     }
 }
 

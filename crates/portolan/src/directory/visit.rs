@@ -19,9 +19,9 @@ use crate::space::answer::{check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
 use crate::{Deadline, Disowned};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::delegate::Capability;
 use portolan_abi::hello::{Reason, socket_name};
 use portolan_abi::limits::MAX_NAME;
-use portolan_abi::mediate::Ticket;
 use portolan_abi::name::RULE;
 use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::process::{EventFd, poll};
@@ -222,10 +222,15 @@ impl Entrance {
         })
     }
 
-    /// Begins a visit to memory that the host was entrusted with.
-    pub(crate) fn to_memory(&self, ticket: &Ticket) -> Option<PendingVisit> {
-        let (kind, name) = (OfferKind::Memory, ticket.name()?);
-        let visit = PendingVisit::of(Door::Socket(self.clone()), kind, name, Some(ticket.token));
+    /// Begins a visit to delegated memory, which the host serves.
+    pub(crate) fn to_memory(&self, capability: &Capability) -> Option<PendingVisit> {
+        let (kind, name) = (OfferKind::Memory, capability.name()?);
+        let visit = PendingVisit::of(
+            Door::Socket(self.clone()),
+            kind,
+            name,
+            Some(capability.token),
+        );
         Some(visit)
     }
 }

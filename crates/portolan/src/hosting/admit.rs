@@ -32,7 +32,7 @@ use portolan_abi::limits::MAX_SPACES;
 use portolan_abi::space::{SpacePhase, SpaceStatus};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::region::{Header, SpaceEntry};
-use portolan_shm::space as seat;
+use portolan_shm::space as copy_slot;
 use portolan_sys::memory;
 use portolan_sys::process::{EventFd, PidFd, poll, start_time};
 use portolan_sys::socket::{self, Peer, SocketError};
@@ -357,7 +357,7 @@ impl Admission {
         describe(entry, &peer, started, hello);
         // Before it is welcome, so that its first event is recorded.
         trace::newcomer(member, space);
-        if !seat::hand_over(&entry.status, member.space, incarnation) {
+        if !copy_slot::hand_over(&entry.status, member.space, incarnation) {
             // We have been taken for dead: nobody is to be let in by us.
             return None;
         }
@@ -372,7 +372,7 @@ impl Admission {
         });
         let fds = [&*sockets.listener, &*sockets.fallback].map(AsFd::as_fd);
         let fds = [member.region.fd().as_fd(), fds[0], fds[1]];
-        // Refused until now. Once it is a member it may entrust its host with memory.
+        // Refused until now. A member may delegate memory to its host.
         let _ = socket::accept_descriptors(&connection);
         let sent = socket::send_by(&connection, &welcome.encode(), &fds, Some(Instant::now()));
         portolan_shm::mark!("join.welcomed");
@@ -499,7 +499,7 @@ fn claim(member: &Member) -> Option<(u8, &SpaceEntry, u32)> {
                 return None;
             }
             tables.use_space(space);
-            let incarnation = seat::claim(&entry.status, member.space)?;
+            let incarnation = copy_slot::claim(&entry.status, member.space)?;
             Some((space, entry, incarnation))
         })
 }
@@ -563,9 +563,9 @@ impl Host {
             }
             return;
         }
-        // It tells us of its offers over this connection, and may entrust us with memory.
+        // It tells us of its offers over this connection, and may delegate memory to us.
         self.reception.forget(back.space);
-        self.mediators.forget(back.space, back.incarnation);
+        self.copy_brokers.forget(back.space, back.incarnation);
         self.watched[index].connection = Some(connection);
         self.watched[index].handed = 0;
         let (domain, space) = (member.domain.as_str(), back.space);

@@ -7,9 +7,9 @@
 //! the region's entries whenever something happens (D6).
 
 use super::admit::{Admission, Event};
+use super::copy_broker::{self, CopyBrokers};
 use super::introduce::Reception;
 use super::keeper::{Keeper, Stop};
-use super::mediate::{self, Mediators};
 use super::reclaim::End;
 use super::watch::Control;
 use super::{Role, reclaim};
@@ -19,8 +19,8 @@ use crate::space::entry::{self, Owner};
 use crate::space::host::{host_of, me};
 use crate::space::host_connection::HostSockets;
 use portolan_abi::control::{FromHost, FromMember};
+use portolan_abi::delegate::{DELEGATED, Delegation};
 use portolan_abi::limits::MAX_SPACES;
-use portolan_abi::mediate::{ENTRUSTED, Terms};
 use portolan_abi::space::{HostWord, SpacePhase, SpaceStatus};
 use portolan_shm::atomic::Ordering;
 use portolan_sys::memory;
@@ -42,8 +42,8 @@ pub(super) struct Host {
     pub(super) admission: Admission,
     /// What is offered to visitors, and who waits for it.
     pub(super) reception: Reception,
-    /// Who copies to and from what members have entrusted to us.
-    pub(super) mediators: Mediators,
+    /// The threads that copy to and from delegated memory.
+    pub(super) copy_brokers: CopyBrokers,
 }
 
 /// A space that we watch.
@@ -67,7 +67,7 @@ enum Source {
     Connection(usize),
     Death(usize),
     Waiting(usize),
-    Mediators,
+    CopyBrokers,
 }
 
 /// Lays the host's role down: **the commit point of a resignation**.
@@ -100,7 +100,7 @@ impl Host {
             watched: Vec::new(),
             admission,
             reception: Reception::default(),
-            mediators: Mediators::new()?,
+            copy_brokers: CopyBrokers::new()?,
         })
     }
 
@@ -196,7 +196,7 @@ impl Host {
     fn sources<'h>(&'h self, sockets: &'h HostSockets) -> Vec<(Source, BorrowedFd<'h>)> {
         let mut all = vec![
             (Source::Prompt, sockets.prompt.as_fd()),
-            (Source::Mediators, self.mediators.bell()),
+            (Source::CopyBrokers, self.copy_brokers.bell()),
         ];
         if !self.admission.is_deaf() {
             all.push((Source::Listener, sockets.listener.as_fd()));
@@ -238,7 +238,7 @@ impl Host {
                 Source::Newcomers(Event::Greeting(i)) => self.greet(member, sockets, i),
                 Source::Waiting(i) => self.interrupted(member, i),
                 Source::Prompt => self.post_own(member, sockets),
-                Source::Mediators => self.hear_mediators(member, sockets),
+                Source::CopyBrokers => self.hear_copy_brokers(member, sockets),
                 _ => {}
             }
         }
@@ -271,7 +271,7 @@ impl Host {
         let watched = &mut self.watched[index];
         watched.done = true;
         self.reception.forget(watched.space);
-        self.mediators.bury(watched.space, watched.incarnation);
+        self.copy_brokers.bury(watched.space, watched.incarnation);
         bury(member, watched.space, watched.incarnation, end);
     }
 
@@ -289,8 +289,8 @@ impl Host {
             let said = match hear(connection) {
                 Heard::Nothing => return,
                 Heard::Said(said) => Some(said),
-                Heard::Entrusted(number, terms, fds) => {
-                    self.entrusted(member, by, number, terms, fds);
+                Heard::Delegated(number, delegation, fds) => {
+                    self.delegated(member, by, number, delegation, fds);
                     continue;
                 }
                 Heard::Lost => continue,
@@ -307,7 +307,7 @@ impl Host {
                 Some(FromMember::Withdraw(number)) => self.withdrawn(member, index, number),
                 Some(FromMember::Received) => self.received(member, index),
                 // Closed, or not what a member says: the connection is of no use any more.
-                Some(FromMember::Entrust(..)) | None => self.hung_up(member, index),
+                Some(FromMember::Delegate(..)) | None => self.hung_up(member, index),
             }
         }
     }
@@ -327,7 +327,7 @@ impl Host {
         let watched = &mut self.watched[index];
         watched.done = true;
         self.reception.forget(watched.space);
-        self.mediators.bury(watched.space, watched.incarnation);
+        self.copy_brokers.bury(watched.space, watched.incarnation);
         bury(member, watched.space, watched.incarnation, End::Leave);
         portolan_shm::mark!("leave.returned");
         if let Some(connection) = &watched.connection {
@@ -343,7 +343,7 @@ impl Host {
         watched.connection = None;
         watched.handed = 0;
         self.reception.forget(watched.space);
-        self.mediators.forget(watched.space, watched.incarnation);
+        self.copy_brokers.forget(watched.space, watched.incarnation);
         let Some(entry) = member.tables().spaces.get(usize::from(watched.space)) else {
             return;
         };
@@ -373,7 +373,7 @@ impl Host {
     /// Leaves in good order: the host returns what it held itself, and lays the role down.
     fn leave(mut self, member: &Member, sockets: &HostSockets) {
         portolan_shm::mark!("leave.host");
-        self.mediators.stop();
+        self.copy_brokers.stop();
         let us = me(member);
         let others = (1..=u8::MAX).filter(|s| *s != us.space).any(|s| {
             let entry = member.tables().spaces.get(usize::from(s));
@@ -404,7 +404,7 @@ enum Heard {
     Nothing,
     Said(FromMember),
     /// With descriptors of its memory.
-    Entrusted(u32, Terms, [OwnedFd; ENTRUSTED]),
+    Delegated(u32, Delegation, [OwnedFd; DELEGATED]),
     /// There was no descriptor left to receive some with. What was to come is missed when its
     /// offer comes.
     Lost,
@@ -415,7 +415,7 @@ enum Heard {
 /// Takes the next record. Descriptors come with one kind only; others are put away.
 fn hear(connection: &Descriptor) -> Heard {
     let mut buffer = [0; FromMember::MAX_BYTES + 1];
-    let received = match socket::try_receive(connection, &mut buffer, ENTRUSTED) {
+    let received = match socket::try_receive(connection, &mut buffer, DELEGATED) {
         Ok(None) => return Heard::Nothing,
         Ok(Some(received)) => received,
         Err(SocketError::DescriptorsExhausted { .. }) => return Heard::Lost,
@@ -423,11 +423,13 @@ fn hear(connection: &Descriptor) -> Heard {
     };
     let bytes = buffer.get(..received.len).unwrap_or_default();
     let said = FromMember::decode(bytes).filter(|_| !received.truncated);
-    match (said, <[OwnedFd; ENTRUSTED]>::try_from(received.fds)) {
-        (Some(FromMember::Entrust(number, terms)), Ok(fds)) => Heard::Entrusted(number, terms, fds),
+    match (said, <[OwnedFd; DELEGATED]>::try_from(received.fds)) {
+        (Some(FromMember::Delegate(number, delegation)), Ok(fds)) => {
+            Heard::Delegated(number, delegation, fds)
+        }
         (Some(said), Err(fds)) if fds.is_empty() => Heard::Said(said),
         (_, fds) => {
-            mediate::put_away(fds.map_or_else(|fds| fds, Vec::from));
+            copy_broker::put_away(fds.map_or_else(|fds| fds, Vec::from));
             Heard::Over
         }
     }
@@ -490,16 +492,16 @@ impl Keeper {
     }
 
     /// Ends all copies for importers: before anybody else can host.
-    pub(super) fn stop_mediating(&mut self) {
+    pub(super) fn stop_copy_brokers(&mut self) {
         if let Role::Host(host) = &mut self.role {
-            host.mediators.stop();
+            host.copy_brokers.stop();
         }
     }
 
     /// Our descriptors are gone: lets the others see that nobody hosts.
     fn give_up(&mut self) -> Result<(), Stop> {
         let resigned = self.attend(|keeper, member| {
-            keeper.stop_mediating();
+            keeper.stop_copy_brokers();
             resign(member);
         });
         resigned.ok_or(Stop::Told)?;

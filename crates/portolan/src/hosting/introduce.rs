@@ -44,10 +44,10 @@ pub(super) struct Limits {
     waiting_of_one: usize,
     /// Connections that have not greeted yet; each has a second descriptor if it may join.
     pub(super) newcomers: usize,
-    /// Importers for whom we copy.
-    pub(super) mediated: usize,
+    /// Importers that the copy brokers serve.
+    pub(super) copy_slots: usize,
     /// Of one user.
-    pub(super) mediated_of_one: usize,
+    pub(super) copy_slots_of_one: usize,
 }
 
 impl Limits {
@@ -61,8 +61,8 @@ impl Limits {
             waiting,
             waiting_of_one: waiting / 2,
             newcomers: (may / 16).clamp(8, 64),
-            mediated: waiting,
-            mediated_of_one: waiting / 2,
+            copy_slots: waiting,
+            copy_slots_of_one: waiting / 2,
         }
     }
 }
@@ -223,7 +223,7 @@ impl Host {
         let kind = visit.kind;
         tracing::debug!(domain, %kind, name, process, user, to = by.space, "a visitor is introduced");
         if kind == OfferKind::Memory {
-            self.seat(member, by, number, visitor.connection, &visitor.peer);
+            self.serve_importer(member, by, number, visitor.connection, &visitor.peer);
             return None;
         }
         if by == me(member) {
@@ -304,7 +304,7 @@ impl Host {
         self.post(member, sockets, by, announcement);
     }
 
-    /// Enters what a member, which may be ourselves, offers; what it entrusts us with, later.
+    /// Enters an offer of a member, which may be ourselves; a delegation after it is examined.
     fn post(
         &mut self,
         member: &Member,
@@ -351,9 +351,9 @@ impl Host {
         let kind = self.reception.kind(by.space, number);
         self.reception.withdraw(by.space, number);
         portolan_shm::mark!("offer.withdrawn");
-        // What we know nothing of, or no more, may have been entrusted to us.
-        let entrusted = kind.is_none_or(|kind| kind == OfferKind::Memory);
-        if !(entrusted && self.disentrusted(by, number)) {
+        // An offer that we do not know may be a delegation.
+        let delegated = kind.is_none_or(|kind| kind == OfferKind::Memory);
+        if !(delegated && self.end_delegation(by, number)) {
             self.answer_to(member, by, number, Ok(()));
         }
     }
@@ -378,10 +378,10 @@ impl Host {
         }
         let offers = member.part::<Offers>();
         while let Some(record) = offers.next_record() {
-            if let Some((number, terms, memory)) = record.entrusted() {
+            if let Some((number, delegation, memory)) = record.delegated() {
                 let copies = memory.descriptors().map(|fd| fd.try_clone_to_owned());
                 if let [Ok(memory), Ok(maps)] = copies {
-                    self.entrusted(member, us, number, terms, [memory, maps]);
+                    self.delegated(member, us, number, delegation, [memory, maps]);
                 }
             }
             match record.said {

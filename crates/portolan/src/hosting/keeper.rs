@@ -73,7 +73,7 @@ impl Keeper {
                     self.offers.end();
                     self.attend(|keeper, member| {
                         disconnect(member);
-                        keeper.stop_mediating();
+                        keeper.stop_copy_brokers();
                         host::resign(member);
                     });
                     // Closes what connections there are, after the role is vacant.

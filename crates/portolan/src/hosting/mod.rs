@@ -18,7 +18,7 @@
 //! | `host` | the host's thread: newcomers, deaths |
 //! | `admit` | one newcomer's admission, by the host or by another member |
 //! | `introduce` | the host's side of visits |
-//! | `mediate` | the host's threads that copy to and from what members entrust to it |
+//! | `copy_broker` | the host's threads that copy to and from delegated memory |
 //! | `reclaim` | returning what a dead space held |
 //!
 //! # Invariants
@@ -45,11 +45,11 @@
 //!   stays host, and nobody else buries, introduces or hosts meanwhile.
 
 mod admit;
+mod copy_broker;
 mod create;
 mod host;
 mod introduce;
 mod keeper;
-mod mediate;
 mod place;
 mod reclaim;
 mod rendezvous;

@@ -217,11 +217,11 @@ impl Control {
             let Some(record) = offers.next_record() else {
                 return;
             };
-            let entrusted = record.entrusted().filter(|_| self.trusted);
-            if let Some((number, terms, memory)) = entrusted {
-                let said = FromMember::Entrust(number, terms);
+            let delegated = record.delegated().filter(|_| self.trusted);
+            if let Some((number, delegation, memory)) = delegated {
+                let said = FromMember::Delegate(number, delegation);
                 self.say_with(&said, &memory.descriptors());
-                portolan_shm::mark!("offer.entrusted");
+                portolan_shm::mark!("offer.delegated");
             }
             self.say(&record.said);
             self.unanswered += 1;

@@ -164,7 +164,7 @@ pub struct PendingImport {
     /// Goes off when it may go on; made when somebody asks for it.
     alarm: Option<Alarm>,
     /// The kernel does not let us reach the exporter's memory: the host is to copy.
-    mediated: bool,
+    brokered: bool,
 }
 
 /// Where it looks for the exporter.
@@ -218,7 +218,7 @@ impl PendingImport {
             stage,
             pause: PAUSES.0,
             alarm: None,
-            mediated: false,
+            brokered: false,
         })
     }
 
@@ -360,7 +360,7 @@ impl PendingImport {
         let ask = Ask {
             version: FORMAT_VERSION,
             barriers: barrier::allow_now(),
-            mediated: self.mediated,
+            brokered: self.brokered,
         };
         match socket::send_by(&connection, &ask.encode(), &[], Some(Instant::now())) {
             Ok(()) => {
@@ -406,8 +406,8 @@ impl PendingImport {
         let fds = received.fds;
         match Import::answered(connection, name, most, bytes, fds, entrance, member) {
             Ok(import) => Ok(Some(import)),
-            Err(Miss::Mediate) => {
-                self.mediated = true;
+            Err(Miss::Delegate) => {
+                self.brokered = true;
                 Ok(None)
             }
             Err(Miss::Again) => {
@@ -439,7 +439,7 @@ pub(super) fn answer_to(
         stage: Stage::Asked(Descriptor::new(connection), far),
         pause: PAUSES.0,
         alarm: None,
-        mediated: false,
+        brokered: false,
     };
     pending.hear()
 }

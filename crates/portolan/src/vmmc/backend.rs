@@ -1,7 +1,7 @@
 //! A backend carries out an import's reads and writes: on a mapping, or through the kernel.
 
 use super::granted::Miss;
-use super::kernel::{Direct, Mediated, Ordinary, Unopened};
+use super::kernel::{Brokered, Direct, Ordinary, Unopened};
 use super::place::Place;
 use super::{ImportError, UpdateError};
 use crate::directory::Entrance;
@@ -22,7 +22,7 @@ pub(super) enum Backend {
     /// Kernel-mediated: this process asks the kernel to copy.
     Kernel(Direct),
     /// Kernel-mediated: the domain's host asks the kernel to copy.
-    Host(Mediated),
+    Host(Brokered),
 }
 
 impl Backend {
@@ -63,15 +63,15 @@ impl Backend {
                     Err(Unopened::Gone) => Err(Miss::Again),
                     // The host may open the memory, if the domain has one.
                     Err(Unopened::Refused(ImportError::Unreachable(_))) if entrance.is_some() => {
-                        Err(Miss::Mediate)
+                        Err(Miss::Delegate)
                     }
                     Err(Unopened::Refused(error)) => Err(Miss::Final(error)),
                 }
             }
-            (Way::Mediated(ticket), None) => {
-                let what = "a ticket to the host of a domain that has none";
+            (Way::Brokered(capability), None) => {
+                let what = "a capability for the host of a domain that has none";
                 let entrance = entrance.ok_or(ImportError::Garbled { what })?;
-                Ok(Self::Host(Mediated::new(entrance, ticket, len)))
+                Ok(Self::Host(Brokered::new(entrance, capability, len)))
             }
             _ => {
                 let what = "a file for memory that is not mapped, or none";
@@ -85,7 +85,7 @@ impl Backend {
         match self {
             Self::Mapped { place, .. } => place.len(),
             Self::Kernel(direct) => direct.len(),
-            Self::Host(mediated) => mediated.len(),
+            Self::Host(brokered) => brokered.len(),
         }
     }
 

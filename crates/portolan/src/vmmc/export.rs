@@ -365,15 +365,15 @@ impl Exported {
             Source::Shared { .. } => return Ok(Way::Shared),
             Source::Ordinary(lent) => lent,
         };
-        if peer.uid == user() && !ask.mediated {
+        if peer.uid == user() && !ask.brokered {
             return Ok(lent.way(self.status_page.start()));
         }
         let member = self.member.upgrade().ok_or(Denied::Over)?;
-        let ticket = lent.entrust(&member, &self.permissions, self.reach, self.ranges);
-        ticket.map(Way::Mediated).map_err(|error| {
+        let capability = lent.delegate(&member, &self.permissions, self.reach, self.ranges);
+        capability.map(Way::Brokered).map_err(|error| {
             let (export, uid) = (self.name(), peer.uid);
             tracing::warn!(export, uid, %error, "an importer cannot be copied for");
-            Denied::Unmediated
+            Denied::NoCopyBroker
         })
     }
 

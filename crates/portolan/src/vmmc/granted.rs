@@ -22,7 +22,7 @@ pub(super) enum Miss {
     /// The exporter went away in the middle: look for it anew.
     Again,
     /// The kernel does not let us in: ask anew, for the host to copy.
-    Mediate,
+    Delegate,
     Final(ImportError),
 }
 
@@ -93,7 +93,7 @@ impl Import {
         };
         let file = match way {
             Way::Shared => Some(next()?),
-            Way::Kernel { .. } | Way::Mediated(_) => None,
+            Way::Kernel { .. } | Way::Brokered(_) => None,
         };
         let (status_page, notification_page, exporter) = (next()?, next()?, next()?);
         if let Some(file) = &file {
@@ -142,7 +142,7 @@ fn denied(why: Denied, theirs: u32, name: &str) -> Miss {
         },
         Denied::Full => ImportError::Full { name },
         Denied::Resources => ImportError::ExporterResources { name },
-        Denied::Unmediated => ImportError::Unmediated { name },
+        Denied::NoCopyBroker => ImportError::NoCopyBroker { name },
     }
     .into()
 }

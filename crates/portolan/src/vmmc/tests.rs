@@ -347,8 +347,8 @@ fn refusals_say_what_they_mean() {
     let refused = |why| heard(&Answer::Denied(why, 9).encode(), &[]).unwrap_err();
     assert!(matches!(refused(Denied::Full), ImportError::Full { .. }));
     assert!(matches!(
-        refused(Denied::Unmediated),
-        ImportError::Unmediated { .. }
+        refused(Denied::NoCopyBroker),
+        ImportError::NoCopyBroker { .. }
     ));
     assert!(matches!(
         refused(Denied::Garbled),

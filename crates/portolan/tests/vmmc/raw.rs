@@ -80,7 +80,7 @@ pub(crate) fn question() -> Ask {
         version: FORMAT_VERSION,
         // So that nobody waits for it, should the claim be believed.
         barriers: true,
-        mediated: false,
+        brokered: false,
     }
 }
 

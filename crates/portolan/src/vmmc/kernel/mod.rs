@@ -9,14 +9,14 @@
 //! ```
 //!
 //! Importers of other users, those that the kernel does not let in, and those that cannot see
-//! the exporter, in another process namespace, have the domain's host copy (`domain/mediate`):
+//! the exporter, in another process namespace, have the domain's host copy (`hosting/copy_broker`):
 //!
 //! ```text
 //! importer                       host                                 exporter
-//!   Granted: a ticket  <------------------------------------------------ |
-//!                                 | <-- its memory's descriptors, terms -- on the first such
-//!   shows the ticket ------------>|
-//!   puts bytes, requests -------->| within terms? maps permit it? write or read
+//!   Granted: a capability  <-------------------------------------------- |
+//!                                 | <-- delegation, its memory's files --- on the first such
+//!   shows the capability -------->|
+//!   puts bytes, requests -------->| within the delegation? maps permit it? write or read
 //!                                 | <-- withdrawn; nothing is copied ----- closing, closed
 //! ```
 //!
@@ -33,13 +33,13 @@
 //! - **K4** When an export has ended the host copies nothing of it, and has forgotten its
 //!   descriptors: it, or the one after it, has answered the withdrawal.
 
+mod brokered;
 mod direct;
 mod lent;
-mod mediated;
 mod memory;
 mod range;
 
+pub(super) use brokered::Brokered;
 pub(super) use direct::{Direct, Failed, Ordinary, UnderWay, Unopened};
 pub(super) use lent::{Lent, busy};
-pub(super) use mediated::Mediated;
 pub use memory::{Exportable, OrdinaryMemory};

@@ -1,15 +1,15 @@
-//! A mediator's thread: it copies between one member's memory and its importers.
+//! A copy broker's thread copies between one member's delegated memory and its importers.
 //!
-//! It has the member's memory by the descriptors that this handed over, and with each importer
-//! a connection and some shared memory through which the bytes go. An importer's requests are
-//! done in their order, and those of several in turn.
+//! It has opened the member's memory by the descriptors that the member sent. It shares a
+//! connection and some staging memory with each importer. It serves the requests of one importer in
+//! order, and importers in turn.
 
-use super::{Handed, News, Order, Orders, Seat, ToKeeper, locked};
+use super::{CopySlot, Handed, News, Order, Orders, ToKeeper, locked};
 use crate::space::descriptor::{Descriptor, HeldMemory};
 use crate::wait::poller::{PollLoop, Seen};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::control::Announcement;
-use portolan_abi::mediate::{Act, Outcome, PART, Ready, Reply, Request, STAGING, Terms};
+use portolan_abi::delegate::{Act, Delegation, Outcome, PART, Ready, Reply, Request, STAGING};
 use portolan_abi::space::HostWord;
 use portolan_sys::memory::{self, Mapping};
 use portolan_sys::process::{ForeignError, Need, ProcessMemory, TransferError};
@@ -37,9 +37,9 @@ pub(super) struct Copier {
     whose: Whose,
     orders: Arc<Orders>,
     told: Arc<ToKeeper>,
-    /// What came last, until its offer comes.
-    handed: Option<(u32, Terms, Box<[Handed; 2]>)>,
-    entrusted: HashMap<u32, Entrusted>,
+    /// The delegation that came last, until its offer comes.
+    handed: Option<(u32, Delegation, Box<[Handed; 2]>)>,
+    delegated: HashMap<u32, Delegated>,
     last: u64,
     /// Each is watched by its number.
     guests: HashMap<u64, Guest>,
@@ -47,9 +47,9 @@ pub(super) struct Copier {
     unheard: Vec<u64>,
 }
 
-/// What is copied to and from.
-struct Entrusted {
-    terms: Terms,
+/// Memory that is copied to and from.
+struct Delegated {
+    delegation: Delegation,
     memory: HeldMemory,
 }
 
@@ -58,10 +58,10 @@ struct Guest {
     number: u32,
     connection: Descriptor,
     staging: Mapping,
-    _seat: Seat,
+    _copy_slot: CopySlot,
 }
 
-/// Why what was entrusted is not offered.
+/// Why a delegation is not offered.
 #[derive(Debug, thiserror::Error)]
 enum Unfit {
     #[error("nothing came with the offer; this process may have no descriptors left")]
@@ -81,7 +81,7 @@ impl Copier {
             orders,
             told,
             handed: None,
-            entrusted: HashMap::new(),
+            delegated: HashMap::new(),
             last: 0,
             guests: HashMap::new(),
             unheard: Vec::new(),
@@ -106,20 +106,24 @@ impl Copier {
     fn obey(&mut self, poll_loop: &PollLoop, order: Order) {
         let by = self.whose.by;
         match order {
-            Order::Entrust(number, terms, fds) => self.handed = Some((number, terms, fds)),
+            Order::Delegate(number, delegation, fds) => {
+                self.handed = Some((number, delegation, fds))
+            }
             Order::Enter(epoch, announcement) => {
                 let fit = self.examine(&announcement);
                 if let Err(error) = &fit {
                     let space = by.space;
-                    tracing::warn!(space, %error, "what a member has entrusted to us is unfit");
+                    tracing::warn!(space, %error, "the delegation of a member is unfit");
                 }
                 let news = News::Examined(announcement, fit.is_ok());
                 self.told.tell(by, epoch, news);
             }
-            Order::Meet(number, connection, seat) => self.meet(poll_loop, number, connection, seat),
+            Order::Meet(number, connection, copy_slot) => {
+                self.meet(poll_loop, number, connection, copy_slot)
+            }
             Order::Withdraw(epoch, number) => {
                 self.forget(poll_loop, |n| n == number);
-                portolan_shm::mark!("mediate.withdrawn");
+                portolan_shm::mark!("broker.withdrawn");
                 self.told.tell(by, epoch, News::Withdrawn(number));
             }
             Order::Clear => {
@@ -134,7 +138,7 @@ impl Copier {
     fn examine(&mut self, announcement: &Announcement) -> Result<(), Unfit> {
         let handed = self.handed.take();
         let matching = handed.filter(|(number, ..)| *number == announcement.number);
-        let (number, terms, fds) = matching.ok_or(Unfit::Nothing)?;
+        let (number, delegation, fds) = matching.ok_or(Unfit::Nothing)?;
         let [memory, maps] = fds.map(Handed::into_fd);
         let memory = ProcessMemory::from_descriptors(memory, maps)?;
         let (found, wanted) = (memory.process(), self.whose.process);
@@ -146,13 +150,20 @@ impl Copier {
             return Err(Unfit::OtherProgram);
         }
         let memory = HeldMemory::new(memory);
-        self.entrusted.insert(number, Entrusted { terms, memory });
+        self.delegated
+            .insert(number, Delegated { delegation, memory });
         Ok(())
     }
 
     /// Gives a visitor its staging memory.
-    fn meet(&mut self, poll_loop: &PollLoop, number: u32, connection: Descriptor, seat: Seat) {
-        if !self.entrusted.contains_key(&number) {
+    fn meet(
+        &mut self,
+        poll_loop: &PollLoop,
+        number: u32,
+        connection: Descriptor,
+        copy_slot: CopySlot,
+    ) {
+        if !self.delegated.contains_key(&number) {
             // Withdrawn meanwhile. It asks again, or hears from the exporter.
             return;
         }
@@ -165,7 +176,7 @@ impl Copier {
                 number,
                 connection,
                 staging,
-                _seat: seat,
+                _copy_slot: copy_slot,
             };
             self.guests.insert(self.last, guest);
         }
@@ -182,8 +193,8 @@ impl Copier {
                 Heard::Request(request) => request,
                 Heard::Over => return self.dismiss(poll_loop, number),
             };
-            let outcome = match self.entrusted.get(&guest.number) {
-                Some(entrusted) => entrusted.copy(&request, &guest.staging),
+            let outcome = match self.delegated.get(&guest.number) {
+                Some(delegated) => delegated.copy(&request, &guest.staging),
                 None => return self.dismiss(poll_loop, number),
             };
             if !guest.reply(&request, outcome) {
@@ -203,7 +214,7 @@ impl Copier {
     }
 
     fn forget(&mut self, poll_loop: &PollLoop, which: impl Fn(u32) -> bool) {
-        self.entrusted.retain(|number, _| !which(*number));
+        self.delegated.retain(|number, _| !which(*number));
         let of_it = |(guest, g): (&u64, &Guest)| which(g.number).then_some(*guest);
         let all: Vec<u64> = self.guests.iter().filter_map(of_it).collect();
         for guest in all {
@@ -217,7 +228,7 @@ impl Copier {
     /// Tells those who have asked for something that it was not begun (H5).
     fn end(&mut self) {
         self.handed = None;
-        self.entrusted.clear();
+        self.delegated.clear();
         for (_, guest) in self.guests.drain() {
             guest.take_leave();
         }
@@ -286,13 +297,13 @@ impl Guest {
     }
 }
 
-impl Entrusted {
-    /// Copies, if the terms permit it and the member itself may do that there (H4).
+impl Delegated {
+    /// Copies, if the delegation permits it and the member itself may do that there (H4).
     fn copy(&self, request: &Request, staging: &Mapping) -> Outcome {
         let Request {
             act, offset, len, ..
         } = *request;
-        let Some(place) = self.terms.place(act, offset, len.into()) else {
+        let Some(place) = self.delegation.place(act, offset, len.into()) else {
             return Outcome::Refused;
         };
         let Some(memory) = self.memory.get() else {
@@ -308,20 +319,20 @@ impl Entrusted {
             Act::Read => Need::Read,
         };
         let copied = memory.check(address, len, need).and_then(|()| {
-            portolan_shm::mark!("mediate.checked");
+            portolan_shm::mark!("broker.checked");
             match act {
                 Act::Write => memory.write_from(address, staging, part, len),
                 Act::Read => memory.read_into(address, staging, part, len),
             }
         });
-        portolan_shm::mark!("mediate.copied");
+        portolan_shm::mark!("broker.copied");
         copied.map_or_else(|error| self.explain(&error), |()| Outcome::Done)
     }
 
     fn explain(&self, error: &TransferError) -> Outcome {
         match error {
             TransferError::Unmapped { address, .. } => {
-                Outcome::Unmapped((*address as u64).saturating_sub(self.terms.address))
+                Outcome::Unmapped((*address as u64).saturating_sub(self.delegation.address))
             }
             TransferError::Protected { .. } => Outcome::Protected,
             TransferError::Gone { .. } => Outcome::Gone,
