@@ -9,11 +9,11 @@
 //! member -> host   Delegate n + mem, maps   "copy to and from this", before its Offer n
 //! member -> host   Withdraw n               "no longer", answered by Done n: of a delegation,
 //!                                           after the last copy has ended
-//! host   -> member Introduce n + connection "somebody for your offer n", answered by Received
+//! host   -> member HandOff n + connection   "a visitor for your offer n", answered by Received
 //! ```
 //!
 //! A member leaves at most [`WINDOW`] offers and withdrawals unanswered, and a host as many
-//! introductions; so neither socket ever fills, and neither side waits for the other.
+//! hand-offs; so neither socket ever fills, and neither side waits for the other.
 
 use crate::delegate::Delegation;
 use crate::hello::{word32, word64};
@@ -43,7 +43,7 @@ pub enum FromMember {
     Delegate(u32, Delegation),
     /// It no longer offers what it gave this number.
     Withdraw(u32),
-    /// It has received an introduction.
+    /// It has received a hand-off.
     Received,
 }
 
@@ -74,7 +74,7 @@ pub enum FromHost {
     /// The offer is not entered.
     Declined(u32, Decline),
     /// With a visitor's connection.
-    Introduce(u32),
+    HandOff(u32),
 }
 
 /// Why a host does not enter an offer.
@@ -99,7 +99,7 @@ const GONE: u8 = b'G';
 const BACK: u8 = b'B';
 const DONE: u8 = b'D';
 const DECLINED: u8 = b'N';
-const INTRODUCE: u8 = b'I';
+const HAND_OFF: u8 = b'I';
 
 fn head(tag: u8, detail: u8, number: u32) -> [u8; HEAD] {
     let [a, b, c, d] = number.to_le_bytes();
@@ -231,7 +231,7 @@ impl FromHost {
             Self::Back => head(BACK, 0, 0),
             Self::Done(number) => head(DONE, 0, number),
             Self::Declined(number, why) => head(DECLINED, why as u8, number),
-            Self::Introduce(number) => head(INTRODUCE, 0, number),
+            Self::HandOff(number) => head(HAND_OFF, 0, number),
         }
     }
 
@@ -245,7 +245,7 @@ impl FromHost {
             (DECLINED, 1) => Some(Self::Declined(number, Decline::NameTaken)),
             (DECLINED, 2) => Some(Self::Declined(number, Decline::Full)),
             (DECLINED, 3) => Some(Self::Declined(number, Decline::Unfit)),
-            (INTRODUCE, _) => Some(Self::Introduce(number)),
+            (HAND_OFF, _) => Some(Self::HandOff(number)),
             _ => None,
         }
     }
@@ -300,7 +300,7 @@ mod tests {
             FromHost::Declined(2, Decline::NameTaken),
             FromHost::Declined(3, Decline::Full),
             FromHost::Declined(4, Decline::Unfit),
-            FromHost::Introduce(u32::MAX),
+            FromHost::HandOff(u32::MAX),
         ];
         for record in heard {
             assert_eq!(FromHost::decode(&record.encode()), Some(record));

@@ -1,4 +1,4 @@
-//! Why a process does not let in who was introduced to what it offers: the same for a port, a
+//! Why an acceptor refuses a visitor that the host has handed to it: the same for a port, a
 //! channel and an export, but for what only one of them can be.
 
 /// Why not.

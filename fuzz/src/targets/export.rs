@@ -1,7 +1,7 @@
 //! An importer that follows no rule attacks exported memory: it writes its notification page as a
 //! file, and asks the host for arbitrary copies. The domain and the socket are real.
 
-use crate::stranger::{address, by, descriptor, introduced, long, taken, until, visit};
+use crate::stranger::{accepted, address, by, descriptor, long, taken, until, visit};
 use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{
     Export, ExportMemory, ExportOptions, Import, Notification, Notifications, OrdinaryMemory,
@@ -88,7 +88,7 @@ pub(super) fn run(data: &[u8]) {
 impl Place {
     fn visit(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let which = usize::from(u.arbitrary::<bool>()?);
-        let Some(socket) = introduced(&self.address, OfferKind::Export, EXPORTS[which]) else {
+        let Some(socket) = accepted(&self.address, OfferKind::Export, EXPORTS[which]) else {
             return Ok(());
         };
         let stranger = match ask(u, socket, which == 1)? {
@@ -364,7 +364,7 @@ fn beset(u: &mut Unstructured<'_>, address: &Address, capability: &Capability) -
         panic!("a capability that has no name");
     };
     let token = Some(capability.token);
-    let Some((socket, VisitAnswer::Introduced)) = visit(address, OfferKind::Memory, name, token)
+    let Some((socket, VisitAnswer::Accepted)) = visit(address, OfferKind::Memory, name, token)
     else {
         // There are as many as there may be.
         return Ok(());

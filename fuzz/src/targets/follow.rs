@@ -2,7 +2,7 @@
 //! offered channel, or a process that offers one. As in `gate`.
 
 use crate::stranger::{
-    MOST, Stranger, address, by, descriptor, introduced, lane, long, process, taken, until, welcome,
+    MOST, Stranger, accepted, address, by, descriptor, lane, long, process, taken, until, welcome,
 };
 use arbitrary::{Result, Unstructured};
 use portolan::channel::{
@@ -129,7 +129,7 @@ impl Place {
     fn visit(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let which = usize::from(u.arbitrary::<bool>()?);
         let name = CHANNELS[which];
-        let Some(socket) = introduced(&self.address, OfferKind::Channel, name) else {
+        let Some(socket) = accepted(&self.address, OfferKind::Channel, name) else {
             return Ok(());
         };
         let visited = follower(u, socket, &mut self.told[which]);

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes that an import may have.
 const MOST: u64 = 1 << 20;
-/// How often an importer is introduced to a host that copies.
+/// How often an importer gets a copy slot.
 const COPY_SLOTS: usize = 8;
 
 fn soon() -> Option<Instant> {
@@ -71,7 +71,7 @@ impl Place {
         for _ in 0..u.int_in_range(0..=2)? {
             self.mislead(u, &socket)?;
         }
-        let _ = socket::send_by(&socket, &VisitAnswer::Introduced.encode(), &[], by());
+        let _ = socket::send_by(&socket, &VisitAnswer::Accepted.encode(), &[], by());
         let Ok(None) = pending.poll() else {
             // It was told that it may not.
             return Ok(());
@@ -111,7 +111,7 @@ impl Place {
         }
     }
 
-    /// What a host says before it introduces somebody, or no host.
+    /// What a host says before it hands a visitor off, or no host.
     fn mislead(&self, u: &mut Unstructured<'_>, socket: &OwnedFd) -> Result<()> {
         let answers = [
             VisitAnswer::Wait,
@@ -239,7 +239,7 @@ impl Place {
         if u.ratio(1, 4)? {
             self.mislead(u, &socket)?;
         }
-        let _ = socket::send_by(&socket, &VisitAnswer::Introduced.encode(), &[], soon());
+        let _ = socket::send_by(&socket, &VisitAnswer::Accepted.encode(), &[], soon());
         let version = FORMAT_VERSION;
         let mut ready = Ready { version }.encode();
         if u.ratio(1, 16)? {

@@ -1,4 +1,4 @@
-//! What this process offers to visitors.
+//! A process keeps its own offers, and accepts the visitors that the host hands to it.
 //!
 //! ```text
 //! offer() ---> new --announced--> open --drop--> gone
@@ -9,10 +9,10 @@
 //!
 //! # Invariants
 //!
-//! - **O1** Nothing of an offer lies in the region: this process keeps it, and the host
-//!   knows of it for as long as our connection to it lasts.
-//! - **O2** When the drop of an [`Offer`] has returned, its desk meets nobody any more.
-//! - **O3** Who a visitor is, the kernel says to us; the host only says which offer it wants.
+//! - **O1** An offer does not lie in the region: this process keeps it, and the host knows of it
+//!   for as long as our connection to the host lasts.
+//! - **O2** When the drop of an [`Offer`] has returned, its inbox gets no visitor any more.
+//! - **O3** The kernel tells us who a visitor is; the host only tells which offer it wants.
 //! - **O4** A delegation is withdrawn once a host has answered so. That may be another host than
 //!   the one that got it: an earlier host has ended all copies, or is dead.
 
@@ -34,11 +34,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Somebody who was introduced to an offer of ours, and whom its permissions admit.
-/// Everything that it says is a stranger's.
+/// A process that the host has handed to an offer of ours, and whom its permissions admit. It is
+/// not trusted.
 pub(crate) struct Visitor {
-    /// Leads to it. It may have said something already. It takes descriptors: whoever wants
-    /// none has it refuse them, and in any case receives with room for none.
+    /// The connection to it. It may have sent something already. The socket takes descriptors: an
+    /// inbox that wants none makes it refuse them, and always receives with room for none.
     pub(crate) connection: Descriptor,
     /// Who it is, as the kernel says: of the moment when it connected.
     pub(crate) peer: Peer,
@@ -57,11 +57,10 @@ impl Visitor {
     }
 }
 
-/// Where the visitors of an offer are met.
-pub(crate) trait Desk: Send + Sync {
-    /// Takes a visitor over: queues it, and nothing that waits. It is called on the keeper's
-    /// thread (in a private domain on the visitor's), with the offers locked: it must not
-    /// make or drop one.
+/// Where the visitors of an offer arrive.
+pub(crate) trait OfferInbox: Send + Sync {
+    /// Queues a visitor; must not wait. The keeper calls this (in a private domain, the visitor's
+    /// thread) with the offers locked, so it must not make or drop one.
     fn meet(&self, visitor: Visitor);
 }
 
@@ -104,7 +103,7 @@ pub enum OfferError {
     NoDescriptor(#[from] NoDescriptor),
 }
 
-/// Offers something to whoever `permissions` admit; visitors come to `desk`.
+/// Offers something to whoever `permissions` admit; visitors come to `inbox`.
 /// [`Deadline::NOW`] waits for the host's answer, and for no host.
 ///
 /// # Errors
@@ -115,7 +114,7 @@ pub(crate) fn offer(
     kind: OfferKind,
     name: &str,
     permissions: &Permissions,
-    desk: Arc<dyn Desk>,
+    inbox: Arc<dyn OfferInbox>,
     deadline: Deadline,
 ) -> Result<Offer, OfferError> {
     member.present()?;
@@ -125,9 +124,9 @@ pub(crate) fn offer(
         kind,
         name,
         grants: permissions.grants()?,
-        desk,
+        inbox,
         delegated: None,
-        // In a private domain there is nobody to be told.
+        // A private domain has no host to tell.
         state: match member.host_connection.sockets() {
             Some(_) => State::New,
             None => State::Open,
@@ -179,7 +178,7 @@ pub(crate) fn delegate(
         kind: OfferKind::Memory,
         name: capability.name().ok_or(OfferError::BadName)?,
         grants,
-        desk: Arc::new(Nowhere),
+        inbox: Arc::new(Nowhere),
         delegated: Some(Arc::new(Delegated {
             delegation,
             memory: HeldMemory::new(memory),
@@ -195,10 +194,10 @@ pub(crate) fn delegate(
     })
 }
 
-/// The desk of what the host serves itself.
+/// The inbox of an offer that the host serves itself.
 struct Nowhere;
 
-impl Desk for Nowhere {
+impl OfferInbox for Nowhere {
     fn meet(&self, visitor: Visitor) {
         drop(visitor);
     }
@@ -271,7 +270,7 @@ struct Made {
     kind: OfferKind,
     name: OfferName,
     grants: Grants,
-    desk: Arc<dyn Desk>,
+    inbox: Arc<dyn OfferInbox>,
     /// What the host is to copy to and from.
     delegated: Option<Arc<Delegated>>,
     state: State,
@@ -286,7 +285,7 @@ enum State {
     New,
     /// It has been told, and has not answered.
     Announced,
-    /// Visitors are introduced to it.
+    /// The host hands visitors to it.
     Open,
     /// It would not have it.
     Declined(Decline),
@@ -301,7 +300,7 @@ impl Table {
 
 impl Offers {
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // A desk that panics leaves the table as it was.
+        // An inbox that panics leaves the table as it was.
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -351,7 +350,7 @@ impl Offers {
             table.withdrawn.push_back(number);
         }
         drop(table);
-        // Its desk is let go of here, without the lock.
+        // Its inbox is dropped here, without the lock.
         drop(made);
         tell
     }
@@ -493,9 +492,9 @@ impl Offers {
         self.0.changed.notify_all();
     }
 
-    /// Meets a visitor that the host has introduced to the offer `number`. If that has been
-    /// withdrawn, the visitor is let go of, and asks again.
-    pub(crate) fn introduce(&self, number: u32, connection: Descriptor) {
+    /// Accepts a visitor that the host has handed to the offer `number`. If the offer has been
+    /// withdrawn, the connection is closed, and the visitor asks again.
+    pub(crate) fn take_handoff(&self, number: u32, connection: Descriptor) {
         let table = self.lock();
         let (Some(made), Ok(visitor)) = (table.made.get(&number), Visitor::new(connection)) else {
             return;
@@ -507,15 +506,15 @@ impl Offers {
         }
         // Refused until now. Before it hears of us, because it may send some at once.
         let _ = socket::accept_descriptors(&visitor.connection);
-        let answer = VisitAnswer::Introduced.encode();
+        let answer = VisitAnswer::Accepted.encode();
         let now = Some(Instant::now());
         if socket::send_by(&visitor.connection, &answer, &[], now).is_ok() {
-            portolan_shm::mark!("visit.introduced");
-            made.desk.meet(visitor);
+            portolan_shm::mark!("visit.accepted");
+            made.inbox.meet(visitor);
         }
     }
 
-    /// Introduces ourselves to an offer of ours, in a private domain. `None`: there is none of
+    /// Hands this process to an offer of its own, in a private domain. `None`: there is none of
     /// that name.
     pub(crate) fn visit_here(&self, visit: &Visit) -> Option<Result<Own, SocketError>> {
         let table = self.lock();
@@ -564,7 +563,7 @@ impl Made {
         let visitor = Visitor::new(Descriptor::new(ours))?;
         match self.verdict(&visitor, visit.token.as_ref()) {
             Verdict::Admitted => {
-                self.desk.meet(visitor);
+                self.inbox.meet(visitor);
                 Ok(Ok(theirs))
             }
             verdict => Ok(Err((verdict, visitor.peer.uid))),

@@ -1,7 +1,7 @@
-//! Asking for what a member of a domain offers, from outside or inside.
+//! A visit asks a domain's host for an offer of a member, from outside the domain or inside.
 //!
 //! ```text
-//! away --connect, Visit--> asked --Wait--> waiting --Introduced--> introduced
+//! away --connect, Visit--> asked --Wait--> waiting --Accepted--> accepted
 //!  ^                         |                |
 //!  +-------- the host is gone, or too busy ---+---- refused: an error
 //! ```
@@ -41,14 +41,14 @@ const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::fr
 /// How long a visit that is not to wait for an offer waits for the host's answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A connection to whoever made the offer. It ends when that process is gone; if it does
-/// so before anything came over it, visit again.
+/// A connection to the acceptor, the process that made the offer. It ends when that process is
+/// gone. If it ends before the acceptor has sent anything, visit again.
 #[derive(Debug)]
-pub(crate) struct Introduction {
+pub(crate) struct AcceptedVisit {
     pub(crate) connection: Descriptor,
 }
 
-/// Why a visitor was not introduced to what it asked for.
+/// Why a visit was not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VisitError {
@@ -142,7 +142,7 @@ pub(crate) fn visit(
     name: &str,
     token: Option<&AccessToken>,
     deadline: Deadline,
-) -> Result<Introduction, VisitError> {
+) -> Result<AcceptedVisit, VisitError> {
     PendingVisit::from_outside(settings, kind, name, token)?.wait(deadline)
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn visit_own(
     name: &str,
     token: Option<&AccessToken>,
     deadline: Deadline,
-) -> Result<Introduction, VisitError> {
+) -> Result<AcceptedVisit, VisitError> {
     PendingVisit::from_inside(member, kind, name, token)?.wait(deadline)
 }
 
@@ -314,12 +314,12 @@ impl PendingVisit {
         }
     }
 
-    /// Goes on without waiting; `None`: not introduced yet.
+    /// Goes on without waiting; `None`: not accepted yet.
     ///
     /// # Errors
     ///
     /// [`VisitError`]: asking again is of no use.
-    pub(crate) fn poll(&mut self) -> Result<Option<Introduction>, VisitError> {
+    pub(crate) fn poll(&mut self) -> Result<Option<AcceptedVisit>, VisitError> {
         if portolan_sys::fork::in_child() {
             return Err(JoinError::Forked.into());
         }
@@ -355,26 +355,26 @@ impl PendingVisit {
                 continue;
             };
             if let Some(connection) = self.hear(answer.get(..len).unwrap_or_default())? {
-                return Ok(Some(Introduction { connection }));
+                return Ok(Some(AcceptedVisit { connection }));
             }
         }
     }
 
-    /// Waits until introduced, or `deadline`. After [`Deadline::NOW`] or an earlier one it may
+    /// Waits until the visit is accepted, or until `deadline`. After [`Deadline::NOW`] or an earlier one it may
     /// be called again: nothing is given up.
     ///
     /// # Errors
     ///
     /// [`VisitError`]; what stands in the way at the deadline.
-    pub(crate) fn wait(&mut self, deadline: Deadline) -> Result<Introduction, VisitError> {
+    pub(crate) fn wait(&mut self, deadline: Deadline) -> Result<AcceptedVisit, VisitError> {
         let end = if deadline.is_now() {
             Deadline::after(ANSWER)
         } else {
             deadline
         };
         loop {
-            if let Some(introduction) = self.poll()? {
-                return Ok(introduction);
+            if let Some(accepted) = self.poll()? {
+                return Ok(accepted);
             }
             let answered = self.obstacle.is_some() || matches!(self.door, Door::Private(_));
             let over = deadline.is_now() && answered;
@@ -460,12 +460,12 @@ impl PendingVisit {
         }
     }
 
-    fn ask_within(&mut self, member: &Arc<Member>) -> Result<Option<Introduction>, VisitError> {
+    fn ask_within(&mut self, member: &Arc<Member>) -> Result<Option<AcceptedVisit>, VisitError> {
         match member.part::<Offers>().visit_here(&self.visit) {
             None => Ok(None),
             Some(Err(error)) => Err(JoinError::socket(error).into()),
             Some(Ok(Err((verdict, user)))) => Err(self.not_admitted(verdict, user.into())),
-            Some(Ok(Ok(connection))) => Ok(Some(Introduction {
+            Some(Ok(Ok(connection))) => Ok(Some(AcceptedVisit {
                 connection: Descriptor::new(connection),
             })),
         }
@@ -525,7 +525,7 @@ impl PendingVisit {
             return Ok(None);
         };
         let refusal = match VisitAnswer::decode(answer) {
-            Some(VisitAnswer::Introduced) => return Ok(Some(connection)),
+            Some(VisitAnswer::Accepted) => return Ok(Some(connection)),
             Some(wait @ (VisitAnswer::Wait | VisitAnswer::Queue)) => {
                 self.stage = Stage::Waiting(connection, Instant::now() + PATIENCE.1);
                 self.obstacle = Some(match wait {

@@ -6,7 +6,7 @@ use super::line::Line;
 use super::options::ConnectOptions;
 use super::pair::{Pair, PairError};
 use super::side::Side;
-use crate::directory::{Introduction, OfferKind, visit};
+use crate::directory::{AcceptedVisit, OfferKind, visit};
 use crate::port::{PortOptions, SendRight, bind_port};
 use crate::space::Builder;
 use crate::space::Descriptor;
@@ -92,7 +92,7 @@ pub(super) fn visit_until<T>(
     kind: OfferKind,
     name: &str,
     options: &ConnectOptions,
-    mut enter: impl FnMut(Introduction) -> Result<T, ConnectToError>,
+    mut enter: impl FnMut(AcceptedVisit) -> Result<T, ConnectToError>,
 ) -> Result<T, ConnectToError> {
     let token = options.token.as_ref();
     loop {
@@ -112,7 +112,7 @@ pub(super) fn visit_until<T>(
 /// Connects over a connection that leads to the offering process.
 pub(super) fn connect_over(
     domain: &Domain,
-    introduction: Introduction,
+    introduction: AcceptedVisit,
     sought: &Sought<'_>,
     options: &ConnectOptions,
 ) -> Result<SendRight, ConnectToError> {

@@ -2,7 +2,7 @@
 
 use super::error::{Breach, BreachKind};
 use super::options::OfferOptions;
-use crate::directory::{Desk, Offer, OfferKind, Visitor, offer};
+use crate::directory::{Offer, OfferInbox, OfferKind, Visitor, offer};
 use crate::space::Descriptor;
 use crate::space::Member;
 use crate::space::public::{Public, Shown};
@@ -69,8 +69,8 @@ impl<T: Offered> Open<T> {
             stop: Arc::new(EventFd::new().map_err(NoDescriptor::from)?),
             state: Mutex::default(),
         });
-        let desk: Arc<dyn Desk> = Arc::new(GateDesk(Arc::clone(&gate)));
-        let offer = offer(member, T::KIND, name, permissions, desk, options.until())?;
+        let inbox: Arc<dyn OfferInbox> = Arc::new(GateInbox(Arc::clone(&gate)));
+        let offer = offer(member, T::KIND, name, permissions, inbox, options.until())?;
         Ok(Self {
             offer: Some(offer),
             gate,
@@ -216,9 +216,9 @@ pub(super) fn deny(connection: impl AsFd, why: Denied) {
 }
 
 /// Where the visitors of an offer are met.
-struct GateDesk<T>(Arc<Gate<T>>);
+struct GateInbox<T>(Arc<Gate<T>>);
 
-impl<T: Offered> Desk for GateDesk<T> {
+impl<T: Offered> OfferInbox for GateInbox<T> {
     fn meet(&self, visitor: Visitor) {
         self.0.meet(visitor);
     }

@@ -4,7 +4,7 @@
 //! accept -- greeting -- user and group permitted? -- entry: claimed -- joining -- welcome -- (its act) live
 //!              | visit            | no                        |           |
 //!              v                  v                           v killed    v its connection ends
-//!         `introduce`          refused                       free again, by the host
+//!         `handoff`            refused                       free again, by the host
 //! ```
 //!
 //! The host accepts at both listening sockets. A newcomer that the host has not answered within a
@@ -18,8 +18,8 @@
 //! Anybody may connect, and say nothing or rubbish: how many of those are kept is bounded.
 
 use super::create;
+use super::handoff::Limits;
 use super::host::{Host, Watched};
-use super::introduce::Limits;
 use crate::space::descriptor::Descriptor;
 use crate::space::entry;
 use crate::space::host_connection::HostSockets;
@@ -564,7 +564,7 @@ impl Host {
             return;
         }
         // It tells us of its offers over this connection, and may delegate memory to us.
-        self.reception.forget(back.space);
+        self.offer_table.forget(back.space);
         self.copy_brokers.forget(back.space, back.incarnation);
         self.watched[index].connection = Some(connection);
         self.watched[index].handed = 0;

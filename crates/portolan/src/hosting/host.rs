@@ -8,7 +8,7 @@
 
 use super::admit::{Admission, Event};
 use super::copy_broker::{self, CopyBrokers};
-use super::introduce::Reception;
+use super::handoff::OfferTable;
 use super::keeper::{Keeper, Stop};
 use super::reclaim::End;
 use super::watch::Control;
@@ -41,7 +41,7 @@ pub(super) struct Host {
     /// Newcomers.
     pub(super) admission: Admission,
     /// What is offered to visitors, and who waits for it.
-    pub(super) reception: Reception,
+    pub(super) offer_table: OfferTable,
     /// The threads that copy to and from delegated memory.
     pub(super) copy_brokers: CopyBrokers,
 }
@@ -52,7 +52,7 @@ pub(super) struct Watched {
     pub(super) incarnation: u32,
     pub(super) pidfd: Descriptor<PidFd>,
     pub(super) connection: Option<Descriptor>,
-    /// Introductions that it has not received yet.
+    /// Hand-offs that it has not received yet.
     pub(super) handed: u32,
     /// Dealt with; to be dropped from the list.
     pub(super) done: bool,
@@ -99,7 +99,7 @@ impl Host {
         Ok(Self {
             watched: Vec::new(),
             admission,
-            reception: Reception::default(),
+            offer_table: OfferTable::default(),
             copy_brokers: CopyBrokers::new()?,
         })
     }
@@ -207,7 +207,7 @@ impl Host {
                 .into_iter()
                 .map(|(e, fd)| (Source::Newcomers(e), fd)),
         );
-        for (i, visitor) in self.reception.waiting.iter().enumerate() {
+        for (i, visitor) in self.offer_table.waiting.iter().enumerate() {
             let Some(visitor) = visitor else { continue };
             all.push((Source::Waiting(i), visitor.connection.as_fd()));
         }
@@ -256,7 +256,7 @@ impl Host {
         let before = self.strangers() + self.watched.len();
         self.watched.retain(|w| !w.done);
         self.admission.tidy();
-        self.reception.waiting.retain(Option::is_some);
+        self.offer_table.waiting.retain(Option::is_some);
         if self.admission.is_deaf() && self.strangers() + self.watched.len() < before {
             self.admission.rest();
         }
@@ -264,13 +264,13 @@ impl Host {
     }
 
     fn strangers(&self) -> usize {
-        self.admission.len() + self.reception.waiting.len()
+        self.admission.len() + self.offer_table.waiting.len()
     }
 
     fn died(&mut self, member: &Member, index: usize, end: End) {
         let watched = &mut self.watched[index];
         watched.done = true;
-        self.reception.forget(watched.space);
+        self.offer_table.forget(watched.space);
         self.copy_brokers.bury(watched.space, watched.incarnation);
         bury(member, watched.space, watched.incarnation, end);
     }
@@ -326,7 +326,7 @@ impl Host {
     pub(super) fn let_go(&mut self, member: &Member, index: usize) {
         let watched = &mut self.watched[index];
         watched.done = true;
-        self.reception.forget(watched.space);
+        self.offer_table.forget(watched.space);
         self.copy_brokers.bury(watched.space, watched.incarnation);
         bury(member, watched.space, watched.incarnation, End::Leave);
         portolan_shm::mark!("leave.returned");
@@ -342,7 +342,7 @@ impl Host {
         let watched = &mut self.watched[index];
         watched.connection = None;
         watched.handed = 0;
-        self.reception.forget(watched.space);
+        self.offer_table.forget(watched.space);
         self.copy_brokers.forget(watched.space, watched.incarnation);
         let Some(entry) = member.tables().spaces.get(usize::from(watched.space)) else {
             return;

@@ -17,7 +17,7 @@
 //! | `watch` | a member's thread: waits for the host's death, and succeeds it; admits newcomers while the host is stopped |
 //! | `host` | the host's thread: newcomers, deaths |
 //! | `admit` | one newcomer's admission, by the host or by another member |
-//! | `introduce` | the host's side of visits |
+//! | `handoff` | the table of offers; hands visitors to the members that offer |
 //! | `copy_broker` | the host's threads that copy to and from delegated memory |
 //! | `reclaim` | returning what a dead space held |
 //!
@@ -42,13 +42,13 @@
 //!   compare-exchange, and no admission undoes what another one has claimed (A1 to A4 of
 //!   `portolan_shm::space`).
 //! - **D8** A member that does not answer is not taken for dead, the host neither: a stopped host
-//!   stays host, and nobody else buries, introduces or hosts meanwhile.
+//!   stays host, and no other member reclaims, hands off or hosts meanwhile.
 
 mod admit;
 mod copy_broker;
 mod create;
+mod handoff;
 mod host;
-mod introduce;
 mod keeper;
 mod place;
 mod reclaim;

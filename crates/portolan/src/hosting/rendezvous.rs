@@ -6,8 +6,8 @@
 //! without an answer newcomers connect to the fallback socket, where every member admits.
 
 use super::create::{self, FIRST};
+use super::handoff::open_to_all;
 use super::host::Host;
-use super::introduce::open_to_all;
 use super::place::place;
 use super::watch::Control;
 use super::{Role, keeper};

@@ -272,10 +272,10 @@ impl Control {
                 }
                 Some(FromHost::Done(number)) => self.answered(offers, number, Ok(())),
                 Some(FromHost::Declined(number, why)) => self.answered(offers, number, Err(why)),
-                Some(FromHost::Introduce(number)) => {
+                Some(FromHost::HandOff(number)) => {
                     portolan_shm::mark!("visit.received");
                     if let Some(connection) = received.fds.pop() {
-                        offers.introduce(number, Descriptor::new(connection));
+                        offers.take_handoff(number, Descriptor::new(connection));
                     }
                     self.say(&FromMember::Received);
                 }

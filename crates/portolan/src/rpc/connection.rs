@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// What the thread of a client works with, and keeps.
+/// The buffers that the thread of a client keeps between calls.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(super) struct Scratch {
     /// What was read for a client that shares its channels.
     pub(super) given: Option<(u64, Vec<u8>)>,
     arguments: Vec<u8>,
@@ -257,16 +257,16 @@ impl Connection {
     /// Reads calls until the client has gone, or the server ends.
     pub(super) fn run(self: &Arc<Self>, shared: &Shared, mut reader: Inlet, which: u64) -> Inlet {
         let mut state = LinkState::default();
-        let mut desk = Desk::default();
+        let mut scratch = Scratch::default();
         // What a server left that moved here.
         if self.has_ready() {
             let _turn = self.shares().then(|| link::lock(&self.turn));
-            self.take(shared, Some(&mut reader), &mut desk, &mut state);
+            self.take(shared, Some(&mut reader), &mut scratch, &mut state);
         }
         while !(shared.is_stopping() || state.gone || state.broken || state.over.is_some()) {
             let came = link::wait(&mut reader, Deadline::NEVER, &mut state);
             let _turn = self.shares().then(|| link::lock(&self.turn));
-            if came && !self.take(shared, Some(&mut reader), &mut desk, &mut state) {
+            if came && !self.take(shared, Some(&mut reader), &mut scratch, &mut state) {
                 break;
             }
             if which <= self.demoted.load(Ordering::Acquire) {
@@ -285,13 +285,13 @@ impl Connection {
 
     /// Handles a packet that came over a channel that many share; `false` once the connection
     /// is closed.
-    pub(super) fn take_shared(self: &Arc<Self>, shared: &Shared, desk: &mut Desk) -> bool {
+    pub(super) fn take_shared(self: &Arc<Self>, shared: &Shared, scratch: &mut Scratch) -> bool {
         // The thread of its own channel may be running a call: then this packet is lost, and
         // asked for. Other clients wait for this thread.
         let Ok(_turn) = self.turn.try_lock() else {
             return true;
         };
-        self.take(shared, None, desk, &mut LinkState::default())
+        self.take(shared, None, scratch, &mut LinkState::default())
     }
 
     /// Whether calls have come that nobody has taken.
@@ -306,7 +306,7 @@ impl Connection {
         self: &Arc<Self>,
         shared: &Shared,
         mut reader: Option<&mut Inlet>,
-        desk: &mut Desk,
+        scratch: &mut Scratch,
         state: &mut LinkState,
     ) -> bool {
         let mut inner = self.lock();
@@ -330,7 +330,7 @@ impl Connection {
                 ways,
                 source: match reader.as_deref_mut() {
                     Some(inlet) => Source::Inlet(inlet),
-                    None => Source::Given(&mut desk.given),
+                    None => Source::Given(&mut scratch.given),
                 },
                 state,
             };
@@ -350,13 +350,13 @@ impl Connection {
             }
             // Of a server that moves, the next one runs what has come.
             while !shared.is_stopping()
-                && let Some(incoming) = inner.protocol.take(now, &mut desk.arguments)
+                && let Some(incoming) = inner.protocol.take(now, &mut scratch.arguments)
             {
                 mark!("serve.taken");
                 if shared.crew.is_caller() {
                     drop(inner);
                     let context = Context::new(&incoming, None);
-                    let (arguments, result) = (&desk.arguments, &mut desk.result);
+                    let (arguments, result) = (&scratch.arguments, &mut scratch.result);
                     inner = self.execute(&*shared.service, incoming, arguments, result, &context);
                 } else {
                     let runs = Runs {
@@ -366,7 +366,7 @@ impl Connection {
                     let given_up = Arc::clone(&runs.given_up);
                     inner.running.insert(incoming.number, runs);
                     drop(inner);
-                    let arguments = std::mem::take(&mut desk.arguments);
+                    let arguments = std::mem::take(&mut scratch.arguments);
                     self.begin(shared, incoming, arguments, given_up);
                     inner = self.lock();
                 }

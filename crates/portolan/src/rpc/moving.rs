@@ -9,7 +9,7 @@
 //! shares again: its channel is no longer written to, as when it is demoted, and where it is
 //! busy it asks the new server for others.
 
-use super::connection::{Connection, Desk};
+use super::connection::{Connection, Scratch};
 use super::error::ServeError;
 use super::hello::{Moving, MovingClient, from_bytes, to_bytes};
 use super::link::{self, LOOK};
@@ -315,7 +315,7 @@ impl Moved {
                 let client = Arc::new(client);
                 shared_channels.join(Arc::clone(&client), door);
                 if client.has_ready() {
-                    client.take_shared(shared, &mut Desk::default());
+                    client.take_shared(shared, &mut Scratch::default());
                 }
             }
         }

@@ -19,7 +19,7 @@
 //!   another of its members is watched from then on. So a space costs one watch, however many
 //!   members it has, and whoever leaves the map is told, and let go of, once.
 
-use super::connection::{Connection, Desk};
+use super::connection::{Connection, Scratch};
 use super::error::ServeError;
 use super::link::{self, SHARED_UNIT, SHARED_UNITS, UNITS, Ways};
 use super::serve::Shared;
@@ -189,12 +189,12 @@ impl SharedChannels {
     }
 
     fn run(&self, shared: &Shared, mut reader: Reader) {
-        let mut desk = Desk::default();
+        let mut scratch = Scratch::default();
         while !shared.is_stopping() {
             let session = match reader.receive(Deadline::NEVER) {
                 Ok(message) => match link::of_many(&message) {
                     Some((session, sent, packet)) => {
-                        desk.given = Some((sent, packet.to_vec()));
+                        scratch.given = Some((sent, packet.to_vec()));
                         session
                     }
                     None => continue,
@@ -215,7 +215,7 @@ impl SharedChannels {
             let Some(member) = self.member(session) else {
                 continue;
             };
-            if !member.take_shared(shared, &mut desk) {
+            if !member.take_shared(shared, &mut scratch) {
                 // What runs for it is told.
                 member.close();
                 link::lock(&self.members).all.remove(&session);

@@ -1,7 +1,7 @@
 //! Finding an exporter, and asking it.
 //!
 //! ```text
-//! visit --introduced--> asked --granted--> import
+//! visit --accepted--> asked --granted--> import
 //!   ^                     |
 //!   +----- away <---------+  the exporter went away, or ended the export
 //! ```
@@ -10,7 +10,7 @@
 
 use super::granted::Miss;
 use super::{Export, ExportError, ExportOptions, Exportable, Import, ImportError, ImportOptions};
-use crate::directory::{Entrance, Introduction, OfferKind, PendingVisit};
+use crate::directory::{AcceptedVisit, Entrance, OfferKind, PendingVisit};
 use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::space::Member;
@@ -298,7 +298,7 @@ impl PendingImport {
                 }
                 Stage::Visit(visit) => match visit.poll()? {
                     None => return Ok(None),
-                    Some(introduction) => self.ask(introduction)?,
+                    Some(accepted) => self.ask(accepted)?,
                 },
                 Stage::Asked(..) => {
                     if let Some(import) = self.hear()? {
@@ -332,8 +332,8 @@ impl PendingImport {
             }
             match &mut self.stage {
                 Stage::Visit(visit) => {
-                    let introduction = visit.wait(deadline)?;
-                    self.ask(introduction)?;
+                    let accepted = visit.wait(deadline)?;
+                    self.ask(accepted)?;
                     continue;
                 }
                 Stage::Away(until) => {
@@ -354,9 +354,9 @@ impl PendingImport {
         }
     }
 
-    fn ask(&mut self, introduction: Introduction) -> Result<(), ImportError> {
-        let Introduction { connection } = introduction;
-        portolan_shm::mark!("import.introduced");
+    fn ask(&mut self, accepted: AcceptedVisit) -> Result<(), ImportError> {
+        let AcceptedVisit { connection } = accepted;
+        portolan_shm::mark!("import.accepted");
         let ask = Ask {
             version: FORMAT_VERSION,
             barriers: barrier::allow_now(),

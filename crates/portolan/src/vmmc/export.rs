@@ -16,14 +16,14 @@
 //! - **X2** Nothing that an importer does can hold up any of this: it is not asked.
 //! - **X3** Of an export that has ended importers have a file that nobody here reads.
 
+use super::acceptor::Acceptor;
 use super::kernel::{Lent, busy};
 use super::memory::Memory;
 use super::notify::Notes;
 use super::place::Place;
-use super::reception::Reception;
 use super::{ExportError, ExportOptions, Exportable, ImporterId};
 use super::{Pending, Reach, UnexportError, WhyExported};
-use crate::directory::{Desk, Offer, OfferKind, Visitor, offer};
+use crate::directory::{Offer, OfferInbox, OfferKind, Visitor, offer};
 use crate::space::Descriptor;
 use crate::space::Member;
 use crate::space::public::{Public, Shown};
@@ -55,12 +55,12 @@ pub struct Export {
     offer: Option<Offer>,
     exported: Arc<Exported>,
     // Before the membership: its thread is ended before the domain is left.
-    reception: Arc<Reception>,
+    acceptor: Arc<Acceptor>,
     member: Arc<Member>,
     ended: bool,
 }
 
-/// What an export's owner and the reception share.
+/// What an export's owner and the acceptor share.
 pub(crate) struct Exported {
     name: String,
     source: Source,
@@ -124,7 +124,7 @@ impl Export {
         let system = |doing| move |error: io::Error| ExportError::system(doing, &error);
         let (status_page, status_file) = make_status_page()?;
         let pidfd = PidFd::open(std::process::id()).map_err(system("refer to this process"))?;
-        let reception = Reception::of(member).map_err(system("start a thread"))?;
+        let acceptor = Acceptor::of(member).map_err(system("start a thread"))?;
         // Last, because it cannot be undone.
         let source = Source::of(memory, options.reach)?;
         let status_page = Arc::new(status_page);
@@ -150,16 +150,16 @@ impl Export {
         let mut export = Self {
             offer: None,
             exported: Arc::new(exported),
-            reception,
+            acceptor,
             member: Arc::clone(member),
             ended: false,
         };
-        let desk = AtExport {
-            reception: Arc::downgrade(&export.reception),
+        let inbox = AtExport {
+            acceptor: Arc::downgrade(&export.acceptor),
             export: Arc::downgrade(&export.exported),
         };
         let (kind, permitted) = (OfferKind::Export, &options.permissions);
-        let offered = offer(member, kind, name, permitted, Arc::new(desk), deadline)?;
+        let offered = offer(member, kind, name, permitted, Arc::new(inbox), deadline)?;
         export.offer = Some(offered);
         portolan_shm::mark!("export.offered");
         export.exported.show(member);
@@ -256,7 +256,7 @@ impl Export {
         self.exported.close();
         // While importers that die are still seen to go.
         self.exported.settle()?;
-        self.reception.close(&self.exported);
+        self.acceptor.close(&self.exported);
         self.exported.take_back()?;
         self.exported.hide();
         self.ended = true;
@@ -377,12 +377,12 @@ impl Exported {
         })
     }
 
-    /// A guest rings.
+    /// An importer rings.
     pub(super) fn rung(&self, number: u64) {
         self.notes.rung(number);
     }
 
-    /// Forgets a guest.
+    /// Forgets an importer.
     pub(super) fn leave(&self, number: u64) {
         self.notes.leave(number);
         let mut importers = self.importers();
@@ -549,16 +549,16 @@ fn make_page(
     Ok((Place::new(mapping), file))
 }
 
-/// Meets those whom the host introduces.
+/// Passes visitors of the offer to the acceptor.
 struct AtExport {
-    reception: Weak<Reception>,
+    acceptor: Weak<Acceptor>,
     export: Weak<Exported>,
 }
 
-impl Desk for AtExport {
+impl OfferInbox for AtExport {
     fn meet(&self, visitor: Visitor) {
-        if let Some(reception) = self.reception.upgrade() {
-            reception.meet(visitor, Weak::clone(&self.export));
+        if let Some(acceptor) = self.acceptor.upgrade() {
+            acceptor.meet(visitor, Weak::clone(&self.export));
         }
     }
 }

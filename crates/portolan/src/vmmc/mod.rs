@@ -88,7 +88,7 @@
 // | `kernel` | kernel-mediated exports and imports: ordinary memory |
 // | `access` | copies within bounds |
 // | `export` | showing memory and taking it back |
-// | `reception` | the exporter's thread: who comes, who goes |
+// | `acceptor` | the exporter's thread: it grants exports, and sees importers go |
 // | `ask` | finding an exporter, and asking it |
 // | `granted` | verifies and maps the exporter's answer |
 // | `import` | deliberate update, remote read, atomics |
@@ -100,6 +100,7 @@
 // | `watch` | the importer's thread: it sees exporters go |
 // | `pending` | handles of writes and ends that go on in the background |
 
+mod acceptor;
 mod access;
 mod ask;
 mod backend;
@@ -114,7 +115,6 @@ mod notify;
 mod options;
 mod pending;
 mod place;
-mod reception;
 mod relay;
 #[cfg(test)]
 mod tests;

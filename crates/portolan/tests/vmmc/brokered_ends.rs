@@ -267,7 +267,7 @@ fn a_host_is_killed_at_each_step_of_copying() {
     if !root() {
         return;
     }
-    for mark in ["broker.introduced", "broker.checked", "broker.copied"] {
+    for mark in ["broker.accepted", "broker.checked", "broker.copied"] {
         let (mut host, domain, name) = hosted("copies");
         let (memory, export) = lend_zeros(&domain, 1000);
         let mut theirs = importer(&name);
@@ -275,7 +275,7 @@ fn a_host_is_killed_at_each_step_of_copying() {
         let answer = theirs.ask("write 0 1000 3");
         // Only what was begun may have been done.
         match mark {
-            "broker.introduced" => assert_eq!(answer, "done"),
+            "broker.accepted" => assert_eq!(answer, "done"),
             _ => assert!(answer.contains("Unanswered"), "{mark}: {answer}"),
         }
         until("it has died", || host.ended());

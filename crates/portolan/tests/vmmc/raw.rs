@@ -27,13 +27,13 @@ pub(crate) fn connect_to(user: u32, domain: &str) -> OwnedFd {
     socket::connect_by(&address, Some(Instant::now() + PATIENCE)).unwrap()
 }
 
-/// Asks to be introduced to an export.
+/// Asks the host for an export.
 pub(crate) fn visit(connection: &OwnedFd, name: &str) -> Result<(), Failed> {
     let name = OfferName::new(name).ok_or("a name")?;
     visit_as(connection, OfferKind::Export, name, None, PATIENCE)
 }
 
-/// Asks to be introduced to anything.
+/// Asks the host for any offer.
 pub(crate) fn visit_as(
     connection: &OwnedFd,
     kind: OfferKind,
@@ -53,7 +53,7 @@ pub(crate) fn visit_as(
     loop {
         let received = socket::receive_by(connection, &mut bytes, 0, end)?;
         match VisitAnswer::decode(&bytes[..received.len]) {
-            Some(VisitAnswer::Introduced) => return Ok(()),
+            Some(VisitAnswer::Accepted) => return Ok(()),
             Some(VisitAnswer::Wait | VisitAnswer::Queue) if kind == OfferKind::Memory => {}
             other => return Err(format!("{other:?}").into()),
         }

@@ -42,7 +42,7 @@ pub(super) struct Copier {
     delegated: HashMap<u32, Delegated>,
     last: u64,
     /// Each is watched by its number.
-    guests: HashMap<u64, Guest>,
+    importers: HashMap<u64, Importer>,
     /// To be looked at again.
     unheard: Vec<u64>,
 }
@@ -54,7 +54,7 @@ struct Delegated {
 }
 
 /// An importer.
-struct Guest {
+struct Importer {
     number: u32,
     connection: Descriptor,
     staging: Mapping,
@@ -83,7 +83,7 @@ impl Copier {
             handed: None,
             delegated: HashMap::new(),
             last: 0,
-            guests: HashMap::new(),
+            importers: HashMap::new(),
             unheard: Vec::new(),
         }
     }
@@ -95,11 +95,11 @@ impl Copier {
                 for order in orders {
                     self.obey(poll_loop, order);
                 }
-                for guest in std::mem::take(&mut self.unheard) {
-                    self.look(poll_loop, guest);
+                for importer in std::mem::take(&mut self.unheard) {
+                    self.look(poll_loop, importer);
                 }
             }
-            Seen::At(guest) => self.look(poll_loop, guest),
+            Seen::At(importer) => self.look(poll_loop, importer),
         }
     }
 
@@ -172,32 +172,32 @@ impl Copier {
         };
         self.last += 1;
         if poll_loop.watch().add(&connection, self.last).is_ok() {
-            let guest = Guest {
+            let importer = Importer {
                 number,
                 connection,
                 staging,
                 _copy_slot: copy_slot,
             };
-            self.guests.insert(self.last, guest);
+            self.importers.insert(self.last, importer);
         }
     }
 
     /// Does what an importer asks for.
     fn look(&mut self, poll_loop: &PollLoop, number: u64) {
         for _ in 0..AT_ONCE {
-            let Some(guest) = self.guests.get(&number) else {
+            let Some(importer) = self.importers.get(&number) else {
                 return;
             };
-            let request = match guest.hear() {
+            let request = match importer.hear() {
                 Heard::Nothing => return,
                 Heard::Request(request) => request,
                 Heard::Over => return self.dismiss(poll_loop, number),
             };
-            let outcome = match self.delegated.get(&guest.number) {
-                Some(delegated) => delegated.copy(&request, &guest.staging),
+            let outcome = match self.delegated.get(&importer.number) {
+                Some(delegated) => delegated.copy(&request, &importer.staging),
                 None => return self.dismiss(poll_loop, number),
             };
-            if !guest.reply(&request, outcome) {
+            if !importer.reply(&request, outcome) {
                 // It does not read, or has gone.
                 return self.dismiss(poll_loop, number);
             }
@@ -208,20 +208,20 @@ impl Copier {
     }
 
     fn dismiss(&mut self, poll_loop: &PollLoop, number: u64) {
-        if let Some(guest) = self.guests.remove(&number) {
-            let _ = poll_loop.watch().remove(&guest.connection);
+        if let Some(importer) = self.importers.remove(&number) {
+            let _ = poll_loop.watch().remove(&importer.connection);
         }
     }
 
     fn forget(&mut self, poll_loop: &PollLoop, which: impl Fn(u32) -> bool) {
         self.delegated.retain(|number, _| !which(*number));
-        let of_it = |(guest, g): (&u64, &Guest)| which(g.number).then_some(*guest);
-        let all: Vec<u64> = self.guests.iter().filter_map(of_it).collect();
-        for guest in all {
-            if let Some(guest) = self.guests.get(&guest) {
-                guest.take_leave();
+        let of_it = |(importer, g): (&u64, &Importer)| which(g.number).then_some(*importer);
+        let all: Vec<u64> = self.importers.iter().filter_map(of_it).collect();
+        for importer in all {
+            if let Some(importer) = self.importers.get(&importer) {
+                importer.take_leave();
             }
-            self.dismiss(poll_loop, guest);
+            self.dismiss(poll_loop, importer);
         }
     }
 
@@ -229,8 +229,8 @@ impl Copier {
     fn end(&mut self) {
         self.handed = None;
         self.delegated.clear();
-        for (_, guest) in self.guests.drain() {
-            guest.take_leave();
+        for (_, importer) in self.importers.drain() {
+            importer.take_leave();
         }
     }
 }
@@ -266,7 +266,7 @@ enum Heard {
     Over,
 }
 
-impl Guest {
+impl Importer {
     fn hear(&self) -> Heard {
         // One more byte than a record has, so that a longer one is not taken for it.
         let mut bytes = [0; Request::BYTES + 1];

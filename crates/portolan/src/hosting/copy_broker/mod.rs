@@ -5,7 +5,7 @@
 //! keeper                                              copy broker, a thread for each such member
 //!   Delegate n + mem, maps  ------------------------->  keeps them
 //!   Offer n  ---------------------------------------->  are they that member's? --> entered: Done
-//!   a visitor with the capability: introduced  ------>  gets staging memory; requests, replies
+//!   a visitor with the capability: accepted  -------->  gets staging memory; requests, replies
 //!   Withdraw n  ------------------------------------->  forgets them ----------> Done
 //!   death, lost connection  ------------------------->  forgets all
 //! ```
@@ -25,8 +25,8 @@
 mod copier;
 
 use super::admit::refuse;
+use super::handoff::{Limits, tell};
 use super::host::Host;
-use super::introduce::{Limits, tell};
 use crate::directory::Offers;
 use crate::space::Member;
 use crate::space::descriptor::Descriptor;
@@ -341,8 +341,8 @@ impl Host {
         let Some(copy_slot) = CopySlot::take(&self.copy_brokers.told, peer.uid) else {
             return refuse(member, &connection, Reason::Busy, peer.uid.into());
         };
-        if tell(&connection, VisitAnswer::Introduced) {
-            portolan_shm::mark!("broker.introduced");
+        if tell(&connection, VisitAnswer::Accepted) {
+            portolan_shm::mark!("broker.accepted");
             self.copy_brokers
                 .order(by, |_| Order::Meet(number, connection, copy_slot));
         }

@@ -11,7 +11,7 @@
 //!
 //! The importer trusts the host no more than the exporter. Hosts that do not copy count as no host.
 
-use crate::directory::{Entrance, Introduction, PendingVisit};
+use crate::directory::{AcceptedVisit, Entrance, PendingVisit};
 use crate::space::Descriptor;
 use crate::vmmc::UpdateError;
 use crate::vmmc::access::{put, take};
@@ -149,8 +149,8 @@ impl Brokered {
         let visit = || self.entrance.to_memory(&self.capability);
         let mut pending = visit().ok_or(UpdateError::NoHost)?;
         loop {
-            let introduced = introduced(&mut pending)?;
-            if let Some(Introduction { connection }) = introduced {
+            let accepted = accepted(&mut pending)?;
+            if let Some(AcceptedVisit { connection }) = accepted {
                 if let Some(line) = Line::new(connection, end) {
                     portolan_shm::mark!("brokered.connected");
                     return Ok(line);
@@ -168,9 +168,9 @@ impl Brokered {
 }
 
 /// Waits a moment for the host.
-fn introduced(visit: &mut PendingVisit) -> Result<Option<Introduction>, UpdateError> {
+fn accepted(visit: &mut PendingVisit) -> Result<Option<AcceptedVisit>, UpdateError> {
     match visit.wait(Deadline::after(LOOK)) {
-        Ok(introduction) => Ok(Some(introduction)),
+        Ok(accepted) => Ok(Some(accepted)),
         // There is no host yet, or the exporter has not delegated to it yet.
         Err(
             VisitError::NotOffered { .. }
@@ -355,7 +355,7 @@ mod tests {
         let late = || Some(Instant::now() + crate::orders::PATIENCE);
         let connection = socket::accept_by(socket, soon())?;
         let _ = socket::receive_by(&connection, &mut [0; Visit::BYTES], 0, late())?;
-        socket::send_by(&connection, &VisitAnswer::Introduced.encode(), &[], late())?;
+        socket::send_by(&connection, &VisitAnswer::Accepted.encode(), &[], late())?;
         let version = FORMAT_VERSION;
         let ready = Ready { version }.encode();
         let staging = memory::create("staging", STAGING as u64).unwrap();

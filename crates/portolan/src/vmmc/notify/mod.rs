@@ -7,7 +7,7 @@
 //! ```text
 //! importer   write, post (offset, length) --------> does the exporter sleep? -- yes --> ring
 //!                        |                                                               |
-//! exporter   look <------+---------------------- reception: is there anything new? <-----+
+//! exporter   look <------+---------------------- acceptor: is there anything new? <-----+
 //! ```
 //!
 //! # Invariants

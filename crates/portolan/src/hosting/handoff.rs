@@ -1,7 +1,7 @@
-//! The host's side of visits: what is offered, who waits for it, and introductions.
+//! The host keeps the table of offers, and hands each visitor to the member that it asks for.
 //!
 //! ```text
-//! greeting: visit -- offered? -- permitted? -- handed to whoever offers it
+//! greeting: visit -- offered? -- permitted? -- handed to the member that offers
 //!              | no     ^ an offer    | no         | it is behind
 //!              v        |             v            v
 //!             waiting --+          refused      waiting, until it has received others
@@ -9,10 +9,10 @@
 //!
 //! # Invariants
 //!
-//! - **V1** Nobody hears anything of an offer that does not admit it.
+//! - **V1** A visitor learns nothing of an offer that does not admit it.
 //! - **V2** A visitor has one descriptor here, and none once it is handed over; there are
-//!   never more than [`Limits`] says, of one user and of all. Who is too much is told so.
-//! - **V3** The host waits for nobody: what does not fit a socket at once is not sent.
+//!   never more than [`Limits`] says, of one user and of all. A visitor beyond that is refused.
+//! - **V3** The host waits for no process: a record that does not fit a socket at once is not sent.
 
 use super::admit::{Newcomer, refuse};
 use super::host::Host;
@@ -69,9 +69,9 @@ impl Limits {
 
 type Key = (OfferKind, OfferName);
 
-/// What is offered in the domain, and who waits for what is not.
+/// The offers of the domain, and the visitors that wait for one.
 #[derive(Default)]
-pub(super) struct Reception {
+pub(super) struct OfferTable {
     offers: HashMap<Key, Vec<Posted>>,
     /// Where each offer is found, by its maker's space and number.
     keys: HashMap<(u8, u32), Key>,
@@ -105,7 +105,7 @@ impl Waiting {
     }
 }
 
-impl Reception {
+impl OfferTable {
     /// Enters an offer. Of two with one name, which there are if a name was given away
     /// before its holder could make itself known to us, the elder is the one that counts.
     fn post(&mut self, by: HostWord, announcement: Announcement) -> Result<(), Decline> {
@@ -182,11 +182,11 @@ impl Host {
             peer,
             visit,
         };
-        let Some((visitor, answer)) = self.introduce(member, visitor) else {
+        let Some((visitor, answer)) = self.hand_off(member, visitor) else {
             return;
         };
         let limits = Limits::now();
-        let waiting = || self.reception.waiting.iter().flatten();
+        let waiting = || self.offer_table.waiting.iter().flatten();
         let same = waiting().filter(|w| w.peer.uid == visitor.peer.uid).count();
         if waiting().count() >= limits.waiting || same >= limits.waiting_of_one {
             let all = waiting().count() as u64;
@@ -194,14 +194,14 @@ impl Host {
         }
         portolan_shm::mark!("visit.waits");
         if tell(&visitor.connection, answer) {
-            self.reception.waiting.push(Some(visitor));
+            self.offer_table.waiting.push(Some(visitor));
         }
     }
 
-    /// Introduces a visitor to what it asks for, or refuses it. Given back if it has to wait,
-    /// and what for.
-    fn introduce(&mut self, member: &Member, visitor: Waiting) -> Option<(Waiting, VisitAnswer)> {
-        let Some(posted) = self.reception.find(&visitor.key()) else {
+    /// Hands a visitor to the member that it asks for, or refuses it. Gives it back if it must
+    /// wait, with the answer that says what for.
+    fn hand_off(&mut self, member: &Member, visitor: Waiting) -> Option<(Waiting, VisitAnswer)> {
+        let Some(posted) = self.offer_table.find(&visitor.key()) else {
             return Some((visitor, VisitAnswer::Wait));
         };
         let Waiting { peer, visit, .. } = &visitor;
@@ -221,7 +221,7 @@ impl Host {
         let (by, number) = (posted.by, posted.number);
         let (domain, name, process) = (member.domain.as_str(), visit.name.as_str(), peer.pid);
         let kind = visit.kind;
-        tracing::debug!(domain, %kind, name, process, user, to = by.space, "a visitor is introduced");
+        tracing::debug!(domain, %kind, name, process, user, to = by.space, "a visitor is handed off");
         if kind == OfferKind::Memory {
             self.serve_importer(member, by, number, visitor.connection, &visitor.peer);
             return None;
@@ -229,7 +229,7 @@ impl Host {
         if by == me(member) {
             member
                 .part::<Offers>()
-                .introduce(number, visitor.connection);
+                .take_handoff(number, visitor.connection);
             return None;
         }
         let mut watched = self.watched.iter_mut();
@@ -242,7 +242,7 @@ impl Host {
             return Some((visitor, VisitAnswer::Queue));
         };
         portolan_shm::mark!("visit.handing");
-        let record = FromHost::Introduce(number).encode();
+        let record = FromHost::HandOff(number).encode();
         let visitors = [visitor.connection.as_fd()];
         match socket::send_by(connection, &record, &visitors, Some(Instant::now())) {
             Ok(()) => {
@@ -258,24 +258,24 @@ impl Host {
         None
     }
 
-    /// Introduces those of the waiting whom `who` names.
-    fn serve(&mut self, member: &Member, who: impl Fn(&Key, &Reception) -> bool) {
-        for index in 0..self.reception.waiting.len() {
-            let reception = &mut self.reception;
-            let named = |w: &Waiting| who(&w.key(), reception);
-            if !reception.waiting[index].as_ref().is_some_and(named) {
+    /// Hands off the waiting visitors that `who` names.
+    fn serve(&mut self, member: &Member, who: impl Fn(&Key, &OfferTable) -> bool) {
+        for index in 0..self.offer_table.waiting.len() {
+            let offer_table = &mut self.offer_table;
+            let named = |w: &Waiting| who(&w.key(), offer_table);
+            if !offer_table.waiting[index].as_ref().is_some_and(named) {
                 continue;
             }
-            if let Some(visitor) = reception.waiting[index].take() {
-                let left = self.introduce(member, visitor);
-                self.reception.waiting[index] = left.map(|(visitor, _)| visitor);
+            if let Some(visitor) = offer_table.waiting[index].take() {
+                let left = self.hand_off(member, visitor);
+                self.offer_table.waiting[index] = left.map(|(visitor, _)| visitor);
             }
         }
     }
 
     /// A visitor that waits has said something, or has hung up.
     pub(super) fn interrupted(&mut self, member: &Member, index: usize) {
-        let Some(visitor) = &self.reception.waiting[index] else {
+        let Some(visitor) = &self.offer_table.waiting[index] else {
             return;
         };
         match socket::try_receive(&visitor.connection, &mut [0; 1], 0) {
@@ -283,10 +283,10 @@ impl Host {
             Ok(Some(_)) => refuse(member, &visitor.connection, Reason::Garbled, 0),
             Err(_) => {}
         }
-        self.reception.waiting[index] = None;
+        self.offer_table.waiting[index] = None;
     }
 
-    /// Enters what a member offers, and introduces those who have waited for it.
+    /// Enters an offer of a member, and hands off the visitors that wait for it.
     pub(super) fn offered(
         &mut self,
         member: &Member,
@@ -319,7 +319,7 @@ impl Host {
         }
     }
 
-    /// Enters an offer, and introduces those who have waited for it.
+    /// Enters an offer, and hands off the visitors that wait for it.
     pub(super) fn enter(
         &mut self,
         member: &Member,
@@ -329,7 +329,7 @@ impl Host {
     ) {
         let (number, key) = (announcement.number, (announcement.kind, announcement.name));
         widen(sockets, &announcement.grants);
-        let entered = self.reception.post(by, announcement);
+        let entered = self.offer_table.post(by, announcement);
         portolan_shm::mark!("offer.entered");
         self.answer_to(member, by, number, entered);
         self.serve(member, |wanted, _| *wanted == key);
@@ -348,8 +348,8 @@ impl Host {
     }
 
     fn take_out(&mut self, member: &Member, by: HostWord, number: u32) {
-        let kind = self.reception.kind(by.space, number);
-        self.reception.withdraw(by.space, number);
+        let kind = self.offer_table.kind(by.space, number);
+        self.offer_table.withdraw(by.space, number);
         portolan_shm::mark!("offer.withdrawn");
         // An offer that we do not know may be a delegation.
         let delegated = kind.is_none_or(|kind| kind == OfferKind::Memory);
@@ -358,15 +358,17 @@ impl Host {
         }
     }
 
-    /// A member has received an introduction, and may get another.
+    /// A member has received a hand-off, and may get another.
     pub(super) fn received(&mut self, member: &Member, index: usize) {
         let Some(watched) = self.watched.get_mut(index) else {
             return;
         };
         watched.handed = watched.handed.saturating_sub(1);
         let space = watched.space;
-        self.serve(member, |wanted, reception| {
-            reception.find(wanted).is_some_and(|p| p.by.space == space)
+        self.serve(member, |wanted, offer_table| {
+            offer_table
+                .find(wanted)
+                .is_some_and(|p| p.by.space == space)
         });
     }
 
@@ -467,24 +469,24 @@ mod tests {
 
     #[test]
     fn the_elder_of_two_offers_counts() {
-        let mut reception = Reception::default();
+        let mut offer_table = OfferTable::default();
         let key = (OfferKind::Port, OfferName::new("x").unwrap());
-        let first = |reception: &Reception| reception.find(&key).map(|p| p.by.space);
+        let first = |offer_table: &OfferTable| offer_table.find(&key).map(|p| p.by.space);
         // Given away before its holders were heard of.
-        assert_eq!(reception.post(by(2), announced(1, false)), Ok(()));
-        assert_eq!(reception.post(by(3), announced(1, true)), Ok(()));
-        assert_eq!(reception.post(by(4), announced(7, true)), Ok(()));
-        let taken = reception.post(by(5), announced(1, false));
+        assert_eq!(offer_table.post(by(2), announced(1, false)), Ok(()));
+        assert_eq!(offer_table.post(by(3), announced(1, true)), Ok(()));
+        assert_eq!(offer_table.post(by(4), announced(7, true)), Ok(()));
+        let taken = offer_table.post(by(5), announced(1, false));
         assert_eq!(taken, Err(Decline::NameTaken));
-        assert_eq!(first(&reception), Some(3));
-        reception.withdraw(3, 1);
-        assert_eq!(first(&reception), Some(4));
-        reception.forget(4);
-        assert_eq!(first(&reception), Some(2));
-        reception.withdraw(2, 9);
-        assert_eq!(first(&reception), Some(2));
-        reception.withdraw(2, 1);
-        assert_eq!(first(&reception), None);
-        assert!(reception.offers.is_empty() && reception.keys.is_empty());
+        assert_eq!(first(&offer_table), Some(3));
+        offer_table.withdraw(3, 1);
+        assert_eq!(first(&offer_table), Some(4));
+        offer_table.forget(4);
+        assert_eq!(first(&offer_table), Some(2));
+        offer_table.withdraw(2, 9);
+        assert_eq!(first(&offer_table), Some(2));
+        offer_table.withdraw(2, 1);
+        assert_eq!(first(&offer_table), None);
+        assert!(offer_table.offers.is_empty() && offer_table.keys.is_empty());
     }
 }
