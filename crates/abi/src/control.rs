@@ -59,7 +59,7 @@ pub struct Announcement {
     /// To whom.
     pub grants: Grants,
     /// An earlier host has agreed to it, so the name was not another's then.
-    pub renewed: bool,
+    pub reannounced: bool,
 }
 
 /// What a host says.
@@ -146,7 +146,7 @@ impl FromMember {
 }
 
 /// Flags of an [`Announcement`].
-const RENEWED: u8 = 1;
+const REANNOUNCED: u8 = 1;
 const ANYONE: u8 = 2;
 const TOKEN: u8 = 4;
 
@@ -160,8 +160,9 @@ impl Announcement {
             token,
         } = &self.grants;
         let flag = |on: bool, flag: u8| if on { flag } else { 0 };
-        let flags =
-            flag(self.renewed, RENEWED) | flag(*anyone, ANYONE) | flag(token.is_some(), TOKEN);
+        let flags = flag(self.reannounced, REANNOUNCED)
+            | flag(*anyone, ANYONE)
+            | flag(token.is_some(), TOKEN);
         let count = |len: usize| u8::try_from(len.min(MAX_GRANTS)).unwrap_or(0);
         let mut out = Vec::with_capacity(FromMember::MAX_BYTES);
         out.extend(head(OFFER, flags, self.number));
@@ -215,7 +216,7 @@ impl Announcement {
                     .collect(),
                 token: (flags & TOKEN != 0).then_some(token),
             },
-            renewed: flags & RENEWED != 0,
+            reannounced: flags & REANNOUNCED != 0,
         })
     }
 }
@@ -268,7 +269,7 @@ mod tests {
                 processes: (0..count).map(|n| (n, u64::MAX - u64::from(n))).collect(),
                 token: Some([9; 16]),
             },
-            renewed: true,
+            reannounced: true,
         }
     }
 
@@ -277,7 +278,7 @@ mod tests {
         let mut plain = announcement(0);
         plain.grants.anyone = false;
         plain.grants.token = None;
-        plain.renewed = false;
+        plain.reannounced = false;
         let said = [
             FromMember::Arrived,
             FromMember::Leaving,

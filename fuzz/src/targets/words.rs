@@ -162,8 +162,8 @@ fn message([word, other]: [u64; 2]) {
     // A generation has 24 bits, of which a member writes no more.
     let again = PortStatus::unpack(status.pack());
     assert_eq!(
-        (again.phase, again.renewing),
-        (status.phase, status.renewing)
+        (again.phase, again.reissuing),
+        (status.phase, status.reissuing)
     );
     assert_eq!(PortStatus::unpack(again.pack()), again);
     let count = RightCount::unpack(other);

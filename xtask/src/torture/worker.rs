@@ -258,7 +258,7 @@ impl Worker {
             .join()
             .map_err(|e| (Failure::Join, format!("{e} ({e:?})")))?;
         self.doing(Doing::Binding);
-        // While its last owner has not been buried, the name is taken.
+        // While its last owner has not been reclaimed, the name is taken.
         let end = std::time::Instant::now() + PATIENCE;
         let options = PortOptions::named(&inbox(self.at)).queue(8);
         let bound = loop {

@@ -390,9 +390,9 @@ pub(crate) fn wake_writer(channel: &Units<'_>) {
 
 /// Takes a dead space out of every channel, and wakes whoever it could have owed a wake. For
 /// the host.
-pub(crate) fn bury(member: &Member, space: u8) {
+pub(crate) fn reclaim(member: &Member, space: u8) {
     shared_entries::for_each_channel(member, |port, channel| {
-        channel.bury(space);
+        channel.reclaim(space);
         mark!("host.reclaim.channel");
         // It may have been about to wake them, of any channel that it had a right on.
         wake_readers(member, channel, port);

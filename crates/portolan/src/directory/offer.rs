@@ -59,8 +59,8 @@ impl Visitor {
 
 /// Where the visitors of an offer arrive.
 pub(crate) trait OfferInbox: Send + Sync {
-    /// Queues a visitor; must not wait. The keeper calls this (in a private domain, the visitor's
-    /// thread) with the offers locked, so it must not make or drop one.
+    /// Queues a visitor; must not wait. The membership thread calls this (in a private domain, the
+    /// visitor's thread) with the offers locked, so it must not make or drop one.
     fn meet(&self, visitor: Visitor);
 }
 
@@ -158,7 +158,8 @@ struct Delegated {
 }
 
 /// Delegates memory of this process to the host, for permitted visitors that show `capability`.
-/// The keeper tells the host soon, and visitors wait until then; this call does not wait.
+/// The membership thread tells the host soon, and visitors wait until then; this call does not
+/// wait.
 ///
 /// # Errors
 ///
@@ -437,7 +438,7 @@ impl Offers {
                 kind: made.kind,
                 name: made.name,
                 grants: made.grants.clone(),
-                renewed: made.agreed,
+                reannounced: made.agreed,
             };
             return Some(Record {
                 delegated: made.delegated.clone().map(|what| (number, what)),
@@ -447,7 +448,7 @@ impl Offers {
     }
 
     /// There is a host that knows nothing of us yet.
-    pub(crate) fn renew(&self) {
+    pub(crate) fn reannounce(&self) {
         let mut table = self.lock();
         // Nobody says any more what the host before owed, and it may be the same one.
         table.withdrawn = table.retiring.keys().copied().collect();

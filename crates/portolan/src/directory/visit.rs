@@ -360,8 +360,8 @@ impl PendingVisit {
         }
     }
 
-    /// Waits until the visit is accepted, or until `deadline`. After [`Deadline::NOW`] or an earlier one it may
-    /// be called again: nothing is given up.
+    /// Waits until the visit is accepted, or `deadline`. May be called again after an earlier
+    /// deadline: nothing is given up.
     ///
     /// # Errors
     ///

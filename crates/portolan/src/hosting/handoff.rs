@@ -84,7 +84,7 @@ struct Posted {
     number: u32,
     grants: Grants,
     /// Agreed to by a host before us.
-    renewed: bool,
+    reannounced: bool,
 }
 
 /// A visitor that has greeted.
@@ -114,11 +114,11 @@ impl OfferTable {
             kind,
             name,
             grants,
-            renewed,
+            reannounced,
         } = announcement;
         let key = (kind, name);
         let taken = self.offers.contains_key(&key);
-        if taken && !renewed {
+        if taken && !reannounced {
             return Err(Decline::NameTaken);
         }
         if self.keys.len() >= MAX_OFFERS {
@@ -126,15 +126,18 @@ impl OfferTable {
         }
         self.withdraw(by.space, number);
         let same = self.offers.entry(key).or_default();
-        let elders = same.iter().take_while(|p| renewed && p.renewed).count();
-        let place = if renewed { elders } else { same.len() };
+        let elders = same
+            .iter()
+            .take_while(|p| reannounced && p.reannounced)
+            .count();
+        let place = if reannounced { elders } else { same.len() };
         same.insert(
             place,
             Posted {
                 by,
                 number,
                 grants,
-                renewed,
+                reannounced,
             },
         );
         self.keys.insert((by.space, number), key);
@@ -444,7 +447,7 @@ pub(super) fn open_to_all(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn announced(number: u32, renewed: bool) -> Announcement {
+    fn announced(number: u32, reannounced: bool) -> Announcement {
         Announcement {
             number,
             kind: OfferKind::Port,
@@ -456,7 +459,7 @@ mod tests {
                 processes: Vec::new(),
                 token: None,
             },
-            renewed,
+            reannounced,
         }
     }
 

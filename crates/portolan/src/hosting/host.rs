@@ -9,7 +9,7 @@
 use super::admit::{Admission, Event};
 use super::copy_broker::{self, CopyBrokers};
 use super::handoff::OfferTable;
-use super::keeper::{Keeper, Stop};
+use super::membership_thread::{MembershipThread, Stop};
 use super::reclaim::End;
 use super::watch::Control;
 use super::{Role, reclaim};
@@ -105,7 +105,7 @@ impl Host {
     }
 
     /// Takes the place of the host before, whose host word we have just taken: watches the
-    /// living, buries the dead, and finishes what the dead host was at. The newcomers that we
+    /// living, reclaims the dead, and finishes what the dead host was at. The newcomers that we
     /// were admitting are ours still.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl Host {
         let SpaceStatus {
             phase, incarnation, ..
         } = entry::status(entry);
-        // What is claimed is its claimer's, and free again when that one is buried (A2).
+        // What is claimed is its claimer's, and free again when that one is reclaimed (A2).
         if matches!(phase, SpacePhase::Free | SpacePhase::Claimed) || space == member.space {
             return Ok(());
         }
@@ -149,9 +149,9 @@ impl Host {
         let execed = phase == SpacePhase::Live && entry::has_execed(entry, member.region.base());
         match (phase, entry::owner(entry)) {
             // It left, or died, and was not returned to the end.
-            (_, Owner::Dead) => bury(member, space, incarnation, End::Death),
-            (SpacePhase::Dead, _) => bury(member, space, incarnation, End::Leave),
-            (_, Owner::Alive(_)) if execed => bury(member, space, incarnation, End::Death),
+            (_, Owner::Dead) => reclaim(member, space, incarnation, End::Death),
+            (SpacePhase::Dead, _) => reclaim(member, space, incarnation, End::Leave),
+            (_, Owner::Alive(_)) if execed => reclaim(member, space, incarnation, End::Death),
             (_, Owner::Unknown(error)) => return Err(error),
             (_, Owner::Alive(pidfd)) => self.watched.push(Watched {
                 space,
@@ -271,8 +271,9 @@ impl Host {
         let watched = &mut self.watched[index];
         watched.done = true;
         self.offer_table.forget(watched.space);
-        self.copy_brokers.bury(watched.space, watched.incarnation);
-        bury(member, watched.space, watched.incarnation, end);
+        self.copy_brokers
+            .reclaim(watched.space, watched.incarnation);
+        reclaim(member, watched.space, watched.incarnation, end);
     }
 
     /// Reads what a member says.
@@ -327,8 +328,9 @@ impl Host {
         let watched = &mut self.watched[index];
         watched.done = true;
         self.offer_table.forget(watched.space);
-        self.copy_brokers.bury(watched.space, watched.incarnation);
-        bury(member, watched.space, watched.incarnation, End::Leave);
+        self.copy_brokers
+            .reclaim(watched.space, watched.incarnation);
+        reclaim(member, watched.space, watched.incarnation, End::Leave);
         portolan_shm::mark!("leave.returned");
         if let Some(connection) = &watched.connection {
             // It may be gone already, or look at its status instead.
@@ -436,7 +438,7 @@ fn hear(connection: &Descriptor) -> Heard {
 }
 
 /// Returns what a dead or leaving space held, or undoes its admission.
-fn bury(member: &Member, space: u8, incarnation: u32, end: End) {
+fn reclaim(member: &Member, space: u8, incarnation: u32, end: End) {
     let Some(entry) = member.tables().spaces.get(usize::from(space)) else {
         return;
     };
@@ -448,15 +450,15 @@ fn bury(member: &Member, space: u8, incarnation: u32, end: End) {
     }
 }
 
-impl Keeper {
+impl MembershipThread {
     /// Hosts until told to stop, or until it cannot.
     pub(super) fn host(&mut self) -> Result<(), Stop> {
         let shared = Arc::clone(&self.shared);
         let sockets = shared.sockets.as_ref().ok_or(Stop::Told)?;
         // Our host before, if there was one, knew of them; now we do.
-        self.offers.renew();
-        let entered = self.attend(|keeper, member| {
-            if let Role::Host(host) = &mut keeper.role {
+        self.offers.reannounce();
+        let entered = self.attend(|thread, member| {
+            if let Role::Host(host) = &mut thread.role {
                 host.post_own(member, sockets);
             }
         });
@@ -479,7 +481,7 @@ impl Keeper {
             if prompted && sockets.is_told_to_stop() {
                 return Err(Stop::Told);
             }
-            let acted = self.attend(|keeper, member| match &mut keeper.role {
+            let acted = self.attend(|thread, member| match &mut thread.role {
                 Role::Host(host) => {
                     host.act(member, sockets, &happened) && host_of(member) == me(member)
                 }
@@ -500,8 +502,8 @@ impl Keeper {
 
     /// Our descriptors are gone: lets the others see that nobody hosts.
     fn give_up(&mut self) -> Result<(), Stop> {
-        let resigned = self.attend(|keeper, member| {
-            keeper.stop_copy_brokers();
+        let resigned = self.attend(|thread, member| {
+            thread.stop_copy_brokers();
             resign(member);
         });
         resigned.ok_or(Stop::Told)?;

@@ -37,7 +37,7 @@
 //! - **D6** A space is live only if the host watches it, or a connection by which it makes itself
 //!   known lies in the backlog of the host's socket. So a host that was stopped wakes for each
 //!   newcomer that others have admitted; it then watches every entry of the region that is in use,
-//!   and buries who has died meanwhile.
+//!   and reclaims who has died meanwhile.
 //! - **D7** The host and any other member admit at the same time. Each claims a free entry by
 //!   compare-exchange, and no admission undoes what another one has claimed (A1 to A4 of
 //!   `portolan_shm::space`).
@@ -49,7 +49,7 @@ mod copy_broker;
 mod create;
 mod handoff;
 mod host;
-mod keeper;
+mod membership_thread;
 mod place;
 mod reclaim;
 mod rendezvous;
@@ -58,7 +58,7 @@ mod watch;
 #[cfg(feature = "marks")]
 pub use reclaim::sabotage;
 
-/// What this process's keeper does.
+/// What this process's membership thread does.
 enum Role {
     /// It watches the host.
     Member(watch::Control),

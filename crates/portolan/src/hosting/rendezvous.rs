@@ -10,7 +10,7 @@ use super::handoff::open_to_all;
 use super::host::Host;
 use super::place::place;
 use super::watch::Control;
-use super::{Role, keeper};
+use super::{Role, membership_thread};
 use crate::space::Builder;
 use crate::space::JoinError;
 use crate::space::Member;
@@ -562,7 +562,7 @@ impl Search<'_> {
 }
 
 fn start(member: &Arc<Member>, role: Role) -> Result<(), JoinError> {
-    let started = keeper::start(&member.host_connection, member, role);
+    let started = membership_thread::start(&member.host_connection, member, role);
     started.map_err(|e| JoinError::system("start a thread", e))
 }
 

@@ -16,7 +16,7 @@
 use super::Role;
 use super::admit::{Admission, Event};
 use super::host::{self, Host, region_is_ours};
-use super::keeper::{Keeper, Stop};
+use super::membership_thread::{MembershipThread, Stop};
 use crate::directory::Offers;
 use crate::space::LeaveError;
 use crate::space::Member;
@@ -268,7 +268,7 @@ impl Control {
                     self.known = Some(self.host);
                     self.pause = None;
                     self.unanswered = 0;
-                    offers.renew();
+                    offers.reannounce();
                 }
                 Some(FromHost::Done(number)) => self.answered(offers, number, Ok(())),
                 Some(FromHost::Declined(number, why)) => self.answered(offers, number, Err(why)),
@@ -342,13 +342,13 @@ impl Control {
     }
 }
 
-impl Keeper {
+impl MembershipThread {
     /// Watches the host until it has to be succeeded, and we have done it.
     pub(super) fn watch(&mut self) -> Result<(), Stop> {
         let shared = Arc::clone(&self.shared);
         let sockets = shared.sockets.as_ref().ok_or(Stop::Told)?;
         loop {
-            let turn = self.attend(|keeper, member| keeper.turn(member, sockets));
+            let turn = self.attend(|thread, member| thread.turn(member, sockets));
             let pidfd = match turn.ok_or(Stop::Told)?? {
                 Turn::Host => return Ok(()),
                 Turn::Again => continue,
@@ -361,7 +361,7 @@ impl Keeper {
                     control.sleep(&self.offers, Some(sockets), pidfd.as_ref(), until)?;
                 if !newcomers.is_empty() {
                     let admitted =
-                        self.attend(|keeper, member| keeper.admit(member, sockets, &newcomers));
+                        self.attend(|thread, member| thread.admit(member, sockets, &newcomers));
                     admitted.ok_or(Stop::Told)??;
                 }
             }

@@ -256,7 +256,7 @@ fn open(
         copied: options.copied,
         replies: options.replies,
         shared: false,
-        renewing: false,
+        reissuing: false,
         generation,
     };
     // Release: everything above comes before the port is open.

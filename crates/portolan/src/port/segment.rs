@@ -143,16 +143,16 @@ impl Segment {
         MappedChannel::open(&self.right().to.member, self.page, self.len)
     }
 
-    /// As [`Self::bytes`], to write: of one that was just made, or renewed, so that nobody
+    /// As [`Self::bytes`], to write: of one that was just made, or reissued, so that nobody
     /// else has a right on it.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let (page, len) = (self.page, self.len);
         self.right().to.member.region.bytes_mut(page, len)
     }
 
-    /// See [`shared_entries::renew`].
-    pub(crate) fn renew(&mut self) -> bool {
-        self.right.as_mut().is_some_and(shared_entries::renew)
+    /// See [`shared_entries::reissue`].
+    pub(crate) fn reissue(&mut self) -> bool {
+        self.right.as_mut().is_some_and(shared_entries::reissue)
     }
 
     #[inline]

@@ -118,7 +118,8 @@ pub(crate) fn connect(
     })
 }
 
-/// A right on a segment whose name somebody told us; nothing, if it is gone, or was renewed.
+/// A right on a segment whose name another process told us; `None` if the segment is gone or was
+/// reissued.
 pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<SendRight> {
     member.rights().will_change(port);
     let to = Attached::new(member, port)?;
@@ -128,12 +129,12 @@ pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<SendRigh
     join(to)
 }
 
-/// Gives a segment on which nobody else has a right another name, so that whoever was told
-/// of it comes too late; `false` if somebody has a right, or the segment is gone.
+/// Gives a segment on which no other process has a right a new name, so that processes with the old
+/// name come too late; `false` if another process has a right, or the segment is gone.
 ///
-/// For the one thread that made the segment, of which no right travels in messages: those are
-/// not counted here.
-pub(crate) fn renew(right: &mut SendRight) -> bool {
+/// Only the thread that made the segment may call this, and no right on the segment may travel in
+/// a message: this does not count those.
+pub(crate) fn reissue(right: &mut SendRight) -> bool {
     let (member, port) = (&right.to.member, right.to.port);
     // A hint: most of those that are still in use are found without a mark.
     if held(member, port) != 1 {
@@ -150,17 +151,17 @@ pub(crate) fn renew(right: &mut SendRight) -> bool {
     let Some(generation) = mark.rename() else {
         return false;
     };
-    let renewed = PortName { generation, ..port };
-    mark!("segment.renewing");
-    // Under its new name it is nobody's until we have come, as others come to a segment that
-    // they find. Before the exchange our row would not have counted a name that nothing has.
-    member.rights().add_send(renewed);
+    let reissued = PortName { generation, ..port };
+    mark!("segment.reissuing");
+    // Under its new name it has no right until we join it, as other processes join a segment
+    // that they find. Before the exchange our row would not have counted a name that nothing has.
+    member.rights().add_send(reissued);
     mark!("segment.joining");
-    if joins_in_time(entry, renewed) {
-        right.to.port = renewed;
+    if joins_in_time(entry, reissued) {
+        right.to.port = reissued;
         return true;
     }
-    drop_counted(member, renewed);
+    drop_counted(member, reissued);
     false
 }
 

@@ -353,7 +353,7 @@ impl Connection {
             let asked = inner.client.counts().asked;
             if asked >= inner.looks_at {
                 inner.looks_at = asked + ASKS;
-                // Should nobody bury the dead: a host that is stopped, say.
+                // Should nobody reclaim the dead: a host that is stopped, say.
                 let owner = self.server.owner();
                 if owner != 0 && crate::space::entry::has_died(&self.server.to.member, owner) {
                     inner.client.server_died();

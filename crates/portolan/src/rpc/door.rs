@@ -68,7 +68,7 @@ impl Shared {
         while !self.is_stopping() {
             match port.get_request(Access::Later, Deadline::NEVER) {
                 Ok(request) => match request.message.notice() {
-                    Some(Notice::DeadName { token }) => self.bury(token, &port),
+                    Some(Notice::DeadName { token }) => self.reclaim(token, &port),
                     // What is refused is dropped: the client hears of it.
                     _ => drop(self.let_in(domain, &port, request)),
                 },
@@ -78,10 +78,10 @@ impl Shared {
         Some(port)
     }
 
-    /// Somebody who shares has gone: one of those of the space that is the token (C3).
-    fn bury(&self, token: u64, door: &ReceiveRight) {
+    /// Lets go of dead clients that share, of the space that `token` names (C3).
+    fn reclaim(&self, token: u64, door: &ReceiveRight) {
         if let (Ok(space), Some(shared_channels)) = (u8::try_from(token), self.there()) {
-            shared_channels.bury(space, door);
+            shared_channels.reclaim(space, door);
         }
     }
 

@@ -125,8 +125,8 @@ impl SharedChannels {
         gone.iter().for_each(|member| member.close());
     }
 
-    /// The one of this space that was watched has gone: lets go of all that have.
-    pub(super) fn bury(&self, space: u8, door: &ReceiveRight) {
+    /// Lets go of all clients that have gone, after the watched one of this space has.
+    pub(super) fn reclaim(&self, space: u8, door: &ReceiveRight) {
         let gone = {
             let mut members = link::lock(&self.members);
             members.watched.remove(&space);
@@ -135,7 +135,7 @@ impl SharedChannels {
             left.iter().for_each(|member| members.watch(member, door));
             gone
         };
-        mark!("serve.buried");
+        mark!("serve.reclaimed");
         // What runs for them is told, and what is theirs goes with them.
         gone.iter().for_each(|member| member.close());
     }

@@ -1,11 +1,11 @@
 //! A host connection shared this process to its domain's host: sockets and one thread; and leaves.
 //!
-//! The thread (the *keeper*) holds the membership only for the moments in which it acts. So the
-//! drop of the last handle leaves the domain, in one of two threads:
+//! The *membership thread* holds the membership only for the moments in which it acts. So the drop
+//! of the last handle leaves the domain, in one of two threads:
 //!
-//! - the program's thread, which stops the keeper first and takes over its state;
-//! - the keeper, if the last handle was dropped while the keeper acted. Then the thread that
-//!   dropped the handle waits for the keeper ([`Settled`]).
+//! - the program's thread, which stops the membership thread first and takes over its state;
+//! - the membership thread, if the last handle was dropped while that thread acted. Then the
+//!   program's thread waits for the membership thread ([`Settled`]).
 
 use super::descriptor::Descriptor;
 use super::host::me;
@@ -28,36 +28,36 @@ const DRAIN: Duration = Duration::from_secs(20);
 /// The pause between two looks at the drains, or at a lock.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A membership's connection to the host: what it shares with the keeper, its thread.
+/// A membership's connection to the host: the state that it shares with its thread.
 pub(crate) struct HostConnection {
     shared: Arc<Shared>,
 }
 
-/// Stops the keeper, takes over its state and leaves the domain. Runs in the thread that drops the
-/// membership.
+/// Stops the membership thread, takes over its state and leaves the domain. Runs in the thread that
+/// drops the membership.
 pub(crate) type Depart = Box<dyn FnOnce(&Member) -> Result<(), LeaveError> + Send>;
 
-/// What the keeper and the membership share.
+/// What the membership thread and the membership share.
 pub(crate) struct Shared {
     /// `None` in a private domain.
     pub(crate) sockets: Option<HostSockets>,
-    /// What stops the keeper.
+    /// What stops the membership thread.
     thread: Mutex<Option<Depart>>,
     // The last field: when it rings, the region is unmapped and the sockets are closed.
     bell: Bell,
 }
 
-/// What handles know of the keeper and the membership, also after both are gone.
+/// What handles know of the membership thread and the membership, also after both are gone.
 #[derive(Default)]
 struct Latch {
-    /// Held by the keeper while it keeps the membership alive for a moment.
+    /// Held by the membership thread while it keeps the membership alive for a moment.
     turn: Mutex<()>,
-    keeper: OnceLock<ThreadId>,
+    thread_id: OnceLock<ThreadId>,
     outcome: OnceLock<Result<(), LeaveError>>,
     gone: (Mutex<bool>, Condvar),
 }
 
-/// Announces, when dropped, that keeper and membership are gone.
+/// Announces, when dropped, that membership thread and membership are gone.
 struct Bell(Arc<Latch>);
 
 impl Drop for Bell {
@@ -70,14 +70,15 @@ impl Drop for Bell {
     }
 }
 
-/// The sockets that every member of a domain shares, their addresses, and the keeper's prompt.
+/// The sockets that every member of a domain shares, their addresses, and the prompt of the
+/// membership thread.
 pub(crate) struct HostSockets {
     /// The host's fallback socket, shared by all. It closes before the listening socket: a
     /// process that finds that name free finds this one free, too, or about to be.
     pub(crate) fallback: Descriptor,
     /// The host's listening socket, shared by all (D4).
     pub(crate) listener: Descriptor,
-    /// Readable when the keeper must look at our offers, or stop.
+    /// Readable when the membership thread must look at our offers, or stop.
     pub(crate) prompt: Descriptor<EventFd>,
     /// Whether a prompt means that it must stop.
     pub(crate) stopping: AtomicBool,
@@ -111,7 +112,7 @@ impl HostSockets {
         }
     }
 
-    /// Takes a prompt. Returns whether the keeper must stop.
+    /// Takes a prompt. Returns whether the membership thread must stop.
     pub(crate) fn is_told_to_stop(&self) -> bool {
         let _ = self.prompt.drain();
         // Acquire pairs with the Release in `depart`. It was stored before the prompt.
@@ -150,8 +151,8 @@ impl HostConnection {
         }
     }
 
-    /// Has `spawn` start the keeper. It gives back the thread's id, and the closure that stops the
-    /// thread and then leaves in its place.
+    /// Has `spawn` start the membership thread. It gives back the thread's id, and the closure that
+    /// stops the thread and then leaves in its place.
     pub(crate) fn start(
         &self,
         spawn: impl FnOnce(&Arc<Shared>) -> io::Result<(ThreadId, Depart)>,
@@ -159,7 +160,7 @@ impl HostConnection {
         // Locked until the handle is there, for the case that the thread is faster.
         let mut thread = lock(&self.shared.thread);
         let (id, depart) = spawn(&self.shared)?;
-        let _ = self.shared.bell.0.keeper.set(id);
+        let _ = self.shared.bell.0.thread_id.set(id);
         *thread = Some(depart);
         Ok(())
     }
@@ -169,7 +170,7 @@ impl HostConnection {
         self.shared.sockets.as_ref()
     }
 
-    /// Has the keeper look at our offers.
+    /// Has the membership thread look at our offers.
     pub(crate) fn prompt(&self) {
         if let Some(sockets) = &self.shared.sockets {
             // Fails only in a process that has lost its descriptors; other calls report that.
@@ -192,12 +193,12 @@ impl HostConnection {
 }
 
 impl Shared {
-    /// Held by the keeper while it keeps the membership alive for a moment.
+    /// Held by the membership thread while it keeps the membership alive for a moment.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         lock(&self.bell.0.turn)
     }
 
-    /// The keeper has left, because the last handle was dropped while it acted.
+    /// The membership thread has left, because the last handle was dropped while it acted.
     pub(crate) fn left(&self, outcome: Result<(), LeaveError>) {
         let _ = self.bell.0.outcome.set(outcome);
         // Detached: the closure and the shared state would otherwise own each other.
@@ -205,7 +206,7 @@ impl Shared {
     }
 }
 
-/// Waits, when dropped, until the keeper does not hold the membership.
+/// Waits, when dropped, until the membership thread does not hold the membership.
 #[derive(Clone)]
 pub(crate) struct Settled(Arc<Latch>);
 
@@ -228,11 +229,11 @@ impl Settled {
         Departure(Arc::clone(&self.0))
     }
 
-    /// Waits until the keeper does not hold the membership.
+    /// Waits until the membership thread does not hold the membership.
     fn wait(&self) {
-        // A forked child has no keeper, and its lock may be held for ever.
-        let by_keeper = || self.0.keeper.get() == Some(&std::thread::current().id());
-        if !portolan_sys::fork::in_child() && !by_keeper() {
+        // A forked child has no membership thread, and its lock may be held for ever.
+        let is_membership_thread = || self.0.thread_id.get() == Some(&std::thread::current().id());
+        if !portolan_sys::fork::in_child() && !is_membership_thread() {
             drop(lock(&self.0.turn));
         }
     }
@@ -281,7 +282,7 @@ pub(crate) fn depart(member: &Member) {
     let thread = lock(&shared.thread).take();
     let outcome = match &shared.sockets {
         None => Ok(()),
-        // No prompt would reach the keeper. It finds out when it wakes, or never wakes.
+        // No prompt would reach the membership thread. It finds out when it wakes, or never wakes.
         Some(sockets) if !sockets.is_whole() => {
             disconnect(member);
             Err(LeaveError::Disconnected)
@@ -289,7 +290,7 @@ pub(crate) fn depart(member: &Member) {
         Some(sockets) => {
             sockets.stopping.store(true, Ordering::Release);
             let _ = sockets.prompt.notify();
-            // The keeper never started: no process knows of us yet.
+            // The membership thread never started: no process knows of us yet.
             thread.map_or(Ok(()), |depart| depart(member))
         }
     };

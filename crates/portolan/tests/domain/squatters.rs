@@ -160,5 +160,7 @@ fn a_host_that_cannot_read_proc_says_so() {
     assert!(host.is_host());
     assert_eq!(second.ask("bind inbox"), "done");
     second.kill();
-    crate::child::until("the dead are buried", || host.ask("bind inbox") == "done");
+    crate::child::until("the dead are reclaimed", || {
+        host.ask("bind inbox") == "done"
+    });
 }

@@ -84,7 +84,7 @@ impl Member {
                 processes: Vec::new(),
                 token: Some(capability().token),
             },
-            renewed: false,
+            reannounced: false,
         };
         self.say(&FromMember::Offer(announcement), &[]);
         self.hear()

@@ -4,7 +4,7 @@
 //! connection and some staging memory with each importer. It serves the requests of one importer in
 //! order, and importers in turn.
 
-use super::{CopySlot, Handed, News, Order, Orders, ToKeeper, locked};
+use super::{BrokerNews, CopySlot, Handed, News, Order, Orders, locked};
 use crate::space::descriptor::{Descriptor, HeldMemory};
 use crate::wait::poller::{PollLoop, Seen};
 use portolan_abi::FORMAT_VERSION;
@@ -36,7 +36,7 @@ pub(super) struct Whose {
 pub(super) struct Copier {
     whose: Whose,
     orders: Arc<Orders>,
-    told: Arc<ToKeeper>,
+    told: Arc<BrokerNews>,
     /// The delegation that came last, until its offer comes.
     handed: Option<(u32, Delegation, Box<[Handed; 2]>)>,
     delegated: HashMap<u32, Delegated>,
@@ -75,7 +75,7 @@ enum Unfit {
 }
 
 impl Copier {
-    pub(super) fn new(whose: Whose, orders: Arc<Orders>, told: Arc<ToKeeper>) -> Self {
+    pub(super) fn new(whose: Whose, orders: Arc<Orders>, told: Arc<BrokerNews>) -> Self {
         Self {
             whose,
             orders,

@@ -2,7 +2,7 @@
 //! themselves.
 //!
 //! ```text
-//! keeper                                              copy broker, a thread for each such member
+//! membership thread                                   copy broker, a thread for each such member
 //!   Delegate n + mem, maps  ------------------------->  keeps them
 //!   Offer n  ---------------------------------------->  are they that member's? --> entered: Done
 //!   a visitor with the capability: accepted  -------->  gets staging memory; requests, replies
@@ -12,8 +12,8 @@
 //!
 //! # Invariants
 //!
-//! - **H1** The keeper waits for no copy broker, and touches no descriptor that came with a record:
-//!   its file system may never answer.
+//! - **H1** The membership thread waits for no copy broker, and touches no descriptor that came
+//!   with a record: its file system may never answer.
 //! - **H2** A withdrawal is answered after the last copy of that memory has ended, and no copy
 //!   begins afterwards.
 //! - **H3** A broker copies only to and from the memory of the member that delegated it, and of the
@@ -64,9 +64,9 @@ fn id(by: HostWord) -> Id {
     (by.space, by.incarnation)
 }
 
-/// The keeper's handles of the threads that copy.
+/// The membership thread's handles of the threads that copy.
 pub(super) struct CopyBrokers {
-    told: Arc<ToKeeper>,
+    told: Arc<BrokerNews>,
     by_member: HashMap<Id, CopyBroker>,
 }
 
@@ -79,7 +79,7 @@ struct CopyBroker {
 
 type Orders = Mutex<Vec<Order>>;
 
-/// An order of the keeper to a copy broker.
+/// An order of the membership thread to a copy broker.
 enum Order {
     Delegate(u32, Delegation, Box<[Handed; 2]>),
     /// The offer of the delegation that came before.
@@ -104,7 +104,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A descriptor that came with a record, and that the keeper does not touch (H1).
+/// A descriptor that came with a record, and that the membership thread does not touch (H1).
 struct Handed {
     fd: OwnedFd,
     _guard: CloseOnFork,
@@ -124,8 +124,8 @@ impl Handed {
     }
 }
 
-/// Where the copy brokers leave news for the keeper.
-struct ToKeeper {
+/// Where the copy brokers leave news for the membership thread.
+struct BrokerNews {
     bell: Descriptor<EventFd>,
     news: Mutex<Vec<(HostWord, u64, News)>>,
     /// How many copy slots are taken, by user.
@@ -138,7 +138,7 @@ enum News {
     Withdrawn(u32),
 }
 
-impl ToKeeper {
+impl BrokerNews {
     fn tell(&self, by: HostWord, epoch: u64, news: News) {
         locked(&self.news).push((by, epoch, news));
         // Fails only where the program has closed the descriptor.
@@ -148,12 +148,12 @@ impl ToKeeper {
 
 /// An importer's slot among those that a host serves; dropping this frees it.
 struct CopySlot {
-    told: Arc<ToKeeper>,
+    told: Arc<BrokerNews>,
     user: u32,
 }
 
 impl CopySlot {
-    fn take(told: &Arc<ToKeeper>, user: u32) -> Option<Self> {
+    fn take(told: &Arc<BrokerNews>, user: u32) -> Option<Self> {
         let limits = Limits::now();
         let mut slots_taken = locked(&told.slots_taken);
         let all: usize = slots_taken.values().sum();
@@ -185,7 +185,7 @@ impl Drop for CopySlot {
 impl CopyBrokers {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            told: Arc::new(ToKeeper {
+            told: Arc::new(BrokerNews {
                 bell: Descriptor::new(EventFd::new()?),
                 news: Mutex::default(),
                 slots_taken: Mutex::default(),
@@ -243,7 +243,7 @@ impl CopyBrokers {
     }
 
     /// A member is gone.
-    pub(super) fn bury(&mut self, space: u8, incarnation: u32) {
+    pub(super) fn reclaim(&mut self, space: u8, incarnation: u32) {
         if let Some(copy_broker) = self.by_member.remove(&(space, incarnation)) {
             copy_broker.order(Order::End);
             // Not waited for (H1).
