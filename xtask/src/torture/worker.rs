@@ -260,7 +260,7 @@ impl Worker {
         // From here on it may be asked to wake others, in a pause.
         self.domain = Some(domain.clone());
         self.doing(Doing::Binding);
-        // While its last owner has not been buried, the name is taken.
+        // While its last owner has not been reclaimed, the name is taken.
         let end = std::time::Instant::now() + PATIENCE;
         let options = PortOptions::named(&inbox(self.at)).queue(8);
         let bound = loop {

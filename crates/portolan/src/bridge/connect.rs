@@ -6,7 +6,7 @@ use super::memory::{ConnectionMemory, MemoryError};
 use super::options::ConnectOptions;
 use super::port_egress::PortEgress;
 use super::side::Side;
-use crate::directory::{Introduction, OfferKind, visit};
+use crate::directory::{AcceptedVisit, OfferKind, visit};
 use crate::port::{PortOptions, SendRight, bind_port};
 use crate::space::Builder;
 use crate::space::Descriptor;
@@ -93,7 +93,7 @@ pub(super) fn connect_until<T>(
     kind: OfferKind,
     name: &str,
     options: &ConnectOptions,
-    mut enter: impl FnMut(Introduction) -> Result<T, ConnectToError>,
+    mut enter: impl FnMut(AcceptedVisit) -> Result<T, ConnectToError>,
 ) -> Result<T, ConnectToError> {
     let token = options.token.as_ref();
     loop {
@@ -113,7 +113,7 @@ pub(super) fn connect_until<T>(
 /// Connects over a connection that leads to the offering process.
 pub(super) fn connect_over(
     domain: &Domain,
-    introduction: Introduction,
+    introduction: AcceptedVisit,
     sought: &Sought<'_>,
     options: &ConnectOptions,
 ) -> Result<SendRight, ConnectToError> {

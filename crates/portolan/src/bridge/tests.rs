@@ -7,7 +7,7 @@ use super::memory::ConnectionMemory;
 use super::side::Side;
 use super::*;
 use crate::channel::{ChannelOptions, ReadError, ReaderOptions};
-use crate::directory::{Introduction, OfferKind, visit_own};
+use crate::directory::{AcceptedVisit, OfferKind, visit_own};
 use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
@@ -414,7 +414,7 @@ fn other_descriptors_than_a_pairs_are_refused() {
         let options = ConnectOptions::default();
         let right = connect_over(
             &domain,
-            Introduction { connection },
+            AcceptedVisit { connection },
             &Sought::of(&nobody(), "frames"),
             &options,
         );
@@ -453,7 +453,7 @@ fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, Conne
     let options = ConnectOptions::default().deadline(Deadline::after(Duration::from_secs(3)));
     let followed = follow_over(
         domain,
-        Introduction { connection },
+        AcceptedVisit { connection },
         &Sought::of(&nobody(), "news"),
         &options,
     );
@@ -568,7 +568,7 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     let other = Domain::builder("other");
     let right = connect_over(
         &domain,
-        Introduction { connection },
+        AcceptedVisit { connection },
         &Sought::of(&other, "frames"),
         &options,
     )

@@ -17,8 +17,8 @@
 //! | `watch` | a member's thread: waits for the host's death, and succeeds it; admits newcomers while the host is stopped |
 //! | `host` | the host's thread: newcomers, deaths |
 //! | `admit` | one newcomer's admission, by the host or by another member |
-//! | `introduce` | the host's side of visits |
-//! | `mediate` | the host's threads that copy to and from what members entrust to it |
+//! | `handoff` | the table of offers; hands visitors to the members that offer |
+//! | `copy_broker` | the host's threads that copy to and from delegated memory |
 //! | `reclaim` | returning what a dead space held |
 //!
 //! # Invariants
@@ -37,25 +37,25 @@
 //! - **D6** A space is live only if the host watches it, or a connection by which it makes itself
 //!   known lies in the backlog of the host's socket. So a host that was stopped wakes for each
 //!   newcomer that others have admitted; it then watches every entry of the region that is in use,
-//!   and buries who has died meanwhile.
+//!   and reclaims who has died meanwhile.
 //! - **D7** The host and any other member admit at the same time. Each claims a free entry by
 //!   compare-exchange, and no admission undoes what another one has claimed (A1 to A4 of
 //!   `portolan_shm::space`).
 //! - **D8** A member that does not answer is not taken for dead, the host neither: a stopped host
-//!   stays host, and nobody else buries, introduces or hosts meanwhile.
+//!   stays host, and no other member reclaims, hands off or hosts meanwhile.
 
 mod admit;
+mod copy_broker;
 mod create;
+mod handoff;
 mod host;
-mod introduce;
-mod keeper;
-mod mediate;
+mod membership_thread;
 mod place;
 mod reclaim;
 mod rendezvous;
 mod watch;
 
-/// What this process's keeper does.
+/// What this process's membership thread does.
 enum Role {
     /// It watches the host.
     Member(watch::Control),

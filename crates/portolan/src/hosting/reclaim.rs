@@ -157,7 +157,7 @@ fn count(counter: &Cell<u64>) {
 impl<'m> Estate<'m> {
     /// All steps but the last, in their order.
     fn settle(&self) {
-        trace::bury(self.member, self.space, self.incarnation);
+        trace::reclaim(self.member, self.space, self.incarnation);
         mark!("host.reclaim.trace");
         self.keep("extents", Self::return_extents);
         self.keep("moving", Self::close_unsent_ports);
@@ -170,10 +170,10 @@ impl<'m> Estate<'m> {
         self.keep("chunks", Self::give_up_chunks);
         self.keep("waits", Self::free_waits);
         self.keep("signals", |estate| {
-            crate::signal::bury(estate.member, estate.space)
+            crate::signal::reclaim(estate.member, estate.space)
         });
         self.keep("channels", |estate| {
-            crate::channel::bury(estate.member, estate.space)
+            crate::channel::reclaim(estate.member, estate.space)
         });
         self.keep("wakes", Self::wake_everybody);
     }
@@ -440,7 +440,7 @@ impl<'m> Estate<'m> {
         mark!("host.reclaim.owner_row");
         let _ = memory::punch(fd, rights, Geometry::RIGHT_ROW);
         mark!("host.reclaim.right_row");
-        crate::space::public::bury(self.member, self.space);
+        crate::space::public::reclaim(self.member, self.space);
         trace::give_back(self.member, self.space);
         mark!("host.reclaim.trace_ring");
     }

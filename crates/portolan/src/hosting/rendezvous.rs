@@ -6,21 +6,21 @@
 //! without an answer newcomers connect to the fallback socket, where every member admits.
 
 use super::create::{self, FIRST};
+use super::handoff::open_to_all;
 use super::host::Host;
-use super::introduce::open_to_all;
 use super::place::place;
 use super::watch::Control;
-use super::{Role, keeper};
+use super::{Role, membership_thread};
 use crate::space::Builder;
 use crate::space::JoinError;
 use crate::space::Member;
 use crate::space::answer::{check, check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
-use crate::space::ending::Endings;
+use crate::space::drain::Drains;
 use crate::space::entry::{self, Owner};
 use crate::space::guard::Guard;
 use crate::space::host::host_of;
-use crate::space::link::{Link, Rope, lock_directory};
+use crate::space::host_connection::{HostConnection, HostSockets, lock_directory};
 use crate::space::region::Region;
 use crate::space::{Domain, Parts, protection_of};
 use crate::survey::ABSENCE;
@@ -118,14 +118,14 @@ fn join(settings: &Builder) -> Result<Domain, JoinError> {
         }
         return Ok(Domain::new(member));
     }
-    if let Some((_, ending)) = known {
+    if let Some((_, departure)) = known {
         // Its last handle is being dropped: its addresses are free afterwards.
-        ending.gone_by(deadline);
+        departure.gone_by(deadline);
     }
     let domain = search.run()?;
     place.state().member = Some((
         Arc::downgrade(domain.member()),
-        domain.member().link.settled().ending(),
+        domain.member().host_connection.settled().departure(),
     ));
     Ok(domain)
 }
@@ -137,7 +137,7 @@ fn private(settings: &Builder) -> Result<Domain, JoinError> {
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let place = format!("/{}/{number}", std::process::id());
     let region = create::region(settings, &place)?;
-    let member = member(settings, region, FIRST, Link::new(None))?;
+    let member = member(settings, region, FIRST, HostConnection::new(None))?;
     Ok(Domain::new(Arc::new(member)))
 }
 
@@ -146,7 +146,7 @@ fn member(
     settings: &Builder,
     region: Region,
     us: HostWord,
-    link: Link,
+    host_connection: HostConnection,
 ) -> Result<Member, JoinError> {
     let offset = region.tables().geometry.threads + u64::from(us.space) * Geometry::THREAD_ROW;
     memory::allocate(region.fd(), offset, Geometry::THREAD_ROW).map_err(JoinError::Memory)?;
@@ -171,10 +171,10 @@ fn member(
         cache: Mutex::default(),
         growth: Mutex::default(),
         relief: port::RELIEF,
-        endings: Endings::default(),
+        drains: Drains::default(),
         closing: Mutex::default(),
         parts: Parts::default(),
-        link,
+        host_connection,
     })
 }
 
@@ -436,10 +436,10 @@ impl Search<'_> {
 
     fn create(&self, listener: Descriptor, fallback: Descriptor) -> Result<Domain, JoinError> {
         let host = Host::first().map_err(|e| JoinError::system("make event descriptors", e))?;
-        let rope = self.rope(listener, fallback)?;
+        let sockets = self.sockets(listener, fallback)?;
         let region = create::region(self.settings, &self.settings.name)?;
-        let link = Link::new(Some(rope));
-        let member = Arc::new(member(self.settings, region, FIRST, link)?);
+        let host_connection = HostConnection::new(Some(sockets));
+        let member = Arc::new(member(self.settings, region, FIRST, host_connection)?);
         start(&member, Role::Host(Box::new(host)))?;
         portolan_shm::mark!("join.hosting");
         let (domain, space) = (member.domain.as_str(), member.space);
@@ -451,9 +451,13 @@ impl Search<'_> {
         Ok(Domain::new(member))
     }
 
-    fn rope(&self, listener: Descriptor, fallback: Descriptor) -> Result<Rope, JoinError> {
+    fn sockets(
+        &self,
+        listener: Descriptor,
+        fallback: Descriptor,
+    ) -> Result<HostSockets, JoinError> {
         let prompt = EventFd::new().map_err(|e| JoinError::system("make event descriptors", e))?;
-        Ok(Rope {
+        Ok(HostSockets {
             fallback,
             listener,
             prompt: Descriptor::new(prompt),
@@ -512,7 +516,7 @@ impl Search<'_> {
         let Ok([file, listener, fallback]) = <[OwnedFd; 3]>::try_from(fds) else {
             return Err(garbled("number of descriptors", count, 3).into());
         };
-        let rope = self.rope(Descriptor::new(listener), Descriptor::new(fallback))?;
+        let sockets = self.sockets(Descriptor::new(listener), Descriptor::new(fallback))?;
         let region = open(file, &welcome)?;
         portolan_shm::mark!("join.mapped");
         check_protection(self.settings, protection_of(region.tables().header))?;
@@ -521,13 +525,18 @@ impl Search<'_> {
             incarnation: welcome.incarnation,
         };
         // Made before we are live, so that whatever fails here leaves nothing behind.
-        let member = Arc::new(member(self.settings, region, us, Link::new(Some(rope)))?);
+        let member = Arc::new(member(
+            self.settings,
+            region,
+            us,
+            HostConnection::new(Some(sockets)),
+        )?);
         if !sees_host(&member, &connection) {
             return Err(JoinError::OtherNamespace.into());
         }
         // Before we are live: who dies as a member is known to the host, or about to be (D6).
-        let control = match member.link.rope() {
-            Some(rope) if !welcome.by_host => Control::admitted(&member, rope),
+        let control = match member.host_connection.sockets() {
+            Some(sockets) if !welcome.by_host => Control::admitted(&member, sockets),
             _ => Control::welcomed(connection, host_of(&member)),
         };
         let entry = member.tables().spaces.get(usize::from(us.space));
@@ -553,7 +562,7 @@ impl Search<'_> {
 }
 
 fn start(member: &Arc<Member>, role: Role) -> Result<(), JoinError> {
-    let started = keeper::start(&member.link, member, role);
+    let started = membership_thread::start(&member.host_connection, member, role);
     started.map_err(|e| JoinError::system("start a thread", e))
 }
 

@@ -75,11 +75,11 @@ mod awaited;
 pub mod carried;
 mod client;
 mod client_end;
-mod commons;
 mod connect;
 mod connection;
 mod door;
 mod error;
+mod handoff_lock;
 mod hello;
 mod link;
 mod method;
@@ -87,9 +87,9 @@ mod moving;
 mod parcel;
 mod room;
 mod serve;
+mod shared_channels;
 mod sharing;
 mod task;
-mod turnstile;
 mod work;
 
 #[doc(hidden)]

@@ -8,7 +8,7 @@ use super::options::ListenerOptions;
 use super::upcall::Upcalls;
 use super::{Delivery, Note, SignalError, lock, offset, shared};
 use crate::space::Member;
-use crate::space::tally;
+use crate::space::counters;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Domain};
 use portolan_shm::mark;
@@ -61,7 +61,7 @@ pub struct Listener {
     pub(super) intake: Intake,
     /// Handlers that interrupt a thread; they have a FIFO of their own.
     pub(super) upcalls: Option<Upcalls>,
-    /// Signals that upcalls dropped, and their strays, whose thread has ended.
+    /// Signals that upcalls dropped, and the unhandled ones, whose thread has ended.
     pub(super) inherited: (u64, u64),
     /// What others give to it.
     pub(super) inbox: Arc<Inbox>,
@@ -263,7 +263,7 @@ impl Listener {
     }
 
     /// Takes a handler away; `false` if it is not here. A signal that was on its way to it
-    /// is a stray.
+    /// is unhandled.
     ///
     /// # Errors
     ///
@@ -279,7 +279,7 @@ impl Listener {
     /// domain.signal(at)?;
     /// assert!(listener.off(handler)?);
     /// assert_eq!(domain.signal(at)?, 0);
-    /// assert_eq!((listener.poll(), listener.strays()), (0, 1));
+    /// assert_eq!((listener.poll(), listener.unhandled()), (0, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn off(&mut self, handler: HandlerId) -> Result<bool, SignalError> {
@@ -450,7 +450,7 @@ impl Listener {
     fn handle_one(&mut self) -> bool {
         loop {
             if let Some(signal) = self.intake.next_taken() {
-                tally::delivered(&self.intake.member);
+                counters::delivered(&self.intake.member);
                 if self.intake.dispatch(signal) {
                     return true;
                 }
@@ -468,7 +468,7 @@ impl Listener {
             let Some(signal) = new else {
                 return false;
             };
-            tally::delivered(&self.intake.member);
+            counters::delivered(&self.intake.member);
             if self.intake.dispatch(signal) {
                 return true;
             }
@@ -503,12 +503,12 @@ impl Listener {
     }
 
     /// Signals that came for no handler of ours: for one that was taken away, most likely.
-    pub fn strays(&mut self) -> u64 {
+    pub fn unhandled(&mut self) -> u64 {
         let upcalls = match (&mut self.upcalls, self.intake.member.present()) {
-            (Some(upcalls), Ok(())) => upcalls.strays(),
+            (Some(upcalls), Ok(())) => upcalls.unhandled(),
             _ => 0,
         };
-        self.intake.strays() + upcalls + self.inherited.1
+        self.intake.unhandled() + upcalls + self.inherited.1
     }
 
     /// What may be signalled, as addresses.

@@ -13,7 +13,7 @@
 //! the processor wait, sleeps (also in a [`WaitSet`](crate::WaitSet)), or is interrupted.
 //! Descriptors, timers and Unix signals can be bound to an address
 //! ([`Domain::bind_address`]), so that one wait serves all. Nobody is asked whether he
-//! is interested but by the table of ranges, so there is nothing to prune: a stray signal
+//! is interested but by the table of ranges, so there is nothing to prune: an unhandled signal
 //! comes only to who has just given a handler away or up.
 //!
 //! The model is Cheriton and Kutter's (*Optimized Memory-Based Messaging*, section 2.1):
@@ -41,8 +41,8 @@ pub use source::{Origin, Source, SourceError};
 pub(crate) use tell::signal;
 
 use crate::space::Member;
+use crate::space::counters;
 use crate::space::record::About;
-use crate::space::tally;
 use crate::wait::raise_link;
 use crate::{Disowned, Domain, EventKind};
 use portolan_abi::limits::MAX_FIFOS;
@@ -131,7 +131,7 @@ impl Domain {
         let member = self.member();
         member.present()?;
         let offset = offset(member, address)?;
-        tally::signalled(member);
+        counters::signalled(member);
         let Some(begun) = member.begins(EventKind::Signal) else {
             return Ok(signal(member, offset));
         };
@@ -210,7 +210,7 @@ fn offset(member: &Member, address: usize) -> Result<u64, SignalError> {
 }
 
 /// Ends the handlers and FIFOs of a dead space. For the host.
-pub(crate) fn bury(member: &Member, space: u8) {
+pub(crate) fn reclaim(member: &Member, space: u8) {
     let tables = member.tables();
     let held = lock::release_of(member, space);
     tables.ranges().disown(space, held);

@@ -7,7 +7,7 @@
 
 use super::{SignalError, offset, signal};
 use crate::space::{Member, Part};
-use crate::wait::lookout::{Entry, Roll, Watched};
+use crate::wait::poller::{Entry, PollSet, Watched};
 use crate::{Disowned, Domain};
 use portolan_sys::watch::{Timer, UnixSignal};
 use std::fmt;
@@ -132,7 +132,7 @@ impl Domain {
             offset,
             what: What::new(origin)?,
         };
-        let entered = Roll::of(&member.part::<Sources>().0)?.enter(bound);
+        let entered = PollSet::of(&member.part::<Sources>().0)?.enter(bound);
         let bound = entered.map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => SourceError::NotWaitable,
             _ => error.into(),
@@ -162,7 +162,7 @@ impl fmt::Debug for Source {
 
 /// The sources of a membership, and the thread that waits for them, there as long as they are.
 #[derive(Default)]
-struct Sources(Mutex<Weak<Roll<Bound>>>);
+struct Sources(Mutex<Weak<PollSet<Bound>>>);
 
 impl Part for Sources {}
 
@@ -228,7 +228,7 @@ impl Watched for Bound {
         if self.what.is_due()
             && let Some(member) = self.member.upgrade()
         {
-            crate::space::tally::signalled(&member);
+            crate::space::counters::signalled(&member);
             signal(&member, self.offset);
         }
     }

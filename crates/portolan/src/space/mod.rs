@@ -1,16 +1,17 @@
 //! This process's membership in a domain, and the memory that the members share.
 
 pub(crate) mod answer;
+pub(crate) mod counters;
 pub(crate) mod descriptor;
 mod disowned;
 mod domain;
-pub(crate) mod ending;
+pub(crate) mod drain;
 pub(crate) mod entry;
 mod error;
 pub(crate) mod extent;
 pub(crate) mod guard;
 pub(crate) mod host;
-pub(crate) mod link;
+pub(crate) mod host_connection;
 mod member;
 mod part;
 mod protection;
@@ -18,7 +19,6 @@ pub(crate) mod public;
 pub(crate) mod record;
 pub(crate) mod region;
 mod settings;
-pub(crate) mod tally;
 
 pub(crate) use descriptor::Descriptor;
 pub use disowned::Disowned;

@@ -1,7 +1,7 @@
 //! Finding an exporter, and asking it.
 //!
 //! ```text
-//! visit --introduced--> asked --granted--> import
+//! visit --accepted--> asked --granted--> import
 //!   ^                     |
 //!   +----- away <---------+  the exporter went away, or ended the export
 //! ```
@@ -10,7 +10,7 @@
 
 use super::granted::Miss;
 use super::{Export, ExportError, ExportOptions, Exportable, Import, ImportError, ImportOptions};
-use crate::directory::{Entrance, Introduction, OfferKind, PendingVisit};
+use crate::directory::{AcceptedVisit, Entrance, OfferKind, PendingVisit};
 use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::space::Member;
@@ -164,7 +164,7 @@ pub struct PendingImport {
     /// Goes off when it may go on; made when somebody asks for it.
     alarm: Option<Alarm>,
     /// The kernel does not let us reach the exporter's memory: the host is to copy.
-    mediated: bool,
+    brokered: bool,
 }
 
 /// Where it looks for the exporter.
@@ -218,7 +218,7 @@ impl PendingImport {
             stage,
             pause: PAUSES.0,
             alarm: None,
-            mediated: false,
+            brokered: false,
         })
     }
 
@@ -298,7 +298,7 @@ impl PendingImport {
                 }
                 Stage::Visit(visit) => match visit.poll()? {
                     None => return Ok(None),
-                    Some(introduction) => self.ask(introduction)?,
+                    Some(accepted) => self.ask(accepted)?,
                 },
                 Stage::Asked(..) => {
                     if let Some(import) = self.hear()? {
@@ -332,8 +332,8 @@ impl PendingImport {
             }
             match &mut self.stage {
                 Stage::Visit(visit) => {
-                    let introduction = visit.wait(deadline)?;
-                    self.ask(introduction)?;
+                    let accepted = visit.wait(deadline)?;
+                    self.ask(accepted)?;
                     continue;
                 }
                 Stage::Away(until) => {
@@ -354,13 +354,13 @@ impl PendingImport {
         }
     }
 
-    fn ask(&mut self, introduction: Introduction) -> Result<(), ImportError> {
-        let Introduction { connection } = introduction;
-        portolan_shm::mark!("import.introduced");
+    fn ask(&mut self, accepted: AcceptedVisit) -> Result<(), ImportError> {
+        let AcceptedVisit { connection } = accepted;
+        portolan_shm::mark!("import.accepted");
         let ask = Ask {
             version: FORMAT_VERSION,
             barriers: barrier::allow_now(),
-            mediated: self.mediated,
+            brokered: self.brokered,
         };
         match socket::send_by(&connection, &ask.encode(), &[], Some(Instant::now())) {
             Ok(()) => {
@@ -406,8 +406,8 @@ impl PendingImport {
         let fds = received.fds;
         match Import::answered(connection, name, most, bytes, fds, entrance, member) {
             Ok(import) => Ok(Some(import)),
-            Err(Miss::Mediate) => {
-                self.mediated = true;
+            Err(Miss::Delegate) => {
+                self.brokered = true;
                 Ok(None)
             }
             Err(Miss::Again) => {
@@ -439,7 +439,7 @@ pub(super) fn answer_to(
         stage: Stage::Asked(Descriptor::new(connection), far),
         pause: PAUSES.0,
         alarm: None,
-        mediated: false,
+        brokered: false,
     };
     pending.hear()
 }

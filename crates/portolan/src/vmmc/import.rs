@@ -1,10 +1,10 @@
 //! Memory of another process, to be read and written here.
 
 use super::access::word;
+use super::backend::Backend;
 use super::imported::Imported;
-use super::later::{self, Done};
 use super::pending::pending;
-use super::reached::Reached;
+use super::write_queue::{self, Done};
 use super::{Pending, Reach, Unwritten, UpdateError};
 use crate::Deadline;
 use std::fmt;
@@ -89,7 +89,7 @@ impl Import {
     /// Whether each write and read is a system call: the export is ordinary memory
     /// ([`OrdinaryMemory`](super::OrdinaryMemory)), to the byte and without words.
     pub fn is_kernel_mediated(&self) -> bool {
-        matches!(self.inner.reached, Reached::Kernel(_) | Reached::Host(_))
+        matches!(self.inner.backend, Backend::Kernel(_) | Backend::Host(_))
     }
 
     /// What may be done with it.
@@ -302,7 +302,7 @@ impl Import {
             // Dropped last, and with it the buffer, if nobody waits for that: what its own code
             // does then comes behind this write.
             let mut promise = promise;
-            let _done = Done(&its_own.order);
+            let _done = Done(&its_own.write_order);
             // A buffer that has become another one since is checked again.
             let bytes = buffer.as_ref();
             let written = its_own
@@ -321,8 +321,8 @@ impl Import {
                 Err(why) => Err(Unwritten { why, buffer }),
             });
         };
-        import.order.begin();
-        later::give(Box::new(run));
+        import.write_order.begin();
+        write_queue::push(Box::new(run));
         Ok(pending)
     }
 
@@ -334,7 +334,7 @@ impl Import {
     /// [`UpdateError::TimedOut`], and as [`check`](Self::check).
     pub fn flush(&self, deadline: impl Into<Deadline>) -> Result<(), UpdateError> {
         super::present()?;
-        if !self.inner.order.behind(deadline.into()) {
+        if !self.inner.write_order.behind(deadline.into()) {
             return Err(UpdateError::TimedOut);
         }
         self.inner.landed()
@@ -344,7 +344,7 @@ impl Import {
     /// returns nothing of it is mapped here. A drop does the same, and what was begun goes on.
     pub fn unimport(self) {
         if super::present().is_ok() {
-            self.inner.order.behind(Deadline::NEVER);
+            self.inner.write_order.behind(Deadline::NEVER);
         }
     }
 }

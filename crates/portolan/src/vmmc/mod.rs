@@ -88,39 +88,39 @@
 // | `kernel` | kernel-mediated exports and imports: ordinary memory |
 // | `access` | copies within bounds |
 // | `export` | showing memory and taking it back |
-// | `reception` | the exporter's thread: who comes, who goes |
+// | `acceptor` | the exporter's thread: it grants exports, and sees importers go |
 // | `ask` | finding an exporter, and asking it |
-// | `granted` | what the exporter answers: verified, then mapped |
+// | `granted` | verifies and maps the exporter's answer |
 // | `import` | deliberate update, remote read, atomics |
-// | `imported` | what an import is: where its bytes are, what may be done, whether it is there |
-// | `onward` | deliberate update and remote read of memory that others write |
-// | `reached` | where the bytes of an import are: mapped, or the kernel copies them |
-// | `notify` | notifications: what importers post, and who is told |
-// | `later` | the thread that does non-blocking writes |
-// | `watch` | the importer's thread: whose exporter goes |
-// | `pending` | what goes on by itself |
+// | `imported` | the state of an import: its backend, its permissions, whether its exporter lives |
+// | `relay` | copies between an import and memory that others write |
+// | `backend` | carries out reads and writes: on a mapping, or through the kernel |
+// | `notify` | notifications: importers post notes, the exporter checks and reports them |
+// | `write_queue` | the worker thread that performs the non-blocking writes |
+// | `watch` | the importer's thread: it sees exporters go |
+// | `pending` | handles of writes and ends that go on in the background |
 
+mod acceptor;
 mod access;
 mod ask;
+mod backend;
 mod error;
 mod export;
 mod granted;
 mod import;
 mod imported;
 mod kernel;
-mod later;
 mod memory;
 mod notify;
-mod onward;
 mod options;
 mod pending;
 mod place;
-mod reached;
-mod reception;
+mod relay;
 #[cfg(test)]
 mod tests;
 mod update;
 mod watch;
+mod write_queue;
 
 pub use ask::PendingImport;
 pub use error::{ExportError, ImportError, UnexportError, Unwritten, UpdateError, WhyExported};

@@ -15,7 +15,7 @@
 //! connection ended looks whether the exporter is about to end, and if so waits for that.
 
 use crate::space::Descriptor;
-use crate::wait::lookout::{self, Entry, Roll};
+use crate::wait::poller::{self, Entry, PollSet};
 use portolan_abi::vmmc::RING;
 use portolan_sys::process::{PidFd, poll};
 use portolan_sys::socket;
@@ -53,14 +53,14 @@ struct Exporter {
 impl Watched {
     pub(super) fn new(connection: Descriptor, exporter: PidFd) -> io::Result<Self> {
         /// That of this process.
-        static KNOWN: Mutex<Weak<Roll<Exporter>>> = Mutex::new(Weak::new());
+        static KNOWN: Mutex<Weak<PollSet<Exporter>>> = Mutex::new(Weak::new());
         let exporter = Exporter {
             connection,
             process: Descriptor::new(exporter),
             over: AtomicU32::new(THERE),
             until: OnceLock::new(),
         };
-        Ok(Self(Roll::of(&KNOWN)?.enter(exporter)?))
+        Ok(Self(PollSet::of(&KNOWN)?.enter(exporter)?))
     }
 
     /// Has the exporter look at what was posted. If there is no room for a ring, it has others
@@ -119,7 +119,7 @@ impl Exporter {
     }
 }
 
-impl lookout::Watched for Exporter {
+impl poller::Watched for Exporter {
     const THREAD: &str = "portolan-import";
     /// Enough for a thread that stores a word.
     const STACK: usize = 64 << 10;

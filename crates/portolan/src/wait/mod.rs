@@ -4,8 +4,8 @@
 mod bell;
 mod deadline;
 mod error;
-pub(crate) mod lookout;
 mod patience;
+pub(crate) mod poller;
 mod set;
 
 #[cfg(feature = "tokio")]

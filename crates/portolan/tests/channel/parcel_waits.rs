@@ -173,20 +173,20 @@ fn whoever_finds_a_desk_crowded_is_told_when_there_is_room() {
     let token = set.add_parcel_reader(bound(&channel)).unwrap();
     drop(first);
     assert_eq!(receive(&mut set, token).unwrap_err(), ReadError::WriterGone);
-    // The next one's desk is full before the reader looks.
+    // The next one's registry is full before the reader looks.
     let mut writer = channel.bind_parcel_writer().unwrap();
     let survey = domain.survey().unwrap();
     let segment = survey.ports.iter().find(|p| p.kind == PortKind::Segment);
     let segment = segment.unwrap();
-    let desk = format!("parcels {}.{}", segment.index, segment.generation);
-    let desk = domain.connect(&desk, Deadline::NOW).unwrap();
-    while desk.send(Message::default(), WhenFull::Fail).is_ok() {}
+    let registry = format!("parcels {}.{}", segment.index, segment.generation);
+    let registry = domain.connect(&registry, Deadline::NOW).unwrap();
+    while registry.send(Message::default(), WhenFull::Fail).is_ok() {}
     assert!(set.wait(Deadline::NOW).unwrap().is_empty());
     assert!(set.wait(Duration::from_millis(2)).unwrap().is_empty());
     std::thread::scope(|scope| {
         let receives = scope.spawn(|| receive(&mut set, token).unwrap());
         std::thread::sleep(Duration::from_millis(5));
-        // Each look at the desk makes room.
+        // Each look at the registry makes room.
         portolan_testkit::until("the reader is known", || writer.readers() == 1);
         let sent = writer.send(b"", shared(&domain, 5), Deadline::NOW);
         assert!(sent.is_ok());

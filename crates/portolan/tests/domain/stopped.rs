@@ -59,7 +59,7 @@ fn newcomers_join_beside_a_stopped_host_and_work_with_the_others() {
     assert!(!second.is_host() && !newcomer.is_host() && !another.is_host());
     host.resume();
     assert!(host.is_host());
-    // The host has got to know them: it buries who dies, and lets go of who leaves.
+    // The host has got to know them: it reclaims who dies, and lets go of who leaves.
     assert_eq!(newcomer.ask("leave"), "Ok(())");
     another.kill();
     all_others_are_free(&name, &[1, 2]);

@@ -100,7 +100,7 @@ fn an_exporter_dies_while_it_ends_an_export() {
 #[test]
 fn an_importer_dies_at_every_step() {
     for (mark, order) in [
-        ("import.introduced", None),
+        ("import.accepted", None),
         ("import.asked", None),
         ("import.answered", None),
         ("import.mapped", None),

@@ -223,7 +223,7 @@ fn who_may_only_read_cannot_write_in_any_way() {
     let (memory, export) = export(&domain, 4, Reach::Read);
     memory.write(0, &[7; 16384]).unwrap();
     let hostile = Hostile::new(&raw::connect(&name), "x").unwrap();
-    for file in [&hostile.file, &hostile.board] {
+    for file in [&hostile.file, &hostile.status_page] {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
         for file in [file, &again] {

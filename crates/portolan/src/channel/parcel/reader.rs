@@ -1,7 +1,7 @@
-//! Taking parcels, and finding the desk of who writes now.
+//! A reader takes parcels, and finds the registry of the current writer.
 
 use super::super::{Channel, Missed, ReadError, Reader, ReaderOptions};
-use super::{Delivery, Parcel, ParcelBindError, Stamp, desk_name};
+use super::{Delivery, Parcel, ParcelBindError, Stamp, registry_name};
 use crate::port::{ConnectError, ReceiveRight, Right, SendRight, Unsent};
 use crate::space::Member;
 use crate::{Access, Deadline, Message, PortOptions};
@@ -16,8 +16,8 @@ pub struct ParcelReader {
     /// Gone once nothing will come any more.
     inbox: Option<ReceiveRight>,
     reader: Reader,
-    /// The desk's name.
-    desk: String,
+    /// The registry's name.
+    registry: String,
     /// The writer that there is does not know of us.
     orphaned: bool,
     /// What comes after this one comes to us too: the first welcome.
@@ -62,16 +62,16 @@ impl Channel {
         // As many as there can be announced and not read, a welcome, and one unannounced.
         let size = units.saturating_add(2).min(LARGEST_INBOX);
         let inbox = crate::port::bind_port(member, &PortOptions::unnamed().queue(size))?;
-        let desk_name = desk_name(self);
-        let desk = crate::port::connect_port(member, &desk_name, deadline)?;
+        let registry_name = registry_name(self);
+        let registry = crate::port::connect_port(member, &registry_name, deadline)?;
         let mut reader = self.bind_reader(options)?;
         reader.serve_parcels();
         // If it closes later, we are told that its writer has gone (P3).
-        let orphaned = introduce(&inbox, &reader, &desk, deadline).is_err();
+        let orphaned = register(&inbox, &reader, &registry, deadline).is_err();
         Ok(ParcelReader {
             inbox: Some(inbox),
             reader,
-            desk: desk_name,
+            registry: registry_name,
             orphaned,
             welcome: None,
             next: None,
@@ -167,7 +167,7 @@ impl ParcelReader {
     }
 
     /// Announces sleep: whether there is nothing to receive now. It is woken when there may be,
-    /// also when it has no desk and there is one (P5).
+    /// also when it has no registry and there is one (P5).
     pub(in crate::channel) fn idles(&mut self) -> bool {
         let asleep = self.reader.arm().is_some();
         // After the announcement.
@@ -188,7 +188,7 @@ impl ParcelReader {
         !self.orphaned && self.reader.may_have()
     }
 
-    /// Finds the desk of who writes now, if it has none and there is one.
+    /// Finds the registry of the current writer, if it has none and there is one.
     fn find_desk(&mut self) {
         if self.orphaned && self.reader.has_writer() {
             // What fails for good, the next call says.
@@ -213,15 +213,15 @@ impl ParcelReader {
         };
         loop {
             let member = &inbox.at().member;
-            match crate::port::connect_port(member, &self.desk, deadline) {
-                Ok(desk) => {
-                    if introduce(inbox, &self.reader, &desk, deadline).is_ok() {
+            match crate::port::connect_port(member, &self.registry, deadline) {
+                Ok(registry) => {
+                    if register(inbox, &self.reader, &registry, deadline).is_ok() {
                         self.orphaned = false;
                         return Ok(());
                     }
                 }
                 Err(ConnectError::Disowned(why)) => return Err(why.into()),
-                // A desk was bound under this name, so it is one.
+                // A registry was bound under this name, so it is one.
                 Err(ConnectError::NoSuchPort { .. } | ConnectError::BadName { .. }) => {}
             }
             if deadline.has_passed() {
@@ -231,11 +231,11 @@ impl ParcelReader {
     }
 }
 
-/// Makes a reader known at a desk.
-fn introduce(
+/// Makes a reader known at a registry.
+fn register(
     inbox: &ReceiveRight,
     reader: &Reader,
-    desk: &SendRight,
+    registry: &SendRight,
     deadline: Deadline,
 ) -> Result<(), Unsent> {
     let place = reader.entry();
@@ -243,7 +243,7 @@ fn introduce(
     let mut message = Message::new(place.as_slice().as_flattened()).unwrap_or_default();
     // A message holds a right at least.
     drop(message.attach(inbox.make_send()));
-    desk.send_from(&mut message, deadline)
+    registry.send_from(&mut message, deadline)
 }
 
 impl std::fmt::Debug for ParcelReader {

@@ -2,7 +2,7 @@
 
 use super::payload::Payload;
 use super::store::Form;
-use super::{Lobby, NotASample, Sample, SubscribeError, TopicError, check, form_of};
+use super::{NotASample, RendezvousChannel, Sample, SubscribeError, TopicError, check, form_of};
 use crate::channel::{ReadError, Reader, ReaderOptions, Since};
 use crate::space::Member;
 use crate::space::record::About;
@@ -49,14 +49,15 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         domain: &Domain,
         topic: &str,
         history: u64,
-        lobby: &Lobby,
+        rendezvous: &RendezvousChannel,
     ) -> Result<Self, TopicError> {
         let mut set = WaitSet::new(domain)?;
-        let newcomers = set.add_reader(lobby.channel.bind_reader(ReaderOptions::default())?)?;
+        let newcomers =
+            set.add_reader(rendezvous.channel.bind_reader(ReaderOptions::default())?)?;
         let mut subscriber = Self {
             domain: domain.clone(),
             topic: topic.to_owned(),
-            publishers: lobby.publishers,
+            publishers: rendezvous.publishers,
             set,
             newcomers,
             sources: Vec::new(),
@@ -208,12 +209,12 @@ impl<T: Payload + ?Sized> Subscriber<T> {
 
     /// Whether somebody has announced itself: then all are looked for.
     fn greet(&mut self) -> Result<bool, SubscribeError> {
-        let Some(lobby) = self.set.reader_mut(self.newcomers) else {
+        let Some(rendezvous) = self.set.reader_mut(self.newcomers) else {
             return Ok(false);
         };
         let mut came = false;
-        while lobby.may_have() {
-            match lobby.receive(Deadline::NOW) {
+        while rendezvous.may_have() {
+            match rendezvous.receive(Deadline::NOW) {
                 Ok(_) | Err(ReadError::Missed(_)) => came = true,
                 Err(why @ (ReadError::Garbled(_) | ReadError::Dropped)) => {
                     self.set.remove_reader(self.newcomers);

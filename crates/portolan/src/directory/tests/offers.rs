@@ -5,15 +5,15 @@ use crate::{Deadline, Domain, VisitError};
 use portolan_testkit::{unique, until};
 
 #[test]
-fn a_stranger_is_introduced_to_a_member_and_to_the_host() {
-    let name = unique("introduced");
+fn a_stranger_is_handed_to_a_member_and_to_the_host() {
+    let name = unique("accepted");
     let mut host = joined(&name);
     let mut member = joined(&name);
     assert_eq!(host.ask("offer hosts anyone=1"), "offered");
     assert_eq!(member.ask("offer members anyone=1"), "offered");
     for (offerer, name_of) in [(&host, "hosts"), (&member, "members")] {
-        let introduction = from_outside(&name, name_of, long()).unwrap();
-        assert_eq!(said(&introduction), meets(offerer));
+        let accepted = from_outside(&name, name_of, long()).unwrap();
+        assert_eq!(said(&accepted), meets(offerer));
     }
     // A member asks in the same way, also for what it offers itself.
     for offerer in [&host, &member] {
@@ -134,13 +134,13 @@ fn a_thousand_offers_are_found_and_withdrawn() {
     let mut member = joined(&name);
     assert_eq!(member.ask("offer-many 1000"), "offered");
     for number in (0..1000).step_by(37) {
-        let introduction = from_outside(&name, &format!("many-{number}"), long()).unwrap();
-        assert_eq!(said(&introduction), meets(&member));
+        let accepted = from_outside(&name, &format!("many-{number}"), long()).unwrap();
+        assert_eq!(said(&accepted), meets(&member));
     }
     // They are told anew to whoever hosts then.
     host.kill();
-    let introduction = from_outside(&name, "many-999", long()).unwrap();
-    assert_eq!(said(&introduction), meets(&member));
+    let accepted = from_outside(&name, "many-999", long()).unwrap();
+    assert_eq!(said(&accepted), meets(&member));
     let mut other = joined(&name);
     assert_eq!(other.ask("offer many-500 anyone=1"), "NameTaken");
     assert_eq!(member.ask("withdraw-all"), "withdrawn");

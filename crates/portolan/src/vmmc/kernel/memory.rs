@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops;
 use std::sync::Arc;
 
-/// Memory of the program's own, of any length at any address, whose export the kernel mediates:
+/// Memory of the program's own, of any length at any address, whose export is kernel-mediated:
 /// importers have nothing of it mapped, and each of their writes and reads is a system call; for
 /// those of other users the domain's host makes it.
 ///

@@ -1,4 +1,4 @@
-//! What a wait set waits for, and how each of them is armed.
+//! A wait set arms each thing that it waits for in the thing's own way.
 
 use crate::channel::{FrameReader, ParcelReader, Reader, Subscribes};
 use crate::space::Member;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 pub(super) struct Place {
     /// Goes up when a port leaves, so that its token names nothing.
     pub(super) generation: u32,
-    pub(super) guest: Option<Guest>,
+    pub(super) waitable: Option<Waitable>,
     pub(super) armed: bool,
 }
 
-/// What is waited for.
-pub(super) enum Guest {
+/// A thing that a wait set waits for.
+pub(super) enum Waitable {
     Port(ReceiveRight),
     Reader(Reader),
     Parcels(Box<ParcelReader>),
@@ -28,7 +28,7 @@ pub(super) enum Guest {
     Notifications(Notifications),
 }
 
-impl Guest {
+impl Waitable {
     fn may_have(&mut self) -> bool {
         match self {
             Self::Port(port) => port.may_have(),
@@ -105,31 +105,31 @@ impl Guest {
 
 impl Place {
     pub(super) fn may_have(&mut self) -> bool {
-        self.guest.as_mut().is_some_and(Guest::may_have)
+        self.waitable.as_mut().is_some_and(Waitable::may_have)
     }
 
-    /// Arms the guest, also if it is armed; `false` if something is there, and it is loose.
+    /// Arms the waitable, also if it is armed; `false` if something is there, and it is loose.
     pub(super) fn arm(&mut self, link: u64) -> bool {
-        let Some(guest) = &mut self.guest else {
+        let Some(waitable) = &mut self.waitable else {
             return true;
         };
         self.armed = true;
-        if guest.arm(link) {
+        if waitable.arm(link) {
             return true;
         }
         self.loosen();
         false
     }
 
-    /// Disarms the guest; `false` if it was not armed.
+    /// Disarms the waitable; `false` if it was not armed.
     pub(super) fn loosen(&mut self) -> bool {
         let was = std::mem::take(&mut self.armed);
-        if let Some(guest) = self
-            .guest
+        if let Some(waitable) = self
+            .waitable
             .as_mut()
             .filter(|g| was && g.member().present().is_ok())
         {
-            guest.disarm();
+            waitable.disarm();
         }
         was
     }

@@ -1,13 +1,12 @@
-//! Deliberate update and remote read of memory that is never lent as a slice.
+//! A relay copy moves bytes between an import and memory that other processes may write.
 //!
-//! Others may write it at any moment: it is exported itself, or aliased, or has another clone. So
-//! it is copied piece by piece, by way of a buffer.
+//! Such memory (exported itself, aliased, or with another clone) is never lent as a slice. So
+//! [`Import::write_from`] and [`Import::read_into`] copy it piece by piece through a buffer.
 
 use super::{Exportable, Import, UpdateError};
 use std::ops::Range;
 
-/// Bytes that are copied at a time: little enough to stay in the processor's first cache, and whole
-/// words.
+/// The size of a piece in bytes: a multiple of a word that fits the first-level cache.
 const STEP: usize = 16 << 10;
 
 impl Import {
