@@ -60,14 +60,8 @@ fn nobody() -> Builder {
 }
 
 fn join(ours: &Domain, theirs: &Domain, options: &ConnectOptions) -> SendRight {
-    let introduction = visit_own(theirs.member(), OfferKind::Port, "frames", None, long()).unwrap();
-    connect_over(
-        ours,
-        introduction,
-        &Sought::of(&nobody(), "frames"),
-        options,
-    )
-    .unwrap()
+    let accepted = visit_own(theirs.member(), OfferKind::Port, "frames", None, long()).unwrap();
+    connect_over(ours, accepted, &Sought::of(&nobody(), "frames"), options).unwrap()
 }
 
 fn plain() -> Two {
@@ -246,7 +240,7 @@ fn two_clients_and_no_more() {
     let offer = OfferOptions::default().most_clients(2);
     let mut two = two(PortOptions::unnamed(), offer, ConnectOptions::default());
     let second = join(&two.ours, &two._theirs, &ConnectOptions::default());
-    let introduction = visit_own(
+    let accepted = visit_own(
         two._theirs.member(),
         OfferKind::Port,
         "frames",
@@ -256,7 +250,7 @@ fn two_clients_and_no_more() {
     .unwrap();
     let refused = connect_over(
         &two.ours,
-        introduction,
+        accepted,
         &Sought::of(&nobody(), "frames"),
         &ConnectOptions::default(),
     );

@@ -13,7 +13,7 @@
 //! | `place` | this process's memberships |
 //! | `rendezvous` | finding the host, or becoming the first |
 //! | `create` | making a region |
-//! | `keeper` | this process's thread that watches the host, or hosts |
+//! | `membership_thread` | this process's thread that watches the host, or hosts |
 //! | `watch` | a member's thread: waits for the host's death, and succeeds it; admits newcomers while the host is stopped |
 //! | `host` | the host's thread: newcomers, deaths |
 //! | `admit` | one newcomer's admission, by the host or by another member |

@@ -35,7 +35,7 @@
 //! let _server = rpc::serve(&domain, "purse", purse, &Default::default())?;
 //!
 //! let client = AccountClient::connect(&domain, "purse", Deadline::NEVER)?;
-//! client.note("for the ferry")?;
+//! client.note("for the flight")?;
 //! assert_eq!(client.withdraw(30), Ok(70));
 //! let refused = CallError::Method(Refused::TooLittle { there: 70 });
 //! assert_eq!(client.withdraw(90), Err(refused));

@@ -171,5 +171,7 @@ fn a_host_that_cannot_read_proc_says_so() {
     assert!(host.is_host());
     assert_eq!(second.ask("bind inbox"), "done");
     second.kill();
-    until("the dead are reclaimed", || host.ask("bind inbox") == "done");
+    until("the dead are reclaimed", || {
+        host.ask("bind inbox") == "done"
+    });
 }

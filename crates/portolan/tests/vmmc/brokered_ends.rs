@@ -1,10 +1,10 @@
 //! Ordinary memory that the domain's host copies to and from: hosts, exporters and importers that
 //! leave, die, stop, fork, or become another program.
 
+use crate::brokered::{OTHER, hosted, importer, root};
 use crate::child::Child;
 use crate::domain;
 use crate::kernel::{content, lend_zeros};
-use crate::brokered::{OTHER, hosted, importer, root};
 use portolan::vmmc::{ExportOptions, Import, OrdinaryMemory, Reach, UpdateError, WhyExported};
 use portolan_testkit::{PATIENCE, unique, until};
 use std::sync::Arc;
