@@ -142,7 +142,7 @@ fn a_wait_set_is_told_of_parcels_and_of_later_writers() {
 }
 
 #[test]
-fn who_writes_without_a_desk_is_not_reported_again_and_again() {
+fn who_writes_without_a_registry_is_not_reported_again_and_again() {
     let domain = Domain::private().unwrap();
     let options = ChannelOptions::unnamed().units(8);
     let channel = domain.make_channel(&options).unwrap();
@@ -164,7 +164,7 @@ fn who_writes_without_a_desk_is_not_reported_again_and_again() {
 }
 
 #[test]
-fn whoever_finds_a_desk_crowded_is_told_when_there_is_room() {
+fn whoever_finds_a_registry_crowded_is_told_when_there_is_room() {
     let domain = Domain::private().unwrap();
     let options = ChannelOptions::unnamed().units(4);
     let channel = domain.make_channel(&options).unwrap();

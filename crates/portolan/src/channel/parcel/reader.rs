@@ -89,7 +89,7 @@ impl ParcelReader {
         let deadline = deadline.into();
         loop {
             if self.orphaned {
-                self.change_desks(deadline)?;
+                self.change_registries(deadline)?;
             }
             let received = match self.reader.receive(deadline) {
                 Ok(received) => received,
@@ -171,7 +171,7 @@ impl ParcelReader {
     pub(in crate::channel) fn idles(&mut self) -> bool {
         let asleep = self.reader.arm().is_some();
         // After the announcement.
-        self.find_desk();
+        self.find_registry();
         // What lies there is received once we have been welcomed.
         self.orphaned || asleep && !self.reader.may_have()
     }
@@ -184,15 +184,15 @@ impl ParcelReader {
 
     /// Whether a call may receive something, or be told something.
     pub(crate) fn may_have(&mut self) -> bool {
-        self.find_desk();
+        self.find_registry();
         !self.orphaned && self.reader.may_have()
     }
 
     /// Finds the registry of the current writer, if it has none and there is one.
-    fn find_desk(&mut self) {
+    fn find_registry(&mut self) {
         if self.orphaned && self.reader.has_writer() {
             // What fails for good, the next call says.
-            let _ = self.change_desks(Deadline::NOW);
+            let _ = self.change_registries(Deadline::NOW);
         }
     }
 
@@ -205,7 +205,7 @@ impl ParcelReader {
     }
 
     /// Another space writes now, or will: it has to know of us.
-    fn change_desks(&mut self, deadline: Deadline) -> Result<(), ReadError> {
+    fn change_registries(&mut self, deadline: Deadline) -> Result<(), ReadError> {
         let Some(inbox) = &self.inbox else {
             // The next call says why.
             self.orphaned = false;
