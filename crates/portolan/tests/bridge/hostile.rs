@@ -1,5 +1,5 @@
 //! A client violates the protocol in every word, over the raw connection and in the connection's
-//! memory. It ends its own connection, and nobody else notices.
+//! memory. It ends its own connection, and no other.
 
 use crate::numbered::{held, is_message, long, message};
 use crate::over::{offering, plain};
