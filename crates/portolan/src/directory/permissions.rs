@@ -1,4 +1,4 @@
-//! Who may visit an offer.
+//! Permissions say who may visit an offer, and the kernel's word on a visitor decides.
 
 use crate::space::OVERFLOW_ID;
 use portolan_abi::limits::MAX_GRANTS;

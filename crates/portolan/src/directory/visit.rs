@@ -6,9 +6,9 @@
 //!  +-------- the host is gone, or too busy ---+---- refused: an error
 //! ```
 //!
-//! A visitor need not be in any domain. It asks again when its connection ends without
-//! an answer, since the host or whoever made the offer may have died with it in hand; so
-//! a visit that waits outlives them, and one whose process dies is gone.
+//! A visitor need not be in any domain. It asks again when its connection ends without an answer,
+//! because the host or the acceptor may have died with the connection. So a pending visit outlives
+//! both, and ends with its own process.
 
 use super::offer::Offers;
 use super::permissions::{AccessToken, Verdict};

@@ -1,4 +1,4 @@
-//! A newcomer's admission, by the host or by another member.
+//! The host, or another member, admits newcomers to the domain.
 //!
 //! ```text
 //! accept -- greeting -- user and group permitted? -- entry: claimed -- joining -- welcome -- (its act) live
@@ -8,14 +8,14 @@
 //! ```
 //!
 //! The host accepts at both listening sockets. A newcomer that the host has not answered within a
-//! second connects to the fallback socket, where every member accepts; so a host that is stopped
-//! keeps nobody out. What is decided in the region is decided by [`portolan_shm::space`].
+//! second connects to the fallback socket, where every member accepts; so a stopped host
+//! keeps no newcomer out. [`portolan_shm::space`] makes the decisions in the region.
 //!
 //! A newcomer that a member has admitted makes itself known to the host before it is live: its
 //! connection waits in the backlog of the host's socket, wakes the host when that goes on, and the
 //! host then watches every space that it finds in the region (D6).
 //!
-//! Anybody may connect, and say nothing or rubbish: how many of those are kept is bounded.
+//! Any process may connect, and send nothing or rubbish: the number of such connections is bounded.
 
 use super::create;
 use super::handoff::Limits;

@@ -1,4 +1,4 @@
-//! Making a region: the memory file, its header, its first space.
+//! The first member makes the region: the memory file, its header, its first space.
 
 use crate::Protection;
 use crate::space::Builder;

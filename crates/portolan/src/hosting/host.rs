@@ -1,7 +1,7 @@
-//! The host's thread: newcomers, connections, deaths.
+//! The host handles newcomers, connections, offers and deaths, in its membership thread.
 //!
-//! One poll without a timeout over everything that can happen. Nothing is done here
-//! while members send and receive: the host is never on the way of a message.
+//! It polls, without a timeout, every source of events. It does nothing while members send and
+//! receive, because no message passes through the host.
 //!
 //! Other members admit newcomers while the host is stopped, so the host compares its list with
 //! the region's entries whenever something happens (D6).

@@ -1,8 +1,8 @@
-//! Finding a domain's host, or becoming the first.
+//! A process that joins a domain finds its host, or becomes the first member.
 //!
-//! Whoever binds *and listens* first creates the domain (D4). Between the two, a
-//! connection is refused and the address is in use: look again. A connection that gets
-//! no answer is closed and made anew, for its host may have died with it in hand. After a second
+//! The process that binds *and listens* first creates the domain (D4). Between the two steps, a
+//! connection is refused and the address is in use: newcomers look again. A newcomer closes a
+//! connection that gets no answer and makes another, because the host may have died. After a second
 //! without an answer newcomers connect to the fallback socket, where every member admits.
 
 use super::create::{self, FIRST};

@@ -1,17 +1,16 @@
-//! A member's thread: it sleeps until the host is dead or gone, and succeeds it.
+//! A member sleeps, in its membership thread, until the host is dead or gone, and succeeds it.
 //!
 //! ```text
-//!            pidfd readable, or nobody hosts: compare-exchange
+//!            pidfd readable, or host word vacant: compare-exchange
 //! watching -----------------------------------------------------> host
 //!    ^  |                                            | lost
 //!    |  +-- connection ended, host alive --> return  |
 //!    +---------- host answers: known <----------+----+
 //! ```
 //!
-//! A connection that ends says nothing about a death. It says that the host has left,
-//! has lost its descriptors, or has been succeeded; so the member looks at the host word
-//! and makes itself known again. Only until the new host has answered does it look at
-//! the word by the clock; that, and nothing else here, is ever timed.
+//! A connection that ends does not mean a death. The host has left, has lost its descriptors, or
+//! has a successor. So the member loads the host word and makes itself known again. Until the new host
+//! has answered it polls the word by the clock; nothing else here is timed.
 
 use super::Role;
 use super::admit::{Admission, Event};

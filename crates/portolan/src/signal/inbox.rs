@@ -1,4 +1,4 @@
-//! Handlers on their way from one listener to another, and the signals that go along.
+//! An inbox carries handlers from one listener to another, with their signals.
 
 use super::handlers::Handling;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,4 +1,4 @@
-//! A FIFO as its one reader has it, with the handlers that it leads to.
+//! An intake reads one FIFO and runs the handlers of its signals.
 
 use super::handlers::{Handlers, Handling, Search};
 use super::{SignalError, address_of};

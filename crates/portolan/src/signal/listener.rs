@@ -1,4 +1,4 @@
-//! A thread that is told.
+//! A listener receives signals and runs its handlers on one thread.
 
 use super::delivery::{How, Rest, rest_for};
 use super::handlers::Handling;

@@ -1,4 +1,4 @@
-//! What is offered is found, from outside and inside; what is not is waited for.
+//! Visits find an offer, from outside and inside, and wait for one that is not there yet.
 
 use super::{Child, OfferKind, child, from_outside, joined, long, meets, said, visit};
 use crate::orders::{unique, until};

@@ -1,4 +1,4 @@
-//! Why a wait set refuses.
+//! Errors of wait sets.
 
 use crate::channel::{FrameReader, ParcelReader, Reader, Subscriber};
 use crate::vmmc::Notifications;

@@ -1,6 +1,6 @@
-//! Wait sets: one place to wait for any number of ports, and of readers of channels, for
-//! which what is said of ports below holds too; of listeners, of subscribers of topics, and of
-//! what importers notify an exporter of.
+//! A wait set lets one thread wait for any number of ports, readers of channels, listeners,
+//! subscribers of topics, and notifications of exports. What is said of ports below holds for all
+//! of them.
 //!
 //! ```text
 //!              wait: nothing there                  a sender raises its bit
@@ -21,7 +21,7 @@
 //! - **W2** A port is linked before it is armed, and unlinked after it is disarmed. So a
 //!   sender that finds sleep marks of the set finds the link, and one that finds those of
 //!   the port's own receiver finds none.
-//! - **W3** Nobody sleeps, and no descriptor is armed, before all ports are armed and the
+//! - **W3** No thread sleeps, and no descriptor is armed, before all ports are armed and the
 //!   set's bits were found empty after that was announced.
 //! - **W4** The descriptor is readable, unless the last wait found nothing, and nothing
 //!   has come since.
