@@ -55,7 +55,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Intake {
-    /// Takes a FIFO that nobody has.
+    /// Takes a free FIFO.
     pub(super) fn open(member: &Arc<Member>, depth: usize) -> Result<Self, SignalError> {
         let tables = member.tables();
         let ours = u64::from(member.space);

@@ -21,7 +21,7 @@ fn word(member: &Member) -> &AtomicU32 {
     &member.tables().header.signals.lock
 }
 
-/// Takes the lock if nobody has it.
+/// Takes the lock if it is free.
 pub(super) fn try_lock(member: &Member) -> Option<Locked<'_>> {
     let us = u32::from(member.space) + 1;
     word(member)
@@ -30,7 +30,7 @@ pub(super) fn try_lock(member: &Member) -> Option<Locked<'_>> {
         .map(|_| Locked { member })
 }
 
-/// Takes the lock, and tidies up what others have left; `None` if somebody else keeps it.
+/// Takes the lock, and tidies up what others have left; `None` if another thread keeps it.
 pub(super) fn lock(member: &Member) -> Option<Locked<'_>> {
     let give_up = Instant::now() + PATIENCE;
     let locked = loop {

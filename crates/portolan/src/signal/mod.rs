@@ -223,7 +223,7 @@ pub(crate) fn reclaim(member: &Member, space: u8) {
             .compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
         mark!("host.reclaim.fifo");
     }
-    // Only tidiness: whoever next has the lock does it too.
+    // Only tidiness: the next holder of the lock does it too.
     lock::tidy(member);
     mark!("host.reclaim.signals");
 }

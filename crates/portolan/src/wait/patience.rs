@@ -218,7 +218,7 @@ impl Looking {
         self.begun.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
 
-    /// When it began, for whoever is about to sleep.
+    /// When it began, for a thread that is about to sleep.
     pub(crate) fn begun(&self) -> Instant {
         self.begun.unwrap_or_else(Instant::now)
     }

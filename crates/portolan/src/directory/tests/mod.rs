@@ -45,7 +45,7 @@ impl OfferInbox for Queue {
     }
 }
 
-/// What whoever was visited has said.
+/// What the acceptor has sent.
 fn said(accepted: &AcceptedVisit) -> String {
     let mut buffer = [0; 128];
     let by = Some(Instant::now() + PATIENCE);

@@ -206,7 +206,7 @@ impl CopyBrokers {
             let pid = entry.map_or(0, |entry| entry.pid.load(Ordering::Relaxed));
             let whose = copier::Whose {
                 by,
-                // An id that is none is nobody's.
+                // An invalid id matches no process.
                 process: u32::try_from(pid).unwrap_or(0),
                 region: member.region.fd().try_clone()?,
                 base: member.region.base(),

@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// assert!(import.write(999, b"end").is_err());
 ///
 /// export.unexport()?;
-/// let bytes = memory.into_vec().expect("the only handle");
+/// let bytes = memory.into_vec().expect("this is the only handle");
 /// assert_eq!(&bytes[998..], b"end");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -118,7 +118,7 @@ pub struct WaitSet {
     bell: FutexFd,
     /// The value of the doorbell for which the bell is armed; `None` while it is readable (W4).
     quiet: Option<u32>,
-    /// Somebody has asked for the descriptor.
+    /// The program has asked for the descriptor.
     watched: AtomicBool,
     /// What an async wait waits with.
     #[cfg(feature = "tokio")]
@@ -360,7 +360,7 @@ impl WaitSet {
     }
 }
 
-/// Takes a wait set of the domain that nobody uses.
+/// Takes a free wait set of the domain.
 fn take_entry(member: &Member) -> Result<(u32, &WaitSetEntry), WaitSetError> {
     let ours = 1 << 32 | u64::from(member.space);
     // From the first on: entries that were never touched have no memory yet.

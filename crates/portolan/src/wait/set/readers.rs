@@ -18,7 +18,7 @@ impl WaitSet {
     /// message, a piece of one, units that were missed, or that the writer has gone.
     ///
     /// Its channel must signal: with [`Signalling::Never`](crate::channel::Signalling::Never)
-    /// nobody would raise it.
+    /// no sender would raise it.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl WaitSet {
         }
     }
 
-    /// Adds a reader of parcels: as [`add_reader`](Self::add_reader), also while nobody writes.
+    /// Adds a reader of parcels: as [`add_reader`](Self::add_reader), also while there is no writer.
     /// It makes itself known to the next writer as soon as that is there.
     ///
     /// # Errors
