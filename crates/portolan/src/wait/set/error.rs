@@ -1,4 +1,4 @@
-//! Errors of wait sets.
+//! Why a wait set refuses.
 
 use crate::channel::{FrameReader, ParcelReader, Reader, Subscriber};
 use crate::vmmc::Notifications;

@@ -1,4 +1,4 @@
-//! A sender raises the bit of a receiver that waits in a wait set.
+//! Raising a bit of a wait set: what a sender does for a receiver that waits there.
 
 use crate::EventKind;
 use crate::space::Member;
