@@ -81,7 +81,7 @@ pub enum OfferError {
     /// The caller's: the permissions say something that cannot be granted.
     #[error(transparent)]
     Permissions(#[from] GrantError),
-    /// The state's: somebody in the domain offers another by this name.
+    /// The state's: the domain has another offer of this name and kind.
     #[error(
         "the domain has another offer of this name and kind: choose another name, or wait until that one is withdrawn"
     )]
@@ -103,7 +103,7 @@ pub enum OfferError {
     NoDescriptor(#[from] NoDescriptor),
 }
 
-/// Offers something to whoever `permissions` admit; visitors come to `inbox`.
+/// Offers something to the visitors that `permissions` admit; they arrive at `inbox`.
 /// [`Deadline::NOW`] waits for the host's answer, and for no host.
 ///
 /// # Errors
@@ -262,7 +262,7 @@ struct Table {
     /// Delegations that are withdrawn and not yet answered, each with the number of answers to
     /// come.
     retiring: BTreeMap<u32, u32>,
-    /// Nobody tells the host anything any more.
+    /// No thread sends to the host any more.
     over: bool,
 }
 
@@ -429,7 +429,7 @@ impl Offers {
         loop {
             let number = table.fresh.pop_front()?;
             let Some(made) = table.made.get_mut(&number) else {
-                // Withdrawn before anybody knew.
+                // Withdrawn before the host was told.
                 continue;
             };
             made.state = State::Announced;
@@ -450,7 +450,7 @@ impl Offers {
     /// There is a host that knows nothing of us yet.
     pub(crate) fn reannounce(&self) {
         let mut table = self.lock();
-        // Nobody says any more what the host before owed, and it may be the same one.
+        // The former host sends no answers any more, and the new one may be the same process.
         table.withdrawn = table.retiring.keys().copied().collect();
         table.retiring.values_mut().for_each(|answers| *answers = 1);
         table.fresh = table.made.keys().copied().collect();
@@ -487,7 +487,7 @@ impl Offers {
         self.0.changed.notify_all();
     }
 
-    /// Nobody will tell the host anything any more.
+    /// No thread will send to the host any more.
     pub(crate) fn end(&self) {
         self.lock().over = true;
         self.0.changed.notify_all();

@@ -6,9 +6,9 @@
 //!  +-------- the host is gone, or too busy ---+---- refused: an error
 //! ```
 //!
-//! A visitor need not be in any domain. It asks again when its connection ends without
-//! an answer, since the host or whoever made the offer may have died with it in hand; so
-//! a visit that waits outlives them, and one whose process dies is gone.
+//! A visitor need not be in any domain. It asks again when its connection ends without an answer,
+//! because the host or the acceptor may have died with the connection. So a pending visit outlives
+//! both, and ends with its own process.
 
 use super::offer::Offers;
 use super::permissions::{AccessToken, Verdict};
@@ -80,7 +80,7 @@ pub enum VisitError {
         /// Whether we have shown one.
         shown: bool,
     },
-    /// The state's: the domain is there, and nobody in it offers that.
+    /// The state's: the domain is there, and no member offers that.
     #[error("nobody in the domain offers the {kind} {name:?}: check the name, or wait longer")]
     NotOffered {
         /// What was asked for.
@@ -171,7 +171,7 @@ pub(crate) struct PendingVisit {
     obstacle: Option<Obstacle>,
     pause: Duration,
     patience: Duration,
-    /// Rings when something is offered in a private domain; made when somebody asks for it.
+    /// Rings when something is offered in a private domain; made on demand.
     bell: Option<Arc<EventFd>>,
 }
 
@@ -342,7 +342,7 @@ impl PendingVisit {
                     let mut answer = [0; VisitAnswer::BYTES];
                     match socket::try_receive(connection, &mut answer, 0) {
                         Ok(None) if Instant::now() < *until => return Ok(None),
-                        // Not heard of: it may be dead, and somebody hold its connection open.
+                        // No answer: the host may be dead, and another process hold its socket.
                         Ok(None) => None,
                         Ok(Some(received)) => Some((answer, received.len)),
                         Err(SocketError::Closed) => None,
@@ -518,7 +518,7 @@ impl PendingVisit {
         self.pause = (self.pause * 2).min(PAUSES.1);
     }
 
-    /// What the host has answered; the connection, once it leads to whoever offers.
+    /// Reads the host's answer. Returns the connection, once it leads to the acceptor.
     fn hear(&mut self, answer: &[u8]) -> Result<Option<Descriptor>, VisitError> {
         let stage = std::mem::replace(&mut self.stage, Stage::Away(None));
         let (Stage::Asked(connection, _) | Stage::Waiting(connection, _)) = stage else {

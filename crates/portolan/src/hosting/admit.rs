@@ -1,4 +1,4 @@
-//! A newcomer's admission, by the host or by another member.
+//! The host, or another member, admits newcomers to the domain.
 //!
 //! ```text
 //! accept -- greeting -- user and group permitted? -- entry: claimed -- joining -- welcome -- (its act) live
@@ -8,14 +8,14 @@
 //! ```
 //!
 //! The host accepts at both listening sockets. A newcomer that the host has not answered within a
-//! second connects to the fallback socket, where every member accepts; so a host that is stopped
-//! keeps nobody out. What is decided in the region is decided by [`portolan_shm::space`].
+//! second connects to the fallback socket, where every member accepts; so a stopped host
+//! keeps no newcomer out. [`portolan_shm::space`] makes the decisions in the region.
 //!
 //! A newcomer that a member has admitted makes itself known to the host before it is live: its
 //! connection waits in the backlog of the host's socket, wakes the host when that goes on, and the
 //! host then watches every space that it finds in the region (D6).
 //!
-//! Anybody may connect, and say nothing or rubbish: how many of those are kept is bounded.
+//! Any process may connect, and send nothing or rubbish: the number of such connections is bounded.
 
 use super::create;
 use super::handoff::Limits;
@@ -107,7 +107,7 @@ pub(super) struct Welcomed {
 /// What something happened to: an index into the lists of an [`Admission`].
 #[derive(Clone, Copy)]
 pub(super) enum Event {
-    /// Somebody connects to the fallback socket.
+    /// A process connects to the fallback socket.
     Fallback,
     /// A newcomer greets.
     Greeting(usize),
@@ -230,7 +230,7 @@ impl Admission {
         let Ok(peer) = socket::peer(&connection) else {
             return;
         };
-        // Nobody has descriptors for us. Where the kernel does not see to it, they are
+        // A newcomer sends us no descriptors. Where the kernel does not see to it, they are
         // not received.
         let _ = socket::refuse_descriptors(&connection);
         portolan_shm::mark!("join.accepted");
@@ -253,7 +253,7 @@ impl Admission {
     }
 
     /// Drops the connection that has not greeted for longest, of the user that has most of
-    /// them, if there are too many. Whoever means it greets at once, or comes again.
+    /// them, if there are too many. An honest newcomer greets at once, or comes again.
     fn make_room(&mut self) {
         let silent = || self.newcomers.iter().flatten();
         if silent().count() < Limits::now().newcomers {
@@ -358,7 +358,7 @@ impl Admission {
         // Before it is welcome, so that its first event is recorded.
         trace::newcomer(member, space);
         if !copy_slot::hand_over(&entry.status, member.space, incarnation) {
-            // We have been taken for dead: nobody is to be let in by us.
+            // Another member has taken us for dead: we must admit no newcomer.
             return None;
         }
         portolan_shm::mark!("join.reserved");

@@ -422,7 +422,7 @@ fn widen(sockets: &HostSockets, grants: &Grants) {
 ///
 /// # Errors
 ///
-/// The kernel's: the socket is another user's, or somebody has put something else there.
+/// The kernel's: the socket is another user's, or another process has put something else there.
 pub(super) fn open_to_all(path: &Path) -> io::Result<()> {
     use rustix::fs::{Mode, OFlags, open};
     const ALL: u32 = 0o666;

@@ -1,7 +1,7 @@
-//! The host's thread: newcomers, connections, deaths.
+//! The host handles newcomers, connections, offers and deaths, in its membership thread.
 //!
-//! One poll without a timeout over everything that can happen. Nothing is done here
-//! while members send and receive: the host is never on the way of a message.
+//! It polls, without a timeout, every source of events. It does nothing while members send and
+//! receive, because no message passes through the host.
 //!
 //! Other members admit newcomers while the host is stopped, so the host compares its list with
 //! the region's entries whenever something happens (D6).
@@ -351,7 +351,7 @@ impl Host {
         };
         let incarnation = watched.incarnation;
         if entry::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free) {
-            // It gave up, or could not map the region. Whoever changes the status first wins.
+            // It gave up, or could not map the region. The first to change the status wins.
             watched.done = true;
         } else if entry::status(entry).phase == SpacePhase::Dead {
             // It was leaving and has not waited.
@@ -387,12 +387,12 @@ impl Host {
             sockets.remove_files();
         }
         if !others && let Some(entry) = member.tables().spaces.get(usize::from(us.space)) {
-            // Nobody is left to return what we held; observers see that it is over.
+            // No member is left to return what we held; observers see that the domain has ended.
             entry::step(entry, us.incarnation, SpacePhase::Live, SpacePhase::Dead);
         }
         resign(member);
         portolan_shm::mark!("leave.resigned");
-        // Only now the connections close, so whoever sees that finds the role vacant. It may
+        // Only now the connections close, so a member that sees that finds the role vacant. It may
         // have succeeded us, and died, before the others see it.
         for watched in self.watched {
             drop(watched);
@@ -493,14 +493,14 @@ impl MembershipThread {
         }
     }
 
-    /// Ends all copies for importers: before anybody else can host.
+    /// Ends all copies for importers, before another member can host.
     pub(super) fn stop_copy_brokers(&mut self) {
         if let Role::Host(host) = &mut self.role {
             host.copy_brokers.stop();
         }
     }
 
-    /// Our descriptors are gone: lets the others see that nobody hosts.
+    /// Our descriptors are gone: lets the others see that the host role is vacant.
     fn give_up(&mut self) -> Result<(), Stop> {
         let resigned = self.attend(|thread, member| {
             thread.stop_copy_brokers();

@@ -1,8 +1,8 @@
-//! Finding a domain's host, or becoming the first.
+//! A process that joins a domain finds its host, or becomes the first member.
 //!
-//! Whoever binds *and listens* first creates the domain (D4). Between the two, a
-//! connection is refused and the address is in use: look again. A connection that gets
-//! no answer is closed and made anew, for its host may have died with it in hand. After a second
+//! The process that binds *and listens* first creates the domain (D4). Between the two steps, a
+//! connection is refused and the address is in use: newcomers look again. A newcomer closes a
+//! connection that gets no answer and makes another, because the host may have died. After a second
 //! without an answer newcomers connect to the fallback socket, where every member admits.
 
 use super::create::{self, FIRST};
@@ -200,7 +200,7 @@ struct Search<'s> {
     /// Where every member does.
     fallback: Address,
     deadline: Instant,
-    /// When it was first seen that nobody listens, if nobody was met since.
+    /// When no process was first found to listen, if none has been met since.
     absent_since: Cell<Option<Instant>>,
 }
 
@@ -236,7 +236,7 @@ impl Progress {
         }
     }
 
-    /// Somebody is asked.
+    /// A process has been asked.
     fn asked(&mut self) {
         self.unanswered.get_or_insert_with(Instant::now);
         self.patience = (self.patience * 2).min(PATIENCE.1);
@@ -297,7 +297,7 @@ impl Search<'_> {
         }
     }
 
-    /// Somebody else has the fallback socket's name, and does not let go of it.
+    /// Another process has the fallback socket's name, and keeps it.
     fn occupied(&self) -> JoinError {
         JoinError::Occupied {
             socket: self.fallback.to_string(),
@@ -332,7 +332,7 @@ impl Search<'_> {
         }
     }
 
-    /// Nobody listens there: listens, and creates the domain.
+    /// No process listens there: listens, and creates the domain.
     fn found(&self) -> Result<Domain, Miss> {
         if !self.settings.create {
             return Err(self.absent());
@@ -343,7 +343,7 @@ impl Search<'_> {
         portolan_shm::mark!("join.before_listen");
         let listener = match self.listen(&self.address)? {
             Ok(listener) => Descriptor::new(listener),
-            // Somebody else was faster, and may be about to listen.
+            // Another process was faster, and may be about to listen.
             Err(SocketError::AddressInUse { .. }) => return Err(Miss::Later),
             Err(error) => return Err(JoinError::socket(error).into()),
         };
@@ -362,7 +362,7 @@ impl Search<'_> {
         created.map_err(Miss::Failed)
     }
 
-    /// Nobody listens there, and we are not to: there is no such domain, if that stays so.
+    /// No process listens there, and we must not: there is no such domain, if that stays so.
     fn absent(&self) -> Miss {
         let since = self.absent_since.get().unwrap_or_else(Instant::now);
         self.absent_since.set(Some(since));
@@ -401,7 +401,7 @@ impl Search<'_> {
         }
     }
 
-    /// Listens at a path. A file that nobody listens at was left by somebody who was killed.
+    /// Listens at a path. A file without a listener was left by a killed process.
     fn replace(
         &self,
         address: &Address,
@@ -411,7 +411,7 @@ impl Search<'_> {
         let taken = || SocketError::AddressInUse {
             address: address.clone(),
         };
-        // Whoever holds it is the only one to bind, to listen, or to remove.
+        // Only the holder of the lock binds, listens, or removes.
         let Some(_directory) = lock_directory(path, self.deadline).map_err(refused)? else {
             return Ok(Err(taken()));
         };
@@ -420,7 +420,7 @@ impl Search<'_> {
             Err(SocketError::Refused { .. }) => {
                 std::fs::remove_file(path).map_err(refused)?;
             }
-            // Somebody listens there by now.
+            // Another process listens there by now.
             _ => return Ok(Err(taken())),
         }
         let listener = socket::listen(address, BACKLOG);
@@ -469,7 +469,7 @@ impl Search<'_> {
         })
     }
 
-    /// Asks whoever listens there to let us in.
+    /// Asks the process that listens there to admit us.
     fn greet(&self, connection: OwnedFd, until: Instant) -> Result<Domain, Miss> {
         let connection = Descriptor::new(connection);
         check_owner(&connection, &self.address, self.settings.owner)?;

@@ -1,17 +1,16 @@
-//! A member's thread: it sleeps until the host is dead or gone, and succeeds it.
+//! A member sleeps, in its membership thread, until the host is dead or gone, and succeeds it.
 //!
 //! ```text
-//!            pidfd readable, or nobody hosts: compare-exchange
+//!            pidfd readable, or host word vacant: compare-exchange
 //! watching -----------------------------------------------------> host
 //!    ^  |                                            | lost
 //!    |  +-- connection ended, host alive --> return  |
 //!    +---------- host answers: known <----------+----+
 //! ```
 //!
-//! A connection that ends says nothing about a death. It says that the host has left,
-//! has lost its descriptors, or has been succeeded; so the member looks at the host word
-//! and makes itself known again. Only until the new host has answered does it look at
-//! the word by the clock; that, and nothing else here, is ever timed.
+//! A connection that ends does not mean a death. The host has left, has lost its descriptors, or
+//! has a successor. So the member loads the host word and makes itself known again. Until the new
+//! host has answered it polls the word by the clock; nothing else here is timed.
 
 use super::Role;
 use super::admit::{Admission, Event};
@@ -76,11 +75,11 @@ impl Default for Control {
 enum View {
     /// We do.
     Mine,
-    /// Nobody does, or somebody dead: to be succeeded.
+    /// No member hosts, or a dead one: it must be succeeded.
     Free(HostWord),
-    /// Somebody alive.
+    /// A living member hosts.
     Alive(HostWord, Descriptor<PidFd>),
-    /// Somebody, but we have no descriptor to watch it with.
+    /// A member hosts, but we have no descriptor to watch it with.
     Unclear,
 }
 
@@ -172,16 +171,16 @@ impl Control {
         Some(Instant::now() + pause)
     }
 
-    /// Makes us known to whoever hosts now, or will. It answers when it gets to it.
+    /// Makes us known to the current host, or the next one, which answers in its own time.
     fn connect(&mut self, member: &Member, sockets: &HostSockets, host: HostWord) {
         self.host = host;
         self.trusted = trusts_host(member, Some(host));
         if self.known.is_some_and(|known| known != host) {
-            // It leads to the host before; somebody else may hold it open.
+            // It leads to the former host; another process may hold it open.
             self.lose();
         }
         if self.connection.is_some() {
-            // Answered, or still waiting for whoever hosts when it is accepted.
+            // Answered, or still waiting for the member that hosts when it is accepted.
             return;
         }
         let Ok(connection) = socket::connect_by(&sockets.address, Some(Instant::now() + CONNECT))
@@ -467,7 +466,7 @@ impl MembershipThread {
             self.role = Role::Host(Box::new(host));
             return Ok(Turn::Host);
         }
-        // We have no descriptors to watch the others with. Somebody else may have.
+        // We have no descriptors to watch the others with. Another member may have.
         host::resign(member);
         control.known = None;
         Ok(Turn::Sleep(None))

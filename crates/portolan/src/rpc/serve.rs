@@ -456,12 +456,12 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Under which name it is served.
+    /// The name under which it is served.
     pub(super) fn served_as(&self) -> &str {
         &self.name
     }
 
-    /// What is served, and as which server.
+    /// The name of the service, and the incarnation of the server.
     pub(super) fn identity(&self) -> (&'static str, u64) {
         (self.service.name(), self.incarnation)
     }
@@ -471,8 +471,8 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Whether, once it is stopping, all threads that read have ended, and nothing runs for
-    /// anybody who lives.
+    /// Whether a stopping server is quiet: all reading threads have ended, and no call of a living
+    /// client runs.
     fn is_quiet(&self) -> bool {
         let shared_channels = self.there();
         let members = shared_channels
@@ -487,7 +487,7 @@ impl Shared {
                 .all(|c| c.1.is_finished() && c.0.is_idle())
     }
 
-    /// Those who share, and those who never did.
+    /// All connections, shared and dedicated.
     pub(super) fn clients(&self) -> Vec<Arc<Connection>> {
         let sharing = self.there().map(|c| c.members()).unwrap_or_default();
         let connections = self.connections();
@@ -498,7 +498,7 @@ impl Shared {
         sharing.into_iter().chain(own).collect()
     }
 
-    /// The channels that clients share; made when the first one wants to.
+    /// The channels that clients share; made for the first client that shares.
     pub(super) fn shared_channels(
         self: &Arc<Self>,
         domain: &Domain,
@@ -510,18 +510,18 @@ impl Shared {
         shared_channels.clone()
     }
 
-    /// Those channels, if anybody has wanted to share.
+    /// The shared channels, if a client has ever shared.
     pub(super) fn there(&self) -> Option<Arc<SharedChannels>> {
         link::lock(&self.shared_channels).clone()
     }
 
-    /// Nothing comes over those channels any more: whoever wants to share next gets others.
+    /// Drops shared channels that are spoiled; the next client that shares gets new ones.
     pub(super) fn abandon(&self, spoiled: &SharedChannels) {
         let mut shared_channels = link::lock(&self.shared_channels);
         shared_channels.take_if(|there| std::ptr::eq(&raw const **there, spoiled));
     }
 
-    /// Those channels, from a server that has moved here.
+    /// Takes the shared channels of a server that has moved here.
     pub(super) fn inherit(&self, shared_channels: Arc<SharedChannels>) {
         *link::lock(&self.shared_channels) = Some(shared_channels);
     }

@@ -1,4 +1,4 @@
-//! Handlers that change their listener, with the signals that had come for them.
+//! A listener gives a handler to another listener, with the signals that had come for it.
 //!
 //! ```text
 //! giver:   puts the handler in the inbox; changes its entry; takes what had come out of its

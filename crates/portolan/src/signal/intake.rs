@@ -1,4 +1,4 @@
-//! A FIFO as its one reader has it, with the handlers that it leads to.
+//! An intake reads one FIFO and runs the handlers of its signals.
 
 use super::handlers::{Handlers, Handling, Search};
 use super::{SignalError, address_of};
@@ -55,7 +55,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Intake {
-    /// Takes a FIFO that nobody has.
+    /// Takes a free FIFO.
     pub(super) fn open(member: &Arc<Member>, depth: usize) -> Result<Self, SignalError> {
         let tables = member.tables();
         let ours = u64::from(member.space);

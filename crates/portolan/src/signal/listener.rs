@@ -1,4 +1,4 @@
-//! A thread that is told.
+//! A listener receives signals and runs its handlers on one thread.
 
 use super::delivery::{How, Rest, rest_for};
 use super::handlers::Handling;
@@ -137,7 +137,7 @@ impl Listener {
     /// listener.on_by(upcall, at..at + 64, move |address| sees.store(address, Ordering::Relaxed))?;
     ///
     /// domain.signal(at + 7)?;
-    /// // Nobody waits: the thread is interrupted.
+    /// // No thread waits: the handler interrupts this one.
     /// while seen.load(Ordering::Relaxed) != at + 7 {
     ///     std::hint::spin_loop();
     /// }
@@ -517,7 +517,7 @@ impl Listener {
     }
 }
 
-/// Takes handlers out of the table, or leaves that to whoever has the lock.
+/// Takes handlers out of the table, or leaves that to the holder of the lock.
 fn remove(member: &Member, handlers: impl Iterator<Item = u16>) {
     let ranges = member.tables().ranges();
     if let Some(locked) = lock::lock(member) {

@@ -1,9 +1,9 @@
-//! What signals an address without anybody calling [`Domain::signal`]: descriptors, timers
-//! and Unix signals.
+//! Sources (descriptors, timers and Unix signals) signal an address without a call of
+//! [`Domain::signal`].
 //!
-//! One thread a membership waits for all sources of this process, and signals their
-//! addresses, as any thread could: whoever has a handler for one is told, in whatever
-//! process, by whatever delivery. It is there as long as there are sources.
+//! One thread of each membership waits for all sources of the process, and signals their addresses
+//! as any thread could. So the signals reach every handler, in every process, by every delivery.
+//! The thread exists as long as there are sources.
 
 use super::{SignalError, offset, signal};
 use crate::space::{Member, Part};
@@ -217,7 +217,7 @@ impl What {
 
 impl Watched for Bound {
     const THREAD: &str = "portolan-source";
-    /// Enough to signal, and for whoever subscribes to what is said of it.
+    /// Enough to signal, and for the subscriber of the log.
     const STACK: usize = 512 << 10;
 
     fn descriptors(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {

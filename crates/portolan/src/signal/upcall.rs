@@ -123,7 +123,7 @@ impl Callee for Interrupted {
 
     fn run(&mut self) {
         if self.paused {
-            // Whoever paused us calls again.
+            // The thread that paused us calls again.
             return;
         }
         if let Some(fifo) = self.intake.fifo() {
@@ -232,7 +232,7 @@ impl Upcalls {
     /// Whether the thread has ended that the handlers interrupted.
     #[inline]
     pub(super) fn have_ended(&self) -> bool {
-        // SeqCst: whoever goes to sleep has read the doorbell before, which is rung after it.
+        // SeqCst: a thread that goes to sleep has read the doorbell before this rings it.
         self.ran.ended.load(Ordering::SeqCst)
     }
 

@@ -31,7 +31,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-/// Enough for the thread, and for whoever subscribes to what it says.
+/// Enough for the thread, and for the subscriber of its log.
 const STACK: usize = 512 << 10;
 
 /// Messages of one importer that are read before others have their turn.
@@ -210,7 +210,7 @@ impl ImporterPeers {
                 Heard::Over => return self.forget(poll_loop, number),
             }
         }
-        // There may be more, of which nobody tells.
+        // There may be more records, and epoll need not report them again.
         self.unheard.push(number);
         poll_loop.ring();
     }

@@ -1,4 +1,4 @@
-//! Finding an exporter, and asking it.
+//! An importer finds an exporter through the host, and asks it for the export.
 //!
 //! ```text
 //! visit --accepted--> asked --granted--> import
@@ -6,7 +6,7 @@
 //!   +----- away <---------+  the exporter went away, or ended the export
 //! ```
 //!
-//! So an import that waits outlives the host, and the exporter; one whose process dies is gone.
+//! So a pending import outlives the host and the exporter, and ends with its own process.
 
 use super::granted::Miss;
 use super::{Export, ExportError, ExportOptions, Exportable, Import, ImportError, ImportOptions};
@@ -161,7 +161,7 @@ pub struct PendingImport {
     options: ImportOptions,
     stage: Stage,
     pause: Duration,
-    /// Goes off when it may go on; made when somebody asks for it.
+    /// Goes off when it may go on; made on demand.
     alarm: Option<Alarm>,
     /// The kernel does not let us reach the exporter's memory: the host is to copy.
     brokered: bool,
@@ -382,7 +382,7 @@ impl PendingImport {
         let mut bytes = [0; Answer::BYTES + 1];
         let received = match socket::try_receive(connection, &mut bytes, DESCRIPTORS) {
             Ok(None) if Instant::now() < *until => return Ok(None),
-            // Stopped, perhaps; or dead, and somebody holds its connection open.
+            // The exporter may be stopped; or dead, while another process holds its socket open.
             Ok(None) | Err(SocketError::Closed) => {
                 self.go_away();
                 return Ok(None);

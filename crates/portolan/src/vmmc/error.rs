@@ -1,4 +1,4 @@
-//! Why there is no export, no import, or no update.
+//! Errors of exports, imports and updates.
 
 use crate::{OfferError, VisitError};
 use portolan_abi::vmmc::MAX_RANGES;

@@ -1,10 +1,10 @@
-//! Memory shown to others, and taken back.
+//! An exporter shows memory to importers, and takes it back.
 //!
 //! ```text
 //!            open             closing                       closed
 //!  share ----------> serve ----------> barrier, privatise ---------> the range is ours alone
 //!                      |                      |
-//!                      | importers write      | what they write lands, or not, and they are told
+//!                      | importers write      | writes land, or not, and the importers learn which
 //! ```
 //!
 //! # Invariants
@@ -13,8 +13,8 @@
 //!   loads the state; we store *closing*, then have its processor pass a barrier, then take the
 //!   range back. Had it seen *open* with stores that were not in memory yet, they would be by
 //!   the barrier, so before any page is ours.
-//! - **X2** Nothing that an importer does can hold up any of this: it is not asked.
-//! - **X3** Of an export that has ended importers have a file that nobody here reads.
+//! - **X2** No importer can hold up any of this, because the exporter does not ask importers.
+//! - **X3** When an export has ended, importers have a file that the exporter does not read.
 
 use super::acceptor::Acceptor;
 use super::kernel::{Lent, busy};
@@ -51,7 +51,7 @@ use std::time::Duration;
 /// A drop does the same as [`unexport`](Self::unexport), and cannot say that it failed.
 #[must_use = "a dropped export has ended"]
 pub struct Export {
-    // First: nobody comes any more.
+    // The first field: after its drop no visitor comes any more.
     offer: Option<Offer>,
     exported: Arc<Exported>,
     // Before the membership: its thread is ended before the domain is left.
@@ -91,7 +91,7 @@ enum Source {
     Ordinary(Lent),
 }
 
-/// Who has imported it.
+/// The importers of an export.
 #[derive(Default)]
 struct Importers {
     /// No more of them.
@@ -105,7 +105,7 @@ struct Importers {
 struct Importer {
     /// What it says it has written, and has under way.
     notification_page: Arc<Place>,
-    /// It writes and reads by itself, and counts what is under way.
+    /// It writes and reads without a broker, and counts its calls under way.
     direct: bool,
     /// Its process, by its id when it connected.
     process: u32,
@@ -340,7 +340,7 @@ impl Exported {
         ]);
         let process = peer.pid;
         let notification_page = Arc::new(notification_page);
-        // Before it can post: nobody rings again for what was posted unseen.
+        // Before it can post: an importer does not ring again for a note that we have not seen.
         let who = ImporterId::new(number, peer.uid, process);
         self.notes.enter(number, who, &notification_page);
         portolan_shm::mark!("export.granting");
@@ -359,7 +359,7 @@ impl Exported {
         Ok(())
     }
 
-    /// How an importer is to reach it: for whom the kernel does not let in itself, the host copies.
+    /// Which way an importer takes: the host copies where the kernel refuses the importer.
     fn way(&self, peer: &Peer, ask: Ask) -> Result<Way, Denied> {
         let lent = match &self.source {
             Source::Shared { .. } => return Ok(Way::Shared),
@@ -432,7 +432,7 @@ impl Exported {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets nobody in any more, and tells importers that it ends.
+    /// Grants the export to no further importer, and stores that it ends.
     fn close(&self) {
         self.importers().over = true;
         let state = self.state();
@@ -465,7 +465,7 @@ impl Exported {
         lent.retire()
     }
 
-    /// Does not wait for what is still under way.
+    /// Does not wait for calls that are still under way.
     fn give_up(&self) {
         if let Source::Ordinary(lent) = &self.source {
             lent.give_up();
@@ -481,14 +481,14 @@ impl Exported {
                     portolan_shm::mark!("unexport.private");
                 }
                 if self.reach.writes() {
-                    // Nobody reads these pages any more. Of what importers may only read the
-                    // kernel lets nobody take them; they go with the last mapping.
+                    // No process reads these pages any more. The kernel does not let us punch a
+                    // file that importers may only read; its pages go with the last mapping.
                     let _ = memory::punch(&**file, 0, memory.len() as u64);
                 }
             }
             Source::Ordinary(lent) => lent.give_back(),
         }
-        // Release: whoever sees it sees that nothing lands any more.
+        // Release: a thread that sees *closed* sees every update that landed.
         self.state().store(status_page::CLOSED, Ordering::Release);
         portolan_shm::mark!("unexport.closed");
         Ok(())

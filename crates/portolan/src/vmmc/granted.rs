@@ -1,4 +1,4 @@
-//! The exporter's answer: what was granted is found to be what it was said to be, then mapped.
+//! An importer verifies the exporter's answer and its descriptors, then maps them.
 
 use super::backend::{Backend, place};
 use super::imported::Imported;

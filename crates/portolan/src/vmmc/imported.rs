@@ -1,5 +1,5 @@
-//! What an import and its writes that go on share: where its bytes are, what may be done with
-//! them, and whether they are still there.
+//! An import shares its state with its non-blocking writes: the backend, the permissions, and
+//! whether the exporter is still there.
 
 use super::access::{put, put_upwards, take, within, word};
 use super::backend::Backend;
@@ -241,14 +241,15 @@ impl Imported {
     #[inline]
     fn is_open(&self) -> bool {
         let state = self.status_page.words().get(status_page::STATE);
-        // Acquire: what is loaded after it is not looked at before.
+        // Acquire: the loads after this one are not made before it.
         state.is_some_and(|s| s.load(Ordering::Acquire) == status_page::OPEN)
     }
 
     #[cold]
     fn why_not(&self) -> UpdateError {
         let how = self.is_open().then(|| self.how_it_went());
-        // Again, and after that: who ends an export says so before it lets go of the connection.
+        // Loaded again afterwards: an exporter stores the end of an export before it closes the
+        // connection.
         how.filter(|_| self.is_open())
             .unwrap_or(UpdateError::Revoked)
     }

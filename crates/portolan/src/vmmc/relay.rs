@@ -12,9 +12,9 @@ const STEP: usize = 16 << 10;
 impl Import {
     /// Copies a part of memory that can be exported, whether it is or not, to `offset` and the
     /// following: what came into an export goes on, or what an alias shows. Else as
-    /// [`write`](Self::write), which such memory cannot be lent to as a slice. What somebody
-    /// writes there meanwhile may be copied in part. Where the memory is the import's own and
-    /// the two places overlap, anything of it may arrive.
+    /// [`write`](Self::write), which such memory cannot be lent to as a slice. What another
+    /// thread writes there meanwhile may be copied in part. Where the memory is the import's own
+    /// and the two places overlap, anything of it may arrive.
     ///
     /// # Examples
     ///

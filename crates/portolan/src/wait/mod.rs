@@ -1,4 +1,4 @@
-//! Waiting: how long, for what, and who is woken.
+//! Threads wait: until a deadline, for ports, channels and listeners, and are woken.
 
 #[cfg(feature = "tokio")]
 mod bell;

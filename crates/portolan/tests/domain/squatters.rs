@@ -1,4 +1,4 @@
-//! Somebody else has the names of a domain's sockets: who it is, and how to do without them.
+//! Another process has the names of a domain's sockets: members learn which, and do without them.
 
 use crate::child::{Child, unique, until};
 use portolan::{Domain, JoinError};

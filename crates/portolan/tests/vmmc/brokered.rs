@@ -27,7 +27,7 @@ pub(crate) fn root() -> bool {
     root
 }
 
-/// An importer of another user, for which somebody copies.
+/// An importer of another user, for which a host copies.
 pub(crate) fn importer(domain: &str) -> Child {
     let mut theirs = Child::of_user(OTHER);
     let answer = theirs.ask(&format!("import {domain} x of=0"));
@@ -50,7 +50,7 @@ fn bounds_are_kept_to_the_byte_for_other_users() {
     if !root() {
         return;
     }
-    // Whoever hosts: the exporter itself, and somebody else.
+    // With the exporter as host, and with another host.
     let others = hosted("bounds");
     let own = domain("bounds");
     for (domain, name) in [(&own.0, &own.1), (&others.1, &others.2)] {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// Writes that go on whoever hosts, each read back.
+/// Writes that go on under every host, each read back.
 pub(crate) struct Weather {
     calm: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
@@ -57,7 +57,7 @@ fn rage(import: &Import, calm: &AtomicBool, rounds: &AtomicU64) -> Result<u64, U
     while !calm.load(Ordering::Relaxed) {
         round += 1;
         let bytes = vec![round.to_le_bytes()[0].max(1); import.len()];
-        // What is not answered may have landed or not: once more, nobody else writes there.
+        // An unanswered write may have landed: repeat it, because no other process writes there.
         while let Err(error) = import.write(0, &bytes) {
             match error {
                 UpdateError::Unanswered => unanswered += 1,
@@ -91,7 +91,7 @@ fn a_host_that_leaves_loses_no_write() {
     let mut theirs = importer(&name);
     assert_eq!(theirs.ask("weather"), "done");
     goes_on(&mut theirs);
-    // Several times, whoever takes its place.
+    // Several times, with each successor.
     for _ in 0..3 {
         let mut next = Child::new();
         assert_eq!(next.ask(&format!("join {name}")), "done");

@@ -1,4 +1,4 @@
-//! Notifications when somebody dies, forks, or becomes another program; and of ordinary memory.
+//! Notifications when a process dies, forks, or executes another program; and of ordinary memory.
 
 use crate::child::Child;
 use crate::notify::offset;

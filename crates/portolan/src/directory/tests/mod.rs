@@ -45,7 +45,7 @@ impl OfferInbox for Queue {
     }
 }
 
-/// What whoever was visited has said.
+/// What the acceptor has sent.
 fn said(accepted: &AcceptedVisit) -> String {
     let mut buffer = [0; 128];
     let by = Some(Instant::now() + PATIENCE);
@@ -57,12 +57,12 @@ fn said(accepted: &AcceptedVisit) -> String {
 
 /// A process that has joined, or not.
 fn child() -> Child {
-    Child::running("domain::tests::takes_orders", |_| {})
+    Child::running("directory::tests::takes_orders", |_| {})
 }
 
 /// A process of another user, which only root can start.
 fn child_of(uid: u32) -> Child {
-    Child::running("domain::tests::takes_orders", |command| {
+    Child::running("directory::tests::takes_orders", |command| {
         command.uid(uid).gid(uid);
     })
 }

@@ -1,4 +1,4 @@
-//! What is offered is found, from outside and inside; what is not is waited for.
+//! Visits find an offer, from outside and inside, and wait for one that is not there yet.
 
 use super::{Child, OfferKind, child, from_outside, joined, long, meets, said, visit};
 use crate::{Deadline, Domain, VisitError};
@@ -137,7 +137,7 @@ fn a_thousand_offers_are_found_and_withdrawn() {
         let accepted = from_outside(&name, &format!("many-{number}"), long()).unwrap();
         assert_eq!(said(&accepted), meets(&member));
     }
-    // They are told anew to whoever hosts then.
+    // Members announce them again to the next host.
     host.kill();
     let accepted = from_outside(&name, "many-999", long()).unwrap();
     assert_eq!(said(&accepted), meets(&member));
@@ -210,7 +210,7 @@ fn an_offer_of_one_who_has_lost_its_host_is_gone() {
         matches!(gone, Err(VisitError::NotOffered { .. }))
     });
     assert_eq!(host.ask("offer x anyone=1"), "offered");
-    // Nobody could be told.
+    // No host could be told.
     let answer = member.ask("offer y anyone=1");
     assert!(answer.starts_with("Disowned"), "{answer}");
 }

@@ -1,5 +1,5 @@
-//! Users: needs root, who alone can start processes of others; nothing is tested otherwise,
-//! and the tests say so.
+//! Tests of other users need root, which alone can start their processes. Without root they test
+//! nothing, and print that.
 
 use super::{child, child_of, from_outside, joined, long, said};
 use portolan_testkit::{Child, apart, unique};
@@ -132,7 +132,7 @@ fn a_socket_in_a_directory_opens_for_an_offer() {
 fn a_visitor_from_another_process_namespace() {
     let Some(apart) = apart() else { return };
     let name = unique("namespace");
-    let mut host = Child::through(apart, "domain::tests::takes_orders");
+    let mut host = Child::through(apart, "directory::tests::takes_orders");
     assert_eq!(host.ask(&format!("join {name}")), "space 1");
     assert_eq!(host.ask("offer x anyone=1"), "offered");
     let us = std::process::id();

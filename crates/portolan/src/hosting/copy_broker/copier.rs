@@ -202,7 +202,7 @@ impl Copier {
                 return self.dismiss(poll_loop, number);
             }
         }
-        // There may be more, of which nobody tells.
+        // There may be more requests, and epoll need not report them again.
         self.unheard.push(number);
         poll_loop.ring();
     }

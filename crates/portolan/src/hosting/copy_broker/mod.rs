@@ -49,7 +49,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Enough for the thread, and for whoever subscribes to what it says.
+/// Enough for the thread, and for the subscriber of its log.
 const STACK: usize = 256 << 10;
 /// How long a host that lays its role down waits for copies under way: they take that long
 /// only where the exporter itself answers the faults of its pages, and does not.
@@ -100,7 +100,7 @@ impl CopyBroker {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that is done under these locks panics.
+    // No code panics while it holds one of these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -206,7 +206,7 @@ impl CopyBrokers {
             let pid = entry.map_or(0, |entry| entry.pid.load(Ordering::Relaxed));
             let whose = copier::Whose {
                 by,
-                // An id that is none is nobody's.
+                // An invalid id matches no process.
                 process: u32::try_from(pid).unwrap_or(0),
                 region: member.region.fd().try_clone()?,
                 base: member.region.base(),

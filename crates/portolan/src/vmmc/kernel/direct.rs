@@ -1,11 +1,11 @@
-//! The importer's side: the kernel copies into and out of the exporter's memory.
+//! An importer has the kernel copy into and out of the exporter's memory.
 //!
 //! # What a call costs
 //!
 //! Three system calls, of which the last one copies: where the descriptor of the memory stands,
 //! which tells whether the number is still ours; whether the exporter itself may do that to these
 //! bytes; and the copy. The first two take 0.12 and 0.34 us, and 64 KiB 8.8 us. Beside them two
-//! locked instructions and a barrier, for what is under way.
+//! locked instructions and a barrier, for the count of calls under way.
 //!
 //! `process_vm_writev` would copy in 5 us, and respects protection by itself; but it takes
 //! a process id, and a process that runs another program meanwhile would be written to (K1).
@@ -208,7 +208,7 @@ impl<'a> UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if let Some(calls) = self.0 {
-            // Release: who sees that it is over sees what it wrote.
+            // Release: an exporter that sees the call's end sees what the call wrote.
             calls.fetch_sub(1, Ordering::Release);
         }
     }

@@ -1,4 +1,4 @@
-//! Ordinary memory that can be exported.
+//! Ordinary memory can be exported as it is: a vector, or a range of the program's own.
 
 use super::range::Range;
 use crate::vmmc::access::within;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// assert!(import.write(999, b"end").is_err());
 ///
 /// export.unexport()?;
-/// let bytes = memory.into_vec().expect("nobody else has it");
+/// let bytes = memory.into_vec().expect("this is the only handle");
 /// assert_eq!(&bytes[998..], b"end");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

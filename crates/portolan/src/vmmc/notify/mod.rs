@@ -344,7 +344,7 @@ impl Notifications {
     /// [`Listener`](crate::Listener) and a wait set; poll until there is `None` each time. Do
     /// not read it.
     ///
-    /// From the first call on importers ring also for who polls.
+    /// From the first call on importers ring also for a thread that polls.
     ///
     /// ```
     /// # use portolan::vmmc::{ExportMemory, ExportOptions, Reach};

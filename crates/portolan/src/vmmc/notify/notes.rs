@@ -1,4 +1,4 @@
-//! The exporter's side: what its importers have posted.
+//! The exporter takes notes from the notification pages of its importers, and checks them.
 
 use super::poster::{note, word};
 use super::{ImporterId, Notification, NotificationError};
@@ -20,14 +20,14 @@ pub(super) type Bell = Descriptor<EventFd>;
 /// Notes of importers that have gone, kept at the most; beyond that they are counted (N4).
 const MOST_LEFT: usize = 4096;
 
-/// All that is posted for an export.
+/// The notes of all importers of an export.
 pub(crate) struct Notes {
     status_page: Arc<Place>,
     bounds: Bounds,
     inner: Mutex<Inner>,
 }
 
-/// What a note may tell of.
+/// The bytes that a note may name.
 struct Bounds {
     len: usize,
     ranges: Ranges,
@@ -36,9 +36,9 @@ struct Bounds {
 #[derive(Default)]
 struct Inner {
     importers: BTreeMap<u64, Posts>,
-    /// Whose turn was last.
+    /// The importer that was served last.
     last: u64,
-    /// Taken from pages that are not looked at any more.
+    /// Notes of importers that have gone.
     left: VecDeque<Notification>,
     listener: Option<Listener>,
     garbled: u64,
@@ -50,13 +50,13 @@ struct Listener {
     bell: Arc<Bell>,
     blocked: bool,
     discards: bool,
-    /// Somebody waits for the bell itself.
+    /// The program waits for the bell itself.
     outside: bool,
     /// The wait set that it is armed in, and its place there.
     armed: Option<(Arc<Member>, u64)>,
 }
 
-/// What one importer posts.
+/// The notes of one importer.
 struct Posts {
     who: ImporterId,
     page: Arc<Place>,
@@ -106,7 +106,7 @@ impl Notes {
     pub(crate) fn rung(&self, number: u64) {
         let inner = self.inner();
         let posts = inner.importers.get(&number);
-        // Relaxed: a hint, under the lock; who sleeps looks once more (N2).
+        // Relaxed: a hint, under the lock; a thread that falls asleep looks once more (N2).
         let asleep = word(&self.status_page, status_page::SLEEPS).load(Ordering::Relaxed) != 0;
         if asleep && posts.is_some_and(Posts::has_more) {
             self.ring(&inner);
@@ -242,7 +242,7 @@ impl Notes {
         self.settle(&mut self.inner())
     }
 
-    /// Nobody sleeps any more, unless somebody waits for the bell itself.
+    /// Stores that no thread sleeps any more, unless the program waits for the bell itself.
     pub(super) fn wake_up(&self) {
         let inner = self.inner();
         if inner.listener.as_ref().is_some_and(|l| !l.outside) {
@@ -271,7 +271,7 @@ impl Notes {
         inner.unless_over(next)
     }
 
-    /// Wakes whoever waits.
+    /// Wakes the thread that waits.
     fn ring(&self, inner: &Inner) {
         if let Some(listener) = &inner.listener {
             self.say_sleeps(false);
@@ -289,7 +289,7 @@ impl Notes {
     }
 
     fn say_listens(&self, listens: bool) {
-        // Relaxed: who reads it has nothing else to see.
+        // Relaxed: it publishes nothing else.
         word(&self.status_page, status_page::LISTENS).store(listens.into(), Ordering::Relaxed);
     }
 

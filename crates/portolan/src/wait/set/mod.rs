@@ -35,13 +35,13 @@
 #[cfg(feature = "tokio")]
 mod awaited;
 mod error;
+mod guest;
 mod nested;
 mod notified;
 mod raise;
 mod readers;
 mod ready;
 mod wait;
-mod waitable;
 
 pub use error::{
     AddError, AddFrameReaderError, AddListenerError, AddNotificationsError, AddParcelReaderError,
@@ -55,6 +55,7 @@ use crate::Disowned;
 use crate::space::Member;
 use crate::wait::{Patience, Waiting};
 use crate::{Domain, Listener, NoDescriptor, ReceiveRight};
+use guest::{Guest, Place};
 use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::wait_set::WaitSetEntry;
@@ -62,7 +63,6 @@ use portolan_sys::bell::FutexFd;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use waitable::{Place, Waitable};
 
 /// Waits for any number of ports, readers of channels, subscribers, listeners and notifications of
 /// exports, at a cost that does not grow with their number.
@@ -168,7 +168,7 @@ impl WaitSet {
             let port = Box::new(port);
             return Err(AddError { port });
         }
-        Ok(self.enter(Waitable::Port(port)))
+        Ok(self.seat(Guest::Port(port)))
     }
 
     /// Adds a listener. If a signal is there already, the next wait names it; its handlers
@@ -197,7 +197,7 @@ impl WaitSet {
     /// ```
     pub fn add_listener(&mut self, listener: Listener) -> Result<Token, AddListenerError> {
         match self.why_no_place(listener.member()) {
-            None => Ok(self.enter(Waitable::Listener(listener))),
+            None => Ok(self.seat(Guest::Listener(listener))),
             Some(why) => {
                 let listener = Box::new(listener);
                 Err(AddListenerError { listener, why })
@@ -214,14 +214,14 @@ impl WaitSet {
         full.then_some(WhyNoPlace::Full)
     }
 
-    fn enter(&mut self, waitable: Waitable) -> Token {
+    fn seat(&mut self, guest: Guest) -> Token {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
             // There are no more ports than that, and the others are counted.
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
         });
         let place = &mut self.places[index as usize];
-        place.waitable = Some(waitable);
+        place.guest = Some(guest);
         let token = Token {
             index,
             generation: place.generation,
@@ -234,8 +234,8 @@ impl WaitSet {
     /// Gives a port back; `None` if it is not in the set.
     pub fn remove(&mut self, token: Token) -> Option<ReceiveRight> {
         self.port(token)?;
-        match self.take_out(token) {
-            Some(Waitable::Port(port)) => Some(port),
+        match self.unseat(token) {
+            Some(Guest::Port(port)) => Some(port),
             _ => None,
         }
     }
@@ -243,34 +243,34 @@ impl WaitSet {
     /// Gives a listener back; `None` if it is not in the set.
     pub fn remove_listener(&mut self, token: Token) -> Option<Listener> {
         self.listener_mut(token)?;
-        match self.take_out(token) {
-            Some(Waitable::Listener(listener)) => Some(listener),
+        match self.unseat(token) {
+            Some(Guest::Listener(listener)) => Some(listener),
             _ => None,
         }
     }
 
-    fn take_out(&mut self, token: Token) -> Option<Waitable> {
+    fn unseat(&mut self, token: Token) -> Option<Guest> {
         let place = self.place(token)?;
         place.loosen();
-        let waitable = place.waitable.take();
+        let guest = place.guest.take();
         place.generation = place.generation.wrapping_add(1);
         self.loose.retain(|i| *i != token.index);
         self.vacant.push(token.index);
-        waitable
+        guest
     }
 
     /// A port of the set, for what needs no receiving; `None` if it is not in the set.
     pub fn port(&self, token: Token) -> Option<&ReceiveRight> {
-        match self.waitable(token)? {
-            Waitable::Port(port) => Some(port),
+        match self.guest(token)? {
+            Guest::Port(port) => Some(port),
             _ => None,
         }
     }
 
-    fn waitable(&self, token: Token) -> Option<&Waitable> {
+    fn guest(&self, token: Token) -> Option<&Guest> {
         let place = self.places.get(token.index as usize)?;
         place
-            .waitable
+            .guest
             .as_ref()
             .filter(|_| place.generation == token.generation)
     }
@@ -279,8 +279,8 @@ impl WaitSet {
     ///
     /// Any receiving call is fine, also one that waits.
     pub fn port_mut(&mut self, token: Token) -> Option<&mut ReceiveRight> {
-        match self.waitable_mut(token)? {
-            Waitable::Port(port) => Some(port),
+        match self.guest_mut(token)? {
+            Guest::Port(port) => Some(port),
             _ => None,
         }
     }
@@ -289,18 +289,18 @@ impl WaitSet {
     ///
     /// Any call is fine, also one that waits.
     pub fn listener_mut(&mut self, token: Token) -> Option<&mut Listener> {
-        match self.waitable_mut(token)? {
-            Waitable::Listener(listener) => Some(listener),
+        match self.guest_mut(token)? {
+            Guest::Listener(listener) => Some(listener),
             _ => None,
         }
     }
 
-    fn waitable_mut(&mut self, token: Token) -> Option<&mut Waitable> {
+    fn guest_mut(&mut self, token: Token) -> Option<&mut Guest> {
         if self.place(token)?.loosen() {
             self.loose.push(token.index);
             self.stir();
         }
-        self.place(token)?.waitable.as_mut()
+        self.place(token)?.guest.as_mut()
     }
 
     /// How many ports are in the set.
@@ -332,7 +332,7 @@ impl WaitSet {
 
     fn place(&mut self, token: Token) -> Option<&mut Place> {
         let place = self.places.get_mut(token.index as usize)?;
-        (place.generation == token.generation && place.waitable.is_some()).then_some(place)
+        (place.generation == token.generation && place.guest.is_some()).then_some(place)
     }
 
     /// Refuses a forked child.

@@ -1,6 +1,6 @@
 //! Exports' notifications in a wait set.
 
-use super::waitable::Waitable;
+use super::guest::Guest;
 use super::{AddNotificationsError, Token, WaitSet};
 use crate::vmmc::Notifications;
 
@@ -37,7 +37,7 @@ impl WaitSet {
         notifications: Notifications,
     ) -> Result<Token, AddNotificationsError> {
         match self.why_no_place(notifications.member()) {
-            None => Ok(self.enter(Waitable::Notifications(notifications))),
+            None => Ok(self.seat(Guest::Notifications(notifications))),
             Some(why) => {
                 let notifications = Box::new(notifications);
                 Err(AddNotificationsError { notifications, why })
@@ -49,8 +49,8 @@ impl WaitSet {
     ///
     /// Any call is fine, also one that waits.
     pub fn notifications_mut(&mut self, token: Token) -> Option<&mut Notifications> {
-        match self.waitable_mut(token)? {
-            Waitable::Notifications(notifications) => Some(notifications),
+        match self.guest_mut(token)? {
+            Guest::Notifications(notifications) => Some(notifications),
             _ => None,
         }
     }
@@ -58,8 +58,8 @@ impl WaitSet {
     /// Gives notifications back; `None` if they are not in the set.
     pub fn remove_notifications(&mut self, token: Token) -> Option<Notifications> {
         self.notifications_mut(token)?;
-        match self.take_out(token) {
-            Some(Waitable::Notifications(notifications)) => Some(notifications),
+        match self.unseat(token) {
+            Some(Guest::Notifications(notifications)) => Some(notifications),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use super::error::{
     AddFrameReaderError, AddParcelReaderError, AddReaderError, AddSubscriberError, WhyNoPlace,
     WhyNoReader,
 };
-use super::waitable::Waitable;
+use super::guest::Guest;
 use super::{Token, WaitSet};
 use crate::channel::Ring;
 use crate::channel::{
@@ -41,7 +41,7 @@ impl WaitSet {
     /// ```
     pub fn add_reader(&mut self, reader: Reader) -> Result<Token, AddReaderError> {
         match self.why_no(reader.at()) {
-            None => Ok(self.enter(Waitable::Reader(reader))),
+            None => Ok(self.seat(Guest::Reader(reader))),
             Some(why) => {
                 let reader = Box::new(reader);
                 Err(AddReaderError { reader, why })
@@ -51,8 +51,8 @@ impl WaitSet {
 
     /// A reader of the set, for what needs no reading; `None` if it is not in the set.
     pub fn reader(&self, token: Token) -> Option<&Reader> {
-        match self.waitable(token)? {
-            Waitable::Reader(reader) => Some(reader),
+        match self.guest(token)? {
+            Guest::Reader(reader) => Some(reader),
             _ => None,
         }
     }
@@ -61,8 +61,8 @@ impl WaitSet {
     ///
     /// Any reading call is fine, also one that waits.
     pub fn reader_mut(&mut self, token: Token) -> Option<&mut Reader> {
-        match self.waitable_mut(token)? {
-            Waitable::Reader(reader) => Some(reader),
+        match self.guest_mut(token)? {
+            Guest::Reader(reader) => Some(reader),
             _ => None,
         }
     }
@@ -70,8 +70,8 @@ impl WaitSet {
     /// Gives a reader back; `None` if it is not in the set.
     pub fn remove_reader(&mut self, token: Token) -> Option<Reader> {
         self.reader(token)?;
-        match self.take_out(token) {
-            Some(Waitable::Reader(reader)) => Some(reader),
+        match self.unseat(token) {
+            Some(Guest::Reader(reader)) => Some(reader),
             _ => None,
         }
     }
@@ -106,7 +106,7 @@ impl WaitSet {
     ) -> Result<Token, AddParcelReaderError> {
         let reader = Box::new(reader);
         match self.why_no(reader.reader().at()) {
-            None => Ok(self.enter(Waitable::Parcels(reader))),
+            None => Ok(self.seat(Guest::Parcels(reader))),
             Some(why) => Err(AddParcelReaderError { reader, why }),
         }
     }
@@ -115,8 +115,8 @@ impl WaitSet {
     ///
     /// Any reading call is fine, also one that waits.
     pub fn parcel_reader_mut(&mut self, token: Token) -> Option<&mut ParcelReader> {
-        match self.waitable_mut(token)? {
-            Waitable::Parcels(reader) => Some(reader),
+        match self.guest_mut(token)? {
+            Guest::Parcels(reader) => Some(reader),
             _ => None,
         }
     }
@@ -124,8 +124,8 @@ impl WaitSet {
     /// Gives a reader of parcels back; `None` if it is not in the set.
     pub fn remove_parcel_reader(&mut self, token: Token) -> Option<ParcelReader> {
         self.parcel_reader_mut(token)?;
-        match self.take_out(token) {
-            Some(Waitable::Parcels(reader)) => Some(*reader),
+        match self.unseat(token) {
+            Some(Guest::Parcels(reader)) => Some(*reader),
             _ => None,
         }
     }
@@ -157,7 +157,7 @@ impl WaitSet {
     /// ```
     pub fn add_frame_reader(&mut self, reader: FrameReader) -> Result<Token, AddFrameReaderError> {
         match self.why_no(reader.at()) {
-            None => Ok(self.enter(Waitable::Frames(reader))),
+            None => Ok(self.seat(Guest::Frames(reader))),
             Some(why) => {
                 let reader = Box::new(reader);
                 Err(AddFrameReaderError { reader, why })
@@ -169,8 +169,8 @@ impl WaitSet {
     ///
     /// Any call is fine, also one that waits.
     pub fn frame_reader_mut(&mut self, token: Token) -> Option<&mut FrameReader> {
-        match self.waitable_mut(token)? {
-            Waitable::Frames(reader) => Some(reader),
+        match self.guest_mut(token)? {
+            Guest::Frames(reader) => Some(reader),
             _ => None,
         }
     }
@@ -178,8 +178,8 @@ impl WaitSet {
     /// Gives a reader of a raw channel back; `None` if it is not in the set.
     pub fn remove_frame_reader(&mut self, token: Token) -> Option<FrameReader> {
         self.frame_reader_mut(token)?;
-        match self.take_out(token) {
-            Some(Waitable::Frames(reader)) => Some(reader),
+        match self.unseat(token) {
+            Some(Guest::Frames(reader)) => Some(reader),
             _ => None,
         }
     }
@@ -213,7 +213,7 @@ impl WaitSet {
     ) -> Result<Token, AddSubscriberError<T>> {
         let subscriber = Box::new(subscriber);
         match self.why_no_place(subscriber.member()) {
-            None => Ok(self.enter(Waitable::Subscriber(subscriber))),
+            None => Ok(self.seat(Guest::Subscriber(subscriber))),
             Some(why) => Err(AddSubscriberError { subscriber, why }),
         }
     }
@@ -229,8 +229,8 @@ impl WaitSet {
         &mut self,
         token: Token,
     ) -> Option<&mut Subscriber<T>> {
-        match self.waitable_mut(token)? {
-            Waitable::Subscriber(subscriber) => (&mut **subscriber as &mut dyn Any).downcast_mut(),
+        match self.guest_mut(token)? {
+            Guest::Subscriber(subscriber) => (&mut **subscriber as &mut dyn Any).downcast_mut(),
             _ => None,
         }
     }
@@ -242,8 +242,8 @@ impl WaitSet {
         token: Token,
     ) -> Option<Subscriber<T>> {
         self.subscriber_mut::<T>(token)?;
-        match self.take_out(token) {
-            Some(Waitable::Subscriber(subscriber)) => {
+        match self.unseat(token) {
+            Some(Guest::Subscriber(subscriber)) => {
                 let subscriber: Box<dyn Any> = subscriber;
                 subscriber.downcast().ok().map(|subscriber| *subscriber)
             }

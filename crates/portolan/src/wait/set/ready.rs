@@ -1,6 +1,6 @@
 //! What a wait names.
 
-use super::waitable::Place;
+use super::guest::Place;
 use smallvec::SmallVec;
 
 /// Names one port of one [`WaitSet`](super::WaitSet).

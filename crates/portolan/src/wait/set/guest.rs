@@ -1,4 +1,4 @@
-//! A wait set arms each thing that it waits for in the thing's own way.
+//! What a wait set waits for, and how each of them is armed.
 
 use crate::channel::{FrameReader, ParcelReader, Reader, Subscribes};
 use crate::space::Member;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 pub(super) struct Place {
     /// Goes up when a port leaves, so that its token names nothing.
     pub(super) generation: u32,
-    pub(super) waitable: Option<Waitable>,
+    pub(super) guest: Option<Guest>,
     pub(super) armed: bool,
 }
 
-/// A thing that a wait set waits for.
-pub(super) enum Waitable {
+/// What is waited for.
+pub(super) enum Guest {
     Port(ReceiveRight),
     Reader(Reader),
     Parcels(Box<ParcelReader>),
@@ -28,7 +28,7 @@ pub(super) enum Waitable {
     Notifications(Notifications),
 }
 
-impl Waitable {
+impl Guest {
     fn may_have(&mut self) -> bool {
         match self {
             Self::Port(port) => port.may_have(),
@@ -105,31 +105,31 @@ impl Waitable {
 
 impl Place {
     pub(super) fn may_have(&mut self) -> bool {
-        self.waitable.as_mut().is_some_and(Waitable::may_have)
+        self.guest.as_mut().is_some_and(Guest::may_have)
     }
 
-    /// Arms the waitable, also if it is armed; `false` if something is there, and it is loose.
+    /// Arms the guest, also if it is armed; `false` if something is there, and it is loose.
     pub(super) fn arm(&mut self, link: u64) -> bool {
-        let Some(waitable) = &mut self.waitable else {
+        let Some(guest) = &mut self.guest else {
             return true;
         };
         self.armed = true;
-        if waitable.arm(link) {
+        if guest.arm(link) {
             return true;
         }
         self.loosen();
         false
     }
 
-    /// Disarms the waitable; `false` if it was not armed.
+    /// Disarms the guest; `false` if it was not armed.
     pub(super) fn loosen(&mut self) -> bool {
         let was = std::mem::take(&mut self.armed);
-        if let Some(waitable) = self
-            .waitable
+        if let Some(guest) = self
+            .guest
             .as_mut()
             .filter(|g| was && g.member().present().is_ok())
         {
-            waitable.disarm();
+            guest.disarm();
         }
         was
     }
