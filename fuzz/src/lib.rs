@@ -13,7 +13,7 @@
 //! | `frozen` | the state of a server that moved | it is refused, or works |
 //! | `channel` | a channel's memory, rewritten between any two steps | typed errors; nothing is touched beside it |
 //! | `arena` | the head of a structure | no root, or one within the message; nothing is handed out beside it |
-//! | `export` | all of an importer, and of one for which the host copies | as `bridge`; an export ends when its exporter wants, and is then nobody else's; the host copies within the exporter's terms |
+//! | `export` | all of an importer, and of one for which the host copies | as `bridge`; an export ends when its exporter wants, and is then nobody else's; the host copies within the exporter's delegation |
 //! | `import` | all of an exporter, and of the host that leads to it | typed errors, at once; what is mapped is within the limits |
 //! | `byte_ring` | a byte ring's counts and bytes, rewritten between any two steps; what the sides of a connection say | typed errors; nothing is read or written beside it |
 //! | `follow` | all of a visitor that follows an offered channel, and of a process that offers one | as `bridge`: others are told all, writers wait for nobody who has gone, nothing is left |
@@ -32,7 +32,7 @@
 //! | who offers a channel | what a follower asks, how far it says it has read, packets | `follow`, `byte_ring` |
 //! | who follows one | the answer, what the channel is like, messages and what was missed before them | `follow` |
 //! | an exporter | what an importer asks, what it posts and how far it says it has come, packets | `export`, `words` |
-//! | an importer | the answer with its descriptors, the board, how far its notes were taken, packets | `import`, `words` |
+//! | an importer | the answer with its descriptors, the status page, how far its notes were taken, packets | `import`, `words` |
 //! | a host that copies for importers | requests, and what they put into its memory | `export`, `words` |
 //! | an importer for which a host copies | the host's memory and replies | `import`, `words` |
 //!

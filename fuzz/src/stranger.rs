@@ -60,10 +60,10 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A connection that leads to the offering side.
-pub(crate) fn introduced(address: &Address, kind: OfferKind, name: &str) -> Option<OwnedFd> {
+pub(crate) fn accepted(address: &Address, kind: OfferKind, name: &str) -> Option<OwnedFd> {
     match visit(address, kind, OfferName::new(name)?, None)? {
-        (socket, VisitAnswer::Introduced) => Some(socket),
-        (_, other) => panic!("not introduced to {name}: {other:?}"),
+        (socket, VisitAnswer::Accepted) => Some(socket),
+        (_, other) => panic!("not accepted by {name}: {other:?}"),
     }
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn welcome(listener: &OwnedFd) -> OwnedFd {
         let mut packet = [0; Visit::BYTES];
         let came = socket::receive_by(&socket, &mut packet, 0, by())?;
         assert!(Visit::decode(&packet[..came.len]).is_some());
-        socket::send_by(&socket, &VisitAnswer::Introduced.encode(), &[], by())?;
+        socket::send_by(&socket, &VisitAnswer::Accepted.encode(), &[], by())?;
         let mut packet = [0; Ask::BYTES];
         let came = socket::receive_by(&socket, &mut packet, 0, by())?;
         assert!(Ask::decode(&packet[..came.len]).is_some());

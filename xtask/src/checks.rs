@@ -1,6 +1,6 @@
 //! The other slow checks: each runs a tool, and says what to install if it is missing.
 
-use crate::{rooms, unsafe_code};
+use crate::{rooms, unsafe_code, words};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -287,5 +287,9 @@ pub(crate) fn lint() -> ExitCode {
     let rooms = rooms::report(&root());
     eprintln!("{}", rooms.table);
     rooms.wrong.iter().for_each(|line| eprintln!("{line}"));
-    code(differences.is_empty() && rooms.wrong.is_empty() && !done.contains(&false))
+    eprintln!("==> retired words");
+    let retired = words::retired(&root());
+    retired.iter().for_each(|line| eprintln!("{line}"));
+    let lists = [&differences, &rooms.wrong, &retired];
+    code(lists.iter().all(|wrong| wrong.is_empty()) && !done.contains(&false))
 }

@@ -13,6 +13,7 @@ mod rooms;
 mod stage;
 mod torture;
 mod unsafe_code;
+mod words;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
@@ -124,7 +125,7 @@ enum Task {
         #[arg(long)]
         update: bool,
     },
-    /// Format, clippy, rustdoc, which files have unsafe, arrows between rooms, and cargo-deny if it is installed
+    /// Format, clippy, rustdoc, which files have unsafe, arrows between rooms, retired words, and cargo-deny if it is installed
     #[command(after_help = "Example:\n  cargo xtask lint")]
     Lint,
 }

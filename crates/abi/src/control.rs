@@ -1,4 +1,4 @@
-//! What a member and its host say to one another once they know each other.
+//! The records that a member and its host exchange after the member has joined.
 //!
 //! ```text
 //! member -> host   Arrived                  "mapped, and a member"
@@ -6,18 +6,18 @@
 //! host   -> member Back                     answers a Return: "I am your host now"
 //!
 //! member -> host   Offer n                  "I offer this", answered by Done n or Declined n
-//! member -> host   Entrust n + mem, maps    "copy to and from this", before its Offer n
-//! member -> host   Withdraw n               "no longer", answered by Done n: of what was
-//!                                           entrusted, once nothing is copied there any more
-//! host   -> member Introduce n + connection "somebody for your offer n", answered by Received
+//! member -> host   Delegate n + mem, maps   "copy to and from this", before its Offer n
+//! member -> host   Withdraw n               "no longer", answered by Done n: of a delegation,
+//!                                           after the last copy has ended
+//! host   -> member HandOff n + connection   "a visitor for your offer n", answered by Received
 //! ```
 //!
 //! A member leaves at most [`WINDOW`] offers and withdrawals unanswered, and a host as many
-//! introductions; so neither socket ever fills, and neither side waits for the other.
+//! hand-offs; so neither socket ever fills, and neither side waits for the other.
 
+use crate::delegate::Delegation;
 use crate::hello::{word32, word64};
 use crate::limits::{MAX_GRANTS, MAX_NAME};
-use crate::mediate::Terms;
 use crate::visit::{Grants, OfferKind, OfferName};
 
 /// Records that may be unanswered in each direction.
@@ -39,11 +39,11 @@ pub enum FromMember {
     Leaving,
     /// It offers something.
     Offer(Announcement),
-    /// With descriptors of its memory: what the offer is about that follows, with this number.
-    Entrust(u32, Terms),
+    /// With descriptors of its memory: the delegation for the offer of this number, which follows.
+    Delegate(u32, Delegation),
     /// It no longer offers what it gave this number.
     Withdraw(u32),
-    /// It has received an introduction.
+    /// It has received a hand-off.
     Received,
 }
 
@@ -59,7 +59,7 @@ pub struct Announcement {
     /// To whom.
     pub grants: Grants,
     /// An earlier host has agreed to it, so the name was not another's then.
-    pub renewed: bool,
+    pub reannounced: bool,
 }
 
 /// What a host says.
@@ -74,7 +74,7 @@ pub enum FromHost {
     /// The offer is not entered.
     Declined(u32, Decline),
     /// With a visitor's connection.
-    Introduce(u32),
+    HandOff(u32),
 }
 
 /// Why a host does not enter an offer.
@@ -93,13 +93,13 @@ const ARRIVED: u8 = b'A';
 const LEAVING: u8 = b'L';
 const OFFER: u8 = b'O';
 const WITHDRAW: u8 = b'W';
-const ENTRUST: u8 = b'E';
+const DELEGATE: u8 = b'E';
 const RECEIVED: u8 = b'R';
 const GONE: u8 = b'G';
 const BACK: u8 = b'B';
 const DONE: u8 = b'D';
 const DECLINED: u8 = b'N';
-const INTRODUCE: u8 = b'I';
+const HAND_OFF: u8 = b'I';
 
 fn head(tag: u8, detail: u8, number: u32) -> [u8; HEAD] {
     let [a, b, c, d] = number.to_le_bytes();
@@ -116,9 +116,9 @@ impl FromMember {
             Self::Arrived => head(ARRIVED, 0, 0).to_vec(),
             Self::Leaving => head(LEAVING, 0, 0).to_vec(),
             Self::Offer(announcement) => announcement.encode(),
-            Self::Entrust(number, terms) => {
-                let mut out = head(ENTRUST, 0, *number).to_vec();
-                out.extend(terms.encode());
+            Self::Delegate(number, delegation) => {
+                let mut out = head(DELEGATE, 0, *number).to_vec();
+                out.extend(delegation.encode());
                 out
             }
             Self::Withdraw(number) => head(WITHDRAW, 0, *number).to_vec(),
@@ -131,9 +131,9 @@ impl FromMember {
         let number = word32(bytes, 4)?;
         match *bytes.first()? {
             OFFER => Announcement::decode(number, bytes).map(Self::Offer),
-            ENTRUST => {
-                let terms = bytes.get(HEAD..).and_then(Terms::decode)?;
-                Some(Self::Entrust(number, terms))
+            DELEGATE => {
+                let delegation = bytes.get(HEAD..).and_then(Delegation::decode)?;
+                Some(Self::Delegate(number, delegation))
             }
             _ if bytes.len() != HEAD => None,
             ARRIVED => Some(Self::Arrived),
@@ -146,7 +146,7 @@ impl FromMember {
 }
 
 /// Flags of an [`Announcement`].
-const RENEWED: u8 = 1;
+const REANNOUNCED: u8 = 1;
 const ANYONE: u8 = 2;
 const TOKEN: u8 = 4;
 
@@ -160,8 +160,9 @@ impl Announcement {
             token,
         } = &self.grants;
         let flag = |on: bool, flag: u8| if on { flag } else { 0 };
-        let flags =
-            flag(self.renewed, RENEWED) | flag(*anyone, ANYONE) | flag(token.is_some(), TOKEN);
+        let flags = flag(self.reannounced, REANNOUNCED)
+            | flag(*anyone, ANYONE)
+            | flag(token.is_some(), TOKEN);
         let count = |len: usize| u8::try_from(len.min(MAX_GRANTS)).unwrap_or(0);
         let mut out = Vec::with_capacity(FromMember::MAX_BYTES);
         out.extend(head(OFFER, flags, self.number));
@@ -215,7 +216,7 @@ impl Announcement {
                     .collect(),
                 token: (flags & TOKEN != 0).then_some(token),
             },
-            renewed: flags & RENEWED != 0,
+            reannounced: flags & REANNOUNCED != 0,
         })
     }
 }
@@ -231,7 +232,7 @@ impl FromHost {
             Self::Back => head(BACK, 0, 0),
             Self::Done(number) => head(DONE, 0, number),
             Self::Declined(number, why) => head(DECLINED, why as u8, number),
-            Self::Introduce(number) => head(INTRODUCE, 0, number),
+            Self::HandOff(number) => head(HAND_OFF, 0, number),
         }
     }
 
@@ -245,7 +246,7 @@ impl FromHost {
             (DECLINED, 1) => Some(Self::Declined(number, Decline::NameTaken)),
             (DECLINED, 2) => Some(Self::Declined(number, Decline::Full)),
             (DECLINED, 3) => Some(Self::Declined(number, Decline::Unfit)),
-            (INTRODUCE, _) => Some(Self::Introduce(number)),
+            (HAND_OFF, _) => Some(Self::HandOff(number)),
             _ => None,
         }
     }
@@ -268,7 +269,7 @@ mod tests {
                 processes: (0..count).map(|n| (n, u64::MAX - u64::from(n))).collect(),
                 token: Some([9; 16]),
             },
-            renewed: true,
+            reannounced: true,
         }
     }
 
@@ -277,14 +278,14 @@ mod tests {
         let mut plain = announcement(0);
         plain.grants.anyone = false;
         plain.grants.token = None;
-        plain.renewed = false;
+        plain.reannounced = false;
         let said = [
             FromMember::Arrived,
             FromMember::Leaving,
             FromMember::Offer(plain),
             FromMember::Offer(announcement(3)),
             FromMember::Offer(announcement(64)),
-            FromMember::Entrust(8, terms()),
+            FromMember::Delegate(8, delegation()),
             FromMember::Withdraw(7),
             FromMember::Received,
         ];
@@ -300,15 +301,15 @@ mod tests {
             FromHost::Declined(2, Decline::NameTaken),
             FromHost::Declined(3, Decline::Full),
             FromHost::Declined(4, Decline::Unfit),
-            FromHost::Introduce(u32::MAX),
+            FromHost::HandOff(u32::MAX),
         ];
         for record in heard {
             assert_eq!(FromHost::decode(&record.encode()), Some(record));
         }
     }
 
-    fn terms() -> Terms {
-        Terms {
+    fn delegation() -> Delegation {
+        Delegation {
             address: 1,
             len: 100,
             reach: Reach::Write,
@@ -318,9 +319,9 @@ mod tests {
 
     #[test]
     fn what_is_no_record() {
-        let entrusted = FromMember::Entrust(8, terms()).encode();
-        for len in 0..entrusted.len() {
-            assert_eq!(FromMember::decode(&entrusted[..len]), None, "{len} bytes");
+        let delegated = FromMember::Delegate(8, delegation()).encode();
+        for len in 0..delegated.len() {
+            assert_eq!(FromMember::decode(&delegated[..len]), None, "{len} bytes");
         }
         let good = FromMember::Offer(announcement(3)).encode();
         for len in 0..good.len() {

@@ -1,4 +1,4 @@
-//! Why a process does not let in who was introduced to what it offers: the same for a port, a
+//! Why an acceptor refuses a visitor that the host has handed to it: the same for a port, a
 //! channel and an export, but for what only one of them can be.
 
 /// Why not.
@@ -18,8 +18,8 @@ pub enum Denied {
     /// Of a port: sealed memory is not taken.
     Sealed = 6,
     /// Of an export: it is ordinary memory that the importer does not reach itself, and there is
-    /// no host to copy for it, or the exporter cannot entrust it to one.
-    Unmediated = 7,
+    /// no host to copy for it, or the exporter cannot delegate to it.
+    NoCopyBroker = 7,
 }
 
 impl Denied {
@@ -33,7 +33,7 @@ impl Denied {
             4 => Self::Over,
             5 => Self::Resources,
             6 => Self::Sealed,
-            7 => Self::Unmediated,
+            7 => Self::NoCopyBroker,
             _ => Self::Garbled,
         })
     }

@@ -23,7 +23,7 @@
 //! | [`visit`] | what a visitor from outside and the host say to one another |
 //! | [`denied`] | why a visitor is not let in |
 //! | [`vmmc`] | what importers and exporters say to one another, and the pages they share |
-//! | [`mediate`] | what they and the host say to one another where the host copies |
+//! | [`delegate`] | the records between exporter, host and importer where the host copies |
 //!
 //! ```
 //! use portolan_abi::slot::{SlotState, Phase};
@@ -35,10 +35,10 @@
 pub mod bridge;
 pub mod channel;
 pub mod control;
+pub mod delegate;
 pub mod denied;
 pub mod hello;
 pub mod limits;
-pub mod mediate;
 pub mod name;
 pub mod owner;
 pub mod port;

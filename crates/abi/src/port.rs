@@ -47,7 +47,7 @@ pub struct PortStatus {
     pub shared: bool,
     /// Of a segment: its publisher is about to give it another name, as `owner` says. Whoever
     /// makes a right from the name takes this back.
-    pub renewing: bool,
+    pub reissuing: bool,
     /// Which port of this entry it is.
     pub generation: u32,
 }
@@ -67,7 +67,7 @@ impl PortStatus {
         copied: false,
         replies: false,
         shared: false,
-        renewing: false,
+        reissuing: false,
         generation: 0,
     };
 
@@ -80,7 +80,7 @@ impl PortStatus {
             | (self.copied as u64) << 18
             | (self.replies as u64) << 19
             | (self.shared as u64) << 20
-            | (self.renewing as u64) << 21
+            | (self.reissuing as u64) << 21
             | ((self.generation & GENERATION_MASK) as u64) << 32
     }
 
@@ -122,7 +122,7 @@ impl PortStatus {
             copied: b[2] & 4 != 0,
             replies: b[2] & 8 != 0,
             shared: b[2] & 16 != 0,
-            renewing: b[2] & 32 != 0,
+            reissuing: b[2] & 32 != 0,
             generation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
         }
     }
@@ -456,7 +456,7 @@ mod tests {
             copied: true,
             replies: true,
             shared: true,
-            renewing: true,
+            reissuing: true,
             generation: GENERATION_MASK,
         };
         assert_eq!(PortStatus::unpack(status.pack()), status);

@@ -35,9 +35,9 @@ pub const NO_DEADLINE: u32 = LOW_24;
 /// Pieces that one packet asks for at most: a bit each.
 pub const MAX_ASKED: u32 = 64;
 
-/// In a packet that withdraws: what was missing will not come.
+/// In a packet that cancels a number: its packet will not come.
 pub const NOT_COMING: u32 = 0;
-/// In a packet that withdraws: nobody waits for it any more.
+/// In a packet that cancels a number: the client does not want the answer any more.
 pub const NOT_WANTED: u32 = 1;
 
 const LOW_24: u32 = (1 << 24) - 1;
@@ -62,8 +62,9 @@ pub enum Kind {
     Arrived = 6,
     /// Either: pieces of a message are missing. Body: the first, a bit for each.
     Missing = 7,
-    /// Client: this number will not come ([`NOT_COMING`]), or is wanted no more ([`NOT_WANTED`]).
-    Withdraw = 8,
+    /// Client: this number will not come ([`NOT_COMING`]), or is not wanted any more
+    /// ([`NOT_WANTED`]).
+    Cancel = 8,
     /// Client: the answer has arrived, and need not be kept.
     Done = 9,
     /// Either: it goes away. What is open is lost.
@@ -81,7 +82,7 @@ impl Kind {
             5 => Self::Ask,
             6 => Self::Arrived,
             7 => Self::Missing,
-            8 => Self::Withdraw,
+            8 => Self::Cancel,
             9 => Self::Done,
             10 => Self::Bye,
             _ => return None,

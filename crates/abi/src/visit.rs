@@ -1,12 +1,12 @@
-//! What a visitor, the host and whoever made an offer say to one another.
+//! The records that a visitor, the host and an acceptor (the process that made an offer) exchange.
 //!
 //! ```text
-//! visitor -> host     Visit                        "introduce me to this offer"
+//! visitor -> host     Visit                        "hand me to this offer"
 //! host -> visitor     VisitAnswer                  "wait", or why not
-//! its maker -> visitor VisitAnswer                 "introduced": the connection is ours now
+//! acceptor -> visitor VisitAnswer                  "accepted": the connection is ours now
 //! ```
 //!
-//! Everything that comes from a visitor is a stranger's.
+//! The host and the acceptor do not trust a visitor.
 
 use crate::hello::{Refusal, flag, word32};
 use crate::limits::MAX_NAME;
@@ -27,7 +27,7 @@ pub enum OfferKind {
     Channel = 2,
     /// An export.
     Export = 3,
-    /// Ordinary memory that a member has entrusted to the host, which copies for visitors.
+    /// Ordinary memory that a member has delegated to the host, which copies for visitors.
     Memory = 4,
 }
 
@@ -133,7 +133,7 @@ impl std::fmt::Debug for Grants {
     }
 }
 
-/// "Introduce me to this offer."
+/// "Hand me to this offer."
 #[derive(Clone, PartialEq, Eq)]
 pub struct Visit {
     /// The format that the visitor speaks.
@@ -202,7 +202,7 @@ pub enum VisitAnswer {
     /// It is offered, and whoever offers it does not take visitors just now: kept as well.
     Queue,
     /// From here on the connection leads to whoever made the offer.
-    Introduced,
+    Accepted,
     /// No.
     Refused(Refusal),
 }
@@ -215,7 +215,7 @@ impl VisitAnswer {
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let code: u32 = match self {
             Self::Wait => 1,
-            Self::Introduced => 2,
+            Self::Accepted => 2,
             Self::Queue => 3,
             Self::Refused(refusal) => return crate::hello::Answer::Refusal(*refusal).encode(),
         };
@@ -237,7 +237,7 @@ impl VisitAnswer {
         }
         match (word32(bytes, 0)?, word32(bytes, 8)?) {
             (ANSWER_MAGIC, 1) => Some(Self::Wait),
-            (ANSWER_MAGIC, 2) => Some(Self::Introduced),
+            (ANSWER_MAGIC, 2) => Some(Self::Accepted),
             (ANSWER_MAGIC, 3) => Some(Self::Queue),
             _ => None,
         }
@@ -270,7 +270,7 @@ mod tests {
         let answers = [
             VisitAnswer::Wait,
             VisitAnswer::Queue,
-            VisitAnswer::Introduced,
+            VisitAnswer::Accepted,
             VisitAnswer::Refused(refusal),
         ];
         for answer in answers {

@@ -6,19 +6,19 @@
 //! importer -> exporter   one byte [`RING`]       "look at what I posted"
 //! ```
 //!
-//! The descriptors: the export's memory, its board, the pair's post page, and the exporter's
-//! pidfd; without the first where the kernel copies ([`Way::Kernel`], [`Way::Mediated`]). Each
-//! side takes what it reads for a stranger's: everything has one size, is decoded whole or not
-//! at all, and is copied before it is looked at.
+//! The descriptors: the export's memory, its status page, the importer's notification page, and
+//! the exporter's pidfd; without the first where the kernel copies ([`Way::Kernel`],
+//! [`Way::Brokered`]). Neither side trusts the other: every record has one size, is decoded whole
+//! or not at all, and is copied before it is checked.
 //!
-//! The **board** is written by the exporter alone (the kernel sees to it) and read by all
-//! importers of an export. The **post page** belongs to one importer and the exporter, and
-//! both can write all of it: what stands there is what the other one says, and no more.
+//! The exporter alone writes the **status page** (the kernel enforces that), and all importers of
+//! the export read it. The **notification page** is shared by one importer and the exporter. Both
+//! can write all of it, so each trusts it no further than the other process.
 
+use crate::delegate::Capability;
 pub use crate::denied::Denied;
 use crate::hello::{flag, word32, word64};
 use crate::limits::PAGE;
-use crate::mediate::Ticket;
 
 /// First bytes of an [`Ask`].
 pub const ASK_MAGIC: u32 = 0x4149_5450;
@@ -70,23 +70,23 @@ pub enum Way {
     Kernel {
         /// Where the memory is in the exporter.
         address: u64,
-        /// Where the exporter has mapped the board: whoever has opened a process's memory tells
-        /// by that that it is the exporter's.
-        board: u64,
+        /// Where the exporter has mapped the status page. A process that has opened another one's
+        /// memory looks there, and so knows that this is the exporter's memory.
+        status_page: u64,
     },
     /// The host of the exporter's domain copies for whoever shows this.
-    Mediated(Ticket),
+    Brokered(Capability),
 }
 
 impl Way {
     const KERNEL: u8 = 1;
-    const MEDIATED: u8 = 2;
+    const BROKERED: u8 = 2;
 
     /// Descriptors that come with it.
     pub const fn descriptors(self) -> usize {
         match self {
             Self::Shared => DESCRIPTORS,
-            Self::Kernel { .. } | Self::Mediated(_) => DESCRIPTORS - 1,
+            Self::Kernel { .. } | Self::Brokered(_) => DESCRIPTORS - 1,
         }
     }
 
@@ -94,13 +94,16 @@ impl Way {
     fn takes(self, len: u64) -> bool {
         match self {
             Self::Shared => len > 0 && len.is_multiple_of(PAGE as u64),
-            Self::Kernel { address, board } => {
+            Self::Kernel {
+                address,
+                status_page,
+            } => {
                 let end = address.checked_add(len);
                 // Addresses are positions of a file, which are signed.
                 let fits = end.is_some_and(|end| end <= i64::MAX.cast_unsigned());
-                len > 0 && address > 0 && fits && board.is_multiple_of(PAGE as u64)
+                len > 0 && address > 0 && fits && status_page.is_multiple_of(PAGE as u64)
             }
-            Self::Mediated(_) => len > 0 && len <= i64::MAX.cast_unsigned(),
+            Self::Brokered(_) => len > 0 && len <= i64::MAX.cast_unsigned(),
         }
     }
 }
@@ -113,7 +116,7 @@ pub struct Ask {
     /// Whether the importer's threads make barriers when the exporter asks for them.
     pub barriers: bool,
     /// Of ordinary memory: the kernel does not let the importer reach it itself.
-    pub mediated: bool,
+    pub brokered: bool,
 }
 
 impl Ask {
@@ -126,7 +129,7 @@ impl Ask {
         out[..4].copy_from_slice(&ASK_MAGIC.to_le_bytes());
         out[4..8].copy_from_slice(&self.version.to_le_bytes());
         out[8] = self.barriers.into();
-        out[9] = self.mediated.into();
+        out[9] = self.brokered.into();
         out
     }
 
@@ -138,7 +141,7 @@ impl Ask {
         Some(Self {
             version: word32(bytes, 4)?,
             barriers: flag(bytes, 8)?,
-            mediated: flag(bytes, 9)?,
+            brokered: flag(bytes, 9)?,
         })
     }
 }
@@ -234,8 +237,8 @@ pub enum Answer {
 
 impl Answer {
     /// Bytes on the wire.
-    pub const BYTES: usize = Self::WAY + Ticket::BYTES;
-    /// Behind the ranges: two addresses, or a ticket.
+    pub const BYTES: usize = Self::WAY + Capability::BYTES;
+    /// Behind the ranges: two addresses, or a capability.
     const WAY: usize = 32 + MAX_RANGES * 16;
 
     /// The record's bytes.
@@ -252,14 +255,17 @@ impl Answer {
                 put(24, &granted.len.to_le_bytes());
                 match granted.way {
                     Way::Shared => {}
-                    Way::Kernel { address, board } => {
+                    Way::Kernel {
+                        address,
+                        status_page,
+                    } => {
                         put(17, &[Way::KERNEL]);
                         put(Self::WAY, &address.to_le_bytes());
-                        put(Self::WAY + 8, &board.to_le_bytes());
+                        put(Self::WAY + 8, &status_page.to_le_bytes());
                     }
-                    Way::Mediated(ticket) => {
-                        put(17, &[Way::MEDIATED]);
-                        put(Self::WAY, &ticket.encode());
+                    Way::Brokered(capability) => {
+                        put(17, &[Way::BROKERED]);
+                        put(Self::WAY, &capability.encode());
                     }
                 }
                 put(32, &granted.ranges.encode());
@@ -286,12 +292,15 @@ impl Answer {
 
     fn granted(bytes: &[u8], version: u32) -> Option<Granted> {
         let how = bytes.get(Self::WAY..)?;
-        let (address, board) = (word64(how, 0)?, word64(how, 8)?);
+        let (address, status_page) = (word64(how, 0)?, word64(how, 8)?);
         let rest = how.get(16..)?.iter().all(|byte| *byte == 0);
         let way = match *bytes.get(17)? {
-            0 if rest && (address, board) == (0, 0) => Way::Shared,
-            Way::KERNEL if rest => Way::Kernel { address, board },
-            Way::MEDIATED => Way::Mediated(Ticket::decode(how)?),
+            0 if rest && (address, status_page) == (0, 0) => Way::Shared,
+            Way::KERNEL if rest => Way::Kernel {
+                address,
+                status_page,
+            },
+            Way::BROKERED => Way::Brokered(Capability::decode(how)?),
             _ => return None,
         };
         let len = word64(bytes, 24).filter(|len| way.takes(*len))?;
@@ -307,11 +316,11 @@ impl Answer {
     }
 }
 
-/// The board: words that the exporter writes and importers read.
-pub mod board {
+/// The status page: words that the exporter writes and importers read.
+pub mod status_page {
     use super::PAGE;
 
-    /// Bytes of a board.
+    /// Bytes of a status page.
     pub const BYTES: usize = PAGE;
     /// Word: how far the export is. Alone in its line, which is written twice in all, so a
     /// writer that looks at it has it in its cache.
@@ -329,11 +338,11 @@ pub mod board {
     pub const CLOSED: u64 = 3;
 }
 
-/// The post page: what one importer tells the exporter it has written.
-pub mod post {
+/// The notification page: what one importer tells the exporter it has written.
+pub mod notification_page {
     use super::PAGE;
 
-    /// Bytes of a post page.
+    /// Bytes of a notification page.
     pub const BYTES: usize = PAGE;
     /// Word, the importer's: notes posted so far.
     pub const POSTED: usize = 0;
@@ -356,15 +365,24 @@ const LINE: usize = 8;
 
 const _: () = {
     // Who writes what lies in lines of its own.
-    assert!(board::STATE / LINE != board::SLEEPS / LINE);
-    assert!(board::LISTENS < board::BYTES / 8);
-    assert!(post::POSTED / LINE == post::LOST / LINE);
-    assert!(post::POSTED / LINE != post::TAKEN / LINE);
-    assert!(post::FIRST.is_multiple_of(LINE) && post::FIRST / LINE > post::TAKEN / LINE);
-    assert!(post::FIRST + post::NOTE * post::NOTES <= post::UNDER_WAY);
-    assert!(post::UNDER_WAY.is_multiple_of(LINE) && post::UNDER_WAY < post::BYTES / 8);
+    assert!(status_page::STATE / LINE != status_page::SLEEPS / LINE);
+    assert!(status_page::LISTENS < status_page::BYTES / 8);
+    assert!(notification_page::POSTED / LINE == notification_page::LOST / LINE);
+    assert!(notification_page::POSTED / LINE != notification_page::TAKEN / LINE);
+    assert!(
+        notification_page::FIRST.is_multiple_of(LINE)
+            && notification_page::FIRST / LINE > notification_page::TAKEN / LINE
+    );
+    assert!(
+        notification_page::FIRST + notification_page::NOTE * notification_page::NOTES
+            <= notification_page::UNDER_WAY
+    );
+    assert!(
+        notification_page::UNDER_WAY.is_multiple_of(LINE)
+            && notification_page::UNDER_WAY < notification_page::BYTES / 8
+    );
     // A count that wraps goes on at the same place.
-    assert!(post::NOTES.is_power_of_two());
+    assert!(notification_page::NOTES.is_power_of_two());
 };
 
 #[cfg(test)]
@@ -384,11 +402,11 @@ mod tests {
 
     #[test]
     fn records_survive_the_wire() {
-        for (barriers, mediated) in [(false, false), (true, false), (false, true)] {
+        for (barriers, brokered) in [(false, false), (true, false), (false, true)] {
             let ask = Ask {
                 version: 3,
                 barriers,
-                mediated,
+                brokered,
             };
             assert_eq!(Ask::decode(&ask.encode()), Some(ask));
         }
@@ -400,26 +418,26 @@ mod tests {
         let ordinary = Granted {
             way: Way::Kernel {
                 address: 4097,
-                board: 8192,
+                status_page: 8192,
             },
             len: 3,
             ranges: Ranges::default(),
             ..granted()
         };
-        let ticket = Ticket {
+        let capability = Capability {
             number: [1; 16],
             token: [2; 16],
         };
-        let mediated = Granted {
-            way: Way::Mediated(ticket),
+        let brokered = Granted {
+            way: Way::Brokered(capability),
             ..ordinary
         };
         for answer in [
             Answer::Granted(granted()),
             Answer::Granted(none),
             Answer::Granted(ordinary),
-            Answer::Granted(mediated),
-            Answer::Denied(Denied::Unmediated, 9),
+            Answer::Granted(brokered),
+            Answer::Denied(Denied::NoCopyBroker, 9),
             Answer::Denied(Denied::Version, 9),
             Answer::Denied(Denied::Garbled, 9),
             Answer::Denied(Denied::Full, 9),
@@ -462,7 +480,7 @@ mod tests {
         let ask = Ask {
             version: 1,
             barriers: true,
-            mediated: false,
+            brokered: false,
         };
         for at in [8, 9] {
             let mut bad = ask.encode();
@@ -484,13 +502,16 @@ mod tests {
             (u64::MAX, 2, false),
             (2, u64::MAX, false),
         ] {
-            let way = Way::Kernel { address, board: 0 };
+            let way = Way::Kernel {
+                address,
+                status_page: 0,
+            };
             assert_eq!(way.takes(len), fine, "{len} at {address}");
         }
         assert!(
             !Way::Kernel {
                 address: 1,
-                board: 1
+                status_page: 1
             }
             .takes(1)
         );

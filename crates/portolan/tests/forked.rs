@@ -81,7 +81,7 @@ fn a_listener_and_its_memory() {
     in_child("waits", || assert_eq!(listener.wait(Deadline::NEVER), None));
     in_child("counts", || {
         assert_eq!((listener.depth(), listener.dropped()), (0, 0));
-        assert_eq!(listener.strays(), 0);
+        assert_eq!(listener.unhandled(), 0);
     });
     in_child("off", || {
         let off = listener.off(handler);

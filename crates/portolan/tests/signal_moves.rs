@@ -109,7 +109,7 @@ fn what_had_come_goes_along_also_to_a_listener_that_is_full_or_small() {
     while here.poll() + there.poll() > 0 {}
     let sent: Vec<usize> = (at..at + 8).collect();
     assert_eq!((taken(&wide), taken_once(&seen)), (sent.clone(), sent));
-    assert_eq!((here.strays(), there.strays()), (0, 0));
+    assert_eq!((here.unhandled(), there.unhandled()), (0, 0));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_handler_that_panics_takes_no_signal_from_others() {
             assert_eq!(taken(&seen), [at, at + 1], "{several}");
             assert!(listener.off(handler).unwrap());
         }
-        assert_eq!(listener.strays(), 0);
+        assert_eq!(listener.unhandled(), 0);
     }
 }
 
@@ -274,7 +274,7 @@ fn upcalls_whose_thread_has_ended_are_handled_where_their_listener_waits() {
         }
         assert_eq!(note.address(), at + 3);
         assert_eq!(listener.wait(Deadline::NOW), None);
-        assert_eq!((listener.dropped(), listener.strays()), (2, 0));
+        assert_eq!((listener.dropped(), listener.unhandled()), (2, 0));
         // From now on it is like any other, and a new one interrupts this thread.
         assert_eq!(domain.signal(at + 5).unwrap(), 1);
         assert_eq!((listener.poll(), note.count()), (1, 5));

@@ -27,7 +27,7 @@ fn give_back(domain: &Domain) -> Result<(), AllocateError> {
     domain.allocate(3 << 20).map(drop)
 }
 
-/// All extents of 64 KiB that there are, once the dead have been buried.
+/// All extents of 64 KiB that there are, once the dead have been reclaimed.
 fn all_extents(domain: &Domain) -> Vec<Extent> {
     const BYTES: usize = 64 << 10;
     let most = CHUNKS * CHUNK / BYTES;

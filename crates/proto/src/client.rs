@@ -204,7 +204,7 @@ impl Client {
         let (number, was_open) = (place.number, place.phase == Phase::Open);
         self.free(id.place);
         if was_open {
-            self.withdraw(link, number, NOT_WANTED);
+            self.cancel_number(link, number, NOT_WANTED);
         }
         was_open
     }
@@ -316,7 +316,7 @@ impl Client {
             if place.deadline.is_some_and(|d| d <= now) {
                 ask = true;
                 self.end(at, Outcome::Deadline);
-                self.withdraw(link, number, NOT_WANTED);
+                self.cancel_number(link, number, NOT_WANTED);
                 continue;
             }
             if place.review > now || place.may_be_lost() {
@@ -506,8 +506,8 @@ impl Client {
             .send_message(link, header, number, &place.body, which);
     }
 
-    fn withdraw<L: Link + ?Sized>(&mut self, link: &mut L, number: u64, why: u32) {
-        self.send_what(link, Kind::Withdraw, why, number, &[]);
+    fn cancel_number<L: Link + ?Sized>(&mut self, link: &mut L, number: u64, why: u32) {
+        self.send_what(link, Kind::Cancel, why, number, &[]);
     }
 
     fn send<L: Link + ?Sized>(&mut self, link: &mut L, kind: Kind, number: u64, body: &[u8]) {
@@ -522,7 +522,7 @@ impl Client {
         number: u64,
         body: &[u8],
     ) {
-        let behind = if kind == Kind::Withdraw {
+        let behind = if kind == Kind::Cancel {
             number.saturating_sub(self.floor())
         } else {
             0
@@ -577,11 +577,11 @@ impl Side for Client {
                     self.counts.sent_again += 1;
                     self.transmit(now, link, at, first, bits);
                 } else {
-                    self.withdraw(link, number, NOT_COMING);
+                    self.cancel_number(link, number, NOT_COMING);
                 }
             }
             Kind::Bye => self.shut(Closed::Left),
-            Kind::Hello | Kind::Call | Kind::Ask | Kind::Withdraw | Kind::Done => {
+            Kind::Hello | Kind::Call | Kind::Ask | Kind::Cancel | Kind::Done => {
                 return Err(Misbehaved::WrongSide { kind });
             }
         }

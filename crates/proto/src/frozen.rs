@@ -32,7 +32,7 @@ impl Server {
         }
         let mut out = Vec::new();
         let mut put = |word: u64| out.extend_from_slice(&word.to_le_bytes());
-        let numbers = [self.next, self.floor, self.seen, self.withdrawn];
+        let numbers = [self.next, self.floor, self.seen, self.cancelled_numbers];
         [MAGIC, self.end.session, self.incarnation]
             .into_iter()
             .chain(numbers)
@@ -85,7 +85,7 @@ impl Server {
         server.next = get(&mut at)?;
         server.floor = get(&mut at)?;
         server.seen = get(&mut at)?;
-        server.withdrawn = get(&mut at)?;
+        server.cancelled_numbers = get(&mut at)?;
         if server.next == 0
             || server.seen == 0
             || server.next > u64::MAX / 2

@@ -44,7 +44,7 @@ pub struct Server {
     /// Above every number that has been seen.
     pub(crate) seen: u64,
     /// Numbers from `next` on that will not come: a bit for each, at its place.
-    pub(crate) withdrawn: u64,
+    pub(crate) cancelled_numbers: u64,
     /// Numbers that may be taken, in order.
     pub(crate) ready: VecDeque<u64>,
     /// Numbers that are running and that nobody waits for any more.
@@ -68,7 +68,7 @@ impl Server {
             next: 1,
             floor: 1,
             seen: 1,
-            withdrawn: 0,
+            cancelled_numbers: 0,
             ready: VecDeque::new(),
             cancelled: VecDeque::new(),
             untold: 0,
@@ -228,7 +228,7 @@ impl Server {
             return Ok(());
         }
         self.in_window(number)?;
-        if self.is_withdrawn(number) {
+        if self.is_cancelled(number) {
             self.counts.repeated += 1;
             return Ok(());
         }
@@ -271,7 +271,7 @@ impl Server {
         // A number that was left out, or stayed without its last piece: asked for once, when
         // a later one comes.
         for gap in self.next.max(self.seen - 1)..number {
-            if !self.has(gap) && !self.is_withdrawn(gap) {
+            if !self.has(gap) && !self.is_cancelled(gap) {
                 self.ask_for(link, gap);
             }
         }
@@ -332,7 +332,7 @@ impl Server {
             let number = floor + bit;
             if number >= self.next {
                 self.in_window(number)?;
-                if self.has(number) || self.is_withdrawn(number) {
+                if self.has(number) || self.is_cancelled(number) {
                     tell = true;
                 } else {
                     self.ask_for(link, number);
@@ -426,9 +426,9 @@ impl Side for Server {
                 self.counts.sent_again += 1;
                 self.transmit(link, number, first, bits);
             }
-            Kind::Withdraw => {
+            Kind::Cancel => {
                 self.raise_floor_behind(header, number)?;
-                self.withdraw(number, header.what == NOT_WANTED)?;
+                self.cancel_number(number, header.what == NOT_WANTED)?;
             }
             Kind::Done => {
                 let entry = &mut self.entries[index(number)];

@@ -168,13 +168,7 @@ fn kinds_from_the_wrong_side() {
         let why = Misbehaved::WrongSide { kind };
         assert_eq!(served(header(kind), 1, &[0; 8]), misbehaved(why));
     }
-    for kind in [
-        Kind::Hello,
-        Kind::Call,
-        Kind::Ask,
-        Kind::Withdraw,
-        Kind::Done,
-    ] {
+    for kind in [Kind::Hello, Kind::Call, Kind::Ask, Kind::Cancel, Kind::Done] {
         let why = Misbehaved::WrongSide { kind };
         assert_eq!(answered(header(kind), 1, &[0; 32]), misbehaved(why));
     }
@@ -286,7 +280,7 @@ fn any_header() -> impl Strategy<Value = (Header, u64)> {
         Kind::Ask,
         Kind::Arrived,
         Kind::Missing,
-        Kind::Withdraw,
+        Kind::Cancel,
         Kind::Done,
         Kind::Bye,
     ];

@@ -251,12 +251,12 @@ fn laggards_are_waited_for_dropped_or_left_behind() {
     assert!(channel.join(5, Lagging::Wait, Since::Now).is_ok());
     let none = channel.join(6, Lagging::Wait, Since::Now).unwrap_err();
     assert_eq!(none.entries, 4);
-    channel.bury(2);
+    channel.reclaim(2);
     assert!(channel.join(6, Lagging::Wait, Since::Now).is_ok());
     let full = (0..5).find_map(|_| channel.write(&mut pen, &[&[1]]).err());
     assert_eq!(full, Some(WriteError::Full { room: 0, wanted: 1 }));
     for space in 4..7 {
-        channel.bury(space);
+        channel.reclaim(space);
     }
     assert!(channel.write(&mut pen, &[&[1]]).is_ok());
 }
@@ -272,7 +272,7 @@ fn a_unit_that_was_growing_when_its_writer_died_grows_no_more() {
     let _ = channel.show(&mut dead);
     let got = read(&channel, &mut reading, &mut part);
     assert_eq!((got, part.len()), (Got::Nothing, 20));
-    channel.bury(1);
+    channel.reclaim(1);
     let mut pen = channel.resume_writing(3);
     let _ = channel.write(&mut pen, &[&[2; 30]]).unwrap();
     let got = read(&channel, &mut reading, &mut part);
@@ -313,7 +313,7 @@ fn a_message_without_an_end_is_thrown_away() {
     let mut reading = channel.start_reading(Since::Now);
     let mut dead = channel.resume_writing(1);
     let _ = channel.append(&mut dead, &[1; 200]).unwrap();
-    channel.bury(1);
+    channel.reclaim(1);
     let mut pen = channel.resume_writing(2);
     let _ = channel.write(&mut pen, &[&[2; 100]]).unwrap();
     let got = read(&channel, &mut reading, &mut vec![]);
@@ -545,7 +545,7 @@ fn a_unit_of_a_dead_caller_is_not_handed_out() {
         Got::Message(b"one".to_vec())
     );
     assert_eq!(read(&channel, &mut reading, &mut part), Got::Nothing);
-    channel.bury(9);
+    channel.reclaim(9);
     assert_eq!(read(&channel, &mut reading, &mut part), Got::Missed(1, 2));
     part.clear();
     assert_eq!(

@@ -204,7 +204,7 @@ fn a_writer_dies() {
                 (got, reading)
             });
             let died = victim.join().unwrap();
-            world.channel().bury(1);
+            world.channel().reclaim(1);
             over.store(true, Ordering::SeqCst);
             world.wake_readers();
             let (mut got, mut reading) = reader.join().unwrap();
@@ -264,7 +264,7 @@ fn a_writer_of_many_dies() {
             });
             let died = victim.join().unwrap();
             if died {
-                world.channel().bury(1);
+                world.channel().reclaim(1);
             }
             let mut pen = world.channel().resume_writing(2);
             assert!(world.write(&mut pen, 2));

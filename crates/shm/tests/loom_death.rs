@@ -36,7 +36,7 @@ fn a_sender_dies() {
             let mut received = usize::from(pool.receive_any(2, 0, &mut cursor).is_some());
             let died = victim.join().unwrap();
             if died {
-                pool.bury(1);
+                pool.reclaim(1);
             }
             assert_eq!(other.join().unwrap(), Sent::Yes);
             while pool.ports[0].queue().depth() > 0 {
@@ -134,7 +134,7 @@ fn a_receiver_dies() {
             });
             let died = victim.join().unwrap();
             if died {
-                pool.bury(2);
+                pool.reclaim(2);
             }
             pool.close(0);
             sender.join().unwrap();
@@ -237,7 +237,7 @@ fn an_allocator_dies() {
             });
             let died = victim.join().unwrap();
             if died {
-                pool.bury(1);
+                pool.reclaim(1);
             }
             let other = other.join().unwrap();
             pool.audit();
@@ -259,7 +259,7 @@ fn a_freer_dies() {
             let other = thread::spawn(|| pool.alloc().allocate(&pool.row(2), 0, Born::at(0)));
             let died = victim.join().unwrap();
             if died {
-                pool.bury(1);
+                pool.reclaim(1);
             }
             let other = other.join().unwrap();
             pool.audit();
@@ -280,7 +280,7 @@ fn a_closer_dies() {
             let victim = thread::spawn(move || after(k, || pool.close(0)).is_none());
             let died = victim.join().unwrap();
             if died {
-                pool.bury(2);
+                pool.reclaim(2);
                 pool.close(0);
             }
             sender.join().unwrap();
@@ -301,7 +301,7 @@ fn a_sender_dies_into_a_closing_port() {
             let closer = thread::spawn(|| pool.close(0));
             let died = victim.join().unwrap();
             if died {
-                pool.bury(1);
+                pool.reclaim(1);
             }
             closer.join().unwrap();
             pool.audit();
@@ -331,7 +331,7 @@ fn a_cutter_dies() {
             let other = thread::spawn(|| pool.chunks().claim_run(1..2, 1, 2));
             let died = victim.join().unwrap();
             if died {
-                pool.bury(1);
+                pool.reclaim(1);
             }
             let other = other.join().unwrap();
             let word = pool.chunks().read(1);
@@ -364,7 +364,7 @@ fn a_giver_dies() {
                 let other = thread::spawn(move || pool.allocate(2, 0, size));
                 let died = victim.join().unwrap();
                 if died {
-                    pool.bury(1);
+                    pool.reclaim(1);
                 }
                 let other = other.join().unwrap();
                 pool.audit();
@@ -442,7 +442,7 @@ fn a_home_dies_under_a_giver() {
             });
             let died = victim.join().unwrap();
             if died {
-                pool.bury(1);
+                pool.reclaim(1);
             }
             giver.join().unwrap();
             pool.audit();

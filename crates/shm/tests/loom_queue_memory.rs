@@ -62,7 +62,7 @@ impl Heap {
     }
 
     /// The host: gives back what a dead binder had, which its entry leads to (U2).
-    fn bury(&self, port: u16) {
+    fn reclaim(&self, port: u16) {
         let named = self.named[usize::from(port)].load(Ordering::Acquire);
         let (first, count) = (named >> 8, named & 0xff);
         let first = usize::try_from(first).unwrap();
@@ -127,9 +127,9 @@ fn a_binder_dies() {
             let live = heap.take(1, 1).unwrap();
             let died = victim.join().unwrap();
             if died {
-                heap.bury(0);
+                heap.reclaim(0);
                 // And once more, by the host that comes after one that died here.
-                heap.bury(0);
+                heap.reclaim(0);
                 heap.users
                     .iter()
                     .for_each(|user| user.store(0, Ordering::Relaxed));
@@ -148,10 +148,10 @@ fn a_host_dies_over_a_dead_binder() {
     explore_deaths("host", 2, |k| {
         with(Heap::default(), |heap| {
             assert_eq!(heap.take(0, 2), Some(0));
-            let host = thread::spawn(move || after(k, || heap.bury(0)).is_none());
+            let host = thread::spawn(move || after(k, || heap.reclaim(0)).is_none());
             let live = heap.take(1, 1).unwrap();
             let died = host.join().unwrap();
-            heap.bury(0);
+            heap.reclaim(0);
             assert!(heap.memory().has(UnitOwner::port(1), live, 1));
             heap.use_and_give_back(1, live, 1, true);
             heap.is_whole();

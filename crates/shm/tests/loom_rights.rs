@@ -133,7 +133,7 @@ impl World {
     }
 
     /// What the host does with the row of a dead space.
-    fn bury(&self, space: u8) {
+    fn reclaim(&self, space: u8) {
         if let Some(sends) = self.row(space).any_sends(0)
             && sends.moving > 0
         {
@@ -212,7 +212,7 @@ fn a_doubtful_count_is_put_right_beside_a_taker() {
             }
             row.moves(PORT);
             world.entry().rights.depart(world.entry(), PORT);
-            world.bury(SENDER);
+            world.reclaim(SENDER);
             let counter = thread::spawn(|| world.is_unused());
             let last = world.take() && world.drop_right(TAKER);
             assert!(!last, "one is in the other slot");
@@ -267,7 +267,7 @@ fn a_sender_that_dies_leaves_a_count_that_is_put_right() {
             let taker = thread::spawn(|| world.take());
             let died = death::after(accesses, || world.send()).is_none();
             if died {
-                world.bury(SENDER);
+                world.reclaim(SENDER);
             }
             // While the taker moves: the answer may be no, and is never a wrong yes.
             let early = world.is_unused();
@@ -293,7 +293,7 @@ fn a_taker_that_dies_leaves_a_count_that_is_put_right() {
             let host = thread::spawn(move || {
                 let taken = death::after(accesses, || world.take());
                 if taken.is_none() {
-                    world.bury(TAKER);
+                    world.reclaim(TAKER);
                 }
                 (taken, taken.is_none() && world.is_unused())
             });

@@ -3,7 +3,7 @@
 //! and memory that the stranger writes as a file.
 
 use crate::stranger::{
-    MOST, Stranger, address, by, descriptor, introduced, long, process, ring_bytes, taken, until,
+    MOST, Stranger, accepted, address, by, descriptor, long, process, ring_bytes, taken, until,
     welcome,
 };
 use arbitrary::{Result, Unstructured};
@@ -101,7 +101,7 @@ pub(super) fn run(data: &[u8]) {
 impl Place {
     fn connect(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let port = usize::from(u.arbitrary::<bool>()?);
-        let Some(socket) = introduced(&self.address, OfferKind::Port, PORTS[port]) else {
+        let Some(socket) = accepted(&self.address, OfferKind::Port, PORTS[port]) else {
             return Ok(());
         };
         let connected = client(u, socket, port == 1);
@@ -174,9 +174,9 @@ impl Place {
                 .deadline(long());
             let connecting =
                 scope.spawn(move || ours.connect_to(&Domain::builder(hosted), "any", options));
-            let introduced = welcome(listener);
+            let accepted = welcome(listener);
             let fds: Vec<_> = shown.iter().chain(&process).map(AsFd::as_fd).collect();
-            let told = socket::send_by(&introduced, &answer, &fds, by());
+            let told = socket::send_by(&accepted, &answer, &fds, by());
             let right = match connecting.join() {
                 Ok(right) => right,
                 Err(_) => panic!("connecting panicked"),
@@ -189,7 +189,7 @@ impl Place {
                 let right = right.clone();
                 move || send(ours, &right, synchronous)
             });
-            let mut stranger = Stranger::new(introduced, memory, [there, back], 1);
+            let mut stranger = Stranger::new(accepted, memory, [there, back], 1);
             let done = stranger.go_on(u, Stranger::write_message);
             drop(stranger);
             assert!(asking.join().is_ok());

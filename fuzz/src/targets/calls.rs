@@ -113,7 +113,7 @@ impl World {
             Kind::Ask,
             Kind::Arrived,
             Kind::Missing,
-            Kind::Withdraw,
+            Kind::Cancel,
             Kind::Done,
             Kind::Bye,
         ];

@@ -303,7 +303,7 @@ impl Honest {
                 let _ = channel.unbind_writer(space);
                 self.pen = relaxing(channel.resume_writing(space));
             }
-            _ => channel.bury(space),
+            _ => channel.reclaim(space),
         }
         self.readings.truncate(8);
         let _ = (channel.writer(), channel.content());

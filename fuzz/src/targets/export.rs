@@ -1,7 +1,7 @@
-//! Exported memory, with an importer that follows no rule: it writes its post page as a file, and
-//! asks the host to copy whatever it likes. A real domain of this process, and a real socket.
+//! An importer that follows no rule attacks exported memory: it writes its notification page as a
+//! file, and asks the host for arbitrary copies. The domain and the socket are real.
 
-use crate::stranger::{address, by, descriptor, introduced, long, taken, until, visit};
+use crate::stranger::{accepted, address, by, descriptor, long, taken, until, visit};
 use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{
     Export, ExportMemory, ExportOptions, Import, Notification, Notifications, OrdinaryMemory,
@@ -9,10 +9,10 @@ use portolan::vmmc::{
 };
 use portolan::{Domain, Permissions};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::delegate::{Act, Capability, Outcome, PARTS, Ready, Reply, Request, STAGING};
 use portolan_abi::limits::PAGE;
-use portolan_abi::mediate::{Act, Outcome, PARTS, Ready, Reply, Request, STAGING, Ticket};
 use portolan_abi::visit::{OfferKind, VisitAnswer};
-use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, RING, Way, post};
+use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, RING, Way, notification_page};
 use portolan_sys::socket::{self, Address};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -88,13 +88,13 @@ pub(super) fn run(data: &[u8]) {
 impl Place {
     fn visit(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let which = usize::from(u.arbitrary::<bool>()?);
-        let Some(socket) = introduced(&self.address, OfferKind::Export, EXPORTS[which]) else {
+        let Some(socket) = accepted(&self.address, OfferKind::Export, EXPORTS[which]) else {
             return Ok(());
         };
         let stranger = match ask(u, socket, which == 1)? {
             Some(Let::In(importer)) => Some(importer),
-            Some(Let::Ask(ticket)) => {
-                return beset(u, &self.address, &ticket);
+            Some(Let::Ask(capability)) => {
+                return beset(u, &self.address, &capability);
             }
             None => None,
         };
@@ -135,7 +135,7 @@ impl Place {
     fn take(&mut self) -> bool {
         let mut hello = false;
         // A stranger may post for ever, and does not.
-        for _ in 0..4 * post::NOTES {
+        for _ in 0..4 * notification_page::NOTES {
             match self.notifications.poll() {
                 Ok(None) => break,
                 Ok(Some(Notification::Written { offset, len, .. })) => {
@@ -201,14 +201,14 @@ impl Place {
 enum Let {
     In(Importer),
     /// The host copies for whoever shows this.
-    Ask(Ticket),
+    Ask(Capability),
 }
 
 /// An importer that has what the protocol gives it.
 struct Importer {
     socket: OwnedFd,
     file: Option<File>,
-    post: File,
+    notification_page: File,
 }
 
 /// Asks as no library does; what it is given.
@@ -217,7 +217,7 @@ fn ask(u: &mut Unstructured<'_>, socket: OwnedFd, ordinary: bool) -> Result<Opti
         version: FORMAT_VERSION,
         // So that nobody waits for it, should the claim be believed.
         barriers: u.arbitrary()?,
-        mediated: ordinary && u.arbitrary()?,
+        brokered: ordinary && u.arbitrary()?,
     }
     .encode();
     if u.ratio(1, 8)? {
@@ -247,30 +247,38 @@ fn ask(u: &mut Unstructured<'_>, socket: OwnedFd, ordinary: bool) -> Result<Opti
     assert_eq!(fds.len(), granted.way.descriptors());
     let file = match granted.way {
         Way::Shared => fds.next(),
-        Way::Kernel { .. } | Way::Mediated(_) => None,
+        Way::Kernel { .. } | Way::Brokered(_) => None,
     };
-    let board = fds.next();
-    let written = board.map(|board| board.write_all_at(&[7], 0).is_ok());
-    assert_eq!(written, Some(false), "an importer writes the board");
-    let Some(post) = fds.next() else {
-        panic!("let in without a page to post");
+    let status_page = fds.next();
+    let written = status_page.map(|status_page| status_page.write_all_at(&[7], 0).is_ok());
+    assert_eq!(written, Some(false), "an importer writes the status page");
+    let Some(notification_page) = fds.next() else {
+        panic!("let in without a notification page");
     };
-    if let Way::Mediated(ticket) = granted.way {
-        return Ok(Some(Let::Ask(ticket)));
+    if let Way::Brokered(capability) = granted.way {
+        return Ok(Some(Let::Ask(capability)));
     }
-    Ok(Some(Let::In(Importer { socket, file, post })))
+    Ok(Some(Let::In(Importer {
+        socket,
+        file,
+        notification_page,
+    })))
 }
 
 impl Importer {
     fn get(&self, word: usize) -> u64 {
         let mut value = [0; 8];
-        assert!(self.post.read_exact_at(&mut value, word as u64 * 8).is_ok());
+        assert!(
+            self.notification_page
+                .read_exact_at(&mut value, word as u64 * 8)
+                .is_ok()
+        );
         u64::from_le_bytes(value)
     }
 
     fn set(&self, word: usize, value: u64) {
         let written = self
-            .post
+            .notification_page
             .write_all_at(&value.to_le_bytes(), word as u64 * 8);
         assert!(written.is_ok());
     }
@@ -278,8 +286,9 @@ impl Importer {
     /// A note that is one, or almost, and a ring.
     fn post(&self, u: &mut Unstructured<'_>) -> Result<()> {
         for _ in 0..u.int_in_range(1..=200)? {
-            let posted = self.get(post::POSTED);
-            let at = post::FIRST + usize::try_from(posted % post::NOTES as u64).unwrap_or(0) * 2;
+            let posted = self.get(notification_page::POSTED);
+            let at = notification_page::FIRST
+                + usize::try_from(posted % notification_page::NOTES as u64).unwrap_or(0) * 2;
             let (offset, len) = match u.int_in_range(0..=3)? {
                 0 => (u.arbitrary()?, u.arbitrary()?),
                 _ => (
@@ -289,7 +298,7 @@ impl Importer {
             };
             self.set(at, offset);
             self.set(at + 1, len);
-            self.set(post::POSTED, posted.wrapping_add(1));
+            self.set(notification_page::POSTED, posted.wrapping_add(1));
             if u.is_empty() {
                 break;
             }
@@ -300,7 +309,12 @@ impl Importer {
 
     /// Says about a count what may be true, almost true, or anything.
     fn rewrite(&self, u: &mut Unstructured<'_>) -> Result<()> {
-        let words = [post::POSTED, post::LOST, post::TAKEN, post::UNDER_WAY];
+        let words = [
+            notification_page::POSTED,
+            notification_page::LOST,
+            notification_page::TAKEN,
+            notification_page::UNDER_WAY,
+        ];
         let word = *u.choose(&words)?;
         let says = match u.int_in_range(0..=2)? {
             0 => self.get(word).wrapping_add(u.int_in_range(0..=300)?),
@@ -317,7 +331,7 @@ impl Importer {
         let len = u.int_in_range(0..=64)?.min(u.len());
         let bytes = u.bytes(len)?;
         let at = u.int_in_range(0..=PAGE as u64 - 64)?;
-        assert!(self.post.write_all_at(bytes, at).is_ok());
+        assert!(self.notification_page.write_all_at(bytes, at).is_ok());
         if let Some(file) = &self.file {
             assert!(file.write_all_at(bytes, at).is_ok());
             assert!(file.set_len(0).is_err(), "an importer shrinks an export");
@@ -345,12 +359,12 @@ impl Importer {
 
 /// Has the host copy, or asks it what none asks. It gets an answer to everything that is a
 /// request, and the memory is written nowhere else.
-fn beset(u: &mut Unstructured<'_>, address: &Address, ticket: &Ticket) -> Result<()> {
-    let Some(name) = ticket.name() else {
-        panic!("a ticket that has no name");
+fn beset(u: &mut Unstructured<'_>, address: &Address, capability: &Capability) -> Result<()> {
+    let Some(name) = capability.name() else {
+        panic!("a capability that has no name");
     };
-    let token = Some(ticket.token);
-    let Some((socket, VisitAnswer::Introduced)) = visit(address, OfferKind::Memory, name, token)
+    let token = Some(capability.token);
+    let Some((socket, VisitAnswer::Accepted)) = visit(address, OfferKind::Memory, name, token)
     else {
         // There are as many as there may be.
         return Ok(());

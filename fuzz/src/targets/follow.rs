@@ -2,7 +2,7 @@
 //! offered channel, or a process that offers one. As in `bridge`.
 
 use crate::stranger::{
-    MOST, Stranger, address, by, descriptor, introduced, long, process, ring_bytes, taken, until,
+    MOST, Stranger, accepted, address, by, descriptor, long, process, ring_bytes, taken, until,
     welcome,
 };
 use arbitrary::{Result, Unstructured};
@@ -130,7 +130,7 @@ impl Place {
     fn connect(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let which = usize::from(u.arbitrary::<bool>()?);
         let name = CHANNELS[which];
-        let Some(socket) = introduced(&self.address, OfferKind::Channel, name) else {
+        let Some(socket) = accepted(&self.address, OfferKind::Channel, name) else {
             return Ok(());
         };
         let connected = follower(u, socket, &mut self.told[which]);

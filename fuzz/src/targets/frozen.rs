@@ -75,7 +75,7 @@ fn work(mut server: Server, session: u64) {
     let mut last = 0;
     for number in 1..70 {
         say(&mut client, session, Kind::Call, number, &[2; 8]);
-        say(&mut client, session, Kind::Withdraw, number + 3, &[]);
+        say(&mut client, session, Kind::Cancel, number + 3, &[]);
         say(&mut client, session, Kind::Missing, number, &[0xff; 16]);
         let ask: Vec<u8> = [INCARNATION, number, u64::MAX, u64::MAX]
             .iter()

@@ -6,11 +6,11 @@ use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{Import, ImportOptions};
 use portolan::{Deadline, Domain};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::delegate::{Capability, Outcome, PART, Ready, Reply, Request, STAGING};
 use portolan_abi::hello::{Reason, Refusal};
 use portolan_abi::limits::PAGE;
-use portolan_abi::mediate::{Outcome, PART, Ready, Reply, Request, STAGING, Ticket};
 use portolan_abi::visit::{OfferKind, Visit, VisitAnswer};
-use portolan_abi::vmmc::{Answer, Ask, Denied, Granted, Ranges, Reach, Way, board};
+use portolan_abi::vmmc::{Answer, Ask, Denied, Granted, Ranges, Reach, Way, status_page};
 use portolan_sys::socket::{self, SocketError};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes that an import may have.
 const MOST: u64 = 1 << 20;
-/// How often an importer is introduced to a host that copies.
-const SEATS: usize = 8;
+/// How often an importer gets a copy slot.
+const COPY_SLOTS: usize = 8;
 
 fn soon() -> Option<Instant> {
     Some(Instant::now() + Duration::from_millis(10))
@@ -71,7 +71,7 @@ impl Place {
         for _ in 0..u.int_in_range(0..=2)? {
             self.mislead(u, &socket)?;
         }
-        let _ = socket::send_by(&socket, &VisitAnswer::Introduced.encode(), &[], by());
+        let _ = socket::send_by(&socket, &VisitAnswer::Accepted.encode(), &[], by());
         let Ok(None) = pending.poll() else {
             // It was told that it may not.
             return Ok(());
@@ -83,7 +83,7 @@ impl Place {
             Ok(None) | Err(_) => return Ok(()),
         };
         assert!(import.len() as u64 <= MOST);
-        let done = if exporter.mediated {
+        let done = if exporter.brokered {
             self.copy(u, exporter, &import)
         } else {
             exporter.go_on(u, &import)
@@ -111,7 +111,7 @@ impl Place {
         }
     }
 
-    /// What a host says before it introduces somebody, or no host.
+    /// What a host says before it hands a visitor off, or no host.
     fn mislead(&self, u: &mut Unstructured<'_>, socket: &OwnedFd) -> Result<()> {
         let answers = [
             VisitAnswer::Wait,
@@ -141,19 +141,19 @@ impl Place {
         // It may have been led astray before.
         let _ = socket::try_receive(&socket, &mut ask, 0);
         let way = match u.int_in_range(0..=7)? {
-            // Of this very process, whose memory has no such board.
+            // Of this very process, whose memory has no such status page.
             0 => Way::Kernel {
                 address: u.arbitrary()?,
-                board: u.arbitrary()?,
+                status_page: u.arbitrary()?,
             },
-            1 => Way::Mediated(Ticket {
+            1 => Way::Brokered(Capability {
                 number: u.arbitrary()?,
                 token: u.arbitrary()?,
             }),
             _ => Way::Shared,
         };
         let len = match way {
-            Way::Mediated(_) => u.int_in_range(1..=3 * PART as u64)?,
+            Way::Brokered(_) => u.int_in_range(1..=3 * PART as u64)?,
             Way::Shared | Way::Kernel { .. } => PAGE as u64 * u.int_in_range(1..=3)?,
         };
         let ranges = match u.ratio(1, 4)? {
@@ -178,23 +178,28 @@ impl Place {
         }
         let file = match way {
             Way::Shared => descriptor(u, len)?,
-            Way::Kernel { .. } | Way::Mediated(_) => None,
+            Way::Kernel { .. } | Way::Brokered(_) => None,
         };
-        let (board, post) = (descriptor(u, PAGE as u64)?, descriptor(u, PAGE as u64)?);
+        let (status_page, notification_page) =
+            (descriptor(u, PAGE as u64)?, descriptor(u, PAGE as u64)?);
         let process = process(u)?;
-        let all = [&file, &board, &post, &process];
+        let all = [&file, &status_page, &notification_page, &process];
         let fds: Vec<_> = all.into_iter().flatten().map(AsFd::as_fd).collect();
-        let (board, post) = (board.as_ref(), post.as_ref());
+        let (status_page, notification_page) = (status_page.as_ref(), notification_page.as_ref());
         let copy = |fd: Option<&OwnedFd>| fd.and_then(|fd| fd.try_clone().ok()).map(File::from);
         let said = Answer::decode(&answer);
         let exporter = Exporter {
             // As the importer reads it.
-            mediated: matches!(said, Some(Answer::Granted(g)) if matches!(g.way, Way::Mediated(_))),
-            board: copy(board),
-            post: copy(post),
+            brokered: matches!(said, Some(Answer::Granted(g)) if matches!(g.way, Way::Brokered(_))),
+            status_page: copy(status_page),
+            notification_page: copy(notification_page),
             socket,
         };
-        exporter.set(exporter.board.as_ref(), board::STATE, board::OPEN);
+        exporter.set(
+            exporter.status_page.as_ref(),
+            status_page::STATE,
+            status_page::OPEN,
+        );
         let _ = socket::send_by(&exporter.socket, &answer, &fds, by());
         Ok(exporter)
     }
@@ -212,9 +217,9 @@ impl Place {
             });
             let over = || updating.is_finished();
             let mut done = Ok(());
-            for _ in 0..SEATS {
+            for _ in 0..COPY_SLOTS {
                 if done.is_ok() && !over() {
-                    done = self.seat(u, import.len() as u64, over);
+                    done = self.copy_slot(u, import.len() as u64, over);
                 }
             }
             // Nobody waits for a host once the exporter has gone.
@@ -225,7 +230,7 @@ impl Place {
     }
 
     /// Gives whoever comes memory to copy through, and answers it.
-    fn seat(&self, u: &mut Unstructured<'_>, len: u64, over: impl Fn() -> bool) -> Result<()> {
+    fn copy_slot(&self, u: &mut Unstructured<'_>, len: u64, over: impl Fn() -> bool) -> Result<()> {
         let Ok(socket) = socket::accept_by(&self.host, soon()) else {
             return Ok(());
         };
@@ -234,7 +239,7 @@ impl Place {
         if u.ratio(1, 4)? {
             self.mislead(u, &socket)?;
         }
-        let _ = socket::send_by(&socket, &VisitAnswer::Introduced.encode(), &[], soon());
+        let _ = socket::send_by(&socket, &VisitAnswer::Accepted.encode(), &[], soon());
         let version = FORMAT_VERSION;
         let mut ready = Ready { version }.encode();
         if u.ratio(1, 16)? {
@@ -291,10 +296,10 @@ impl Place {
 
 /// What an exporter gives, which may be wrong, and keeps.
 struct Exporter {
-    mediated: bool,
+    brokered: bool,
     socket: OwnedFd,
-    board: Option<File>,
-    post: Option<File>,
+    status_page: Option<File>,
+    notification_page: Option<File>,
 }
 
 impl Exporter {
@@ -308,7 +313,11 @@ impl Exporter {
         let (len, mut there) = (import.len(), vec![0; 300]);
         while !u.is_empty() {
             let (offset, bytes) = (u.int_in_range(0..=len + 8)?, u.int_in_range(0..=300)?);
-            let words = [board::STATE, board::SLEEPS, board::LISTENS];
+            let words = [
+                status_page::STATE,
+                status_page::SLEEPS,
+                status_page::LISTENS,
+            ];
             // Whatever comes of it has a name.
             match u.int_in_range(0..=9)? {
                 0 => drop(import.write(offset, &there[..bytes])),
@@ -325,10 +334,10 @@ impl Exporter {
                     } else {
                         u.arbitrary()?
                     };
-                    self.set(self.board.as_ref(), *u.choose(&words)?, value);
+                    self.set(self.status_page.as_ref(), *u.choose(&words)?, value);
                 }
                 8 => self.set(
-                    self.post.as_ref(),
+                    self.notification_page.as_ref(),
                     u.int_in_range(0..=PAGE / 8 - 1)?,
                     u.arbitrary()?,
                 ),

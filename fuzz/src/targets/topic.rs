@@ -1,6 +1,5 @@
-//! What stands in the channels of a topic, where publishers write samples and notes of long
-//! ones, and in the lobby, where they announce themselves: written by one that follows no
-//! rule, beside one that does, in a real domain of this process.
+//! A publisher that obeys no rule writes the channels of a topic (samples, and references to long
+//! ones) and its rendezvous channel, beside an honest publisher, in a real domain of this process.
 
 use arbitrary::{Result, Unstructured};
 use portolan::channel::{
@@ -119,7 +118,7 @@ impl<T: Kind + ?Sized> Play<T> {
     fn begin(options: TopicOptions) -> Option<Self> {
         let domain = domain();
         let honest = domain.publisher::<T>("t", options).ok()?;
-        let lobby = domain.find_channel("t#", Deadline::NOW).ok()?;
+        let rendezvous = domain.find_channel("t#", Deadline::NOW).ok()?;
         let notes = honest.channel().bind_reader(ReaderOptions::default());
         Some(Self {
             notes: notes.ok()?,
@@ -128,7 +127,7 @@ impl<T: Kind + ?Sized> Play<T> {
             kept: Vec::new(),
             published: 0,
             garblers: Vec::new(),
-            announcer: lobby.bind_writer().ok()?,
+            announcer: rendezvous.bind_writer().ok()?,
             options,
             honest,
         })

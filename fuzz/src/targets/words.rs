@@ -4,9 +4,9 @@
 use arbitrary::{Result, Unstructured};
 use portolan_abi::channel::{self, ReaderState, Shape, Stamp, WriterWord};
 use portolan_abi::control::{FromHost, FromMember};
+use portolan_abi::delegate;
 use portolan_abi::hello::{Answer, Greeting, socket_name};
 use portolan_abi::limits::LINE;
-use portolan_abi::mediate;
 use portolan_abi::owner::{AllocWord, ChunkWord, Descriptor, Destination, OwnerWord, Size};
 use portolan_abi::port::{PortStatus, RightCount, RightWord, SendCount, Travelling};
 use portolan_abi::region::{BASE_HIGHEST, BASE_LOWEST, Geometry};
@@ -70,27 +70,31 @@ fn records(data: &[u8]) {
             .is_none_or(|bytes| bytes.len() <= FromMember::MAX_BYTES)
     );
     assert_eq!(again.and_then(|bytes| FromMember::decode(&bytes)), said);
-    let request = mediate::Request::decode(data);
+    let request = delegate::Request::decode(data);
     assert_eq!(
-        request.and_then(|r| mediate::Request::decode(&r.encode())),
+        request.and_then(|r| delegate::Request::decode(&r.encode())),
         request
     );
     if let Some(request) = request {
-        assert!(request.part as usize * mediate::PART + request.len as usize <= mediate::STAGING);
+        assert!(request.part as usize * delegate::PART + request.len as usize <= delegate::STAGING);
     }
-    let reply = mediate::Reply::decode(data);
+    let reply = delegate::Reply::decode(data);
     assert_eq!(
-        reply.and_then(|r| mediate::Reply::decode(&r.encode())),
+        reply.and_then(|r| delegate::Reply::decode(&r.encode())),
         reply
     );
-    let tail = data.get(mediate::Terms::BYTES..).unwrap_or_default();
-    let head = data.get(..mediate::Terms::BYTES).unwrap_or_default();
-    let both = mediate::Terms::decode(head).zip(mediate::Request::decode(tail));
-    if let Some((terms, request)) = both {
-        assert_eq!(mediate::Terms::decode(&terms.encode()), Some(terms));
-        let place = terms.place(request.act, request.offset, request.len.into());
+    let tail = data.get(delegate::Delegation::BYTES..).unwrap_or_default();
+    let head = data.get(..delegate::Delegation::BYTES).unwrap_or_default();
+    let both = delegate::Delegation::decode(head).zip(delegate::Request::decode(tail));
+    if let Some((delegation, request)) = both {
+        assert_eq!(
+            delegate::Delegation::decode(&delegation.encode()),
+            Some(delegation)
+        );
+        let place = delegation.place(request.act, request.offset, request.len.into());
         assert!(place.is_none_or(|at| {
-            at >= terms.address && at + u64::from(request.len) <= terms.address + terms.len
+            at >= delegation.address
+                && at + u64::from(request.len) <= delegation.address + delegation.len
         }));
     }
     let said = FromHost::decode(data);
@@ -158,8 +162,8 @@ fn message([word, other]: [u64; 2]) {
     // A generation has 24 bits, of which a member writes no more.
     let again = PortStatus::unpack(status.pack());
     assert_eq!(
-        (again.phase, again.renewing),
-        (status.phase, status.renewing)
+        (again.phase, again.reissuing),
+        (status.phase, status.reissuing)
     );
     assert_eq!(PortStatus::unpack(again.pack()), again);
     let count = RightCount::unpack(other);

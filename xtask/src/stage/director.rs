@@ -39,7 +39,7 @@ pub(crate) fn run(scene: &Scene, off: bool) -> Result<Vec<String>, Failure> {
     }
     let reclaims = image.reclaims()?;
     victim.die()?;
-    wait("the victim is not buried", || {
+    wait("the victim is not reclaimed", || {
         Ok(image.reclaims()? > reclaims && audit::is_settled(&image)?)
     })?;
     let end = Instant::now() + if off { LASTING } else { PATIENCE };

@@ -6,7 +6,7 @@
 //! left. With the rule switched off it must find something, with all rules on nothing.
 //!
 //! ```text
-//! host          joins first, hosts, buries the victim
+//! host          joins first, hosts, reclaims the victim
 //! survivor      is owed something, or just stands by
 //! victim        dies at the mark, in the one call that it makes after its cue
 //! ```

@@ -38,17 +38,13 @@ impl Marked {
         ATTEMPTS_PER_HIT * self.hits[mark] + self.attempts[mark]
     }
 
-    /// A mark, and about half of the others with the same passer that were hit no more often: at
-    /// whichever of them somebody comes to first, something happens. So a step that is taken
-    /// seldom is met when it is taken, and nobody waits for it.
-    pub(crate) fn beside(&self, mark: usize, random: &mut Random) -> Vec<usize> {
-        let same = passer(MARKS[mark]);
-        let most = self.score(mark) + ATTEMPTS_PER_HIT;
-        let others = self.allowed.iter().copied().filter(|other| {
-            let alike = *other != mark && passer(MARKS[*other]) == same;
-            alike && self.score(*other) <= most && random.once_in(2)
-        });
-        std::iter::once(mark).chain(others).collect()
+    /// A mark, and all others with the same passer that were hit no more often: at whichever of
+    /// them somebody comes to first, something happens. So a step that is taken seldom is met when
+    /// it is taken: nobody waits for it, nor dies before it at what many have died at.
+    pub(crate) fn beside(&self, mark: usize) -> Vec<usize> {
+        let (same, most) = (passer(MARKS[mark]), self.hits[mark]);
+        let alike = |other: &usize| passer(MARKS[*other]) == same && self.hits[*other] <= most;
+        self.allowed.iter().copied().filter(alike).collect()
     }
 
     /// The mark that was hit least, by somebody of those `wanted`.

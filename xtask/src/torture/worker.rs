@@ -260,7 +260,7 @@ impl Worker {
         // From here on it may be asked to wake others, in a pause.
         self.domain = Some(domain.clone());
         self.doing(Doing::Binding);
-        // While its last owner has not been buried, the name is taken.
+        // While its last owner has not been reclaimed, the name is taken.
         let end = std::time::Instant::now() + PATIENCE;
         let options = PortOptions::named(&inbox(self.at)).queue(8);
         let bound = loop {
@@ -411,14 +411,16 @@ impl Worker {
     }
 
     fn operate(&mut self) -> Outcome {
-        match self.random.below(264) {
+        match self.random.below(274) {
             100..127 => self.stream(),
             127..131 | 195..203 => self.publish_or_subscribe(),
             203..217 => self.export_or_import(),
             217..230 => self.serve_bridge(),
             250..258 => self.lend_or_borrow(),
             258..261 => self.squeeze(),
-            261.. => self.touch(),
+            261..264 => self.touch(),
+            264..270 => self.give_port(),
+            270.. => self.tie_a_ring(),
             230..250 => self.use_bridges(),
             131..135 => self.tell(),
             135..160 => self.call_or_serve(),
@@ -438,7 +440,6 @@ impl Worker {
             90..92 => self.close(),
             92..95 => self.connect(),
             95..97 => self.share(),
-            97 if self.random.once_in(2) => self.give_port(),
             97 => self.park(),
             98 => self.watch(),
             _ if self.random.once_in(20) => {
@@ -526,6 +527,10 @@ impl Worker {
         let Ok(right) = domain.connect(&to, Deadline::NOW) else {
             return;
         };
+        if self.holds.ports.is_empty() {
+            self.bind();
+            self.doing(Doing::Sending);
+        }
         let Some(port) = self.holds.ports.pop() else {
             return;
         };

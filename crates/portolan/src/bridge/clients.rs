@@ -3,7 +3,7 @@
 
 use super::error::{Violation, ViolationKind};
 use super::options::OfferOptions;
-use crate::directory::{Desk, Offer, OfferKind, Visitor, offer};
+use crate::directory::{Offer, OfferInbox, OfferKind, Visitor, offer};
 use crate::space::Descriptor;
 use crate::space::Member;
 use crate::space::public::{Public, Shown};
@@ -70,8 +70,8 @@ impl<T: Offered> Open<T> {
             stop: Arc::new(EventFd::new().map_err(NoDescriptor::from)?),
             state: Mutex::default(),
         });
-        let desk: Arc<dyn Desk> = Arc::new(BridgeDesk(Arc::clone(&bridge)));
-        let offer = offer(member, T::KIND, name, permissions, desk, options.until())?;
+        let inbox: Arc<dyn OfferInbox> = Arc::new(BridgeInbox(Arc::clone(&bridge)));
+        let offer = offer(member, T::KIND, name, permissions, inbox, options.until())?;
         Ok(Self {
             offer: Some(offer),
             bridge,
@@ -218,9 +218,9 @@ pub(super) fn deny(connection: impl AsFd, why: Denied) {
 }
 
 /// Takes the clients of an offer that the directory hands over.
-struct BridgeDesk<T>(Arc<Bridge<T>>);
+struct BridgeInbox<T>(Arc<Bridge<T>>);
 
-impl<T: Offered> Desk for BridgeDesk<T> {
+impl<T: Offered> OfferInbox for BridgeInbox<T> {
     fn meet(&self, client: Visitor) {
         self.0.meet(client);
     }

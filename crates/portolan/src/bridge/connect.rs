@@ -6,7 +6,7 @@ use super::memory::{ConnectionMemory, MemoryError};
 use super::options::ConnectOptions;
 use super::port_egress::PortEgress;
 use super::side::Side;
-use crate::directory::{Introduction, OfferKind, visit};
+use crate::directory::{AcceptedVisit, OfferKind, visit};
 use crate::port::{PortOptions, SendRight, bind_port};
 use crate::space::Builder;
 use crate::space::Descriptor;
@@ -80,8 +80,8 @@ impl Domain {
         }
         let options = options.begun();
         let sought = Sought::of(other, name);
-        connect_until(other, OfferKind::Port, name, &options, |introduction| {
-            connect_over(self, introduction, &sought, &options)
+        connect_until(other, OfferKind::Port, name, &options, |accepted| {
+            connect_over(self, accepted, &sought, &options)
         })
     }
 }
@@ -93,12 +93,12 @@ pub(super) fn connect_until<T>(
     kind: OfferKind,
     name: &str,
     options: &ConnectOptions,
-    mut enter: impl FnMut(Introduction) -> Result<T, ConnectToError>,
+    mut enter: impl FnMut(AcceptedVisit) -> Result<T, ConnectToError>,
 ) -> Result<T, ConnectToError> {
     let token = options.token.as_ref();
     loop {
-        let introduction = visit(other, kind, name, token, options.until())?;
-        match enter(introduction) {
+        let accepted = visit(other, kind, name, token, options.until())?;
+        match enter(accepted) {
             // The offering process hung up before it read the request.
             Err(ConnectToError::Unanswered(SocketError::Closed))
                 if !options.until().has_passed() =>
@@ -113,7 +113,7 @@ pub(super) fn connect_until<T>(
 /// Connects over a connection that leads to the offering process.
 pub(super) fn connect_over(
     domain: &Domain,
-    introduction: Introduction,
+    accepted: AcceptedVisit,
     sought: &Sought<'_>,
     options: &ConnectOptions,
 ) -> Result<SendRight, ConnectToError> {
@@ -124,7 +124,7 @@ pub(super) fn connect_over(
         most,
         there: options.ring_bytes,
     };
-    let socket = introduction.connection;
+    let socket = accepted.connection;
     let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
     let pid = process.id();
     let control = ControlSocket::new(socket, Some(process), false);

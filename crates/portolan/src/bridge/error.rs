@@ -87,7 +87,7 @@ impl ConnectToError {
             Denied::Version => Self::Version { theirs },
             Denied::Sealed => Self::Sealed,
             // The second is none of a port's.
-            Denied::Garbled | Denied::Unmediated => Self::Garbled,
+            Denied::Garbled | Denied::NoCopyBroker => Self::Garbled,
         }
     }
 }

@@ -8,7 +8,7 @@ use super::error::{ConnectToError, Over, ViolationKind};
 use super::options::ConnectOptions;
 use super::side::{Side, crossing};
 use crate::channel::{Channel, ChannelOptions, MakeChannelError, WriteError, Writer};
-use crate::directory::{Introduction, OfferKind};
+use crate::directory::{AcceptedVisit, OfferKind};
 use crate::space::Builder;
 use crate::space::public::Shown;
 use crate::{Deadline, Domain, EventKind, NoDescriptor, Protection};
@@ -116,8 +116,8 @@ impl Domain {
         }
         let options = options.begun();
         let sought = Sought::of(other, name);
-        connect_until(other, OfferKind::Channel, name, &options, |introduction| {
-            follow_over(self, introduction, &sought, &options)
+        connect_until(other, OfferKind::Channel, name, &options, |accepted| {
+            follow_over(self, accepted, &sought, &options)
         })
     }
 }
@@ -125,7 +125,7 @@ impl Domain {
 /// Follows over a connection that leads to the offering process.
 pub(super) fn follow_over(
     domain: &Domain,
-    introduction: Introduction,
+    accepted: AcceptedVisit,
     sought: &Sought<'_>,
     options: &ConnectOptions,
 ) -> Result<Followed, ConnectToError> {
@@ -135,7 +135,7 @@ pub(super) fn follow_over(
         most: 0,
         there: options.ring_bytes,
     };
-    let socket = introduction.connection;
+    let socket = accepted.connection;
     let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
     let stop = Arc::new(EventFd::new().map_err(NoDescriptor::from)?);
     let pid = process.id();

@@ -16,7 +16,7 @@ use super::codec;
 use super::error::{ConnectToError, Over, ViolationKind};
 use super::side::{BUSY, Side, bytes_of, crossing};
 use crate::port::{is_unused, may_leave};
-use crate::space::ending::Ending;
+use crate::space::drain::Drain;
 use crate::space::public::Shown;
 use crate::space::{Member, Part};
 use crate::wait::{Patience, waiting_beside};
@@ -49,36 +49,36 @@ pub(super) struct PortEgress {
     /// What observers see.
     shown: Shown,
     // The last field: it outlives the handles in the others.
-    _ending: Arc<Ending>,
+    _drain: Arc<Drain>,
 }
 
 /// The port egresses of a membership, and the ports that they receive at.
 #[derive(Default)]
-pub(crate) struct PortEgresses(Mutex<Vec<(PortName, Weak<Ending>)>>);
+pub(crate) struct PortEgresses(Mutex<Vec<(PortName, Weak<Drain>)>>);
 
 impl PortEgresses {
-    fn lock(&self) -> MutexGuard<'_, Vec<(PortName, Weak<Ending>)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(PortName, Weak<Drain>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn launched(&self, port: PortName) -> Arc<Ending> {
-        let ending = Arc::default();
+    fn launched(&self, port: PortName) -> Arc<Drain> {
+        let drain = Arc::default();
         let mut all = self.lock();
         all.retain(|(_, egress)| egress.strong_count() > 0);
-        all.push((port, Arc::downgrade(&ending)));
-        ending
+        all.push((port, Arc::downgrade(&drain)));
+        drain
     }
 }
 
 impl Part for PortEgresses {
-    /// Begins to end each egress whose port has no sender any more; it carries over all messages
-    /// that were sent before.
+    /// Begins to drain each egress whose port has no sender any more; it carries over all
+    /// messages that were sent before.
     fn leaving(&self, member: &Member) {
         for (port, egress) in &*self.lock() {
             if let Some(egress) = egress.upgrade()
                 && is_unused(member, *port)
             {
-                egress.begin(&member.endings);
+                egress.begin(&member.drains);
             }
         }
     }
@@ -97,7 +97,7 @@ impl PortEgress {
     ) -> Result<(), ConnectToError> {
         port.request_no_more_senders();
         let at = port.at();
-        let ending = at.member.part::<PortEgresses>().launched(at.port);
+        let drain = at.member.part::<PortEgresses>().launched(at.port);
         let egress = Self {
             port,
             side,
@@ -108,7 +108,7 @@ impl PortEgress {
             asked: 0,
             scratch: Vec::new(),
             shown,
-            _ending: ending,
+            _drain: drain,
         };
         let name = name.to_owned();
         spawn_quiet("portolan-egress", STACK, move || egress.run(&name))?;

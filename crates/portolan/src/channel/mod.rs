@@ -78,7 +78,7 @@ pub use topic::{
 pub use writer::{Claim, WriteError, Writer, WriterCounts};
 
 use crate::port::segment::{Segment, SegmentError};
-use crate::port::{ConnectError, Right, commons};
+use crate::port::{ConnectError, Right, shared_entries};
 use crate::space::Member;
 use crate::space::record::About;
 use crate::wait::raise_link;
@@ -389,9 +389,9 @@ pub(crate) fn wake_writer(channel: &Units<'_>) {
 
 /// Takes a dead space out of every channel, and wakes whoever it could have owed a wake. For
 /// the host.
-pub(crate) fn bury(member: &Member, space: u8) {
-    commons::for_each_channel(member, |port, channel| {
-        channel.bury(space);
+pub(crate) fn reclaim(member: &Member, space: u8) {
+    shared_entries::for_each_channel(member, |port, channel| {
+        channel.reclaim(space);
         mark!("host.reclaim.channel");
         // It may have been about to wake them, of any channel that it had a right on.
         wake_readers(member, channel, port);

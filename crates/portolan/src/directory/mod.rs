@@ -1,12 +1,12 @@
-//! What members offer by name to visitors, and asking for it.
+//! Members offer ports, channels and exports by name; visitors ask for them.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `permissions` | who may visit what a member offers |
-//! | `offer` | what this process offers to visitors |
-//! | `visit` | asking for what is offered, from outside or inside |
+//! | `permissions` | judge who may visit an offer |
+//! | `offer` | keeps the offers of this process, and accepts visitors |
+//! | `visit` | asks for an offer, from outside or inside |
 //!
-//! The host's side is `hosting::introduce`.
+//! The host's side is `hosting::handoff`.
 
 mod offer;
 mod permissions;
@@ -17,10 +17,10 @@ mod tests;
 mod visit;
 
 pub use offer::OfferError;
-pub(crate) use offer::{Desk, Offer, OfferKind, Offers, Visitor, entrust, offer};
+pub(crate) use offer::{Offer, OfferInbox, OfferKind, Offers, Visitor, delegate, offer};
 pub use permissions::{AccessToken, GrantError, Permissions};
 pub(crate) use permissions::{Verdict, judge, started};
 pub use visit::VisitError;
 #[cfg(test)]
 pub(crate) use visit::visit_own;
-pub(crate) use visit::{Entrance, Introduction, PendingVisit, visit};
+pub(crate) use visit::{AcceptedVisit, Entrance, PendingVisit, visit};

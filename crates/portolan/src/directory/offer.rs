@@ -1,4 +1,4 @@
-//! What this process offers to visitors.
+//! A process keeps its own offers, and accepts the visitors that the host hands to it.
 //!
 //! ```text
 //! offer() ---> new --announced--> open --drop--> gone
@@ -9,20 +9,20 @@
 //!
 //! # Invariants
 //!
-//! - **O1** Nothing of an offer lies in the region: this process keeps it, and the host
-//!   knows of it for as long as our connection to it lasts.
-//! - **O2** When the drop of an [`Offer`] has returned, its desk meets nobody any more.
-//! - **O3** Who a visitor is, the kernel says to us; the host only says which offer it wants.
-//! - **O4** What the host was entrusted with is withdrawn once a host has said so. That may be
-//!   another one than was told first: who hosted before it has ended all copies, or is dead.
+//! - **O1** An offer does not lie in the region: this process keeps it, and the host knows of it
+//!   for as long as our connection to the host lasts.
+//! - **O2** When the drop of an [`Offer`] has returned, its inbox gets no visitor any more.
+//! - **O3** The kernel tells us who a visitor is; the host only tells which offer it wants.
+//! - **O4** A delegation is withdrawn once a host has answered so. That may be another host than
+//!   the one that got it: an earlier host has ended all copies, or is dead.
 
 use super::permissions::{GrantError, Permissions, Verdict, judge, started};
 use crate::space::descriptor::{Descriptor, HeldMemory};
 use crate::space::{Member, Part};
 use crate::{Deadline, Disowned, NoDescriptor};
 use portolan_abi::control::{Announcement, Decline, FromMember};
+use portolan_abi::delegate::{Capability, Delegation};
 use portolan_abi::limits::{MAX_NAME, MAX_OFFERS};
-use portolan_abi::mediate::{Terms, Ticket};
 use portolan_abi::name::RULE;
 pub(crate) use portolan_abi::visit::OfferKind;
 use portolan_abi::visit::{Grants, OfferName, Visit, VisitAnswer};
@@ -34,11 +34,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Somebody who was introduced to an offer of ours, and whom its permissions admit.
-/// Everything that it says is a stranger's.
+/// A process that the host has handed to an offer of ours, and whom its permissions admit. It is
+/// not trusted.
 pub(crate) struct Visitor {
-    /// Leads to it. It may have said something already. It takes descriptors: whoever wants
-    /// none has it refuse them, and in any case receives with room for none.
+    /// The connection to it. It may have sent something already. The socket takes descriptors: an
+    /// inbox that wants none makes it refuse them, and always receives with room for none.
     pub(crate) connection: Descriptor,
     /// Who it is, as the kernel says: of the moment when it connected.
     pub(crate) peer: Peer,
@@ -57,11 +57,10 @@ impl Visitor {
     }
 }
 
-/// Where the visitors of an offer are met.
-pub(crate) trait Desk: Send + Sync {
-    /// Takes a visitor over: queues it, and nothing that waits. It is called on the keeper's
-    /// thread (in a private domain on the visitor's), with the offers locked: it must not
-    /// make or drop one.
+/// Where the visitors of an offer arrive.
+pub(crate) trait OfferInbox: Send + Sync {
+    /// Queues a visitor; must not wait. The membership thread calls this (in a private domain, the
+    /// visitor's thread) with the offers locked, so it must not make or drop one.
     fn meet(&self, visitor: Visitor);
 }
 
@@ -82,7 +81,7 @@ pub enum OfferError {
     /// The caller's: the permissions say something that cannot be granted.
     #[error(transparent)]
     Permissions(#[from] GrantError),
-    /// The state's: somebody in the domain offers another by this name.
+    /// The state's: the domain has another offer of this name and kind.
     #[error(
         "the domain has another offer of this name and kind: choose another name, or wait until that one is withdrawn"
     )]
@@ -104,7 +103,7 @@ pub enum OfferError {
     NoDescriptor(#[from] NoDescriptor),
 }
 
-/// Offers something to whoever `permissions` admit; visitors come to `desk`.
+/// Offers something to the visitors that `permissions` admit; they arrive at `inbox`.
 /// [`Deadline::NOW`] waits for the host's answer, and for no host.
 ///
 /// # Errors
@@ -115,20 +114,20 @@ pub(crate) fn offer(
     kind: OfferKind,
     name: &str,
     permissions: &Permissions,
-    desk: Arc<dyn Desk>,
+    inbox: Arc<dyn OfferInbox>,
     deadline: Deadline,
 ) -> Result<Offer, OfferError> {
     member.present()?;
-    member.link.connected()?;
+    member.host_connection.connected()?;
     let name = OfferName::new(name).ok_or(OfferError::BadName)?;
     let made = Made {
         kind,
         name,
         grants: permissions.grants()?,
-        desk,
-        entrusted: None,
-        // In a private domain there is nobody to be told.
-        state: match member.link.rope() {
+        inbox,
+        delegated: None,
+        // A private domain has no host to tell.
+        state: match member.host_connection.sockets() {
             Some(_) => State::New,
             None => State::Open,
         },
@@ -140,8 +139,8 @@ pub(crate) fn offer(
         member: Arc::clone(member),
         number,
     };
-    if member.link.rope().is_some() {
-        member.link.prompt();
+    if member.host_connection.sockets().is_some() {
+        member.host_connection.prompt();
         let deadline = match deadline.is_now() {
             true => Deadline::after(ANSWER),
             false => deadline,
@@ -152,53 +151,54 @@ pub(crate) fn offer(
     Ok(offer)
 }
 
-/// Memory of this process's own, for the host to copy to and from.
-struct Entrusted {
-    terms: Terms,
+/// Memory of this process that the host copies to and from.
+struct Delegated {
+    delegation: Delegation,
     memory: HeldMemory,
 }
 
-/// Entrusts the host with memory of ours, for whoever shows `ticket` and is permitted. It is
-/// told soon, and visitors wait until then; nothing here does.
+/// Delegates memory of this process to the host, for permitted visitors that show `capability`.
+/// The membership thread tells the host soon, and visitors wait until then; this call does not
+/// wait.
 ///
 /// # Errors
 ///
 /// [`OfferError`].
-pub(crate) fn entrust(
+pub(crate) fn delegate(
     member: &Arc<Member>,
-    ticket: &Ticket,
+    capability: &Capability,
     permissions: &Permissions,
-    terms: Terms,
+    delegation: Delegation,
     memory: ProcessMemory,
 ) -> Result<Offer, OfferError> {
     member.present()?;
-    member.link.connected()?;
+    member.host_connection.connected()?;
     let mut grants = permissions.grants()?;
-    grants.token = Some(ticket.token);
+    grants.token = Some(capability.token);
     let made = Made {
         kind: OfferKind::Memory,
-        name: ticket.name().ok_or(OfferError::BadName)?,
+        name: capability.name().ok_or(OfferError::BadName)?,
         grants,
-        desk: Arc::new(Nowhere),
-        entrusted: Some(Arc::new(Entrusted {
-            terms,
+        inbox: Arc::new(Nowhere),
+        delegated: Some(Arc::new(Delegated {
+            delegation,
             memory: HeldMemory::new(memory),
         })),
         state: State::New,
         agreed: false,
     };
     let number = member.part::<Offers>().enter(made)?;
-    member.link.prompt();
+    member.host_connection.prompt();
     Ok(Offer {
         member: Arc::clone(member),
         number,
     })
 }
 
-/// The desk of what the host serves itself.
+/// The inbox of an offer that the host serves itself.
 struct Nowhere;
 
-impl Desk for Nowhere {
+impl OfferInbox for Nowhere {
     fn meet(&self, visitor: Visitor) {
         drop(visitor);
     }
@@ -210,12 +210,12 @@ impl Offer {
         self.member.part::<Offers>().is_declined(self.number)
     }
 
-    /// Withdraws what the host was entrusted with, and waits until it says that it copies
-    /// nothing there any more; `false` if it has not by the deadline. May be called again.
+    /// Withdraws a delegation, and waits until the host answers that it copies nothing there any
+    /// more; `false` if the deadline passes first. May be called again.
     pub(crate) fn retire(&self, deadline: Deadline) -> bool {
         let offers: &Offers = self.member.part();
         offers.begin_to_retire(self.number);
-        self.member.link.prompt();
+        self.member.host_connection.prompt();
         offers.wait_retired(self.number, deadline)
     }
 }
@@ -227,7 +227,7 @@ impl Drop for Offer {
             return;
         }
         if self.member.part::<Offers>().remove(self.number) {
-            self.member.link.prompt();
+            self.member.host_connection.prompt();
         }
     }
 }
@@ -259,10 +259,10 @@ struct Table {
     fresh: VecDeque<u32>,
     /// To be rung when something is offered.
     bells: Vec<Weak<EventFd>>,
-    /// What the host was entrusted with and is not any more, until it has said so; and how many
-    /// answers about it are to come.
+    /// Delegations that are withdrawn and not yet answered, each with the number of answers to
+    /// come.
     retiring: BTreeMap<u32, u32>,
-    /// Nobody tells the host anything any more.
+    /// No thread sends to the host any more.
     over: bool,
 }
 
@@ -271,9 +271,9 @@ struct Made {
     kind: OfferKind,
     name: OfferName,
     grants: Grants,
-    desk: Arc<dyn Desk>,
+    inbox: Arc<dyn OfferInbox>,
     /// What the host is to copy to and from.
-    entrusted: Option<Arc<Entrusted>>,
+    delegated: Option<Arc<Delegated>>,
     state: State,
     /// Some host has agreed to it.
     agreed: bool,
@@ -286,7 +286,7 @@ enum State {
     New,
     /// It has been told, and has not answered.
     Announced,
-    /// Visitors are introduced to it.
+    /// The host hands visitors to it.
     Open,
     /// It would not have it.
     Declined(Decline),
@@ -301,7 +301,7 @@ impl Table {
 
 impl Offers {
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // A desk that panics leaves the table as it was.
+        // An inbox that panics leaves the table as it was.
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -351,7 +351,7 @@ impl Offers {
             table.withdrawn.push_back(number);
         }
         drop(table);
-        // Its desk is let go of here, without the lock.
+        // Its inbox is dropped here, without the lock.
         drop(made);
         tell
     }
@@ -363,7 +363,7 @@ impl Offers {
             match table.made.get(&number).map(|m| m.state) {
                 Some(State::Open) => return Ok(()),
                 Some(State::Declined(Decline::NameTaken)) => return Err(OfferError::NameTaken),
-                // Unfit is what the host is entrusted with, for which nobody waits here.
+                // Unfit is only a delegation, and no call waits here for one.
                 Some(State::Declined(Decline::Full | Decline::Unfit)) => {
                     return Err(OfferError::TooMany { most: MAX_OFFERS });
                 }
@@ -422,14 +422,14 @@ impl Offers {
         let mut table = self.lock();
         if let Some(number) = table.withdrawn.pop_front() {
             return Some(Record {
-                entrusted: None,
+                delegated: None,
                 said: FromMember::Withdraw(number),
             });
         }
         loop {
             let number = table.fresh.pop_front()?;
             let Some(made) = table.made.get_mut(&number) else {
-                // Withdrawn before anybody knew.
+                // Withdrawn before the host was told.
                 continue;
             };
             made.state = State::Announced;
@@ -438,19 +438,19 @@ impl Offers {
                 kind: made.kind,
                 name: made.name,
                 grants: made.grants.clone(),
-                renewed: made.agreed,
+                reannounced: made.agreed,
             };
             return Some(Record {
-                entrusted: made.entrusted.clone().map(|what| (number, what)),
+                delegated: made.delegated.clone().map(|what| (number, what)),
                 said: FromMember::Offer(announcement),
             });
         }
     }
 
     /// There is a host that knows nothing of us yet.
-    pub(crate) fn renew(&self) {
+    pub(crate) fn reannounce(&self) {
         let mut table = self.lock();
-        // Nobody says any more what the host before owed, and it may be the same one.
+        // The former host sends no answers any more, and the new one may be the same process.
         table.withdrawn = table.retiring.keys().copied().collect();
         table.retiring.values_mut().for_each(|answers| *answers = 1);
         table.fresh = table.made.keys().copied().collect();
@@ -487,15 +487,15 @@ impl Offers {
         self.0.changed.notify_all();
     }
 
-    /// Nobody will tell the host anything any more.
+    /// No thread will send to the host any more.
     pub(crate) fn end(&self) {
         self.lock().over = true;
         self.0.changed.notify_all();
     }
 
-    /// Meets a visitor that the host has introduced to the offer `number`. If that has been
-    /// withdrawn, the visitor is let go of, and asks again.
-    pub(crate) fn introduce(&self, number: u32, connection: Descriptor) {
+    /// Accepts a visitor that the host has handed to the offer `number`. If the offer has been
+    /// withdrawn, the connection is closed, and the visitor asks again.
+    pub(crate) fn take_handoff(&self, number: u32, connection: Descriptor) {
         let table = self.lock();
         let (Some(made), Ok(visitor)) = (table.made.get(&number), Visitor::new(connection)) else {
             return;
@@ -507,15 +507,15 @@ impl Offers {
         }
         // Refused until now. Before it hears of us, because it may send some at once.
         let _ = socket::accept_descriptors(&visitor.connection);
-        let answer = VisitAnswer::Introduced.encode();
+        let answer = VisitAnswer::Accepted.encode();
         let now = Some(Instant::now());
         if socket::send_by(&visitor.connection, &answer, &[], now).is_ok() {
-            portolan_shm::mark!("visit.introduced");
-            made.desk.meet(visitor);
+            portolan_shm::mark!("visit.accepted");
+            made.inbox.meet(visitor);
         }
     }
 
-    /// Introduces ourselves to an offer of ours, in a private domain. `None`: there is none of
+    /// Hands this process to an offer of its own, in a private domain. `None`: there is none of
     /// that name.
     pub(crate) fn visit_here(&self, visit: &Visit) -> Option<Result<Own, SocketError>> {
         let table = self.lock();
@@ -534,17 +534,17 @@ impl Offers {
 
 /// Something for the host to hear.
 pub(crate) struct Record {
-    /// What it is to be entrusted with beforehand, by the number of its offer.
-    entrusted: Option<(u32, Arc<Entrusted>)>,
+    /// The delegation to send before the record, with the number of its offer.
+    delegated: Option<(u32, Arc<Delegated>)>,
     pub(crate) said: FromMember,
 }
 
 impl Record {
-    /// What the host is to be entrusted with beforehand, with which memory; nothing, if the
-    /// program has closed our descriptors.
-    pub(crate) fn entrusted(&self) -> Option<(u32, Terms, &ProcessMemory)> {
-        let (number, entrusted) = self.entrusted.as_ref()?;
-        Some((*number, entrusted.terms, entrusted.memory.get()?))
+    /// The delegation to send before the record, with its memory; `None` also if the program has
+    /// closed our descriptors.
+    pub(crate) fn delegated(&self) -> Option<(u32, Delegation, &ProcessMemory)> {
+        let (number, delegated) = self.delegated.as_ref()?;
+        Some((*number, delegated.delegation, delegated.memory.get()?))
     }
 }
 
@@ -564,7 +564,7 @@ impl Made {
         let visitor = Visitor::new(Descriptor::new(ours))?;
         match self.verdict(&visitor, visit.token.as_ref()) {
             Verdict::Admitted => {
-                self.desk.meet(visitor);
+                self.inbox.meet(visitor);
                 Ok(Ok(theirs))
             }
             verdict => Ok(Err((verdict, visitor.peer.uid))),

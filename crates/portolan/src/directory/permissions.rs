@@ -1,4 +1,4 @@
-//! Who may visit an offer.
+//! Permissions say which visitors an offer admits, by the credentials that the kernel reports.
 
 use crate::space::OVERFLOW_ID;
 use portolan_abi::limits::MAX_GRANTS;
@@ -24,7 +24,7 @@ use std::io;
 pub struct AccessToken([u8; 16]);
 
 impl AccessToken {
-    /// A new one, which nobody else has.
+    /// A new one, which no other process has.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Default for Permissions {
 }
 
 impl Permissions {
-    /// Nobody, until somebody is added.
+    /// No process, until one is added.
     pub const fn nobody() -> Self {
         Self {
             anyone: false,

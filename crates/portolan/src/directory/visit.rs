@@ -1,14 +1,14 @@
-//! Asking for what a member of a domain offers, from outside or inside.
+//! A visit asks a domain's host for an offer of a member, from outside the domain or inside.
 //!
 //! ```text
-//! away --connect, Visit--> asked --Wait--> waiting --Introduced--> introduced
+//! away --connect, Visit--> asked --Wait--> waiting --Accepted--> accepted
 //!  ^                         |                |
 //!  +-------- the host is gone, or too busy ---+---- refused: an error
 //! ```
 //!
-//! A visitor need not be in any domain. It asks again when its connection ends without
-//! an answer, since the host or whoever made the offer may have died with it in hand; so
-//! a visit that waits outlives them, and one whose process dies is gone.
+//! A visitor need not be in any domain. It asks again when its connection ends without an answer,
+//! because the host or the acceptor may have died with the connection. So a pending visit outlives
+//! both, and ends with its own process.
 
 use super::offer::Offers;
 use super::permissions::{AccessToken, Verdict};
@@ -19,9 +19,9 @@ use crate::space::answer::{check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
 use crate::{Deadline, Disowned};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::delegate::Capability;
 use portolan_abi::hello::{Reason, socket_name};
 use portolan_abi::limits::MAX_NAME;
-use portolan_abi::mediate::Ticket;
 use portolan_abi::name::RULE;
 use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::process::{EventFd, poll};
@@ -41,14 +41,14 @@ const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::fr
 /// How long a visit that is not to wait for an offer waits for the host's answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A connection to whoever made the offer. It ends when that process is gone; if it does
-/// so before anything came over it, visit again.
+/// A connection to the acceptor, the process that made the offer. It ends when that process is
+/// gone. If it ends before the acceptor has sent anything, visit again.
 #[derive(Debug)]
-pub(crate) struct Introduction {
+pub(crate) struct AcceptedVisit {
     pub(crate) connection: Descriptor,
 }
 
-/// Why a visitor was not introduced to what it asked for.
+/// Why a visit was not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VisitError {
@@ -80,7 +80,7 @@ pub enum VisitError {
         /// Whether we have shown one.
         shown: bool,
     },
-    /// The state's: the domain is there, and nobody in it offers that.
+    /// The state's: the domain is there, and no member offers that.
     #[error("nobody in the domain offers the {kind} {name:?}: check the name, or wait longer")]
     NotOffered {
         /// What was asked for.
@@ -142,7 +142,7 @@ pub(crate) fn visit(
     name: &str,
     token: Option<&AccessToken>,
     deadline: Deadline,
-) -> Result<Introduction, VisitError> {
+) -> Result<AcceptedVisit, VisitError> {
     PendingVisit::from_outside(settings, kind, name, token)?.wait(deadline)
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn visit_own(
     name: &str,
     token: Option<&AccessToken>,
     deadline: Deadline,
-) -> Result<Introduction, VisitError> {
+) -> Result<AcceptedVisit, VisitError> {
     PendingVisit::from_inside(member, kind, name, token)?.wait(deadline)
 }
 
@@ -171,7 +171,7 @@ pub(crate) struct PendingVisit {
     obstacle: Option<Obstacle>,
     pause: Duration,
     patience: Duration,
-    /// Rings when something is offered in a private domain; made when somebody asks for it.
+    /// Rings when something is offered in a private domain; made on demand.
     bell: Option<Arc<EventFd>>,
 }
 
@@ -214,18 +214,23 @@ impl Entrance {
 
     /// That of our own domain; a private one has none.
     pub(crate) fn from_inside(member: &Member) -> Option<Self> {
-        let rope = member.link.rope()?;
+        let sockets = member.host_connection.sockets()?;
         Some(Self {
-            address: rope.address.clone(),
-            owner: rope.owner,
+            address: sockets.address.clone(),
+            owner: sockets.owner,
             domain: member.domain.clone(),
         })
     }
 
-    /// Begins a visit to memory that the host was entrusted with.
-    pub(crate) fn to_memory(&self, ticket: &Ticket) -> Option<PendingVisit> {
-        let (kind, name) = (OfferKind::Memory, ticket.name()?);
-        let visit = PendingVisit::of(Door::Socket(self.clone()), kind, name, Some(ticket.token));
+    /// Begins a visit to delegated memory, which the host serves.
+    pub(crate) fn to_memory(&self, capability: &Capability) -> Option<PendingVisit> {
+        let (kind, name) = (OfferKind::Memory, capability.name()?);
+        let visit = PendingVisit::of(
+            Door::Socket(self.clone()),
+            kind,
+            name,
+            Some(capability.token),
+        );
         Some(visit)
     }
 }
@@ -309,12 +314,12 @@ impl PendingVisit {
         }
     }
 
-    /// Goes on without waiting; `None`: not introduced yet.
+    /// Goes on without waiting; `None`: not accepted yet.
     ///
     /// # Errors
     ///
     /// [`VisitError`]: asking again is of no use.
-    pub(crate) fn poll(&mut self) -> Result<Option<Introduction>, VisitError> {
+    pub(crate) fn poll(&mut self) -> Result<Option<AcceptedVisit>, VisitError> {
         if portolan_sys::fork::in_child() {
             return Err(JoinError::Forked.into());
         }
@@ -337,7 +342,7 @@ impl PendingVisit {
                     let mut answer = [0; VisitAnswer::BYTES];
                     match socket::try_receive(connection, &mut answer, 0) {
                         Ok(None) if Instant::now() < *until => return Ok(None),
-                        // Not heard of: it may be dead, and somebody hold its connection open.
+                        // No answer: the host may be dead, and another process hold its socket.
                         Ok(None) => None,
                         Ok(Some(received)) => Some((answer, received.len)),
                         Err(SocketError::Closed) => None,
@@ -350,26 +355,26 @@ impl PendingVisit {
                 continue;
             };
             if let Some(connection) = self.hear(answer.get(..len).unwrap_or_default())? {
-                return Ok(Some(Introduction { connection }));
+                return Ok(Some(AcceptedVisit { connection }));
             }
         }
     }
 
-    /// Waits until introduced, or `deadline`. After [`Deadline::NOW`] or an earlier one it may
-    /// be called again: nothing is given up.
+    /// Waits until the visit is accepted, or `deadline`. May be called again after an earlier
+    /// deadline: nothing is given up.
     ///
     /// # Errors
     ///
     /// [`VisitError`]; what stands in the way at the deadline.
-    pub(crate) fn wait(&mut self, deadline: Deadline) -> Result<Introduction, VisitError> {
+    pub(crate) fn wait(&mut self, deadline: Deadline) -> Result<AcceptedVisit, VisitError> {
         let end = if deadline.is_now() {
             Deadline::after(ANSWER)
         } else {
             deadline
         };
         loop {
-            if let Some(introduction) = self.poll()? {
-                return Ok(introduction);
+            if let Some(accepted) = self.poll()? {
+                return Ok(accepted);
             }
             let answered = self.obstacle.is_some() || matches!(self.door, Door::Private(_));
             let over = deadline.is_now() && answered;
@@ -455,12 +460,12 @@ impl PendingVisit {
         }
     }
 
-    fn ask_within(&mut self, member: &Arc<Member>) -> Result<Option<Introduction>, VisitError> {
+    fn ask_within(&mut self, member: &Arc<Member>) -> Result<Option<AcceptedVisit>, VisitError> {
         match member.part::<Offers>().visit_here(&self.visit) {
             None => Ok(None),
             Some(Err(error)) => Err(JoinError::socket(error).into()),
             Some(Ok(Err((verdict, user)))) => Err(self.not_admitted(verdict, user.into())),
-            Some(Ok(Ok(connection))) => Ok(Some(Introduction {
+            Some(Ok(Ok(connection))) => Ok(Some(AcceptedVisit {
                 connection: Descriptor::new(connection),
             })),
         }
@@ -513,14 +518,14 @@ impl PendingVisit {
         self.pause = (self.pause * 2).min(PAUSES.1);
     }
 
-    /// What the host has answered; the connection, once it leads to whoever offers.
+    /// Reads the host's answer. Returns the connection, once it leads to the acceptor.
     fn hear(&mut self, answer: &[u8]) -> Result<Option<Descriptor>, VisitError> {
         let stage = std::mem::replace(&mut self.stage, Stage::Away(None));
         let (Stage::Asked(connection, _) | Stage::Waiting(connection, _)) = stage else {
             return Ok(None);
         };
         let refusal = match VisitAnswer::decode(answer) {
-            Some(VisitAnswer::Introduced) => return Ok(Some(connection)),
+            Some(VisitAnswer::Accepted) => return Ok(Some(connection)),
             Some(wait @ (VisitAnswer::Wait | VisitAnswer::Queue)) => {
                 self.stage = Stage::Waiting(connection, Instant::now() + PATIENCE.1);
                 self.obstacle = Some(match wait {

@@ -1,28 +1,28 @@
-//! A newcomer's admission, by the host or by another member.
+//! The host, or another member, admits newcomers to the domain.
 //!
 //! ```text
 //! accept -- greeting -- user and group permitted? -- entry: claimed -- joining -- welcome -- (its act) live
 //!              | visit            | no                        |           |
 //!              v                  v                           v killed    v its connection ends
-//!         `introduce`          refused                       free again, by the host
+//!         `handoff`            refused                       free again, by the host
 //! ```
 //!
 //! The host accepts at both listening sockets. A newcomer that the host has not answered within a
-//! second connects to the fallback socket, where every member accepts; so a host that is stopped
-//! keeps nobody out. What is decided in the region is decided by [`portolan_shm::space`].
+//! second connects to the fallback socket, where every member accepts; so a stopped host
+//! keeps no newcomer out. [`portolan_shm::space`] makes the decisions in the region.
 //!
 //! A newcomer that a member has admitted makes itself known to the host before it is live: its
 //! connection waits in the backlog of the host's socket, wakes the host when that goes on, and the
 //! host then watches every space that it finds in the region (D6).
 //!
-//! Anybody may connect, and say nothing or rubbish: how many of those are kept is bounded.
+//! Any process may connect, and send nothing or rubbish: the number of such connections is bounded.
 
 use super::create;
+use super::handoff::Limits;
 use super::host::{Host, Watched};
-use super::introduce::Limits;
 use crate::space::descriptor::Descriptor;
 use crate::space::entry;
-use crate::space::link::Rope;
+use crate::space::host_connection::HostSockets;
 use crate::space::{Member, OVERFLOW_ID};
 use crate::trace;
 use portolan_abi::FORMAT_VERSION;
@@ -32,7 +32,7 @@ use portolan_abi::limits::MAX_SPACES;
 use portolan_abi::space::{SpacePhase, SpaceStatus};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::region::{Header, SpaceEntry};
-use portolan_shm::space as seat;
+use portolan_shm::space as copy_slot;
 use portolan_sys::memory;
 use portolan_sys::process::{EventFd, PidFd, poll, start_time};
 use portolan_sys::socket::{self, Peer, SocketError};
@@ -107,7 +107,7 @@ pub(super) struct Welcomed {
 /// What something happened to: an index into the lists of an [`Admission`].
 #[derive(Clone, Copy)]
 pub(super) enum Event {
-    /// Somebody connects to the fallback socket.
+    /// A process connects to the fallback socket.
     Fallback,
     /// A newcomer greets.
     Greeting(usize),
@@ -144,10 +144,10 @@ impl Admission {
     }
 
     /// What to poll.
-    pub(super) fn sources<'a>(&'a self, rope: &'a Rope) -> Vec<(Event, BorrowedFd<'a>)> {
+    pub(super) fn sources<'a>(&'a self, sockets: &'a HostSockets) -> Vec<(Event, BorrowedFd<'a>)> {
         let mut all = Vec::new();
         if !self.deaf {
-            all.push((Event::Fallback, rope.fallback.as_fd()));
+            all.push((Event::Fallback, sockets.fallback.as_fd()));
         }
         for (i, newcomer) in self.newcomers.iter().enumerate() {
             let Some(newcomer) = newcomer else { continue };
@@ -230,7 +230,7 @@ impl Admission {
         let Ok(peer) = socket::peer(&connection) else {
             return;
         };
-        // Nobody has descriptors for us. Where the kernel does not see to it, they are
+        // A newcomer sends us no descriptors. Where the kernel does not see to it, they are
         // not received.
         let _ = socket::refuse_descriptors(&connection);
         portolan_shm::mark!("join.accepted");
@@ -253,7 +253,7 @@ impl Admission {
     }
 
     /// Drops the connection that has not greeted for longest, of the user that has most of
-    /// them, if there are too many. Whoever means it greets at once, or comes again.
+    /// them, if there are too many. An honest newcomer greets at once, or comes again.
     fn make_room(&mut self) {
         let silent = || self.newcomers.iter().flatten();
         if silent().count() < Limits::now().newcomers {
@@ -323,7 +323,7 @@ impl Admission {
     fn admit(
         &mut self,
         member: &Member,
-        rope: &Rope,
+        sockets: &HostSockets,
         newcomer: Newcomer,
         hello: &Hello,
     ) -> Option<Welcomed> {
@@ -357,8 +357,8 @@ impl Admission {
         describe(entry, &peer, started, hello);
         // Before it is welcome, so that its first event is recorded.
         trace::newcomer(member, space);
-        if !seat::hand_over(&entry.status, member.space, incarnation) {
-            // We have been taken for dead: nobody is to be let in by us.
+        if !copy_slot::hand_over(&entry.status, member.space, incarnation) {
+            // Another member has taken us for dead: we must admit no newcomer.
             return None;
         }
         portolan_shm::mark!("join.reserved");
@@ -370,9 +370,9 @@ impl Admission {
             len: member.tables().geometry.len,
             by_host: self.by_host,
         });
-        let fds = [&*rope.listener, &*rope.fallback].map(AsFd::as_fd);
+        let fds = [&*sockets.listener, &*sockets.fallback].map(AsFd::as_fd);
         let fds = [member.region.fd().as_fd(), fds[0], fds[1]];
-        // Refused until now. Once it is a member it may entrust its host with memory.
+        // Refused until now. A member may delegate memory to its host.
         let _ = socket::accept_descriptors(&connection);
         let sent = socket::send_by(&connection, &welcome.encode(), &fds, Some(Instant::now()));
         portolan_shm::mark!("join.welcomed");
@@ -406,7 +406,12 @@ impl Admission {
 
     /// Deals with all that happened at a member that does not host. `false`: our descriptors are
     /// not ours any more.
-    pub(super) fn act(&mut self, member: &Member, rope: &Rope, happened: &[Event]) -> bool {
+    pub(super) fn act(
+        &mut self,
+        member: &Member,
+        sockets: &HostSockets,
+        happened: &[Event],
+    ) -> bool {
         for event in happened {
             match *event {
                 Event::Death(i) => self.died(i),
@@ -420,7 +425,7 @@ impl Admission {
             {
                 match greeting {
                     Greeting::Hello(hello) => {
-                        let welcomed = self.admit(member, rope, newcomer, &hello);
+                        let welcomed = self.admit(member, sockets, newcomer, &hello);
                         self.welcomed.extend(welcomed.map(Some));
                     }
                     // For the host, at its own socket.
@@ -429,7 +434,7 @@ impl Admission {
             }
         }
         let accepts = happened.iter().any(|e| matches!(e, Event::Fallback));
-        let heard = !accepts || self.accept(member, &rope.fallback);
+        let heard = !accepts || self.accept(member, &sockets.fallback);
         self.tidy();
         heard
     }
@@ -494,7 +499,7 @@ fn claim(member: &Member) -> Option<(u8, &SpaceEntry, u32)> {
                 return None;
             }
             tables.use_space(space);
-            let incarnation = seat::claim(&entry.status, member.space)?;
+            let incarnation = copy_slot::claim(&entry.status, member.space)?;
             Some((space, entry, incarnation))
         })
 }
@@ -508,14 +513,14 @@ fn describe(entry: &SpaceEntry, peer: &Peer, started: u64, hello: &Hello) {
 
 impl Host {
     /// Reads a greeting and answers it.
-    pub(super) fn greet(&mut self, member: &Member, rope: &Rope, index: usize) {
+    pub(super) fn greet(&mut self, member: &Member, sockets: &HostSockets, index: usize) {
         let Some((newcomer, greeting)) = self.admission.greeting(member, index) else {
             return;
         };
         match greeting {
             Greeting::Visit(visit) => self.receive(member, newcomer, visit),
             Greeting::Hello(hello) => {
-                let welcomed = self.admission.admit(member, rope, newcomer, &hello);
+                let welcomed = self.admission.admit(member, sockets, newcomer, &hello);
                 // What was undone for it is not watched any more.
                 self.prune(member);
                 self.watched.extend(welcomed.map(|welcomed| Watched {
@@ -558,9 +563,9 @@ impl Host {
             }
             return;
         }
-        // It tells us of its offers over this connection, and may entrust us with memory.
-        self.reception.forget(back.space);
-        self.mediators.forget(back.space, back.incarnation);
+        // It tells us of its offers over this connection, and may delegate memory to us.
+        self.offer_table.forget(back.space);
+        self.copy_brokers.forget(back.space, back.incarnation);
         self.watched[index].connection = Some(connection);
         self.watched[index].handed = 0;
         let (domain, space) = (member.domain.as_str(), back.space);

@@ -1,4 +1,4 @@
-//! Making a region: the memory file, its header, its first space.
+//! The first member makes the region: the memory file, its header, its first space.
 
 use crate::Protection;
 use crate::space::Builder;
@@ -15,7 +15,7 @@ use portolan_sys::process::start_time;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The space of whoever creates a domain, and its incarnation.
+/// The space of the member that creates a domain, and its incarnation.
 pub(super) const FIRST: HostWord = HostWord {
     space: 1,
     incarnation: 1,
@@ -112,7 +112,7 @@ fn fill(region: &Region, settings: &Builder, limit: u64, us: &Us) {
     let tables = region.tables();
     let header = tables.header;
     let guarded = settings.protection == Some(Protection::Guarded);
-    // Relaxed: nobody else has the file before the magic number is there.
+    // Relaxed: no other process has the file before the magic number is there.
     let set = |word: &portolan_shm::atomic::AtomicU64, to: u64| word.store(to, Ordering::Relaxed);
     set(&header.version, FORMAT_VERSION.into());
     set(&header.size, settings.size);

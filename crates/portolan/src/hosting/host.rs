@@ -1,15 +1,15 @@
-//! The host's thread: newcomers, connections, deaths.
+//! The host handles newcomers, connections, offers and deaths, in its membership thread.
 //!
-//! One poll without a timeout over everything that can happen. Nothing is done here
-//! while members send and receive: the host is never on the way of a message.
+//! It polls, without a timeout, every source of events. It does nothing while members send and
+//! receive, because no message passes through the host.
 //!
 //! Other members admit newcomers while the host is stopped, so the host compares its list with
 //! the region's entries whenever something happens (D6).
 
 use super::admit::{Admission, Event};
-use super::introduce::Reception;
-use super::keeper::{Keeper, Stop};
-use super::mediate::{self, Mediators};
+use super::copy_broker::{self, CopyBrokers};
+use super::handoff::OfferTable;
+use super::membership_thread::{MembershipThread, Stop};
 use super::reclaim::End;
 use super::watch::Control;
 use super::{Role, reclaim};
@@ -17,10 +17,10 @@ use crate::space::Member;
 use crate::space::descriptor::Descriptor;
 use crate::space::entry::{self, Owner};
 use crate::space::host::{host_of, me};
-use crate::space::link::Rope;
+use crate::space::host_connection::HostSockets;
 use portolan_abi::control::{FromHost, FromMember};
+use portolan_abi::delegate::{DELEGATED, Delegation};
 use portolan_abi::limits::MAX_SPACES;
-use portolan_abi::mediate::{ENTRUSTED, Terms};
 use portolan_abi::space::{HostWord, SpacePhase, SpaceStatus};
 use portolan_shm::atomic::Ordering;
 use portolan_sys::memory;
@@ -41,9 +41,9 @@ pub(super) struct Host {
     /// Newcomers.
     pub(super) admission: Admission,
     /// What is offered to visitors, and who waits for it.
-    pub(super) reception: Reception,
-    /// Who copies to and from what members have entrusted to us.
-    pub(super) mediators: Mediators,
+    pub(super) offer_table: OfferTable,
+    /// The threads that copy to and from delegated memory.
+    pub(super) copy_brokers: CopyBrokers,
 }
 
 /// A space that we watch.
@@ -52,7 +52,7 @@ pub(super) struct Watched {
     pub(super) incarnation: u32,
     pub(super) pidfd: Descriptor<PidFd>,
     pub(super) connection: Option<Descriptor>,
-    /// Introductions that it has not received yet.
+    /// Hand-offs that it has not received yet.
     pub(super) handed: u32,
     /// Dealt with; to be dropped from the list.
     pub(super) done: bool,
@@ -67,7 +67,7 @@ enum Source {
     Connection(usize),
     Death(usize),
     Waiting(usize),
-    Mediators,
+    CopyBrokers,
 }
 
 /// Lays the host's role down: **the commit point of a resignation**.
@@ -99,13 +99,13 @@ impl Host {
         Ok(Self {
             watched: Vec::new(),
             admission,
-            reception: Reception::default(),
-            mediators: Mediators::new()?,
+            offer_table: OfferTable::default(),
+            copy_brokers: CopyBrokers::new()?,
         })
     }
 
     /// Takes the place of the host before, whose host word we have just taken: watches the
-    /// living, buries the dead, and finishes what the dead host was at. The newcomers that we
+    /// living, reclaims the dead, and finishes what the dead host was at. The newcomers that we
     /// were admitting are ours still.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl Host {
         let SpaceStatus {
             phase, incarnation, ..
         } = entry::status(entry);
-        // What is claimed is its claimer's, and free again when that one is buried (A2).
+        // What is claimed is its claimer's, and free again when that one is reclaimed (A2).
         if matches!(phase, SpacePhase::Free | SpacePhase::Claimed) || space == member.space {
             return Ok(());
         }
@@ -149,9 +149,9 @@ impl Host {
         let execed = phase == SpacePhase::Live && entry::has_execed(entry, member.region.base());
         match (phase, entry::owner(entry)) {
             // It left, or died, and was not returned to the end.
-            (_, Owner::Dead) => bury(member, space, incarnation, End::Death),
-            (SpacePhase::Dead, _) => bury(member, space, incarnation, End::Leave),
-            (_, Owner::Alive(_)) if execed => bury(member, space, incarnation, End::Death),
+            (_, Owner::Dead) => reclaim(member, space, incarnation, End::Death),
+            (SpacePhase::Dead, _) => reclaim(member, space, incarnation, End::Leave),
+            (_, Owner::Alive(_)) if execed => reclaim(member, space, incarnation, End::Death),
             (_, Owner::Unknown(error)) => return Err(error),
             (_, Owner::Alive(pidfd)) => self.watched.push(Watched {
                 space,
@@ -193,21 +193,21 @@ impl Host {
         }
     }
 
-    fn sources<'h>(&'h self, rope: &'h Rope) -> Vec<(Source, BorrowedFd<'h>)> {
+    fn sources<'h>(&'h self, sockets: &'h HostSockets) -> Vec<(Source, BorrowedFd<'h>)> {
         let mut all = vec![
-            (Source::Prompt, rope.prompt.as_fd()),
-            (Source::Mediators, self.mediators.bell()),
+            (Source::Prompt, sockets.prompt.as_fd()),
+            (Source::CopyBrokers, self.copy_brokers.bell()),
         ];
         if !self.admission.is_deaf() {
-            all.push((Source::Listener, rope.listener.as_fd()));
+            all.push((Source::Listener, sockets.listener.as_fd()));
         }
-        let newcomers = self.admission.sources(rope);
+        let newcomers = self.admission.sources(sockets);
         all.extend(
             newcomers
                 .into_iter()
                 .map(|(e, fd)| (Source::Newcomers(e), fd)),
         );
-        for (i, visitor) in self.reception.waiting.iter().enumerate() {
+        for (i, visitor) in self.offer_table.waiting.iter().enumerate() {
             let Some(visitor) = visitor else { continue };
             all.push((Source::Waiting(i), visitor.connection.as_fd()));
         }
@@ -221,7 +221,7 @@ impl Host {
     }
 
     /// Deals with all that happened. `false`: our descriptors are not ours any more.
-    fn act(&mut self, member: &Member, rope: &Rope, happened: &[Source]) -> bool {
+    fn act(&mut self, member: &Member, sockets: &HostSockets, happened: &[Source]) -> bool {
         self.compare(member);
         // Deaths first: what they return may be what a newcomer needs.
         for source in happened {
@@ -234,11 +234,11 @@ impl Host {
         }
         for source in happened {
             match *source {
-                Source::Connection(i) if !self.watched[i].done => self.listen(member, rope, i),
-                Source::Newcomers(Event::Greeting(i)) => self.greet(member, rope, i),
+                Source::Connection(i) if !self.watched[i].done => self.listen(member, sockets, i),
+                Source::Newcomers(Event::Greeting(i)) => self.greet(member, sockets, i),
                 Source::Waiting(i) => self.interrupted(member, i),
-                Source::Prompt => self.post_own(member, rope),
-                Source::Mediators => self.hear_mediators(member, rope),
+                Source::Prompt => self.post_own(member, sockets),
+                Source::CopyBrokers => self.hear_copy_brokers(member, sockets),
                 _ => {}
             }
         }
@@ -246,15 +246,17 @@ impl Host {
         let mut heard = true;
         for source in happened {
             heard &= match source {
-                Source::Listener => self.admission.accept(member, &rope.listener),
-                Source::Newcomers(Event::Fallback) => self.admission.accept(member, &rope.fallback),
+                Source::Listener => self.admission.accept(member, &sockets.listener),
+                Source::Newcomers(Event::Fallback) => {
+                    self.admission.accept(member, &sockets.fallback)
+                }
                 _ => true,
             };
         }
         let before = self.strangers() + self.watched.len();
         self.watched.retain(|w| !w.done);
         self.admission.tidy();
-        self.reception.waiting.retain(Option::is_some);
+        self.offer_table.waiting.retain(Option::is_some);
         if self.admission.is_deaf() && self.strangers() + self.watched.len() < before {
             self.admission.rest();
         }
@@ -262,19 +264,20 @@ impl Host {
     }
 
     fn strangers(&self) -> usize {
-        self.admission.len() + self.reception.waiting.len()
+        self.admission.len() + self.offer_table.waiting.len()
     }
 
     fn died(&mut self, member: &Member, index: usize, end: End) {
         let watched = &mut self.watched[index];
         watched.done = true;
-        self.reception.forget(watched.space);
-        self.mediators.bury(watched.space, watched.incarnation);
-        bury(member, watched.space, watched.incarnation, end);
+        self.offer_table.forget(watched.space);
+        self.copy_brokers
+            .reclaim(watched.space, watched.incarnation);
+        reclaim(member, watched.space, watched.incarnation, end);
     }
 
     /// Reads what a member says.
-    fn listen(&mut self, member: &Member, rope: &Rope, index: usize) {
+    fn listen(&mut self, member: &Member, sockets: &HostSockets, index: usize) {
         for _ in 0..RECORDS_AT_ONCE {
             let watched = &self.watched[index];
             let Some(connection) = watched.connection.as_ref().filter(|_| !watched.done) else {
@@ -287,8 +290,8 @@ impl Host {
             let said = match hear(connection) {
                 Heard::Nothing => return,
                 Heard::Said(said) => Some(said),
-                Heard::Entrusted(number, terms, fds) => {
-                    self.entrusted(member, by, number, terms, fds);
+                Heard::Delegated(number, delegation, fds) => {
+                    self.delegated(member, by, number, delegation, fds);
                     continue;
                 }
                 Heard::Lost => continue,
@@ -301,11 +304,11 @@ impl Host {
                     portolan_shm::mark!("leave.asked");
                     self.let_go(member, index);
                 }
-                Some(FromMember::Offer(offer)) => self.offered(member, rope, index, offer),
+                Some(FromMember::Offer(offer)) => self.offered(member, sockets, index, offer),
                 Some(FromMember::Withdraw(number)) => self.withdrawn(member, index, number),
                 Some(FromMember::Received) => self.received(member, index),
                 // Closed, or not what a member says: the connection is of no use any more.
-                Some(FromMember::Entrust(..)) | None => self.hung_up(member, index),
+                Some(FromMember::Delegate(..)) | None => self.hung_up(member, index),
             }
         }
     }
@@ -324,9 +327,10 @@ impl Host {
     pub(super) fn let_go(&mut self, member: &Member, index: usize) {
         let watched = &mut self.watched[index];
         watched.done = true;
-        self.reception.forget(watched.space);
-        self.mediators.bury(watched.space, watched.incarnation);
-        bury(member, watched.space, watched.incarnation, End::Leave);
+        self.offer_table.forget(watched.space);
+        self.copy_brokers
+            .reclaim(watched.space, watched.incarnation);
+        reclaim(member, watched.space, watched.incarnation, End::Leave);
         portolan_shm::mark!("leave.returned");
         if let Some(connection) = &watched.connection {
             // It may be gone already, or look at its status instead.
@@ -340,14 +344,14 @@ impl Host {
         let watched = &mut self.watched[index];
         watched.connection = None;
         watched.handed = 0;
-        self.reception.forget(watched.space);
-        self.mediators.forget(watched.space, watched.incarnation);
+        self.offer_table.forget(watched.space);
+        self.copy_brokers.forget(watched.space, watched.incarnation);
         let Some(entry) = member.tables().spaces.get(usize::from(watched.space)) else {
             return;
         };
         let incarnation = watched.incarnation;
         if entry::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free) {
-            // It gave up, or could not map the region. Whoever changes the status first wins.
+            // It gave up, or could not map the region. The first to change the status wins.
             watched.done = true;
         } else if entry::status(entry).phase == SpacePhase::Dead {
             // It was leaving and has not waited.
@@ -369,9 +373,9 @@ impl Host {
     }
 
     /// Leaves in good order: the host returns what it held itself, and lays the role down.
-    fn leave(mut self, member: &Member, rope: &Rope) {
+    fn leave(mut self, member: &Member, sockets: &HostSockets) {
         portolan_shm::mark!("leave.host");
-        self.mediators.stop();
+        self.copy_brokers.stop();
         let us = me(member);
         let others = (1..=u8::MAX).filter(|s| *s != us.space).any(|s| {
             let entry = member.tables().spaces.get(usize::from(s));
@@ -380,15 +384,15 @@ impl Host {
         if others {
             reclaim::reclaim(member, us.space, us.incarnation, End::Leave);
         } else {
-            rope.remove_files();
+            sockets.remove_files();
         }
         if !others && let Some(entry) = member.tables().spaces.get(usize::from(us.space)) {
-            // Nobody is left to return what we held; observers see that it is over.
+            // No member is left to return what we held; observers see that the domain has ended.
             entry::step(entry, us.incarnation, SpacePhase::Live, SpacePhase::Dead);
         }
         resign(member);
         portolan_shm::mark!("leave.resigned");
-        // Only now the connections close, so whoever sees that finds the role vacant. It may
+        // Only now the connections close, so a member that sees that finds the role vacant. It may
         // have succeeded us, and died, before the others see it.
         for watched in self.watched {
             drop(watched);
@@ -402,7 +406,7 @@ enum Heard {
     Nothing,
     Said(FromMember),
     /// With descriptors of its memory.
-    Entrusted(u32, Terms, [OwnedFd; ENTRUSTED]),
+    Delegated(u32, Delegation, [OwnedFd; DELEGATED]),
     /// There was no descriptor left to receive some with. What was to come is missed when its
     /// offer comes.
     Lost,
@@ -413,7 +417,7 @@ enum Heard {
 /// Takes the next record. Descriptors come with one kind only; others are put away.
 fn hear(connection: &Descriptor) -> Heard {
     let mut buffer = [0; FromMember::MAX_BYTES + 1];
-    let received = match socket::try_receive(connection, &mut buffer, ENTRUSTED) {
+    let received = match socket::try_receive(connection, &mut buffer, DELEGATED) {
         Ok(None) => return Heard::Nothing,
         Ok(Some(received)) => received,
         Err(SocketError::DescriptorsExhausted { .. }) => return Heard::Lost,
@@ -421,18 +425,20 @@ fn hear(connection: &Descriptor) -> Heard {
     };
     let bytes = buffer.get(..received.len).unwrap_or_default();
     let said = FromMember::decode(bytes).filter(|_| !received.truncated);
-    match (said, <[OwnedFd; ENTRUSTED]>::try_from(received.fds)) {
-        (Some(FromMember::Entrust(number, terms)), Ok(fds)) => Heard::Entrusted(number, terms, fds),
+    match (said, <[OwnedFd; DELEGATED]>::try_from(received.fds)) {
+        (Some(FromMember::Delegate(number, delegation)), Ok(fds)) => {
+            Heard::Delegated(number, delegation, fds)
+        }
         (Some(said), Err(fds)) if fds.is_empty() => Heard::Said(said),
         (_, fds) => {
-            mediate::put_away(fds.map_or_else(|fds| fds, Vec::from));
+            copy_broker::put_away(fds.map_or_else(|fds| fds, Vec::from));
             Heard::Over
         }
     }
 }
 
 /// Returns what a dead or leaving space held, or undoes its admission.
-fn bury(member: &Member, space: u8, incarnation: u32, end: End) {
+fn reclaim(member: &Member, space: u8, incarnation: u32, end: End) {
     let Some(entry) = member.tables().spaces.get(usize::from(space)) else {
         return;
     };
@@ -444,16 +450,16 @@ fn bury(member: &Member, space: u8, incarnation: u32, end: End) {
     }
 }
 
-impl Keeper {
+impl MembershipThread {
     /// Hosts until told to stop, or until it cannot.
     pub(super) fn host(&mut self) -> Result<(), Stop> {
-        let ties = Arc::clone(&self.ties);
-        let rope = ties.rope.as_ref().ok_or(Stop::Told)?;
+        let shared = Arc::clone(&self.shared);
+        let sockets = shared.sockets.as_ref().ok_or(Stop::Told)?;
         // Our host before, if there was one, knew of them; now we do.
-        self.offers.renew();
-        let entered = self.attend(|keeper, member| {
-            if let Role::Host(host) = &mut keeper.role {
-                host.post_own(member, rope);
+        self.offers.reannounce();
+        let entered = self.attend(|thread, member| {
+            if let Role::Host(host) = &mut thread.role {
+                host.post_own(member, sockets);
             }
         });
         entered.ok_or(Stop::Told)?;
@@ -461,23 +467,23 @@ impl Keeper {
             let Role::Host(host) = &self.role else {
                 return Ok(());
             };
-            let (sources, fds): (Vec<_>, Vec<_>) = host.sources(rope).into_iter().unzip();
+            let (sources, fds): (Vec<_>, Vec<_>) = host.sources(sockets).into_iter().unzip();
             // Fails if the process has lowered its limit of descriptors below what we have.
             let Ok(ready) = poll(&fds, None) else {
                 return self.give_up();
             };
-            if ready.iter().any(|r| r.invalid) || !rope.is_whole() {
+            if ready.iter().any(|r| r.invalid) || !sockets.is_whole() {
                 return self.give_up();
             }
             let all = sources.into_iter().zip(ready);
             let happened: Vec<_> = all.filter(|(_, r)| r.any()).map(|(s, _)| s).collect();
             let prompted = happened.iter().any(|s| matches!(s, Source::Prompt));
-            if prompted && rope.is_told_to_stop() {
+            if prompted && sockets.is_told_to_stop() {
                 return Err(Stop::Told);
             }
-            let acted = self.attend(|keeper, member| match &mut keeper.role {
+            let acted = self.attend(|thread, member| match &mut thread.role {
                 Role::Host(host) => {
-                    host.act(member, rope, &happened) && host_of(member) == me(member)
+                    host.act(member, sockets, &happened) && host_of(member) == me(member)
                 }
                 Role::Member(_) => true,
             });
@@ -487,17 +493,17 @@ impl Keeper {
         }
     }
 
-    /// Ends all copies for importers: before anybody else can host.
-    pub(super) fn stop_mediating(&mut self) {
+    /// Ends all copies for importers, before another member can host.
+    pub(super) fn stop_copy_brokers(&mut self) {
         if let Role::Host(host) = &mut self.role {
-            host.mediators.stop();
+            host.copy_brokers.stop();
         }
     }
 
-    /// Our descriptors are gone: lets the others see that nobody hosts.
+    /// Our descriptors are gone: lets the others see that the host role is vacant.
     fn give_up(&mut self) -> Result<(), Stop> {
-        let resigned = self.attend(|keeper, member| {
-            keeper.stop_mediating();
+        let resigned = self.attend(|thread, member| {
+            thread.stop_copy_brokers();
             resign(member);
         });
         resigned.ok_or(Stop::Told)?;
@@ -509,8 +515,8 @@ impl Keeper {
     /// Leaves as host.
     pub(super) fn leave_as_host(&mut self, member: &Member) {
         let role = std::mem::replace(&mut self.role, Role::Member(Control::default()));
-        if let (Role::Host(host), Some(rope)) = (role, &self.ties.rope) {
-            host.leave(member, rope);
+        if let (Role::Host(host), Some(sockets)) = (role, &self.shared.sockets) {
+            host.leave(member, sockets);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Domains: who is in one, who hosts it, and what becomes of the dead.
+//! Hosting: processes join a domain, one member hosts it, and the host reclaims the dead.
 //!
 //! ```text
 //!                 bind and listen first                     leave: all returned
@@ -10,23 +10,23 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `place` | this process's memberships |
-//! | `rendezvous` | finding the host, or becoming the first |
-//! | `create` | making a region |
-//! | `keeper` | this process's thread that watches the host, or hosts |
-//! | `watch` | a member's thread: waits for the host's death, and succeeds it; admits newcomers while the host is stopped |
-//! | `host` | the host's thread: newcomers, deaths |
-//! | `admit` | one newcomer's admission, by the host or by another member |
-//! | `introduce` | the host's side of visits |
-//! | `mediate` | the host's threads that copy to and from what members entrust to it |
-//! | `reclaim` | returning what a dead space held |
+//! | `place` | keeps this process's memberships |
+//! | `rendezvous` | finds the host, or makes this process the first |
+//! | `create` | makes a region |
+//! | `membership_thread` | this process's thread, which watches the host, or hosts |
+//! | `watch` | a member's role: waits for the host's death, and succeeds it; admits newcomers while the host is stopped |
+//! | `host` | the host's role: handles newcomers, connections, offers, deaths |
+//! | `admit` | admits one newcomer, by the host or by another member |
+//! | `handoff` | the table of offers; hands visitors to the members that offer |
+//! | `copy_broker` | the host's threads that copy to and from delegated memory |
+//! | `reclaim` | returns what a dead space held |
 //!
 //! # Invariants
 //!
 //! - **D1** At most one living space has the host word, and only it writes the entries of other
-//!   spaces that are live or dead. What becomes of free entries and of newcomers' says D7.
-//! - **D2** The host word is taken from nobody, or from a space whose pidfd is readable, or
-//!   which has executed another program and so cannot touch the region any more.
+//!   spaces that are live or dead. For free entries and those of newcomers see D7.
+//! - **D2** A member takes the host word when no space has it, or from a space whose pidfd is
+//!   readable, or which has executed another program and so cannot touch the region any more.
 //! - **D3** A space's entry is handed out again only after its reclaim has finished; its
 //!   incarnation then goes up.
 //! - **D4** The two listening sockets, the host's and the fallback one, are made once and shared by
@@ -37,25 +37,25 @@
 //! - **D6** A space is live only if the host watches it, or a connection by which it makes itself
 //!   known lies in the backlog of the host's socket. So a host that was stopped wakes for each
 //!   newcomer that others have admitted; it then watches every entry of the region that is in use,
-//!   and buries who has died meanwhile.
+//!   and reclaims the spaces that have died meanwhile.
 //! - **D7** The host and any other member admit at the same time. Each claims a free entry by
 //!   compare-exchange, and no admission undoes what another one has claimed (A1 to A4 of
 //!   `portolan_shm::space`).
 //! - **D8** A member that does not answer is not taken for dead, the host neither: a stopped host
-//!   stays host, and nobody else buries, introduces or hosts meanwhile.
+//!   stays host, and no other member reclaims, hands off or hosts meanwhile.
 
 mod admit;
+mod copy_broker;
 mod create;
+mod handoff;
 mod host;
-mod introduce;
-mod keeper;
-mod mediate;
+mod membership_thread;
 mod place;
 mod reclaim;
 mod rendezvous;
 mod watch;
 
-/// What this process's keeper does.
+/// What this process's membership thread does.
 enum Role {
     /// It watches the host.
     Member(watch::Control),

@@ -1,7 +1,7 @@
 //! The memberships of this process: one in a domain, and one thread that joins it at a time.
 
 use crate::space::Member;
-use crate::space::link::Ending;
+use crate::space::host_connection::Departure;
 use portolan_sys::socket::Address;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -28,7 +28,7 @@ pub(super) struct PlaceState {
     /// A thread of this process joins. The region has one address, so a process maps it once.
     joining: bool,
     /// A membership: to be had again, or to be waited for while it ends.
-    pub(super) member: Option<(Weak<Member>, Ending)>,
+    pub(super) member: Option<(Weak<Member>, Departure)>,
 }
 
 impl Place {

@@ -1,8 +1,8 @@
-//! Returning what a dead or leaving space held.
+//! The reclaim returns what a dead or leaving space held.
 //!
-//! The host does it, or a leaving host for itself. It may be killed at any instruction;
-//! its successor begins again at the top. So every step either can be repeated, or is
-//! not begun a second time because the step itself took away what led to it (D5).
+//! The host runs it, or a leaving host for itself. The host may be killed at any instruction, and
+//! its successor begins again at the top. So every step either can be repeated, or is not begun a
+//! second time because it removed its own cause (D5).
 //!
 //! # Order
 //!
@@ -10,10 +10,11 @@
 //!   says whether a message was sent (its commit point). Voiding it destroys that.
 //! - **R2** A receive right that was being sent, for the same reason, before claims.
 //! - **R3** Claims before ports: closing waits for no slot that the dead have claimed. Then ports
-//!   whose receive rights lie in one another's queues, for nobody may be left to notice them.
-//! - **R4** Chunks after extents: who adopts a chunk finds its extents free or used, and
+//!   whose receive rights lie in one another's queues, because no other process may be left to
+//!   notice them.
+//! - **R4** Chunks after extents: a member that adopts a chunk finds its extents free or used, and
 //!   no owner word of the dead beside them.
-//! - **R5** Wakes last: who wakes finds everything above done.
+//! - **R5** Wakes last: a thread that wakes finds everything above done.
 //! - **R6** The entry is free only when nothing of the space is left (D3).
 
 use crate::space::Member;
@@ -157,7 +158,7 @@ fn count(counter: &Cell<u64>) {
 impl<'m> Estate<'m> {
     /// All steps but the last, in their order.
     fn settle(&self) {
-        trace::bury(self.member, self.space, self.incarnation);
+        trace::reclaim(self.member, self.space, self.incarnation);
         mark!("host.reclaim.trace");
         self.keep("extents", Self::return_extents);
         self.keep("moving", Self::close_unsent_ports);
@@ -170,10 +171,10 @@ impl<'m> Estate<'m> {
         self.keep("chunks", Self::give_up_chunks);
         self.keep("waits", Self::free_waits);
         self.keep("signals", |estate| {
-            crate::signal::bury(estate.member, estate.space)
+            crate::signal::reclaim(estate.member, estate.space)
         });
         self.keep("channels", |estate| {
-            crate::channel::bury(estate.member, estate.space)
+            crate::channel::reclaim(estate.member, estate.space)
         });
         self.keep("wakes", Self::wake_everybody);
     }
@@ -440,7 +441,7 @@ impl<'m> Estate<'m> {
         mark!("host.reclaim.owner_row");
         let _ = memory::punch(fd, rights, Geometry::RIGHT_ROW);
         mark!("host.reclaim.right_row");
-        crate::space::public::bury(self.member, self.space);
+        crate::space::public::reclaim(self.member, self.space);
         trace::give_back(self.member, self.space);
         mark!("host.reclaim.trace_ring");
     }

@@ -1,26 +1,26 @@
-//! Finding a domain's host, or becoming the first.
+//! A process that joins a domain finds its host, or becomes the first member.
 //!
-//! Whoever binds *and listens* first creates the domain (D4). Between the two, a
-//! connection is refused and the address is in use: look again. A connection that gets
-//! no answer is closed and made anew, for its host may have died with it in hand. After a second
+//! The process that binds *and listens* first creates the domain (D4). Between the two steps, a
+//! connection is refused and the address is in use: newcomers look again. A newcomer closes a
+//! connection that gets no answer and makes another, because the host may have died. After a second
 //! without an answer newcomers connect to the fallback socket, where every member admits.
 
 use super::create::{self, FIRST};
+use super::handoff::open_to_all;
 use super::host::Host;
-use super::introduce::open_to_all;
 use super::place::place;
 use super::watch::Control;
-use super::{Role, keeper};
+use super::{Role, membership_thread};
 use crate::space::Builder;
 use crate::space::JoinError;
 use crate::space::Member;
 use crate::space::answer::{check, check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
-use crate::space::ending::Endings;
+use crate::space::drain::Drains;
 use crate::space::entry::{self, Owner};
 use crate::space::guard::Guard;
 use crate::space::host::host_of;
-use crate::space::link::{Link, Rope, lock_directory};
+use crate::space::host_connection::{HostConnection, HostSockets, lock_directory};
 use crate::space::region::Region;
 use crate::space::{Domain, Parts, protection_of};
 use crate::survey::ABSENCE;
@@ -118,14 +118,14 @@ fn join(settings: &Builder) -> Result<Domain, JoinError> {
         }
         return Ok(Domain::new(member));
     }
-    if let Some((_, ending)) = known {
+    if let Some((_, departure)) = known {
         // Its last handle is being dropped: its addresses are free afterwards.
-        ending.gone_by(deadline);
+        departure.gone_by(deadline);
     }
     let domain = search.run()?;
     place.state().member = Some((
         Arc::downgrade(domain.member()),
-        domain.member().link.settled().ending(),
+        domain.member().host_connection.settled().departure(),
     ));
     Ok(domain)
 }
@@ -137,7 +137,7 @@ fn private(settings: &Builder) -> Result<Domain, JoinError> {
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let place = format!("/{}/{number}", std::process::id());
     let region = create::region(settings, &place)?;
-    let member = member(settings, region, FIRST, Link::new(None))?;
+    let member = member(settings, region, FIRST, HostConnection::new(None))?;
     Ok(Domain::new(Arc::new(member)))
 }
 
@@ -146,7 +146,7 @@ fn member(
     settings: &Builder,
     region: Region,
     us: HostWord,
-    link: Link,
+    host_connection: HostConnection,
 ) -> Result<Member, JoinError> {
     let offset = region.tables().geometry.threads + u64::from(us.space) * Geometry::THREAD_ROW;
     memory::allocate(region.fd(), offset, Geometry::THREAD_ROW).map_err(JoinError::Memory)?;
@@ -171,10 +171,10 @@ fn member(
         cache: Mutex::default(),
         growth: Mutex::default(),
         relief: port::RELIEF,
-        endings: Endings::default(),
+        drains: Drains::default(),
         closing: Mutex::default(),
         parts: Parts::default(),
-        link,
+        host_connection,
     })
 }
 
@@ -200,7 +200,7 @@ struct Search<'s> {
     /// Where every member does.
     fallback: Address,
     deadline: Instant,
-    /// When it was first seen that nobody listens, if nobody was met since.
+    /// When no process was first found to listen, if none has been met since.
     absent_since: Cell<Option<Instant>>,
 }
 
@@ -236,7 +236,7 @@ impl Progress {
         }
     }
 
-    /// Somebody is asked.
+    /// A process has been asked.
     fn asked(&mut self) {
         self.unanswered.get_or_insert_with(Instant::now);
         self.patience = (self.patience * 2).min(PATIENCE.1);
@@ -297,7 +297,7 @@ impl Search<'_> {
         }
     }
 
-    /// Somebody else has the fallback socket's name, and does not let go of it.
+    /// Another process has the fallback socket's name, and keeps it.
     fn occupied(&self) -> JoinError {
         JoinError::Occupied {
             socket: self.fallback.to_string(),
@@ -332,7 +332,7 @@ impl Search<'_> {
         }
     }
 
-    /// Nobody listens there: listens, and creates the domain.
+    /// No process listens there: listens, and creates the domain.
     fn found(&self) -> Result<Domain, Miss> {
         if !self.settings.create {
             return Err(self.absent());
@@ -343,7 +343,7 @@ impl Search<'_> {
         portolan_shm::mark!("join.before_listen");
         let listener = match self.listen(&self.address)? {
             Ok(listener) => Descriptor::new(listener),
-            // Somebody else was faster, and may be about to listen.
+            // Another process was faster, and may be about to listen.
             Err(SocketError::AddressInUse { .. }) => return Err(Miss::Later),
             Err(error) => return Err(JoinError::socket(error).into()),
         };
@@ -362,7 +362,7 @@ impl Search<'_> {
         created.map_err(Miss::Failed)
     }
 
-    /// Nobody listens there, and we are not to: there is no such domain, if that stays so.
+    /// No process listens there, and we must not: there is no such domain, if that stays so.
     fn absent(&self) -> Miss {
         let since = self.absent_since.get().unwrap_or_else(Instant::now);
         self.absent_since.set(Some(since));
@@ -401,7 +401,7 @@ impl Search<'_> {
         }
     }
 
-    /// Listens at a path. A file that nobody listens at was left by somebody who was killed.
+    /// Listens at a path. A file without a listener was left by a killed process.
     fn replace(
         &self,
         address: &Address,
@@ -411,7 +411,7 @@ impl Search<'_> {
         let taken = || SocketError::AddressInUse {
             address: address.clone(),
         };
-        // Whoever holds it is the only one to bind, to listen, or to remove.
+        // Only the holder of the lock binds, listens, or removes.
         let Some(_directory) = lock_directory(path, self.deadline).map_err(refused)? else {
             return Ok(Err(taken()));
         };
@@ -420,7 +420,7 @@ impl Search<'_> {
             Err(SocketError::Refused { .. }) => {
                 std::fs::remove_file(path).map_err(refused)?;
             }
-            // Somebody listens there by now.
+            // Another process listens there by now.
             _ => return Ok(Err(taken())),
         }
         let listener = socket::listen(address, BACKLOG);
@@ -436,10 +436,10 @@ impl Search<'_> {
 
     fn create(&self, listener: Descriptor, fallback: Descriptor) -> Result<Domain, JoinError> {
         let host = Host::first().map_err(|e| JoinError::system("make event descriptors", e))?;
-        let rope = self.rope(listener, fallback)?;
+        let sockets = self.sockets(listener, fallback)?;
         let region = create::region(self.settings, &self.settings.name)?;
-        let link = Link::new(Some(rope));
-        let member = Arc::new(member(self.settings, region, FIRST, link)?);
+        let host_connection = HostConnection::new(Some(sockets));
+        let member = Arc::new(member(self.settings, region, FIRST, host_connection)?);
         start(&member, Role::Host(Box::new(host)))?;
         portolan_shm::mark!("join.hosting");
         let (domain, space) = (member.domain.as_str(), member.space);
@@ -451,9 +451,13 @@ impl Search<'_> {
         Ok(Domain::new(member))
     }
 
-    fn rope(&self, listener: Descriptor, fallback: Descriptor) -> Result<Rope, JoinError> {
+    fn sockets(
+        &self,
+        listener: Descriptor,
+        fallback: Descriptor,
+    ) -> Result<HostSockets, JoinError> {
         let prompt = EventFd::new().map_err(|e| JoinError::system("make event descriptors", e))?;
-        Ok(Rope {
+        Ok(HostSockets {
             fallback,
             listener,
             prompt: Descriptor::new(prompt),
@@ -465,7 +469,7 @@ impl Search<'_> {
         })
     }
 
-    /// Asks whoever listens there to let us in.
+    /// Asks the process that listens there to admit us.
     fn greet(&self, connection: OwnedFd, until: Instant) -> Result<Domain, Miss> {
         let connection = Descriptor::new(connection);
         check_owner(&connection, &self.address, self.settings.owner)?;
@@ -512,7 +516,7 @@ impl Search<'_> {
         let Ok([file, listener, fallback]) = <[OwnedFd; 3]>::try_from(fds) else {
             return Err(garbled("number of descriptors", count, 3).into());
         };
-        let rope = self.rope(Descriptor::new(listener), Descriptor::new(fallback))?;
+        let sockets = self.sockets(Descriptor::new(listener), Descriptor::new(fallback))?;
         let region = open(file, &welcome)?;
         portolan_shm::mark!("join.mapped");
         check_protection(self.settings, protection_of(region.tables().header))?;
@@ -521,13 +525,18 @@ impl Search<'_> {
             incarnation: welcome.incarnation,
         };
         // Made before we are live, so that whatever fails here leaves nothing behind.
-        let member = Arc::new(member(self.settings, region, us, Link::new(Some(rope)))?);
+        let member = Arc::new(member(
+            self.settings,
+            region,
+            us,
+            HostConnection::new(Some(sockets)),
+        )?);
         if !sees_host(&member, &connection) {
             return Err(JoinError::OtherNamespace.into());
         }
         // Before we are live: who dies as a member is known to the host, or about to be (D6).
-        let control = match member.link.rope() {
-            Some(rope) if !welcome.by_host => Control::admitted(&member, rope),
+        let control = match member.host_connection.sockets() {
+            Some(sockets) if !welcome.by_host => Control::admitted(&member, sockets),
             _ => Control::welcomed(connection, host_of(&member)),
         };
         let entry = member.tables().spaces.get(usize::from(us.space));
@@ -553,7 +562,7 @@ impl Search<'_> {
 }
 
 fn start(member: &Arc<Member>, role: Role) -> Result<(), JoinError> {
-    let started = keeper::start(&member.link, member, role);
+    let started = membership_thread::start(&member.host_connection, member, role);
     started.map_err(|e| JoinError::system("start a thread", e))
 }
 

@@ -1,29 +1,28 @@
-//! A member's thread: it sleeps until the host is dead or gone, and succeeds it.
+//! A member sleeps, in its membership thread, until the host is dead or gone, and succeeds it.
 //!
 //! ```text
-//!            pidfd readable, or nobody hosts: compare-exchange
+//!            pidfd readable, or host word vacant: compare-exchange
 //! watching -----------------------------------------------------> host
 //!    ^  |                                            | lost
 //!    |  +-- connection ended, host alive --> return  |
 //!    +---------- host answers: known <----------+----+
 //! ```
 //!
-//! A connection that ends says nothing about a death. It says that the host has left,
-//! has lost its descriptors, or has been succeeded; so the member looks at the host word
-//! and makes itself known again. Only until the new host has answered does it look at
-//! the word by the clock; that, and nothing else here, is ever timed.
+//! A connection that ends does not mean a death. The host has left, has lost its descriptors, or
+//! has a successor. So the member loads the host word and makes itself known again. Until the new
+//! host has answered it polls the word by the clock; nothing else here is timed.
 
 use super::Role;
 use super::admit::{Admission, Event};
 use super::host::{self, Host, region_is_ours};
-use super::keeper::{Keeper, Stop};
+use super::membership_thread::{MembershipThread, Stop};
 use crate::directory::Offers;
 use crate::space::LeaveError;
 use crate::space::Member;
 use crate::space::descriptor::Descriptor;
 use crate::space::entry::{self, Owner};
 use crate::space::host::{host_of, me, trusts_host};
-use crate::space::link::Rope;
+use crate::space::host_connection::HostSockets;
 use portolan_abi::control::{Decline, FromHost, FromMember, WINDOW};
 use portolan_abi::hello::Return;
 use portolan_abi::space::{HostWord, SpacePhase};
@@ -76,11 +75,11 @@ impl Default for Control {
 enum View {
     /// We do.
     Mine,
-    /// Nobody does, or somebody dead: to be succeeded.
+    /// No member hosts, or a dead one: it must be succeeded.
     Free(HostWord),
-    /// Somebody alive.
+    /// A living member hosts.
     Alive(HostWord, Descriptor<PidFd>),
-    /// Somebody, but we have no descriptor to watch it with.
+    /// A member hosts, but we have no descriptor to watch it with.
     Unclear,
 }
 
@@ -145,9 +144,9 @@ impl Control {
 
     /// Another member than the host has welcomed us: makes us known to the host. It wakes for
     /// that when it goes on, whatever has become of us.
-    pub(super) fn admitted(member: &Member, rope: &Rope) -> Self {
+    pub(super) fn admitted(member: &Member, sockets: &HostSockets) -> Self {
         let mut control = Self::default();
-        control.connect(member, rope, host_of(member));
+        control.connect(member, sockets, host_of(member));
         portolan_shm::mark!("join.returning");
         control
     }
@@ -172,19 +171,19 @@ impl Control {
         Some(Instant::now() + pause)
     }
 
-    /// Makes us known to whoever hosts now, or will. It answers when it gets to it.
-    fn connect(&mut self, member: &Member, rope: &Rope, host: HostWord) {
+    /// Makes us known to the current host, or the next one, which answers in its own time.
+    fn connect(&mut self, member: &Member, sockets: &HostSockets, host: HostWord) {
         self.host = host;
         self.trusted = trusts_host(member, Some(host));
         if self.known.is_some_and(|known| known != host) {
-            // It leads to the host before; somebody else may hold it open.
+            // It leads to the former host; another process may hold it open.
             self.lose();
         }
         if self.connection.is_some() {
-            // Answered, or still waiting for whoever hosts when it is accepted.
+            // Answered, or still waiting for the member that hosts when it is accepted.
             return;
         }
-        let Ok(connection) = socket::connect_by(&rope.address, Some(Instant::now() + CONNECT))
+        let Ok(connection) = socket::connect_by(&sockets.address, Some(Instant::now() + CONNECT))
         else {
             return;
         };
@@ -193,7 +192,7 @@ impl Control {
             space: member.space,
             incarnation: member.incarnation,
         };
-        let ours = socket::peer(&connection).is_ok_and(|p| p.uid == rope.owner);
+        let ours = socket::peer(&connection).is_ok_and(|p| p.uid == sockets.owner);
         if ours && socket::send_by(&connection, &back.encode(), &[], Some(Instant::now())).is_ok() {
             self.connection = Some(connection);
         }
@@ -217,11 +216,11 @@ impl Control {
             let Some(record) = offers.next_record() else {
                 return;
             };
-            let entrusted = record.entrusted().filter(|_| self.trusted);
-            if let Some((number, terms, memory)) = entrusted {
-                let said = FromMember::Entrust(number, terms);
+            let delegated = record.delegated().filter(|_| self.trusted);
+            if let Some((number, delegation, memory)) = delegated {
+                let said = FromMember::Delegate(number, delegation);
                 self.say_with(&said, &memory.descriptors());
-                portolan_shm::mark!("offer.entrusted");
+                portolan_shm::mark!("offer.delegated");
             }
             self.say(&record.said);
             self.unanswered += 1;
@@ -268,14 +267,14 @@ impl Control {
                     self.known = Some(self.host);
                     self.pause = None;
                     self.unanswered = 0;
-                    offers.renew();
+                    offers.reannounce();
                 }
                 Some(FromHost::Done(number)) => self.answered(offers, number, Ok(())),
                 Some(FromHost::Declined(number, why)) => self.answered(offers, number, Err(why)),
-                Some(FromHost::Introduce(number)) => {
+                Some(FromHost::HandOff(number)) => {
                     portolan_shm::mark!("visit.received");
                     if let Some(connection) = received.fds.pop() {
-                        offers.introduce(number, Descriptor::new(connection));
+                        offers.take_handoff(number, Descriptor::new(connection));
                     }
                     self.say(&FromMember::Received);
                 }
@@ -304,16 +303,16 @@ impl Control {
     fn sleep(
         &mut self,
         offers: &Offers,
-        prompts: Option<&Rope>,
+        prompts: Option<&HostSockets>,
         pidfd: Option<&Descriptor<PidFd>>,
         until: Option<Instant>,
     ) -> Result<Vec<Event>, Stop> {
-        let prompt = prompts.map(|rope| rope.prompt.as_fd());
+        let prompt = prompts.map(|sockets| sockets.prompt.as_fd());
         let connection = self.connection.as_ref().map(AsFd::as_fd);
         let pidfd = pidfd.map(AsFd::as_fd);
         let mut fds: Vec<_> = [prompt, connection, pidfd].into_iter().flatten().collect();
         let others = fds.len();
-        let newcomers = prompts.map_or_else(Vec::new, |rope| self.admission.sources(rope));
+        let newcomers = prompts.map_or_else(Vec::new, |sockets| self.admission.sources(sockets));
         fds.extend(newcomers.iter().map(|(_, fd)| *fd));
         let until = if self.admission.is_deaf() {
             let rested = Instant::now() + REST;
@@ -329,7 +328,7 @@ impl Control {
         let prompted = ready.first().is_some_and(|r| r.readable);
         if prompts
             .filter(|_| prompted)
-            .is_some_and(Rope::is_told_to_stop)
+            .is_some_and(HostSockets::is_told_to_stop)
         {
             return Err(Stop::Told);
         }
@@ -342,13 +341,13 @@ impl Control {
     }
 }
 
-impl Keeper {
+impl MembershipThread {
     /// Watches the host until it has to be succeeded, and we have done it.
     pub(super) fn watch(&mut self) -> Result<(), Stop> {
-        let ties = Arc::clone(&self.ties);
-        let rope = ties.rope.as_ref().ok_or(Stop::Told)?;
+        let shared = Arc::clone(&self.shared);
+        let sockets = shared.sockets.as_ref().ok_or(Stop::Told)?;
         loop {
-            let turn = self.attend(|keeper, member| keeper.turn(member, rope));
+            let turn = self.attend(|thread, member| thread.turn(member, sockets));
             let pidfd = match turn.ok_or(Stop::Told)?? {
                 Turn::Host => return Ok(()),
                 Turn::Again => continue,
@@ -357,10 +356,11 @@ impl Keeper {
             if let Role::Member(control) = &mut self.role {
                 control.announce(&self.offers);
                 let until = control.deadline();
-                let newcomers = control.sleep(&self.offers, Some(rope), pidfd.as_ref(), until)?;
+                let newcomers =
+                    control.sleep(&self.offers, Some(sockets), pidfd.as_ref(), until)?;
                 if !newcomers.is_empty() {
                     let admitted =
-                        self.attend(|keeper, member| keeper.admit(member, rope, &newcomers));
+                        self.attend(|thread, member| thread.admit(member, sockets, &newcomers));
                     admitted.ok_or(Stop::Told)??;
                 }
             }
@@ -368,12 +368,17 @@ impl Keeper {
     }
 
     /// Deals with newcomers whom the host has not answered.
-    fn admit(&mut self, member: &Member, rope: &Rope, newcomers: &[Event]) -> Result<(), Stop> {
+    fn admit(
+        &mut self,
+        member: &Member,
+        sockets: &HostSockets,
+        newcomers: &[Event],
+    ) -> Result<(), Stop> {
         let Role::Member(control) = &mut self.role else {
             return Ok(());
         };
-        let able = rope.is_whole() && region_is_ours(member);
-        if able && control.admission.act(member, rope, newcomers) {
+        let able = sockets.is_whole() && region_is_ours(member);
+        if able && control.admission.act(member, sockets, newcomers) {
             Ok(())
         } else {
             Err(Stop::Disconnected)
@@ -382,10 +387,10 @@ impl Keeper {
 
     /// Leaves as a member: the host returns what we held.
     pub(super) fn leave_as_member(&mut self, member: &Member) -> Result<(), LeaveError> {
-        let ties = Arc::clone(&self.ties);
+        let shared = Arc::clone(&self.shared);
         let us = me(member);
         let entry = member.tables().spaces.get(usize::from(us.space));
-        let (Some(rope), Some(entry)) = (&ties.rope, entry) else {
+        let (Some(sockets), Some(entry)) = (&shared.sockets, entry) else {
             return Ok(());
         };
         portolan_shm::mark!("leave.begin");
@@ -394,7 +399,7 @@ impl Keeper {
         if let Role::Member(control) = &mut self.role {
             control.admission.end(member);
         }
-        let deadline = Instant::now() + rope.patience;
+        let deadline = Instant::now() + sockets.patience;
         let mut told = false;
         loop {
             let status = entry::status(entry);
@@ -402,10 +407,10 @@ impl Keeper {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                let waited = rope.patience;
+                let waited = sockets.patience;
                 return Err(LeaveError::Unanswered { waited });
             }
-            let turn = self.turn(member, rope);
+            let turn = self.turn(member, sockets);
             let Role::Member(control) = &mut self.role else {
                 self.leave_as_host(member);
                 return Ok(());
@@ -427,7 +432,7 @@ impl Keeper {
     }
 
     /// One look at the host word, and what it asks for.
-    fn turn(&mut self, member: &Member, rope: &Rope) -> Result<Turn, Stop> {
+    fn turn(&mut self, member: &Member, sockets: &HostSockets) -> Result<Turn, Stop> {
         let Role::Member(control) = &mut self.role else {
             return Ok(Turn::Host);
         };
@@ -436,7 +441,7 @@ impl Keeper {
             View::Free(word) => Some(word),
             View::Alive(word, pidfd) => {
                 if control.known == Some(word) || !has_execed(member, word) {
-                    control.connect(member, rope, word);
+                    control.connect(member, sockets, word);
                     return Ok(Turn::Sleep(Some(pidfd)));
                 }
                 // It lives as another program, and does not answer.
@@ -449,7 +454,7 @@ impl Keeper {
         };
         if let Some(word) = vacant {
             // Without descriptors we could not host: that is left to the others.
-            if !rope.is_whole() || !region_is_ours(member) {
+            if !sockets.is_whole() || !region_is_ours(member) {
                 return Err(Stop::Disconnected);
             }
             if !succeed(member, word) {
@@ -461,7 +466,7 @@ impl Keeper {
             self.role = Role::Host(Box::new(host));
             return Ok(Turn::Host);
         }
-        // We have no descriptors to watch the others with. Somebody else may have.
+        // We have no descriptors to watch the others with. Another member may have.
         host::resign(member);
         control.known = None;
         Ok(Turn::Sleep(None))

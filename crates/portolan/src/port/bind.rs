@@ -208,7 +208,7 @@ impl Domain {
 
 pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<ReceiveRight, BindError> {
     member.present()?;
-    member.link.connected()?;
+    member.host_connection.connected()?;
     let (slots, lines) = options.shape()?;
     if let Some(name) = &options.name {
         names::check(member, name)?;
@@ -256,7 +256,7 @@ fn open(
         copied: options.copied,
         replies: options.replies,
         shared: false,
-        renewing: false,
+        reissuing: false,
         generation,
     };
     // Release: everything above comes before the port is open.

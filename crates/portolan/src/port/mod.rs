@@ -7,7 +7,6 @@
 
 mod bind;
 pub(crate) mod close;
-pub(crate) mod commons;
 pub(crate) mod entry;
 pub(crate) mod message;
 mod names;
@@ -19,6 +18,7 @@ pub(crate) mod sealed;
 pub(crate) mod segment;
 mod send;
 mod shared;
+pub(crate) mod shared_entries;
 pub(crate) mod shared_extent;
 #[cfg(feature = "tokio")]
 mod tokio;

@@ -82,7 +82,7 @@ pub(super) fn wait_for<R>(
         });
     }
     member.present()?;
-    member.link.connected()?;
+    member.host_connection.connected()?;
     loop {
         let epoch = &member.tables().header.names.epoch;
         // Acquire: a name that appears after this changes the epoch, and we do not sleep.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::port::message::Message;
 use crate::space::Member;
-use crate::space::tally;
+use crate::space::counters;
 use crate::wait::Waiting;
 use crate::{Deadline, Disowned, NoDescriptor};
 use crossbeam_utils::atomic::AtomicCell;
@@ -234,7 +234,7 @@ impl SendRight {
             .counters
             .dropped
             .fetch_add(1, Ordering::Relaxed);
-        tally::dropped(&self.to.member);
+        counters::dropped(&self.to.member);
         if let Some(word) = reply {
             send::post_word(&self.to.member, word.port, Kind::Dropped, word);
         }

@@ -473,7 +473,7 @@ pub(crate) fn check_senders(member: &Member, port: PortName) {
         return;
     }
     if status.shared {
-        super::commons::close_unused(member, port);
+        super::shared_entries::close_unused(member, port);
         return;
     }
     if entry.sleep.wanted.load(Ordering::SeqCst) & event::NO_MORE_SENDERS == 0

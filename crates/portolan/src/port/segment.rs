@@ -1,6 +1,6 @@
 //! Segments: memory that several spaces have at once.
 
-use crate::port::commons::{self, MakeError, Memory};
+use crate::port::shared_entries::{self, MakeError, Memory};
 use crate::port::{BindError, ConnectError, SendRight, Unsent};
 use crate::space::region::MappedChannel;
 use crate::{AllocateError, Deadline, Domain};
@@ -86,7 +86,7 @@ impl Domain {
         let mut extent = self.allocate(whole.max(PAGE))?;
         extent.fill(0);
         fill(&mut extent);
-        let right = commons::make(self.member(), name, extent, false).map_err(|e| e.0)?;
+        let right = shared_entries::make(self.member(), name, extent, false).map_err(|e| e.0)?;
         Segment::attach(right).ok_or(SegmentError::Unsent(Unsent::DeadName))
     }
 
@@ -102,7 +102,7 @@ impl Domain {
         deadline: impl Into<Deadline>,
     ) -> Result<Segment, ConnectError> {
         let deadline = deadline.into();
-        let right = commons::connect(self.member(), name, deadline)?;
+        let right = shared_entries::connect(self.member(), name, deadline)?;
         Segment::attach(right).ok_or_else(|| ConnectError::NoSuchPort {
             name: name.to_owned(),
         })
@@ -119,7 +119,7 @@ impl Segment {
     /// The handle of a right on a segment, and whether it is only read: then the caller
     /// sees to that.
     pub(crate) fn taken(right: SendRight) -> Option<(Self, bool)> {
-        let Memory { extent, frozen } = commons::memory(&right)?;
+        let Memory { extent, frozen } = shared_entries::memory(&right)?;
         let len = usize::try_from(extent.len).ok()?;
         if let Some(guard) = &right.to.member.guard {
             guard.share(extent.page, extent.size);
@@ -143,16 +143,16 @@ impl Segment {
         MappedChannel::open(&self.right().to.member, self.page, self.len)
     }
 
-    /// As [`Self::bytes`], to write: of one that was just made, or renewed, so that nobody
+    /// As [`Self::bytes`], to write: of one that was just made, or reissued, so that nobody
     /// else has a right on it.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let (page, len) = (self.page, self.len);
         self.right().to.member.region.bytes_mut(page, len)
     }
 
-    /// See [`commons::renew`].
-    pub(crate) fn renew(&mut self) -> bool {
-        self.right.as_mut().is_some_and(commons::renew)
+    /// See [`shared_entries::reissue`].
+    pub(crate) fn reissue(&mut self) -> bool {
+        self.right.as_mut().is_some_and(shared_entries::reissue)
     }
 
     #[inline]

@@ -6,9 +6,9 @@ use crate::port::sealed::Laid;
 use crate::port::wire::Plan;
 use crate::port::{Right, entry, prepare, wire};
 use crate::space::Member;
+use crate::space::counters;
 use crate::space::record::{About, Begun};
 use crate::space::region::Attached;
-use crate::space::tally;
 use crate::wait::Backoff;
 use crate::wait::raise_link;
 use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor};
@@ -239,20 +239,20 @@ pub(super) fn full(
 ) -> Result<(), Unsent> {
     let counters = &to.queue().port.counters;
     counters.full.fetch_add(1, Ordering::Relaxed);
-    tally::full(&to.member);
+    counters::full(&to.member);
     let deadline = match when_full {
         WhenFull::Fail => return Err(Unsent::Full { slots }),
         WhenFull::Drop => {
             counters.dropped.fetch_add(1, Ordering::Relaxed);
-            tally::dropped(&to.member);
+            counters::dropped(&to.member);
             message.clear();
             return Ok(());
         }
         WhenFull::Wait(deadline) => deadline,
     };
-    tally::waits(&to.member, Wait::ForRoom(to.port.index));
+    counters::waits(&to.member, Wait::ForRoom(to.port.index));
     let outcome = await_room(to, message, deadline, attempt);
-    tally::waits(&to.member, Wait::Nothing);
+    counters::waits(&to.member, Wait::Nothing);
     outcome
 }
 
@@ -570,7 +570,7 @@ fn given(member: &Member, message: &mut Message) {
         rest.rights.into_iter().for_each(Right::given);
         rest.laid.into_iter().for_each(Laid::given);
     }
-    tally::sent(member, bytes);
+    counters::sent(member, bytes);
 }
 
 /// Wakes whoever receives from the port: the wait set while it is armed there, else itself.

@@ -2,8 +2,8 @@
 
 use super::receive::Origin;
 use super::{Access, ReceiveError, ReceiveRight, Request, SendRight};
+use crate::space::counters;
 use crate::space::record::About;
-use crate::space::tally;
 use crate::{Deadline, EventKind, Message};
 use portolan_abi::thread::{At, Wait};
 use portolan_sys::futex;
@@ -133,11 +133,11 @@ impl SharedReceiver {
             let at = inner.right.at().clone();
             drop(inner);
             let (port, about) = (At::Port(at.port.index), About::port(at.port.index));
-            tally::waits(&at.member, Wait::Sleeping(port));
+            counters::waits(&at.member, Wait::Sleeping(port));
             let _ = at.member.during(EventKind::Sleep, about, || {
                 futex::wait(&at.queue().port.sleep.doorbell, bell, deadline.instant())
             });
-            tally::waits(&at.member, Wait::Nothing);
+            counters::waits(&at.member, Wait::Nothing);
             let mut inner = self.lock();
             inner.sleepers -= 1;
             if inner.sleepers == 0 {

@@ -1,7 +1,7 @@
 //! Shared extents: memory that many read at once, and nobody writes any more.
 
-use crate::port::commons;
 use crate::port::segment::{Segment, SegmentError};
+use crate::port::shared_entries;
 use crate::{Domain, Extent};
 use std::ops::Deref;
 
@@ -54,7 +54,7 @@ impl Domain {
     ///
     /// [`ShareError`] holds the extent.
     pub fn share_extent(&self, extent: Extent) -> Result<SharedExtent, ShareError> {
-        let made = commons::make(self.member(), None, extent, true);
+        let made = shared_entries::make(self.member(), None, extent, true);
         let right = made.map_err(|(error, extent)| ShareError {
             reason: error.into(),
             extent: extent.map(Box::new),

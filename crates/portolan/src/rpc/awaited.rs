@@ -24,7 +24,7 @@ use super::parcel::Reading;
 use crate::Deadline;
 use crate::schema::Pack;
 use crate::schema::Schema;
-use crate::space::tally;
+use crate::space::counters;
 use portolan_proto::{Call, CallId, Flags, NotCalled, Outcome, Status, Time};
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
@@ -241,7 +241,7 @@ impl<R> Awaited<R> {
         let (begins, bytes) = (connection.begins(), ready.body.len());
         match inner.with(|client, ends| client.call(now, ends, call, &mut ready.body)) {
             Ok(id) => {
-                tally::called(&connection.server.to.member);
+                counters::called(&connection.server.to.member);
                 let traced = begins.map(|begins| connection.trace(inner, begins, id, bytes));
                 self.pending.traced = traced;
                 self.pending.id = Some(id);
@@ -271,7 +271,7 @@ impl Connection {
             return Ok(());
         }
         let connection = Arc::downgrade(self);
-        self.ending
+        self.drain
             .spawn("portolan-rpc-driver", move || {
                 Driver::default().run(&connection);
             })

@@ -3,17 +3,17 @@
 
 use super::awaited::Waiters;
 use super::error::RpcError;
+use super::handoff_lock::HandoffLock;
 use super::link::{self, EAGER, Ends, Inlet, LOOKS, LinkState, Source, Ways};
 use super::parcel::{NotSent, Parcel, Parcels, Reading};
 use super::sharing::Sharing;
-use super::turnstile::Turnstile;
 use crate::Deadline;
 use crate::EventKind;
 use crate::channel::Interrupter;
 use crate::port::{SendRight, Unsent, WhenFull};
-use crate::space::ending::Ending;
+use crate::space::counters;
+use crate::space::drain::Drain;
 use crate::space::record::{About, Begun};
-use crate::space::tally;
 use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Time};
 use portolan_shm::mark;
 use std::sync::{Arc, MutexGuard};
@@ -32,11 +32,11 @@ pub(super) struct Last(pub(super) Arc<Connection>);
 
 pub(super) struct Connection {
     /// Whoever has read something tells.
-    pub(super) inner: Turnstile<Inner>,
+    pub(super) inner: HandoffLock<Inner>,
     pub(super) parcels: Option<Arc<Parcels>>,
     pub(super) server: SendRight,
     // The last field: it outlives the handles in the others.
-    pub(super) ending: Arc<Ending>,
+    pub(super) drain: Arc<Drain>,
 }
 
 pub(super) struct Inner {
@@ -115,10 +115,10 @@ impl Connection {
             told: 0,
         };
         Self {
-            inner: Turnstile::new(inner),
+            inner: HandoffLock::new(inner),
             parcels,
             server,
-            ending: Arc::default(),
+            drain: Arc::default(),
         }
     }
 
@@ -156,7 +156,7 @@ impl Connection {
             let error = match inner.with(|client, ends| client.call(now, ends, call, body)) {
                 Ok(id) => {
                     mark!("call.begun");
-                    tally::called(&self.server.to.member);
+                    counters::called(&self.server.to.member);
                     inner.has_called(now);
                     return (inner, Ok(id));
                 }
@@ -353,7 +353,7 @@ impl Connection {
             let asked = inner.client.counts().asked;
             if asked >= inner.looks_at {
                 inner.looks_at = asked + ASKS;
-                // Should nobody bury the dead: a host that is stopped, say.
+                // Should nobody reclaim the dead: a host that is stopped, say.
                 let owner = self.server.owner();
                 if owner != 0 && crate::space::entry::has_died(&self.server.to.member, owner) {
                     inner.client.server_died();
@@ -372,7 +372,7 @@ impl Drop for Last {
         if member.present().is_err() {
             return;
         }
-        connection.ending.begin(&member.endings);
+        connection.drain.begin(&member.drains);
         match connection.flush(Deadline::after(LEAVING)) {
             Ok(0) => {}
             Ok(calls) => tracing::warn!(calls, "a client left before its one-way calls arrived"),

@@ -1,17 +1,17 @@
 //! The server's end of a connection.
 
+use super::handoff_lock::HandoffLock;
 use super::link::{self, Ends, Inlet, LinkState, Source, Ways};
 use super::method::Dispatch;
 use super::parcel::Parcels;
 use super::room::Full;
 use super::serve::{Serves, Shared};
 use super::task::{OwnedCall, Running};
-use super::turnstile::Turnstile;
 use super::work::{Context, GivenUp, Job, answer_of, said};
 use crate::channel::{Interrupter, Writer};
 use crate::port::SendRight;
+use crate::space::counters;
 use crate::space::record::About;
-use crate::space::tally;
 use crate::{Deadline, EventKind};
 use portolan_proto::{Flags, Incoming, Server as Protocol, ServerCounts, Status};
 use portolan_shm::mark;
@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// What the thread of a client works with, and keeps.
+/// The buffers that the thread of a client keeps between calls.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(super) struct Scratch {
     /// What was read for a client that shares its channels.
     pub(super) given: Option<(u64, Vec<u8>)>,
     arguments: Vec<u8>,
@@ -56,7 +56,7 @@ pub(super) struct Connection {
     /// How many calls had come when promotions were last weighed.
     weighed: AtomicU64,
     /// Whoever reads keeps it while the next call may come soon.
-    inner: Turnstile<Inner>,
+    inner: HandoffLock<Inner>,
     parcels: Option<Arc<Parcels>>,
     period: Duration,
 }
@@ -120,7 +120,7 @@ impl Connection {
             alive,
             demoted: AtomicU64::new(0),
             weighed: AtomicU64::new(0),
-            inner: Turnstile::new(Inner {
+            inner: HandoffLock::new(Inner {
                 protocol,
                 ways,
                 state: LinkState::default(),
@@ -257,16 +257,16 @@ impl Connection {
     /// Reads calls until the client has gone, or the server ends.
     pub(super) fn run(self: &Arc<Self>, shared: &Shared, mut reader: Inlet, which: u64) -> Inlet {
         let mut state = LinkState::default();
-        let mut desk = Desk::default();
+        let mut scratch = Scratch::default();
         // What a server left that moved here.
         if self.has_ready() {
             let _turn = self.shares().then(|| link::lock(&self.turn));
-            self.take(shared, Some(&mut reader), &mut desk, &mut state);
+            self.take(shared, Some(&mut reader), &mut scratch, &mut state);
         }
         while !(shared.is_stopping() || state.gone || state.broken || state.over.is_some()) {
             let came = link::wait(&mut reader, Deadline::NEVER, &mut state);
             let _turn = self.shares().then(|| link::lock(&self.turn));
-            if came && !self.take(shared, Some(&mut reader), &mut desk, &mut state) {
+            if came && !self.take(shared, Some(&mut reader), &mut scratch, &mut state) {
                 break;
             }
             if which <= self.demoted.load(Ordering::Acquire) {
@@ -285,13 +285,13 @@ impl Connection {
 
     /// Handles a packet that came over a channel that many share; `false` once the connection
     /// is closed.
-    pub(super) fn take_shared(self: &Arc<Self>, shared: &Shared, desk: &mut Desk) -> bool {
+    pub(super) fn take_shared(self: &Arc<Self>, shared: &Shared, scratch: &mut Scratch) -> bool {
         // The thread of its own channel may be running a call: then this packet is lost, and
         // asked for. Other clients wait for this thread.
         let Ok(_turn) = self.turn.try_lock() else {
             return true;
         };
-        self.take(shared, None, desk, &mut LinkState::default())
+        self.take(shared, None, scratch, &mut LinkState::default())
     }
 
     /// Whether calls have come that nobody has taken.
@@ -306,7 +306,7 @@ impl Connection {
         self: &Arc<Self>,
         shared: &Shared,
         mut reader: Option<&mut Inlet>,
-        desk: &mut Desk,
+        scratch: &mut Scratch,
         state: &mut LinkState,
     ) -> bool {
         let mut inner = self.lock();
@@ -330,7 +330,7 @@ impl Connection {
                 ways,
                 source: match reader.as_deref_mut() {
                     Some(inlet) => Source::Inlet(inlet),
-                    None => Source::Given(&mut desk.given),
+                    None => Source::Given(&mut scratch.given),
                 },
                 state,
             };
@@ -350,13 +350,13 @@ impl Connection {
             }
             // Of a server that moves, the next one runs what has come.
             while !shared.is_stopping()
-                && let Some(incoming) = inner.protocol.take(now, &mut desk.arguments)
+                && let Some(incoming) = inner.protocol.take(now, &mut scratch.arguments)
             {
                 mark!("serve.taken");
                 if shared.crew.is_caller() {
                     drop(inner);
                     let context = Context::new(&incoming, None);
-                    let (arguments, result) = (&desk.arguments, &mut desk.result);
+                    let (arguments, result) = (&scratch.arguments, &mut scratch.result);
                     inner = self.execute(&*shared.service, incoming, arguments, result, &context);
                 } else {
                     let runs = Runs {
@@ -366,7 +366,7 @@ impl Connection {
                     let given_up = Arc::clone(&runs.given_up);
                     inner.running.insert(incoming.number, runs);
                     drop(inner);
-                    let arguments = std::mem::take(&mut desk.arguments);
+                    let arguments = std::mem::take(&mut scratch.arguments);
                     self.begin(shared, incoming, arguments, given_up);
                     inner = self.lock();
                 }
@@ -408,7 +408,7 @@ impl Connection {
         given_up: Arc<GivenUp>,
     ) {
         let (connection, service) = (Arc::clone(self), Arc::clone(&shared.service));
-        let (number, ending) = (incoming.number, Arc::clone(&shared.ending));
+        let (number, drain) = (incoming.number, Arc::clone(&shared.drain));
         let waits = incoming.flags.has(Flags::ONE_WAY) && !incoming.flags.has(Flags::BEST_EFFORT);
         let until = match incoming.deadline {
             _ if !waits => Deadline::NOW,
@@ -427,14 +427,14 @@ impl Connection {
                     connection,
                     number,
                     context,
-                    _ending: ending,
+                    _drain: drain,
                 })
             } else {
                 let job: Job = Box::new(move || {
                     let result = &mut Vec::new();
                     drop(connection.execute(&*service, incoming, &arguments, result, &context));
                     drop((connection, service));
-                    drop(ending);
+                    drop(drain);
                 });
                 shared.crew.run(until, job)
             }
@@ -472,7 +472,7 @@ impl Connection {
         let run = || context.during(|| service.run(incoming.method, &mut call));
         let ended = catch_unwind(AssertUnwindSafe(run));
         let status = answer_of(ended, result);
-        tally::answered(member);
+        counters::answered(member);
         if let Some(begun) = begun {
             let bytes = result.len() as u64;
             member.record(begun, self.about(port, incoming.number, bytes));

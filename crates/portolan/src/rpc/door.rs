@@ -68,7 +68,7 @@ impl Shared {
         while !self.is_stopping() {
             match port.get_request_unless(&self.stopping) {
                 Ok(request) => match request.message.notice() {
-                    Some(Notice::DeadName { token }) => self.bury(token, &port),
+                    Some(Notice::DeadName { token }) => self.reclaim(token, &port),
                     // What is refused is dropped: the client hears of it.
                     _ => drop(self.let_in(domain, &port, request)),
                 },
@@ -80,10 +80,10 @@ impl Shared {
         Some(port)
     }
 
-    /// Somebody who shares has gone: one of those of the space that is the token (C3).
-    fn bury(&self, token: u64, door: &ReceiveRight) {
-        if let (Ok(space), Some(commons)) = (u8::try_from(token), self.there()) {
-            commons.bury(space, door);
+    /// Lets go of dead clients that share, of the space that `token` names (C3).
+    fn reclaim(&self, token: u64, door: &ReceiveRight) {
+        if let (Ok(space), Some(shared_channels)) = (u8::try_from(token), self.there()) {
+            shared_channels.reclaim(space, door);
         }
     }
 
@@ -147,12 +147,12 @@ impl Shared {
         let Some(Right::Send(alive)) = rights.next() else {
             return None;
         };
-        let Some(commons) = self.commons(domain) else {
+        let Some(shared_channels) = self.shared_channels(domain) else {
             return Message::new(&Answer::NoRoom.to_bytes()).ok();
         };
         let mut welcome = Message::new(&self.welcome().to_bytes()).ok()?;
-        welcome.attach(commons.calls.clone()).ok()?;
-        welcome.attach(commons.answers.clone()).ok()?;
+        welcome.attach(shared_channels.calls.clone()).ok()?;
+        welcome.attach(shared_channels.answers.clone()).ok()?;
         let mut parcels = None;
         if hello.moves {
             let port = domain.bind(PortOptions::unnamed()).ok()?;
@@ -161,9 +161,9 @@ impl Shared {
         }
         let settings = link::settings(hello.period, true);
         let protocol = Protocol::new(settings, hello.session, self.identity().1);
-        let ways = commons.ways(hello.session);
+        let ways = shared_channels.ways(hello.session);
         let connection = Connection::new(protocol, ways, Some(alive), parcels, hello.period);
-        commons.join(Arc::new(connection), door);
+        shared_channels.join(Arc::new(connection), door);
         mark!("serve.let_in");
         Some(welcome)
     }

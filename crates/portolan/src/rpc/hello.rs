@@ -1,4 +1,4 @@
-//! What client and server say to one another at the server's port.
+//! The records that a client and a server exchange at the server's port to connect.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -14,19 +14,19 @@ pub(super) struct Hello {
     pub(super) channels: Channels,
 }
 
-/// On which channels a client calls.
+/// The channels on which a client calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Channels {
-    /// On those that it presents.
+    /// The client presents channels of its own.
     Own,
-    /// On those that others call on too, and that the server presents. A send right on a port
-    /// of the client's comes with it, which lives as long as the client.
+    /// The server presents channels that clients share. The client sends a right on a port of its
+    /// own, which lives as long as the client.
     Shared,
-    /// It called on those, and presents its own.
+    /// The client called on shared channels, and presents channels of its own.
     Promoted,
 }
 
-/// What the server says.
+/// The server's answer.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
     Welcome {

@@ -35,7 +35,7 @@
 //! let _server = rpc::serve(&domain, "purse", purse, &Default::default())?;
 //!
 //! let client = AccountClient::connect(&domain, "purse", Deadline::NEVER)?;
-//! client.note("for the ferry")?;
+//! client.note("for the flight")?;
 //! assert_eq!(client.withdraw(30), Ok(70));
 //! let refused = CallError::Method(Refused::TooLittle { there: 70 });
 //! assert_eq!(client.withdraw(90), Err(refused));
@@ -75,11 +75,11 @@ mod awaited;
 pub mod carried;
 mod client;
 mod client_end;
-mod commons;
 mod connect;
 mod connection;
 mod door;
 mod error;
+mod handoff_lock;
 mod hello;
 mod link;
 mod method;
@@ -87,9 +87,9 @@ mod moving;
 mod parcel;
 mod room;
 mod serve;
+mod shared_channels;
 mod sharing;
 mod task;
-mod turnstile;
 mod work;
 
 #[doc(hidden)]

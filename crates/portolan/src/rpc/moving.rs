@@ -9,14 +9,14 @@
 //! shares again: its channel is no longer written to, as when it is demoted, and where it is
 //! busy it asks the new server for others.
 
-use super::commons::Commons;
-use super::connection::{Connection, Desk};
+use super::connection::{Connection, Scratch};
 use super::error::ServeError;
 use super::hello::{Moving, MovingClient, from_bytes, to_bytes};
 use super::link::{self, LOOK};
 use super::method::Service;
 use super::parcel::Parcels;
 use super::serve::{Server, ServerOptions, Shared};
+use super::shared_channels::SharedChannels;
 use crate::channel::{BindChannelError, Channel, Reader, ReaderOptions};
 use crate::port::{ReceiveError, ReceiveRight, SendRight, WhenFull};
 use crate::{Access, AllocateError, Deadline, Domain, Message, MessageError, Right, Unsent};
@@ -119,13 +119,19 @@ impl Server {
             name,
             incarnation,
             clients: clients.len(),
-            shared: remains.commons.is_some(),
+            shared: remains.shared_channels.is_some(),
         };
         let mut first = Message::new(&to_bytes(&moving))?;
         let mut rights = vec![Right::from(port)];
         // Nobody writes to it any more: that was the last one.
-        if let Some(commons) = remains.commons {
-            rights.extend([commons.calls.clone(), commons.answers.clone()].map(Right::from));
+        if let Some(shared_channels) = remains.shared_channels {
+            rights.extend(
+                [
+                    shared_channels.calls.clone(),
+                    shared_channels.answers.clone(),
+                ]
+                .map(Right::from),
+            );
         }
         attach(&mut first, rights)?;
         for message in std::iter::once(first).chain(clients) {
@@ -226,7 +232,7 @@ pub fn take_over<S: Service>(
         let (Some(calls), Some(answers)) = channels else {
             return Err(not_this());
         };
-        shared.inherit(Commons::over(calls, answers, shared)?);
+        shared.inherit(SharedChannels::over(calls, answers, shared)?);
         mark!("serve.inherited");
     }
     // Before the door is open, so that whoever asks for more is known.
@@ -301,15 +307,15 @@ impl Moved {
                 shared.connect(protocol, reader, writer, parcels, period);
             }
             Channels::Shared { sent, alive } => {
-                let Some(commons) = shared.there() else {
+                let Some(shared_channels) = shared.there() else {
                     return Ok(None);
                 };
-                let ways = commons.ways(protocol.session()).go_on(sent);
+                let ways = shared_channels.ways(protocol.session()).go_on(sent);
                 let client = Connection::new(protocol, ways, Some(alive), parcels, period);
                 let client = Arc::new(client);
-                commons.join(Arc::clone(&client), door);
+                shared_channels.join(Arc::clone(&client), door);
                 if client.has_ready() {
-                    client.take_shared(shared, &mut Desk::default());
+                    client.take_shared(shared, &mut Scratch::default());
                 }
             }
         }

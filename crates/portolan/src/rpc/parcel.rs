@@ -257,37 +257,40 @@ fn message(
 
 /// What this thread is packing or unpacking, for the connection with these parcels.
 #[derive(Default)]
-struct Desk {
+struct Packing {
     parcels: Option<Arc<Parcels>>,
     /// What is packed.
     packed: Option<Parcel>,
 }
 
 thread_local! {
-    static DESK: RefCell<Desk> = RefCell::default();
+    static PACKING: RefCell<Packing> = RefCell::default();
 }
 
-/// What was on the desk before; comes back even if serialising panics.
-struct Before(Option<Desk>);
+/// The state before; its drop restores it, also if serialising panics.
+struct Before(Option<Packing>);
 
 impl Before {
     fn clear(parcels: &Arc<Parcels>) -> Self {
-        let desk = Desk {
+        let packing_now = Packing {
             parcels: Some(Arc::clone(parcels)),
             packed: None,
         };
-        Self(Some(DESK.replace(desk)))
+        Self(Some(PACKING.replace(packing_now)))
     }
 
-    fn put_back(mut self) -> Desk {
-        self.0.take().map(|d| DESK.replace(d)).unwrap_or_default()
+    fn put_back(mut self) -> Packing {
+        self.0
+            .take()
+            .map(|d| PACKING.replace(d))
+            .unwrap_or_default()
     }
 }
 
 impl Drop for Before {
     fn drop(&mut self) {
-        if let Some(desk) = self.0.take() {
-            DESK.replace(desk);
+        if let Some(packing_now) = self.0.take() {
+            PACKING.replace(packing_now);
         }
     }
 }
@@ -330,14 +333,14 @@ pub(super) fn read<'a, T: Unpack<'a>>(
 
 impl Serialize for Large {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let place = DESK.with_borrow_mut(|desk| {
-            let parcels = desk.parcels.as_ref()?;
+        let place = PACKING.with_borrow_mut(|packing_now| {
+            let parcels = packing_now.parcels.as_ref()?;
             let Some(extent) = self.0.take() else {
                 return Some((0, 0));
             };
             // Relaxed: only that numbers differ matters.
             let number = || parcels.next.fetch_add(1, Ordering::Relaxed);
-            let parcel = desk.packed.get_or_insert_with(|| Parcel {
+            let parcel = packing_now.packed.get_or_insert_with(|| Parcel {
                 number: number(),
                 extents: Vec::new(),
             });
@@ -355,7 +358,7 @@ impl<'de> Deserialize<'de> for Large {
         if number == 0 {
             return Ok(Self::default());
         }
-        let parcels = DESK.with_borrow(|desk| desk.parcels.clone());
+        let parcels = PACKING.with_borrow(|packing_now| packing_now.parcels.clone());
         let extent = parcels.and_then(|p| p.open(number, index));
         let extent = extent.ok_or_else(|| D::Error::custom("its extent did not come"))?;
         Ok(extent.into())

@@ -1,18 +1,18 @@
 //! The server: its port, its connections, its threads.
 
-use super::commons::Commons;
 use super::connection::Connection;
 use super::door;
 use super::error::ServeError;
 use super::link::{self, Inlet, LOOK, Ways};
 use super::method::{Dispatch, Method, NotDispatched, Service};
 use super::parcel::Parcels;
+use super::shared_channels::SharedChannels;
 use super::task::{MethodFuture, OwnedCall, Spawner, Task};
 use super::work::Crew;
 use crate::channel::{Interrupter, Reader, ReaderOptions, Writer};
 use crate::port::{self, ReceiveRight};
 use crate::space::Member;
-use crate::space::ending::{Ended, Ending};
+use crate::space::drain::{Drain, Drained};
 use crate::{Deadline, Domain, PortOptions};
 use portolan_proto::{Server as Protocol, ServerCounts};
 use portolan_shm::mark;
@@ -181,7 +181,7 @@ pub(super) struct Remains {
     pub(super) port: Option<ReceiveRight>,
     /// Clients with channels of their own, and what is read for each.
     pub(super) own: Vec<(Arc<Connection>, Reader)>,
-    pub(super) commons: Option<Arc<Commons>>,
+    pub(super) shared_channels: Option<Arc<SharedChannels>>,
     /// Clients that share those.
     pub(super) sharing: Vec<Arc<Connection>>,
 }
@@ -209,13 +209,13 @@ pub(super) struct Shared {
     pub(super) own_channels: usize,
     connections: Mutex<Vec<Connected>>,
     /// Once somebody wanted to share.
-    commons: Mutex<Option<Arc<Commons>>>,
+    shared_channels: Mutex<Option<Arc<SharedChannels>>>,
     // The last field: it outlives the handles in the others.
-    pub(super) ending: Arc<Ending>,
+    pub(super) drain: Arc<Drain>,
 }
 
 /// A connection, and the thread that reads for it.
-type Connected = (Arc<Connection>, JoinHandle<Ended<Inlet>>);
+type Connected = (Arc<Connection>, JoinHandle<Drained<Inlet>>);
 
 /// [`Service`], as an object; with the method that every service has.
 pub(super) trait Serves: Send + Sync {
@@ -310,8 +310,8 @@ impl Server {
             stopping: AtomicBool::new(false),
             own_channels: options.own_channels,
             connections: Mutex::default(),
-            commons: Mutex::default(),
-            ending: Arc::default(),
+            shared_channels: Mutex::default(),
+            drain: Arc::default(),
         });
         Ok(Self {
             shared,
@@ -370,12 +370,15 @@ impl Server {
         let own = ended
             .filter(|(connection, _)| !connection.shares())
             .collect();
-        let commons = link::lock(&self.shared.commons).take();
-        let sharing = commons.as_ref().map(|c| c.dismantle()).unwrap_or_default();
+        let shared_channels = link::lock(&self.shared.shared_channels).take();
+        let sharing = shared_channels
+            .as_ref()
+            .map(|c| c.dismantle())
+            .unwrap_or_default();
         Some(Remains {
             port,
             own,
-            commons,
+            shared_channels,
             sharing,
         })
     }
@@ -395,8 +398,8 @@ impl Server {
         for (connection, _) in &*self.shared.connections() {
             connection.interrupt();
         }
-        if let Some(commons) = &*link::lock(&self.shared.commons) {
-            commons.interrupt();
+        if let Some(shared_channels) = &*link::lock(&self.shared.shared_channels) {
+            shared_channels.interrupt();
         }
         port
     }
@@ -435,13 +438,13 @@ impl Drop for Server {
             // A forked child has none of its threads, and its clients are its parent's.
             return;
         }
-        self.shared.ending.begin(&member.endings);
+        self.shared.drain.begin(&member.drains);
         drop(self.shut_door());
         for (connection, _) in self.shared.connections().drain(..) {
             connection.end();
         }
-        if let Some(commons) = link::lock(&self.shared.commons).take() {
-            commons.end();
+        if let Some(shared_channels) = link::lock(&self.shared.shared_channels).take() {
+            shared_channels.end();
         }
     }
 }
@@ -453,12 +456,12 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Under which name it is served.
+    /// The name under which it is served.
     pub(super) fn served_as(&self) -> &str {
         &self.name
     }
 
-    /// What is served, and as which server.
+    /// The name of the service, and the incarnation of the server.
     pub(super) fn identity(&self) -> (&'static str, u64) {
         (self.service.name(), self.incarnation)
     }
@@ -468,12 +471,15 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Whether, once it is stopping, all threads that read have ended, and nothing runs for
-    /// anybody who lives.
+    /// Whether a stopping server is quiet: all reading threads have ended, and no call of a living
+    /// client runs.
     fn is_quiet(&self) -> bool {
-        let commons = self.there();
-        let members = commons.as_ref().map(|c| c.members()).unwrap_or_default();
-        commons.is_none_or(|c| c.has_ended())
+        let shared_channels = self.there();
+        let members = shared_channels
+            .as_ref()
+            .map(|c| c.members())
+            .unwrap_or_default();
+        shared_channels.is_none_or(|c| c.has_ended())
             && members.iter().all(|member| member.is_idle())
             && self
                 .connections()
@@ -481,7 +487,7 @@ impl Shared {
                 .all(|c| c.1.is_finished() && c.0.is_idle())
     }
 
-    /// Those who share, and those who never did.
+    /// All connections, shared and dedicated.
     pub(super) fn clients(&self) -> Vec<Arc<Connection>> {
         let sharing = self.there().map(|c| c.members()).unwrap_or_default();
         let connections = self.connections();
@@ -492,29 +498,32 @@ impl Shared {
         sharing.into_iter().chain(own).collect()
     }
 
-    /// The channels that clients share; made when the first one wants to.
-    pub(super) fn commons(self: &Arc<Self>, domain: &Domain) -> Option<Arc<Commons>> {
-        let mut commons = link::lock(&self.commons);
-        if commons.is_none() {
-            *commons = Commons::open(domain, self).ok();
+    /// The channels that clients share; made for the first client that shares.
+    pub(super) fn shared_channels(
+        self: &Arc<Self>,
+        domain: &Domain,
+    ) -> Option<Arc<SharedChannels>> {
+        let mut shared_channels = link::lock(&self.shared_channels);
+        if shared_channels.is_none() {
+            *shared_channels = SharedChannels::open(domain, self).ok();
         }
-        commons.clone()
+        shared_channels.clone()
     }
 
-    /// Those channels, if anybody has wanted to share.
-    pub(super) fn there(&self) -> Option<Arc<Commons>> {
-        link::lock(&self.commons).clone()
+    /// The shared channels, if a client has ever shared.
+    pub(super) fn there(&self) -> Option<Arc<SharedChannels>> {
+        link::lock(&self.shared_channels).clone()
     }
 
-    /// Nothing comes over those channels any more: whoever wants to share next gets others.
-    pub(super) fn abandon(&self, spoiled: &Commons) {
-        let mut commons = link::lock(&self.commons);
-        commons.take_if(|there| std::ptr::eq(&raw const **there, spoiled));
+    /// Drops shared channels that are spoiled; the next client that shares gets new ones.
+    pub(super) fn abandon(&self, spoiled: &SharedChannels) {
+        let mut shared_channels = link::lock(&self.shared_channels);
+        shared_channels.take_if(|there| std::ptr::eq(&raw const **there, spoiled));
     }
 
-    /// Those channels, from a server that has moved here.
-    pub(super) fn inherit(&self, commons: Arc<Commons>) {
-        *link::lock(&self.commons) = Some(commons);
+    /// Takes the shared channels of a server that has moved here.
+    pub(super) fn inherit(&self, shared_channels: Arc<SharedChannels>) {
+        *link::lock(&self.shared_channels) = Some(shared_channels);
     }
 
     /// Whether a client of this session is connected.
@@ -553,7 +562,7 @@ impl Shared {
         let run = move || own.run(&shared, reader, which);
         // Locked, so that it is there when the thread looks for it.
         let mut connections = self.connections();
-        let Ok(thread) = self.ending.spawn("portolan-rpc", run) else {
+        let Ok(thread) = self.drain.spawn("portolan-rpc", run) else {
             connection.reads_no_more(which);
             return None;
         };

@@ -1,4 +1,4 @@
-//! A client that shares channels with others until it is busy; see `commons.rs`.
+//! A client that shares channels with others until it is busy; see `shared_channels.rs`.
 
 use super::client_end::{Connection, Inner};
 use super::connect::Shape;
@@ -123,7 +123,7 @@ impl Inner {
         };
         let connection = Weak::clone(&sharing.connection);
         // Not in the caller's thread: the server may take its time.
-        let promotes = there.ending.spawn("portolan-rpc-promote", move || {
+        let promotes = there.drain.spawn("portolan-rpc-promote", move || {
             let own = present(&domain, &hello, shape, |message| {
                 server
                     .request_reply(message, Access::Later, Deadline::after(PATIENCE))

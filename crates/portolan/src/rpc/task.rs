@@ -7,9 +7,9 @@ use super::serve::Serves;
 use super::work::{Context, answer_of};
 use crate::schema::Schema;
 use crate::schema::Unpack;
-use crate::space::ending::Ending;
+use crate::space::counters;
+use crate::space::drain::Drain;
 use crate::space::record::Begun;
-use crate::space::tally;
 use portolan_proto::Status;
 use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -118,7 +118,7 @@ pub(super) struct Running {
     /// Gone once it has ended.
     pub(super) method: Option<MethodFuture>,
     // The last field: it outlives the handles in the others.
-    pub(super) _ending: Arc<Ending>,
+    pub(super) _drain: Arc<Drain>,
 }
 
 impl Future for Running {
@@ -162,7 +162,7 @@ impl Running {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(method)));
         let (member, port) = self.service.at();
         if member.present().is_ok() {
-            tally::answered(member);
+            counters::answered(member);
             if let Some(begun) = self.begun.take() {
                 let bytes = result.len() as u64;
                 member.record(begun, self.connection.about(port, self.number, bytes));

@@ -1,7 +1,7 @@
-//! How the thread of a handler is told.
+//! A delivery says how a signal reaches the thread of a handler.
 //!
 //! Hand-written `unsafe` is here for one reason: what an upcall runs interrupts its thread
-//! anywhere, so whoever asks for one makes a promise that no type can check.
+//! anywhere, so the caller that asks for one makes a promise that no type can check.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Handlers that change their listener, with the signals that had come for them.
+//! A listener gives a handler to another listener, with the signals that had come for it.
 //!
 //! ```text
 //! giver:   puts the handler in the inbox; changes its entry; takes what had come out of its
@@ -170,9 +170,9 @@ impl Listener {
             let _ = self.hand_over(HandlerId(id), &own);
         }
         if let Some(mut upcalls) = self.upcalls.take() {
-            let (dropped, strays) = &mut self.inherited;
+            let (dropped, unhandled) = &mut self.inherited;
             *dropped += upcalls.dropped();
-            *strays += upcalls.strays();
+            *unhandled += upcalls.unhandled();
             upcalls.close();
         }
     }
@@ -227,7 +227,7 @@ mod tests {
             from.give(handler, &outbox).unwrap();
         });
         to.poll();
-        assert_eq!((from.strays(), to.strays()), (0, 0));
+        assert_eq!((from.unhandled(), to.unhandled()), (0, 0));
         assert!(note.count() >= 50, "{} of 50", note.count());
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The handlers of one thread, found by address.
+//! Finds the handlers of one thread by address.
 //!
 //! A few are looked through one after another. Of more, those that may want an address are
 //! in a table, by the blocks that their ranges are cut into (`abi/signal.rs`), as in the one

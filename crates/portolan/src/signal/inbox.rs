@@ -1,4 +1,4 @@
-//! Handlers on their way from one listener to another, and the signals that go along.
+//! An inbox carries handlers from one listener to another, with their signals.
 
 use super::handlers::Handling;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -42,7 +42,7 @@ impl Inbox {
     #[inline]
     pub(super) fn is_posted(&self) -> bool {
         // Acquire: pairs with the release in `post`. A signal that came by way of the
-        // handler's new FIFO was pushed after it, so it is seen by whoever has the signal.
+        // handler's new FIFO was pushed after it, so the reader of the signal sees it.
         self.holds.load(Ordering::Acquire) != NOTHING
     }
 
@@ -52,7 +52,7 @@ impl Inbox {
         self.holds.load(Ordering::SeqCst) == SIGNALS
     }
 
-    /// Nobody who has the lock calls what others wrote, so it is held for a moment.
+    /// The holder of the lock calls no code of the program, so it is held for a moment.
     pub(super) fn lock(&self) -> Locked<'_> {
         Locked {
             holds: &self.holds,
@@ -62,14 +62,14 @@ impl Inbox {
 }
 
 impl Locked<'_> {
-    /// Puts a handler in; gives it back if nobody will take it.
+    /// Puts a handler in; gives it back if no listener will take it.
     pub(super) fn post(&mut self, handling: Handling) -> Result<(), Handling> {
         let Some(given) = self.given.as_mut() else {
             return Err(handling);
         };
         let had = Vec::new();
         given.push(Parting { handling, had });
-        // Release: whoever sees it finds the function.
+        // Release: a thread that sees it finds the function.
         self.holds.fetch_max(HANDLERS, Ordering::Release);
         Ok(())
     }

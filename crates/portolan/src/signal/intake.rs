@@ -1,4 +1,4 @@
-//! A FIFO as its one reader has it, with the handlers that it leads to.
+//! An intake reads one FIFO and runs the handlers of its signals.
 
 use super::handlers::{Handlers, Handling, Search};
 use super::{SignalError, address_of};
@@ -20,7 +20,7 @@ pub(super) struct Intake {
     pub(super) handlers: Handlers,
     /// Signals taken out of the FIFO and not handled yet.
     taken: VecDeque<Signal>,
-    strays: u64,
+    unhandled: u64,
 }
 
 /// A signal that has come.
@@ -55,7 +55,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Intake {
-    /// Takes a FIFO that nobody has.
+    /// Takes a free FIFO.
     pub(super) fn open(member: &Arc<Member>, depth: usize) -> Result<Self, SignalError> {
         let tables = member.tables();
         let ours = u64::from(member.space);
@@ -85,7 +85,7 @@ impl Intake {
             head,
             handlers: Handlers::default(),
             taken: VecDeque::new(),
-            strays: 0,
+            unhandled: 0,
         })
     }
 
@@ -167,7 +167,7 @@ impl Intake {
         let address = address_of(&self.member, offset);
         let called = self.handlers.call_only(offset, address);
         let wanted = called.unwrap_or_else(|| self.call_several(offset, address));
-        self.strays += u64::from(!wanted);
+        self.unhandled += u64::from(!wanted);
         wanted
     }
 
@@ -190,7 +190,7 @@ impl Intake {
     #[cold]
     fn dispatch_to(&mut self, id: u16, offset: u64) -> bool {
         let Some(place) = self.handlers.place(id) else {
-            self.strays += 1;
+            self.unhandled += 1;
             return false;
         };
         let address = address_of(&self.member, offset);
@@ -231,12 +231,12 @@ impl Intake {
         if ours {
             self.taken.push_back(signal);
         }
-        self.strays += u64::from(!theirs && !ours);
+        self.unhandled += u64::from(!theirs && !ours);
     }
 
     /// Signals that came for no handler.
-    pub(super) fn strays(&self) -> u64 {
-        self.strays
+    pub(super) fn unhandled(&self) -> u64 {
+        self.unhandled
     }
 }
 

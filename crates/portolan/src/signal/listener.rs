@@ -1,4 +1,4 @@
-//! A thread that is told.
+//! A listener receives signals and runs its handlers on one thread.
 
 use super::delivery::{How, Rest, rest_for};
 use super::handlers::Handling;
@@ -8,8 +8,8 @@ use super::options::ListenerOptions;
 use super::upcall::Upcalls;
 use super::{Delivery, Note, SignalError, lock, offset, shared};
 use crate::space::Member;
-use crate::space::tally;
-use crate::wait::Guest;
+use crate::space::counters;
+use crate::wait::Armable;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Domain};
 use portolan_shm::mark;
@@ -83,7 +83,7 @@ pub struct Listener {
     pub(super) intake: Intake,
     /// Handlers that interrupt a thread; they have a FIFO of their own.
     pub(super) upcalls: Option<Upcalls>,
-    /// Signals that upcalls dropped, and their strays, whose thread has ended.
+    /// Signals that upcalls dropped, and the unhandled ones, whose thread has ended.
     pub(super) inherited: (u64, u64),
     /// What others give to it.
     pub(super) inbox: Arc<Inbox>,
@@ -159,7 +159,7 @@ impl Listener {
     /// listener.on_by(upcall, at..at + 64, move |address| sees.store(address, Ordering::Relaxed))?;
     ///
     /// domain.signal(at + 7)?;
-    /// // Nobody waits: the thread is interrupted.
+    /// // No thread waits: the handler interrupts this one.
     /// while seen.load(Ordering::Relaxed) != at + 7 {
     ///     std::hint::spin_loop();
     /// }
@@ -285,7 +285,7 @@ impl Listener {
     }
 
     /// Takes a handler away; `false` if it is not here. A signal that was on its way to it
-    /// is a stray.
+    /// is unhandled.
     ///
     /// # Errors
     ///
@@ -301,7 +301,7 @@ impl Listener {
     /// domain.signal(at)?;
     /// assert!(listener.off(handler)?);
     /// assert_eq!(domain.signal(at)?, 0);
-    /// assert_eq!((listener.poll(), listener.strays()), (0, 1));
+    /// assert_eq!((listener.poll(), listener.unhandled()), (0, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn off(&mut self, handler: HandlerId) -> Result<bool, SignalError> {
@@ -472,7 +472,7 @@ impl Listener {
     fn handle_one(&mut self) -> bool {
         loop {
             if let Some(signal) = self.intake.next_taken() {
-                tally::delivered(&self.intake.member);
+                counters::delivered(&self.intake.member);
                 if self.intake.dispatch(signal) {
                     return true;
                 }
@@ -490,7 +490,7 @@ impl Listener {
             let Some(signal) = new else {
                 return false;
             };
-            tally::delivered(&self.intake.member);
+            counters::delivered(&self.intake.member);
             if self.intake.dispatch(signal) {
                 return true;
             }
@@ -525,12 +525,12 @@ impl Listener {
     }
 
     /// Signals that came for no handler of ours: for one that was taken away, most likely.
-    pub fn strays(&mut self) -> u64 {
+    pub fn unhandled(&mut self) -> u64 {
         let upcalls = match (&mut self.upcalls, self.intake.member.present()) {
-            (Some(upcalls), Ok(())) => upcalls.strays(),
+            (Some(upcalls), Ok(())) => upcalls.unhandled(),
             _ => 0,
         };
-        self.intake.strays() + upcalls + self.inherited.1
+        self.intake.unhandled() + upcalls + self.inherited.1
     }
 
     /// What may be signalled, as addresses.
@@ -539,7 +539,7 @@ impl Listener {
     }
 }
 
-/// Takes handlers out of the table, or leaves that to whoever has the lock.
+/// Takes handlers out of the table, or leaves that to the holder of the lock.
 fn remove(member: &Member, handlers: impl Iterator<Item = u16>) {
     let ranges = member.tables().ranges();
     if let Some(locked) = lock::lock(member) {
@@ -583,7 +583,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-impl Guest for Listener {
+impl Armable for Listener {
     fn kind(&self) -> &'static str {
         "the listener"
     }

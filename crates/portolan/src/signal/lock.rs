@@ -1,6 +1,6 @@
 //! The lock on the table of signal ranges: held while handlers are listed and taken out. A dead
-//! holder's is released by the host. A stopped holder holds nobody up: after a moment others
-//! add and give up handlers without the lock, and whoever has it next brings the table in order.
+//! holder's is released by the host. A stopped holder delays no other thread: after a moment
+//! others add and give up handlers without the lock, and the next holder puts the table in order.
 
 use crate::space::Member;
 use portolan_shm::atomic::store_load_barrier;
@@ -21,7 +21,7 @@ fn word(member: &Member) -> &AtomicU32 {
     &member.tables().header.signals.lock
 }
 
-/// Takes the lock if nobody has it.
+/// Takes the lock if it is free.
 pub(super) fn try_lock(member: &Member) -> Option<Locked<'_>> {
     let us = u32::from(member.space) + 1;
     word(member)
@@ -30,7 +30,7 @@ pub(super) fn try_lock(member: &Member) -> Option<Locked<'_>> {
         .map(|_| Locked { member })
 }
 
-/// Takes the lock, and tidies up what others have left; `None` if somebody else keeps it.
+/// Takes the lock, and tidies up what others have left; `None` if another thread keeps it.
 pub(super) fn lock(member: &Member) -> Option<Locked<'_>> {
     let give_up = Instant::now() + PATIENCE;
     let locked = loop {

@@ -1,20 +1,20 @@
-//! Address-valued signals: "look at this address", to whoever wants to know.
+//! Address-valued signals tell interested threads "look at this address".
 //!
-//! A thread that wants to know makes a [`Listener`] and gives it handlers, each for a
+//! An interested thread makes a [`Listener`] and gives it handlers, each for a
 //! range of addresses. [`Domain::signal`] tells every handler whose range holds the
 //! address, in every space: none, one or many. What it costs does not depend on how many
 //! ranges there are, nor on members that are not interested.
 //!
-//! Signals carry no data and protect none: what lies at the address is a matter between
-//! who writes and who reads it ([`crate::Segment`]). What was written before a signal is
+//! Signals carry no data and protect none: the writer and the reader of the address
+//! agree about its content ([`crate::Segment`]). What was written before a signal is
 //! seen by the handler.
 //!
 //! How a handler's thread is told is chosen for each handler ([`Delivery`]): it polls, has
 //! the processor wait, sleeps (also in a [`WaitSet`](crate::WaitSet)), or is interrupted.
 //! Descriptors, timers and Unix signals can be bound to an address
-//! ([`Domain::bind_address`]), so that one wait serves all. Nobody is asked whether he
-//! is interested but by the table of ranges, so there is nothing to prune: a stray signal
-//! comes only to who has just given a handler away or up.
+//! ([`Domain::bind_address`]), so that one wait serves all. Only the table of ranges
+//! says who is interested, so there is nothing to prune: a signal is unhandled only at a listener
+//! that has just given a handler away or up.
 //!
 //! The model is Cheriton and Kutter's (*Optimized Memory-Based Messaging*, section 2.1):
 //! `SignalHandler` is [`Listener::on`], `Signal` is [`Domain::signal`], `SigWait` is
@@ -41,8 +41,8 @@ pub use source::{Origin, Source, SourceError};
 pub(crate) use tell::signal;
 
 use crate::space::Member;
+use crate::space::counters;
 use crate::space::record::About;
-use crate::space::tally;
 use crate::wait::raise_link;
 use crate::{Disowned, Domain, EventKind};
 use portolan_abi::limits::MAX_FIFOS;
@@ -131,7 +131,7 @@ impl Domain {
         let member = self.member();
         member.present()?;
         let offset = offset(member, address)?;
-        tally::signalled(member);
+        counters::signalled(member);
         let Some(begun) = member.begins(EventKind::Signal) else {
             return Ok(signal(member, offset));
         };
@@ -210,7 +210,7 @@ fn offset(member: &Member, address: usize) -> Result<u64, SignalError> {
 }
 
 /// Ends the handlers and FIFOs of a dead space. For the host.
-pub(crate) fn bury(member: &Member, space: u8) {
+pub(crate) fn reclaim(member: &Member, space: u8) {
     let tables = member.tables();
     let held = lock::release_of(member, space);
     tables.ranges().disown(space, held);
@@ -223,7 +223,7 @@ pub(crate) fn bury(member: &Member, space: u8) {
             .compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
         mark!("host.reclaim.fifo");
     }
-    // Only tidiness: whoever next has the lock does it too.
+    // Only tidiness: the next holder of the lock does it too.
     lock::tidy(member);
     mark!("host.reclaim.signals");
 }

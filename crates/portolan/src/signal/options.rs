@@ -1,4 +1,4 @@
-//! How a listener is made.
+//! Options of a listener.
 
 use crate::wait::Waiting;
 use portolan_abi::signal::DEFAULT_DEPTH;

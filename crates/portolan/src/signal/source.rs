@@ -1,13 +1,13 @@
-//! What signals an address without anybody calling [`Domain::signal`]: descriptors, timers
-//! and Unix signals.
+//! Sources (descriptors, timers and Unix signals) signal an address without a call of
+//! [`Domain::signal`].
 //!
-//! One thread a membership waits for all sources of this process, and signals their
-//! addresses, as any thread could: whoever has a handler for one is told, in whatever
-//! process, by whatever delivery. It is there as long as there are sources.
+//! One thread of each membership waits for all sources of the process, and signals their addresses
+//! as any thread could. So the signals reach every handler, in every process, by every delivery.
+//! The thread exists as long as there are sources.
 
 use super::{SignalError, offset, signal};
 use crate::space::{Member, Part};
-use crate::wait::lookout::{Entry, Roll, Watched};
+use crate::wait::poller::{Entry, PollSet, Watched};
 use crate::{Disowned, Domain};
 use portolan_sys::watch::{Timer, UnixSignal};
 use std::fmt;
@@ -132,7 +132,7 @@ impl Domain {
             offset,
             what: What::new(origin)?,
         };
-        let entered = Roll::of(&member.part::<Sources>().0)?.enter(bound);
+        let entered = PollSet::of(&member.part::<Sources>().0)?.enter(bound);
         let bound = entered.map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => SourceError::NotWaitable,
             _ => error.into(),
@@ -162,7 +162,7 @@ impl fmt::Debug for Source {
 
 /// The sources of a membership, and the thread that waits for them, there as long as they are.
 #[derive(Default)]
-struct Sources(Mutex<Weak<Roll<Bound>>>);
+struct Sources(Mutex<Weak<PollSet<Bound>>>);
 
 impl Part for Sources {}
 
@@ -217,7 +217,7 @@ impl What {
 
 impl Watched for Bound {
     const THREAD: &str = "portolan-source";
-    /// Enough to signal, and for whoever subscribes to what is said of it.
+    /// Enough to signal, and for the subscriber of the log.
     const STACK: usize = 512 << 10;
 
     fn descriptors(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
@@ -228,7 +228,7 @@ impl Watched for Bound {
         if self.what.is_due()
             && let Some(member) = self.member.upgrade()
         {
-            crate::space::tally::signalled(&member);
+            crate::space::counters::signalled(&member);
             signal(&member, self.offset);
         }
     }

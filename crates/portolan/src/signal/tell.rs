@@ -1,4 +1,4 @@
-//! From one address to every FIFO of a handler that wants it, once.
+//! Pushes an address once to each FIFO that has a handler for it.
 
 use super::push;
 use crate::space::Member;

@@ -1,19 +1,20 @@
-//! Handlers that interrupt their thread: its own FIFO, and who calls it.
+//! Upcalls run the handlers of a thread's own FIFO by interrupting that thread.
 //!
 //! ```text
 //! sender:  push; it is asleep? --> a Unix signal to the thread --> handler: empties the
 //!                             \                               /     FIFO, says that it
-//!                              doorbell --> courier ---------/      is asleep
+//!                              doorbell --> upcall thread ---/      is asleep
 //! ```
 //!
-//! A handler that has emptied the FIFO says that it is asleep, as a reader does that sleeps
-//! (S3 of `shm/signal`), and then the thread goes on with what it did. So a sender owes a
-//! call exactly when it would owe a wake, and a burst costs one Unix signal; another one for
-//! each that is sent while the first sender has not made its call yet. Whoever cannot call a
-//! foreign thread rings the doorbell, and so does the host after a death; the *courier*, a
-//! thread of the receiver's process that sleeps on it, calls then.
+//! A handler that has emptied the FIFO marks itself as asleep, as a sleeping reader does (S3 of
+//! `shm/signal`), and then the thread goes on. So a sender owes a call exactly when it would owe a
+//! wake, and a burst costs one Unix signal, and one more for each signal that is sent before the
+//! first sender has made its call. A sender that cannot call a foreign thread rings the doorbell,
+//! and so does the host after a death. The *upcall thread* of the receiver's process sleeps on the
+//! doorbell, and then calls.
 //!
-//! When the thread has ended, the listener takes its handlers over: the courier rings for it.
+//! When the interrupted thread has ended, the upcall thread rings for the listener, which takes the
+//! handlers over.
 //!
 //! An upcall ends the wait of its listener, which sleeps on another FIFO's doorbell:
 //!
@@ -30,7 +31,7 @@
 use super::handlers::Handling;
 use super::intake::{Intake, give_back};
 use super::{SignalError, address_of, ring};
-use crate::space::tally;
+use crate::space::counters;
 use crate::space::{Member, Part};
 use portolan_shm::mark;
 use portolan_shm::signal::FifoControl;
@@ -51,7 +52,7 @@ const AGAIN: Duration = Duration::from_millis(1);
 /// The handlers of one thread that interrupt it.
 pub(super) struct Upcalls {
     /// First, so that it is ended before what it calls.
-    courier: Courier,
+    upcall_thread: UpcallThread,
     upcall: Upcall<Interrupted>,
     member: Arc<Member>,
     pub(super) index: u32,
@@ -107,7 +108,7 @@ impl Interrupted {
 impl Callee for Interrupted {
     fn left(&mut self) {
         self.ran.ended.store(true, Ordering::SeqCst);
-        // The courier tells the listener: this thread can hardly use the library any more.
+        // The upcall thread tells the listener: this thread can hardly use the library any more.
         if let Some(entry) = self
             .intake
             .member
@@ -122,7 +123,7 @@ impl Callee for Interrupted {
 
     fn run(&mut self) {
         if self.paused {
-            // Whoever paused us calls again.
+            // The thread that paused us calls again.
             return;
         }
         if let Some(fifo) = self.intake.fifo() {
@@ -132,7 +133,7 @@ impl Callee for Interrupted {
         loop {
             while let Some(signal) = self.intake.next() {
                 mark!("signal.interrupted");
-                tally::delivered_by_upcall(&self.intake.member);
+                counters::delivered_by_upcall(&self.intake.member);
                 if self.intake.dispatch(signal) {
                     self.tell();
                 }
@@ -166,7 +167,7 @@ impl Upcalls {
             },
         };
         // From here on this thread may be interrupted, and count.
-        tally::prepare();
+        counters::prepare();
         let intake = Intake::open(member, depth)?;
         let index = intake.index;
         let ran = Arc::<Ran>::default();
@@ -188,9 +189,9 @@ impl Upcalls {
             caller: upcall.caller(),
             ran: Arc::clone(&ran),
         };
-        let courier = Courier::start(member, route);
-        let courier = courier.inspect_err(|_| upcall.with(|it| it.intake.close()));
-        let courier = courier.map_err(failed)?;
+        let upcall_thread = UpcallThread::start(member, route);
+        let upcall_thread = upcall_thread.inspect_err(|_| upcall.with(|it| it.intake.close()));
+        let upcall_thread = upcall_thread.map_err(failed)?;
         if let Some(entry) = member.tables().fifos.get(index as usize) {
             let caller = upcall.caller();
             entry
@@ -206,7 +207,7 @@ impl Upcalls {
         // Empties what is there, which is nothing, and says that it is asleep.
         upcall.with(Callee::run);
         Ok(Self {
-            courier,
+            upcall_thread,
             upcall,
             member: Arc::clone(member),
             index,
@@ -231,7 +232,7 @@ impl Upcalls {
     /// Whether the thread has ended that the handlers interrupted.
     #[inline]
     pub(super) fn have_ended(&self) -> bool {
-        // SeqCst: whoever goes to sleep has read the doorbell before, which is rung after it.
+        // SeqCst: a thread that goes to sleep has read the doorbell before this rings it.
         self.ran.ended.load(Ordering::SeqCst)
     }
 
@@ -279,8 +280,8 @@ impl Upcalls {
         self.upcall.with(|it| it.intake.handlers.ids().collect())
     }
 
-    pub(super) fn strays(&mut self) -> u64 {
-        self.upcall.with(|it| it.intake.strays())
+    pub(super) fn unhandled(&mut self) -> u64 {
+        self.upcall.with(|it| it.intake.unhandled())
     }
 
     pub(super) fn dropped(&self) -> u64 {
@@ -293,20 +294,20 @@ impl Upcalls {
         if let Some(entry) = self.member.tables().fifos.get(self.index as usize) {
             entry.control.thread.store(0, Ordering::Release);
         }
-        self.courier.end();
+        self.upcall_thread.end();
         give_back(&self.member, self.index);
     }
 }
 
-/// The thread that calls for those who cannot.
-struct Courier {
+/// The thread that calls for senders that cannot.
+struct UpcallThread {
     over: Arc<AtomicBool>,
     member: Arc<Member>,
     index: u32,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Courier {
+impl UpcallThread {
     fn start(member: &Arc<Member>, route: Route) -> std::io::Result<Self> {
         let index = route.index;
         let over = Arc::new(AtomicBool::new(false));
@@ -335,7 +336,7 @@ impl Courier {
     }
 }
 
-impl Drop for Courier {
+impl Drop for UpcallThread {
     fn drop(&mut self) {
         // A forked child has no such thread.
         if self.member.present().is_ok() {
@@ -344,7 +345,7 @@ impl Drop for Courier {
     }
 }
 
-/// Whom a courier serves.
+/// What an upcall thread serves.
 struct Route {
     /// The FIFO of the upcalls.
     index: u32,
@@ -490,7 +491,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn who_cannot_call_rings_and_the_courier_calls() {
+    fn a_sender_that_cannot_call_rings_and_the_upcall_thread_calls() {
         let domain = Domain::private().unwrap();
         let segment = domain.make_segment(None, 4096).unwrap();
         let at = segment.address();

@@ -1,7 +1,7 @@
 //! The handle of a membership.
 
 use super::host::{host_of, me};
-use super::link::{self, Settled};
+use super::host_connection::{self, Settled};
 use super::member::Member;
 use super::settings::Builder;
 use super::{Disowned, LeaveError, Protection};
@@ -33,7 +33,7 @@ impl Domain {
     }
 
     pub(crate) fn new(member: Arc<Member>) -> Self {
-        let settled = member.link.settled();
+        let settled = member.host_connection.settled();
         Self { member, settled }
     }
 
@@ -71,7 +71,7 @@ impl Domain {
     /// [`Disowned`]: why it is none.
     pub fn check(&self) -> Result<(), Disowned> {
         self.member.present()?;
-        self.member.link.connected()
+        self.member.host_connection.connected()
     }
 
     /// Leaves the domain: when this returns, everything that this process held in it has
@@ -84,7 +84,7 @@ impl Domain {
     ///
     /// [`LeaveError`]: what stands in the way, and when it will have happened.
     pub fn leave(self) -> Result<(), LeaveError> {
-        link::leave(self.member, self.settled)
+        host_connection::leave(self.member, self.settled)
     }
 
     pub(crate) fn member(&self) -> &Arc<Member> {

@@ -1,9 +1,9 @@
 //! One space: this process's membership in a domain, shared by every handle that it makes.
 
-use super::ending::Endings;
+use super::drain::Drains;
 use super::extent::{Cache, Relief};
 use super::guard::Guard;
-use super::link::{self, Link};
+use super::host_connection::{self, HostConnection};
 use super::part::{Part, Parts};
 use super::region::Region;
 use super::{Disowned, Protection};
@@ -36,13 +36,13 @@ pub(crate) struct Member {
     /// What gives memory back that ports had, for want of memory.
     pub(crate) relief: Relief,
     /// Clients and servers of ours that were dropped, and whose threads are not through yet.
-    pub(crate) endings: Endings,
+    pub(crate) drains: Drains,
     /// Held by the one thread of ours that is about to close a segment (G2 of segments).
     pub(crate) closing: Mutex<()>,
     /// What rooms above keep with it.
     pub(crate) parts: Parts,
     /// The thread that watches the host, or hosts; its drop leaves the domain.
-    pub(crate) link: Link,
+    pub(crate) host_connection: HostConnection,
 }
 
 impl Member {
@@ -97,6 +97,6 @@ impl Drop for Member {
             // What was leaked is given back by leaving, and ours no longer.
             guard.close_all();
         }
-        link::depart(self);
+        host_connection::depart(self);
     }
 }

@@ -7,7 +7,7 @@
 //! | `settings` | how a domain is to be: the builder |
 //! | `member` | what all handles share |
 //! | `part` | what higher rooms keep with a membership |
-//! | `link` | this process's tie to its host, and leaving |
+//! | `host_connection` | this process's tie to its host, and leaving |
 //! | `host` | who hosts |
 //! | `answer` | what a host's socket answers, and how much of it is believed |
 //! | `entry` | the entry of a space: its process, its status |
@@ -15,20 +15,21 @@
 //! | `extent` | memory of the region: taking it, giving it back |
 //! | `guard` | closing and opening pages in a guarded domain |
 //! | `descriptor` | descriptors that the program may have closed |
-//! | `ending` | threads that outlive their handle |
-//! | `tally`, `record`, `public` | what observers see: counts, events, what is shown |
+//! | `drain` | threads that outlive their handle |
+//! | `counters`, `record`, `public` | what observers see: counts, events, what is shown |
 
 pub(crate) mod answer;
+pub(crate) mod counters;
 pub(crate) mod descriptor;
 mod disowned;
 mod domain;
-pub(crate) mod ending;
+pub(crate) mod drain;
 pub(crate) mod entry;
 mod error;
 pub(crate) mod extent;
 pub(crate) mod guard;
 pub(crate) mod host;
-pub(crate) mod link;
+pub(crate) mod host_connection;
 mod member;
 mod part;
 mod protection;
@@ -36,7 +37,6 @@ pub(crate) mod public;
 pub(crate) mod record;
 pub(crate) mod region;
 mod settings;
-pub(crate) mod tally;
 
 pub(crate) use descriptor::Descriptor;
 pub use disowned::Disowned;

@@ -206,7 +206,7 @@ impl Drop for Shown {
 }
 
 /// Empties the row of a dead space. For the host; may be repeated.
-pub(crate) fn bury(member: &Member, space: u8) {
+pub(crate) fn reclaim(member: &Member, space: u8) {
     let geometry = &member.tables().geometry;
     let start = geometry.publics + u64::from(space) * Geometry::PUBLIC_ROW;
     let row = start..start + Geometry::PUBLIC_ROW;
@@ -276,10 +276,10 @@ mod tests {
     fn the_row_of_the_dead_is_emptied() {
         let domain = Domain::private().unwrap();
         let shown = Shown::new(domain.member(), &public("its"));
-        bury(domain.member(), domain.space());
+        reclaim(domain.member(), domain.space());
         assert!(domain.survey().unwrap().connections.is_empty());
         // Twice, as another host may.
-        bury(domain.member(), domain.space());
+        reclaim(domain.member(), domain.space());
         drop(shown);
     }
 }

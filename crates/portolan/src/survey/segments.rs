@@ -168,7 +168,7 @@ pub(super) fn memory(ground: &Ground<'_>, queue: &Queue<'_>) -> Option<Memory> {
         return None;
     }
     let header = header.to_le_bytes();
-    let frozen = header.get(..meta.header) == Some(crate::port::commons::FROZEN);
+    let frozen = header.get(..meta.header) == Some(crate::port::shared_entries::FROZEN);
     Some(Memory { extent, frozen })
 }
 

@@ -7,7 +7,7 @@
 mod switch;
 
 pub use portolan_abi::trace::EventKind;
-pub(crate) use switch::{bury, give_back, newcomer};
+pub(crate) use switch::{give_back, newcomer, reclaim};
 
 use crate::{Disowned, Domain};
 use portolan_abi::space::{SpacePhase, SpaceStatus};

@@ -113,7 +113,7 @@ pub(crate) fn newcomer(member: &Member, space: u8) {
 }
 
 /// For the host: a space is dead, and so is its trace (T3).
-pub(crate) fn bury(member: &Member, space: u8, incarnation: u32) {
+pub(crate) fn reclaim(member: &Member, space: u8, incarnation: u32) {
     let tables = member.tables();
     let its = |word: u64| {
         TraceSwitch::unpack(word).filter(|s| s.tracer == space && s.incarnation == incarnation)

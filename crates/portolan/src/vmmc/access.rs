@@ -1,4 +1,4 @@
-//! Reads and writes within bounds, of memory that others write.
+//! Reads and writes memory that other processes write, within bounds.
 
 use super::UpdateError;
 use portolan_shm::bulk::{self, exact};
@@ -29,13 +29,13 @@ pub(super) fn word(words: &[AtomicU64], offset: usize) -> Result<&AtomicU64, Upd
 /// Copies to the words, behind whatever this thread stored before. Within bounds.
 #[inline]
 pub(super) fn put(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
-    // Release: whoever sees these bytes, and then makes an Acquire fence, sees what was written
-    // before them. Costs nothing on x86, where stores are seen in order.
+    // Release: a thread that sees these bytes, and then makes an Acquire fence, sees what was
+    // written before them. Costs nothing on x86, where stores are seen in order.
     fence(Ordering::Release);
     exact::store(words, offset, bytes);
 }
 
-/// As [`put`], and whoever sees a byte sees those before it.
+/// As [`put`], and a thread that sees a byte sees the bytes before it.
 pub(super) fn put_upwards(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
     let head = bytes.len().min(offset.next_multiple_of(8) - offset);
     let (head, rest) = bytes.split_at(head);

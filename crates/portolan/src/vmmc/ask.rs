@@ -1,16 +1,16 @@
-//! Finding an exporter, and asking it.
+//! An importer finds an exporter through the host, and asks it for the export.
 //!
 //! ```text
-//! visit --introduced--> asked --granted--> import
+//! visit --accepted--> asked --granted--> import
 //!   ^                     |
 //!   +----- away <---------+  the exporter went away, or ended the export
 //! ```
 //!
-//! So an import that waits outlives the host, and the exporter; one whose process dies is gone.
+//! So a pending import outlives the host and the exporter, and ends with its own process.
 
 use super::granted::Miss;
 use super::{Export, ExportError, ExportOptions, Exportable, Import, ImportError, ImportOptions};
-use crate::directory::{Entrance, Introduction, OfferKind, PendingVisit};
+use crate::directory::{AcceptedVisit, Entrance, OfferKind, PendingVisit};
 use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::space::Member;
@@ -161,10 +161,10 @@ pub struct PendingImport {
     options: ImportOptions,
     stage: Stage,
     pause: Duration,
-    /// Goes off when it may go on; made when somebody asks for it.
+    /// Goes off when it may go on; made on demand.
     alarm: Option<Alarm>,
     /// The kernel does not let us reach the exporter's memory: the host is to copy.
-    mediated: bool,
+    brokered: bool,
 }
 
 /// Where it looks for the exporter.
@@ -218,7 +218,7 @@ impl PendingImport {
             stage,
             pause: PAUSES.0,
             alarm: None,
-            mediated: false,
+            brokered: false,
         })
     }
 
@@ -298,7 +298,7 @@ impl PendingImport {
                 }
                 Stage::Visit(visit) => match visit.poll()? {
                     None => return Ok(None),
-                    Some(introduction) => self.ask(introduction)?,
+                    Some(accepted) => self.ask(accepted)?,
                 },
                 Stage::Asked(..) => {
                     if let Some(import) = self.hear()? {
@@ -332,8 +332,8 @@ impl PendingImport {
             }
             match &mut self.stage {
                 Stage::Visit(visit) => {
-                    let introduction = visit.wait(deadline)?;
-                    self.ask(introduction)?;
+                    let accepted = visit.wait(deadline)?;
+                    self.ask(accepted)?;
                     continue;
                 }
                 Stage::Away(until) => {
@@ -354,13 +354,13 @@ impl PendingImport {
         }
     }
 
-    fn ask(&mut self, introduction: Introduction) -> Result<(), ImportError> {
-        let Introduction { connection } = introduction;
-        portolan_shm::mark!("import.introduced");
+    fn ask(&mut self, accepted: AcceptedVisit) -> Result<(), ImportError> {
+        let AcceptedVisit { connection } = accepted;
+        portolan_shm::mark!("import.accepted");
         let ask = Ask {
             version: FORMAT_VERSION,
             barriers: barrier::allow_now(),
-            mediated: self.mediated,
+            brokered: self.brokered,
         };
         match socket::send_by(&connection, &ask.encode(), &[], Some(Instant::now())) {
             Ok(()) => {
@@ -382,7 +382,7 @@ impl PendingImport {
         let mut bytes = [0; Answer::BYTES + 1];
         let received = match socket::try_receive(connection, &mut bytes, DESCRIPTORS) {
             Ok(None) if Instant::now() < *until => return Ok(None),
-            // Stopped, perhaps; or dead, and somebody holds its connection open.
+            // The exporter may be stopped; or dead, while another process holds its socket open.
             Ok(None) | Err(SocketError::Closed) => {
                 self.go_away();
                 return Ok(None);
@@ -406,8 +406,8 @@ impl PendingImport {
         let fds = received.fds;
         match Import::answered(connection, name, most, bytes, fds, entrance, member) {
             Ok(import) => Ok(Some(import)),
-            Err(Miss::Mediate) => {
-                self.mediated = true;
+            Err(Miss::Delegate) => {
+                self.brokered = true;
                 Ok(None)
             }
             Err(Miss::Again) => {
@@ -439,7 +439,7 @@ pub(super) fn answer_to(
         stage: Stage::Asked(Descriptor::new(connection), far),
         pause: PAUSES.0,
         alarm: None,
-        mediated: false,
+        brokered: false,
     };
     pending.hear()
 }

@@ -1,4 +1,4 @@
-//! Why there is no export, no import, or no update.
+//! Errors of exports, imports and updates.
 
 use crate::{OfferError, VisitError};
 use portolan_abi::vmmc::MAX_RANGES;
@@ -127,13 +127,14 @@ pub enum ImportError {
         ours: u32,
     },
     /// The exporter's: the export is kernel-mediated, the kernel does not let this process reach
-    /// it (it is another user's, say, or of another process namespace), and the exporter cannot entrust the domain's host with it:
-    /// the domain is private, or the host is neither of the exporter's user nor root, or the
-    /// exporter cannot open its own memory file. Its log says which.
+    /// it (it is another user's, say, or of another process namespace), and the exporter cannot
+    /// delegate to the domain's host: the domain is private, or the host is neither of the
+    /// exporter's user nor root, or the exporter cannot open its own memory file. Its log says
+    /// which.
     #[error(
         "export {name:?} is ordinary memory that this process may not reach, and its exporter cannot have the domain's host copy (see its log): have it export memory that is made for it"
     )]
-    Unmediated {
+    NoCopyBroker {
         /// The export.
         name: String,
     },

@@ -1,10 +1,10 @@
-//! Memory shown to others, and taken back.
+//! An exporter shows memory to importers, and takes it back.
 //!
 //! ```text
 //!            open             closing                       closed
 //!  share ----------> serve ----------> barrier, privatise ---------> the range is ours alone
 //!                      |                      |
-//!                      | importers write      | what they write lands, or not, and they are told
+//!                      | importers write      | writes land, or not, and the importers learn which
 //! ```
 //!
 //! # Invariants
@@ -13,24 +13,26 @@
 //!   loads the state; we store *closing*, then have its processor pass a barrier, then take the
 //!   range back. Had it seen *open* with stores that were not in memory yet, they would be by
 //!   the barrier, so before any page is ours.
-//! - **X2** Nothing that an importer does can hold up any of this: it is not asked.
-//! - **X3** Of an export that has ended importers have a file that nobody here reads.
+//! - **X2** No importer can hold up any of this, because the exporter does not ask importers.
+//! - **X3** When an export has ended, importers have a file that the exporter does not read.
 
+use super::acceptor::Acceptor;
 use super::kernel::{Lent, busy};
 use super::memory::Memory;
 use super::notify::Notes;
 use super::place::Place;
-use super::reception::Reception;
 use super::{ExportError, ExportOptions, Exportable, ImporterId};
 use super::{Pending, Reach, UnexportError, WhyExported};
-use crate::directory::{Desk, Offer, OfferKind, Visitor, offer};
+use crate::directory::{Offer, OfferInbox, OfferKind, Visitor, offer};
 use crate::space::Descriptor;
 use crate::space::Member;
 use crate::space::public::{Public, Shown};
 use crate::{Deadline, Permissions};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::public::{PublicKind, flag};
-use portolan_abi::vmmc::{Answer, Ask, Denied, Granted, Ranges, Way, board, post};
+use portolan_abi::vmmc::{
+    Answer, Ask, Denied, Granted, Ranges, Way, notification_page, status_page,
+};
 use portolan_sys::barrier;
 use portolan_sys::memory::{self, Mapping, PrivatiseError};
 use portolan_sys::process::{PidFd, spawn_quiet, user};
@@ -49,21 +51,21 @@ use std::time::Duration;
 /// A drop does the same as [`unexport`](Self::unexport), and cannot say that it failed.
 #[must_use = "a dropped export has ended"]
 pub struct Export {
-    // First: nobody comes any more.
+    // The first field: after its drop no visitor comes any more.
     offer: Option<Offer>,
     exported: Arc<Exported>,
     // Before the membership: its thread is ended before the domain is left.
-    reception: Arc<Reception>,
+    acceptor: Arc<Acceptor>,
     member: Arc<Member>,
     ended: bool,
 }
 
-/// What an export's owner and the reception share.
+/// What an export's owner and the acceptor share.
 pub(crate) struct Exported {
     name: String,
     source: Source,
-    board: Arc<Place>,
-    board_file: Descriptor,
+    status_page: Arc<Place>,
+    status_file: Descriptor,
     pidfd: Descriptor<PidFd>,
     reach: Reach,
     ranges: Ranges,
@@ -89,7 +91,7 @@ enum Source {
     Ordinary(Lent),
 }
 
-/// Who has imported it.
+/// The importers of an export.
 #[derive(Default)]
 struct Importers {
     /// No more of them.
@@ -102,8 +104,8 @@ struct Importers {
 /// One importer.
 struct Importer {
     /// What it says it has written, and has under way.
-    post: Arc<Place>,
-    /// It writes and reads by itself, and counts what is under way.
+    notification_page: Arc<Place>,
+    /// It writes and reads without a broker, and counts its calls under way.
     direct: bool,
     /// Its process, by its id when it connected.
     process: u32,
@@ -120,18 +122,18 @@ impl Export {
         super::present().map_err(ExportError::Forked)?;
         let ranges = options.ranges(memory.len())?;
         let system = |doing| move |error: io::Error| ExportError::system(doing, &error);
-        let (board, board_file) = make_board()?;
+        let (status_page, status_file) = make_status_page()?;
         let pidfd = PidFd::open(std::process::id()).map_err(system("refer to this process"))?;
-        let reception = Reception::of(member).map_err(system("start a thread"))?;
+        let acceptor = Acceptor::of(member).map_err(system("start a thread"))?;
         // Last, because it cannot be undone.
         let source = Source::of(memory, options.reach)?;
-        let board = Arc::new(board);
-        let notes = Notes::new(&board, source.len(), ranges);
+        let status_page = Arc::new(status_page);
+        let notes = Notes::new(&status_page, source.len(), ranges);
         let exported = Exported {
             name: name.to_owned(),
             source,
-            board,
-            board_file: Descriptor::new(board_file),
+            status_page,
+            status_file: Descriptor::new(status_file),
             pidfd: Descriptor::new(pidfd),
             reach: options.reach,
             ranges,
@@ -148,16 +150,16 @@ impl Export {
         let mut export = Self {
             offer: None,
             exported: Arc::new(exported),
-            reception,
+            acceptor,
             member: Arc::clone(member),
             ended: false,
         };
-        let desk = AtExport {
-            reception: Arc::downgrade(&export.reception),
+        let inbox = AtExport {
+            acceptor: Arc::downgrade(&export.acceptor),
             export: Arc::downgrade(&export.exported),
         };
         let (kind, permitted) = (OfferKind::Export, &options.permissions);
-        let offered = offer(member, kind, name, permitted, Arc::new(desk), deadline)?;
+        let offered = offer(member, kind, name, permitted, Arc::new(inbox), deadline)?;
         export.offer = Some(offered);
         portolan_shm::mark!("export.offered");
         export.exported.show(member);
@@ -254,7 +256,7 @@ impl Export {
         self.exported.close();
         // While importers that die are still seen to go.
         self.exported.settle()?;
-        self.reception.close(&self.exported);
+        self.acceptor.close(&self.exported);
         self.exported.take_back()?;
         self.exported.hide();
         self.ended = true;
@@ -307,7 +309,10 @@ impl Exported {
         ask: Ask,
         send: impl FnOnce(Answer, &[BorrowedFd<'_>]) -> Result<(), SocketError>,
     ) -> Result<(), Denied> {
-        let (post, post_file) = make_page("portolan-post", post::BYTES, |fd| memory::seal_size(fd))
+        let (notification_page, notification_file) =
+            make_page("portolan-notes", notification_page::BYTES, |fd| {
+                memory::seal_size(fd)
+            })
             .map_err(|_| Denied::Resources)?;
         let mut importers = self.importers();
         if importers.over {
@@ -329,15 +334,15 @@ impl Exported {
             fds.push(file.as_fd());
         }
         fds.extend([
-            self.board_file.as_fd(),
-            post_file.as_fd(),
+            self.status_file.as_fd(),
+            notification_file.as_fd(),
             self.pidfd.as_fd(),
         ]);
         let process = peer.pid;
-        let post = Arc::new(post);
-        // Before it can post: nobody rings again for what was posted unseen.
+        let notification_page = Arc::new(notification_page);
+        // Before it can post: an importer does not ring again for a note that we have not seen.
         let who = ImporterId::new(number, peer.uid, process);
-        self.notes.enter(number, who, &post);
+        self.notes.enter(number, who, &notification_page);
         portolan_shm::mark!("export.granting");
         if send(granted, &fds).is_err() {
             self.notes.leave(number);
@@ -345,7 +350,7 @@ impl Exported {
         }
         portolan_shm::mark!("export.granted");
         let importer = Importer {
-            post,
+            notification_page,
             direct,
             process,
         };
@@ -354,30 +359,30 @@ impl Exported {
         Ok(())
     }
 
-    /// How an importer is to reach it: for whom the kernel does not let in itself, the host copies.
+    /// Which way an importer takes: the host copies where the kernel refuses the importer.
     fn way(&self, peer: &Peer, ask: Ask) -> Result<Way, Denied> {
         let lent = match &self.source {
             Source::Shared { .. } => return Ok(Way::Shared),
             Source::Ordinary(lent) => lent,
         };
-        if peer.uid == user() && !ask.mediated {
-            return Ok(lent.way(self.board.start()));
+        if peer.uid == user() && !ask.brokered {
+            return Ok(lent.way(self.status_page.start()));
         }
         let member = self.member.upgrade().ok_or(Denied::Over)?;
-        let ticket = lent.entrust(&member, &self.permissions, self.reach, self.ranges);
-        ticket.map(Way::Mediated).map_err(|error| {
+        let capability = lent.delegate(&member, &self.permissions, self.reach, self.ranges);
+        capability.map(Way::Brokered).map_err(|error| {
             let (export, uid) = (self.name(), peer.uid);
             tracing::warn!(export, uid, %error, "an importer cannot be copied for");
-            Denied::Unmediated
+            Denied::NoCopyBroker
         })
     }
 
-    /// A guest rings.
+    /// An importer rings.
     pub(super) fn rung(&self, number: u64) {
         self.notes.rung(number);
     }
 
-    /// Forgets a guest.
+    /// Forgets an importer.
     pub(super) fn leave(&self, number: u64) {
         self.notes.leave(number);
         let mut importers = self.importers();
@@ -427,15 +432,15 @@ impl Exported {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets nobody in any more, and tells importers that it ends.
+    /// Grants the export to no further importer, and stores that it ends.
     fn close(&self) {
         self.importers().over = true;
         let state = self.state();
-        if state.load(Ordering::Relaxed) != board::OPEN {
+        if state.load(Ordering::Relaxed) != status_page::OPEN {
             return;
         }
         // SeqCst: the barrier in the importers pairs with it (X1).
-        state.store(board::CLOSING, Ordering::SeqCst);
+        state.store(status_page::CLOSING, Ordering::SeqCst);
         portolan_shm::mark!("unexport.closing");
         if !barrier::everywhere() && !self.fences {
             // It was allowed when importers were told to do without barriers of their own, and
@@ -454,13 +459,13 @@ impl Exported {
         lent.settle(|| {
             let importers = self.importers();
             let mut direct = importers.granted.values().filter(|i| i.direct);
-            let busy = direct.find(|i| busy(&i.post));
+            let busy = direct.find(|i| busy(&i.notification_page));
             busy.map(|importer| importer.process)
         })?;
         lent.retire()
     }
 
-    /// Does not wait for what is still under way.
+    /// Does not wait for calls that are still under way.
     fn give_up(&self) {
         if let Source::Ordinary(lent) = &self.source {
             lent.give_up();
@@ -476,22 +481,22 @@ impl Exported {
                     portolan_shm::mark!("unexport.private");
                 }
                 if self.reach.writes() {
-                    // Nobody reads these pages any more. Of what importers may only read the
-                    // kernel lets nobody take them; they go with the last mapping.
+                    // No process reads these pages any more. The kernel does not let us punch a
+                    // file that importers may only read; its pages go with the last mapping.
                     let _ = memory::punch(&**file, 0, memory.len() as u64);
                 }
             }
             Source::Ordinary(lent) => lent.give_back(),
         }
-        // Release: whoever sees it sees that nothing lands any more.
-        self.state().store(board::CLOSED, Ordering::Release);
+        // Release: a thread that sees *closed* sees every update that landed.
+        self.state().store(status_page::CLOSED, Ordering::Release);
         portolan_shm::mark!("unexport.closed");
         Ok(())
     }
 
     fn state(&self) -> &std::sync::atomic::AtomicU64 {
-        let state = self.board.words().get(board::STATE);
-        state.expect("a board has as many words as its layout says")
+        let state = self.status_page.words().get(status_page::STATE);
+        state.expect("a status page has as many words as its layout says")
     }
 
     fn importers(&self) -> MutexGuard<'_, Importers> {
@@ -520,15 +525,15 @@ impl Source {
     }
 }
 
-fn make_board() -> Result<(Place, OwnedFd), ExportError> {
-    let made = make_page("portolan-board", board::BYTES, |fd| {
+fn make_status_page() -> Result<(Place, OwnedFd), ExportError> {
+    let made = make_page("portolan-status", status_page::BYTES, |fd| {
         memory::seal_to_readers(fd)
     });
-    let (board, file) = made?;
-    if let Some(state) = board.words().get(board::STATE) {
-        state.store(board::OPEN, Ordering::Release);
+    let (status_page, file) = made?;
+    if let Some(state) = status_page.words().get(status_page::STATE) {
+        state.store(status_page::OPEN, Ordering::Release);
     }
-    Ok((board, file))
+    Ok((status_page, file))
 }
 
 /// A page of shared memory, mapped here and then sealed.
@@ -544,16 +549,16 @@ fn make_page(
     Ok((Place::new(mapping), file))
 }
 
-/// Meets those whom the host introduces.
+/// Passes visitors of the offer to the acceptor.
 struct AtExport {
-    reception: Weak<Reception>,
+    acceptor: Weak<Acceptor>,
     export: Weak<Exported>,
 }
 
-impl Desk for AtExport {
+impl OfferInbox for AtExport {
     fn meet(&self, visitor: Visitor) {
-        if let Some(reception) = self.reception.upgrade() {
-            reception.meet(visitor, Weak::clone(&self.export));
+        if let Some(acceptor) = self.acceptor.upgrade() {
+            acceptor.meet(visitor, Weak::clone(&self.export));
         }
     }
 }

@@ -1,16 +1,16 @@
-//! The exporter's answer: what was granted is found to be what it was said to be, then mapped.
+//! An importer verifies the exporter's answer and its descriptors, then maps them.
 
+use super::backend::{Backend, place};
 use super::imported::Imported;
-use super::later::Order;
 use super::notify::Poster;
-use super::reached::{Reached, place};
 use super::watch::Watched;
+use super::write_queue::WriteOrder;
 use super::{Import, ImportError};
 use crate::directory::Entrance;
 use crate::space::Descriptor;
 use crate::space::Member;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::vmmc::{Answer, Denied, Granted, Way, board, post};
+use portolan_abi::vmmc::{Answer, Denied, Granted, Way, notification_page, status_page};
 use portolan_sys::memory::{self, Mapping};
 use portolan_sys::process::PidFd;
 use portolan_sys::socket;
@@ -22,7 +22,7 @@ pub(super) enum Miss {
     /// The exporter went away in the middle: look for it anew.
     Again,
     /// The kernel does not let us in: ask anew, for the host to copy.
-    Mediate,
+    Delegate,
     Final(ImportError),
 }
 
@@ -93,28 +93,32 @@ impl Import {
         };
         let file = match way {
             Way::Shared => Some(next()?),
-            Way::Kernel { .. } | Way::Mediated(_) => None,
+            Way::Kernel { .. } | Way::Brokered(_) => None,
         };
-        let (board, post, exporter) = (next()?, next()?, next()?);
+        let (status_page, notification_page, exporter) = (next()?, next()?, next()?);
         if let Some(file) = &file {
             memory::verify(file, len).map_err(ImportError::from)?;
         }
-        memory::verify(&board, board::BYTES as u64).map_err(ImportError::from)?;
-        memory::verify(&post, post::BYTES as u64).map_err(ImportError::from)?;
+        memory::verify(&status_page, status_page::BYTES as u64).map_err(ImportError::from)?;
+        memory::verify(&notification_page, notification_page::BYTES as u64)
+            .map_err(ImportError::from)?;
         let exporter = PidFd::from_descriptor(exporter).map_err(ImportError::from)?;
-        let reached = Reached::open(&granted, bytes, file, &board, &exporter, entrance)?;
+        let backend = Backend::open(&granted, bytes, file, &status_page, &exporter, entrance)?;
         let inner = Imported {
             name: name.to_owned(),
             reach,
             ranges,
             fences,
-            reached,
-            board: place(Mapping::read_only(&board, board::BYTES))?,
-            post: place(Mapping::shared_anywhere(&post, post::BYTES))?,
+            backend,
+            status_page: place(Mapping::read_only(&status_page, status_page::BYTES))?,
+            notification_page: place(Mapping::shared_anywhere(
+                &notification_page,
+                notification_page::BYTES,
+            ))?,
             poster: Poster::default(),
             exporter: Watched::new(connection, exporter)
                 .map_err(|e| ImportError::system("watch the exporter", &e))?,
-            order: Order::default(),
+            write_order: WriteOrder::default(),
             member: member.cloned(),
         };
         portolan_shm::mark!("import.mapped");
@@ -138,7 +142,7 @@ fn denied(why: Denied, theirs: u32, name: &str) -> Miss {
         },
         Denied::Full => ImportError::Full { name },
         Denied::Resources => ImportError::ExporterResources { name },
-        Denied::Unmediated => ImportError::Unmediated { name },
+        Denied::NoCopyBroker => ImportError::NoCopyBroker { name },
     }
     .into()
 }

@@ -1,10 +1,10 @@
-//! Memory of another process, to be read and written here.
+//! An import reads and writes memory of another process.
 
 use super::access::word;
+use super::backend::Backend;
 use super::imported::Imported;
-use super::later::{self, Done};
 use super::pending::pending;
-use super::reached::Reached;
+use super::write_queue::{self, Done};
 use super::{Pending, Reach, Unwritten, UpdateError};
 use crate::Deadline;
 use std::fmt;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Memory that another process exports, until this is dropped.
 ///
 /// Offsets count from the first byte of the export. Every call checks them, and that the export
-/// is still there. Updates of one thread land in the order in which it makes them, so whoever
+/// is still there. Updates of one thread land in the order in which it makes them, so a thread that
 /// sees a flag that was written last ([`store_release`](Self::store_release), looked at with
 /// [`load_acquire`](Self::load_acquire)) sees what was written before it. When a blocking call
 /// returns, what it wrote is in the exporter's memory.
@@ -32,8 +32,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// - the import is not [kernel-mediated](Self::is_kernel_mediated);
 /// - no [`write_later`](Self::write_later) of this import is under way: these calls wait for it,
 ///   and if the thread that was interrupted has just begun it they wait for ever;
-/// - the exporter is not just dying: who finds that asks the system, which takes memory, and
-///   waits, up to five seconds. An end of the export is found without either.
+/// - the exporter is not just dying: a call that finds that asks the system, which takes memory,
+///   and waits, up to five seconds. An end of the export is found without either.
 ///
 /// No other call may be made there: not [`notify`](Self::notify), no import, no drop of one.
 ///
@@ -89,7 +89,7 @@ impl Import {
     /// Whether each write and read is a system call: the export is ordinary memory
     /// ([`OrdinaryMemory`](super::OrdinaryMemory)), to the byte and without words.
     pub fn is_kernel_mediated(&self) -> bool {
-        matches!(self.inner.reached, Reached::Kernel(_) | Reached::Host(_))
+        matches!(self.inner.backend, Backend::Kernel(_) | Backend::Host(_))
     }
 
     /// What may be done with it.
@@ -299,10 +299,10 @@ impl Import {
         let (promise, pending) = pending();
         let its_own = Arc::clone(import);
         let run = move || {
-            // Dropped last, and with it the buffer, if nobody waits for that: what its own code
-            // does then comes behind this write.
+            // Dropped last, and with it the buffer, if no thread waits for the result: calls that
+            // the buffer's own code makes then come behind this write.
             let mut promise = promise;
-            let _done = Done(&its_own.order);
+            let _done = Done(&its_own.write_order);
             // A buffer that has become another one since is checked again.
             let bytes = buffer.as_ref();
             let written = its_own
@@ -321,8 +321,8 @@ impl Import {
                 Err(why) => Err(Unwritten { why, buffer }),
             });
         };
-        import.order.begin();
-        later::give(Box::new(run));
+        import.write_order.begin();
+        write_queue::push(Box::new(run));
         Ok(pending)
     }
 
@@ -334,7 +334,7 @@ impl Import {
     /// [`UpdateError::TimedOut`], and as [`check`](Self::check).
     pub fn flush(&self, deadline: impl Into<Deadline>) -> Result<(), UpdateError> {
         super::present()?;
-        if !self.inner.order.behind(deadline.into()) {
+        if !self.inner.write_order.behind(deadline.into()) {
             return Err(UpdateError::TimedOut);
         }
         self.inner.landed()
@@ -344,7 +344,7 @@ impl Import {
     /// returns nothing of it is mapped here. A drop does the same, and what was begun goes on.
     pub fn unimport(self) {
         if super::present().is_ok() {
-            self.inner.order.behind(Deadline::NEVER);
+            self.inner.write_order.behind(Deadline::NEVER);
         }
     }
 }

@@ -1,18 +1,18 @@
-//! What an import and its writes that go on share: where its bytes are, what may be done with
-//! them, and whether they are still there.
+//! An import shares its state with its non-blocking writes: the backend, the permissions, and
+//! whether the exporter is still there.
 
 use super::access::{put, put_upwards, take, within, word};
+use super::backend::Backend;
 use super::kernel::{Direct, Failed, UnderWay};
-use super::later::Order;
 use super::notify::Poster;
 use super::place::Place;
-use super::reached::Reached;
 use super::watch::Watched;
+use super::write_queue::WriteOrder;
 use super::{Reach, UpdateError};
 use crate::space::Member;
 use crate::space::record::{About, Begun};
 use crate::{Deadline, EventKind};
-use portolan_abi::vmmc::{Ranges, board};
+use portolan_abi::vmmc::{Ranges, status_page};
 use portolan_shm::atomic::in_program_order;
 use portolan_sys::process::TransferError;
 use std::os::fd::OwnedFd;
@@ -26,13 +26,13 @@ pub(crate) struct Imported {
     pub(super) ranges: Ranges,
     /// Whether each update makes a barrier.
     pub(super) fences: bool,
-    pub(super) reached: Reached,
-    pub(super) board: Place,
+    pub(super) backend: Backend,
+    pub(super) status_page: Place,
     /// What we say that we have written.
-    pub(super) post: Place,
+    pub(super) notification_page: Place,
     pub(super) poster: Poster,
     pub(super) exporter: Watched,
-    pub(super) order: Order,
+    pub(super) write_order: WriteOrder,
     /// Whose trace its updates are in: of a process that imported it as a member.
     pub(super) member: Option<Arc<Member>>,
 }
@@ -61,43 +61,43 @@ impl Imported {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.reached.len()
+        self.backend.len()
     }
 
     /// What is mapped, if anything is.
     pub(super) fn file(&self) -> Result<&OwnedFd, UpdateError> {
-        self.reached.file()
+        self.backend.file()
     }
 
     /// The export's words, if it is mapped.
     #[inline]
     pub(super) fn words(&self) -> Result<&[AtomicU64], UpdateError> {
-        self.reached.words()
+        self.backend.words()
     }
 
     /// Copies to it. Within bounds.
     #[inline]
     pub(super) fn put(&self, offset: usize, bytes: &[u8]) -> Result<(), UpdateError> {
-        match &self.reached {
-            Reached::Mapped { place, .. } => {
+        match &self.backend {
+            Backend::Mapped { place, .. } => {
                 put(place.words(), offset, bytes);
                 Ok(())
             }
-            Reached::Kernel(direct) => self.by_kernel(direct, |direct| direct.write(offset, bytes)),
-            Reached::Host(host) => self.by_host(|there| host.write(offset, bytes, there)),
+            Backend::Kernel(direct) => self.by_kernel(direct, |direct| direct.write(offset, bytes)),
+            Backend::Host(host) => self.by_host(|there| host.write(offset, bytes, there)),
         }
     }
 
     /// Copies from it. Within bounds.
     #[inline]
     pub(super) fn take(&self, offset: usize, bytes: &mut [u8]) -> Result<(), UpdateError> {
-        match &self.reached {
-            Reached::Mapped { place, .. } => {
+        match &self.backend {
+            Backend::Mapped { place, .. } => {
                 take(place.words(), offset, bytes);
                 Ok(())
             }
-            Reached::Kernel(direct) => self.by_kernel(direct, |direct| direct.read(offset, bytes)),
-            Reached::Host(host) => self.by_host(|there| host.read(offset, bytes, there)),
+            Backend::Kernel(direct) => self.by_kernel(direct, |direct| direct.read(offset, bytes)),
+            Backend::Host(host) => self.by_host(|there| host.read(offset, bytes, there)),
         }
     }
 
@@ -107,7 +107,7 @@ impl Imported {
         direct: &Direct,
         copy: impl FnOnce(&Direct) -> Result<(), Failed>,
     ) -> Result<(), UpdateError> {
-        let _under_way = UnderWay::new(&self.post);
+        let _under_way = UnderWay::new(&self.notification_page);
         self.there()?;
         copy(direct).map_err(|failed| match failed {
             Failed::Closed => UpdateError::Disconnected,
@@ -173,7 +173,10 @@ impl Imported {
     pub(super) fn notify(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
         self.may_write(offset, len)?;
         self.ready()?;
-        if self.poster.post(&self.board, &self.post, offset, len) {
+        if self
+            .poster
+            .post(&self.status_page, &self.notification_page, offset, len)
+        {
             self.exporter.ring();
         }
         self.landed()
@@ -210,7 +213,7 @@ impl Imported {
     #[inline]
     pub(super) fn ready(&self) -> Result<(), UpdateError> {
         super::present()?;
-        self.order.behind(Deadline::NEVER);
+        self.write_order.behind(Deadline::NEVER);
         self.there()
     }
 
@@ -237,15 +240,16 @@ impl Imported {
 
     #[inline]
     fn is_open(&self) -> bool {
-        let state = self.board.words().get(board::STATE);
-        // Acquire: what is loaded after it is not looked at before.
-        state.is_some_and(|s| s.load(Ordering::Acquire) == board::OPEN)
+        let state = self.status_page.words().get(status_page::STATE);
+        // Acquire: the loads after this one are not made before it.
+        state.is_some_and(|s| s.load(Ordering::Acquire) == status_page::OPEN)
     }
 
     #[cold]
     fn why_not(&self) -> UpdateError {
         let how = self.is_open().then(|| self.how_it_went());
-        // Again, and after that: who ends an export says so before it lets go of the connection.
+        // Loaded again afterwards: an exporter stores the end of an export before it closes the
+        // connection.
         how.filter(|_| self.is_open())
             .unwrap_or(UpdateError::Revoked)
     }

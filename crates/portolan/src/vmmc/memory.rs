@@ -1,4 +1,4 @@
-//! Memory that can be exported.
+//! Export memory is whole pages, private or shared, that a process can export.
 
 use super::access::{put, take, within, word};
 use super::place::Place;
@@ -48,7 +48,7 @@ pub(crate) struct Memory {
 
 /// How the memory is mapped here.
 enum State {
-    /// Shared, with a file that nobody else has yet.
+    /// Shared, with a file that no other process has yet.
     Fresh(OwnedFd),
     /// Private.
     Private,
@@ -94,7 +94,7 @@ impl ExportMemory {
         }
     }
 
-    /// Takes memory for every page now, so that no touch by anybody can fail for want of it, as
+    /// Takes memory for every page now, so that no access can fail for want of it, as
     /// long as it is exported: later on what is not there yet is the kernel's to refuse, which
     /// it does by killing.
     ///
@@ -367,7 +367,7 @@ impl Memory {
         })
     }
 
-    /// Whether nobody has it but whoever asks, and it goes with that.
+    /// Whether the caller has the only handle, so that the memory is freed with it.
     pub(super) fn goes_with(self: &Arc<Self>) -> bool {
         self.place.is_mapping() && Arc::strong_count(self) == 1
     }

@@ -1,5 +1,5 @@
-//! Virtual memory-mapped communication: a process reads and writes memory that another one has
-//! exported, without the other one's doing anything.
+//! Virtual memory-mapped communication: a process reads and writes memory that another process has
+//! exported, while that process does nothing.
 //!
 //! After Dubnicki, Iftode, Felten and Li, *Software Support for Virtual Memory-Mapped
 //! Communication* (sections 3 to 5), between processes of one machine that need not trust one
@@ -21,7 +21,7 @@
 //! import.write(4096, b"data")?;
 //! import.store_release(0, 1)?; // the flag that announces it
 //!
-//! // The exporter sees the flag, and so the data. Nobody sent it anything.
+//! // The exporter sees the flag, and so the data. It received no message.
 //! assert_eq!(memory.load_acquire(0)?, 1);
 //! let mut data = [0; 4];
 //! memory.read(4096, &mut data)?;
@@ -53,22 +53,22 @@
 //! | | user level: [`ExportMemory`] | kernel-mediated: [`OrdinaryMemory`] |
 //! |---|---|---|
 //! | what is exported | whole pages, which the export makes shared | any bytes, as they are: a vector, a range of the program's own |
-//! | who may import | whom the [permissions](ExportOptions::permit) admit | the same. Who may not trace the exporter, as another user or in another process namespace, has the domain's host copy, if that is of the exporter's user or root |
+//! | who may import | processes that the [permissions](ExportOptions::permit) admit | the same. For an importer that may not trace the exporter (another user, another process namespace) the domain's host copies, if it is of the exporter's user or root |
 //! | a write or a read | a copy in user mode | two system calls: may the exporter do that itself there? then the copy. Where the host copies, one more copy and a wake-up there and back |
 //! | scattered, strided, non-blocking, [`flush`](Import::flush) | yes | yes |
 //! | eight bytes in one go, [`store_release`](Import::store_release), [`fetch_add`](Import::fetch_add), ... | yes | no: [`UpdateError::NoWords`]. One byte is whole: let it be the flag, in a write of its own |
 //! | automatic update | [`Alias`], [`Log`], [`Tracked`] | [`Tracked`] without a completion word |
 //! | [`Notifications`] | yes | yes |
 //! | page protection of the exporter's | fixed while exported | is asked at each call: [`UpdateError::Protected`], [`UpdateError::Unmapped`] |
-//! | whose bounds | the kernel's: whole exports | to the byte: the host's, where it copies; else the library's: who may trace the exporter may write all of its memory anyway |
+//! | bounds are kept by | the kernel: whole exports | to the byte: the host, where it copies; else the library: a process that may trace the exporter may write all of its memory anyway |
 //! | the end | a copy of the memory; no importer is waited for | nothing is copied; calls under way are waited for ([`WhyExported::UnderWay`]), of the host too ([`WhyExported::Unanswered`]) |
-//! | the host dies | nothing notices | who needs it to copy goes on with the next one; a write in whose midst it was is [`UpdateError::Unanswered`] |
+//! | the host dies | no effect | an importer that needs a host goes on with the next one; a write that the dead host had begun is [`UpdateError::Unanswered`] |
 //!
 //! # What holds
 //!
 //! - An importer reaches the exported pages and nothing else of the exporter. What it may do,
-//!   read or write, the kernel sees to as far as reading goes: who may only read cannot write,
-//!   whatever it does. `Reach::Write` and byte ranges bind importers that keep to the library.
+//!   read or write, the kernel enforces as far as reading goes: an importer that may only read
+//!   cannot write. `Reach::Write` and byte ranges bind importers that keep to the library.
 //!   (These, and what follows, of user-level exports; of the others see the table.)
 //! - Updates of one thread are seen in the order in which it made them; nothing tells the
 //!   exporter of one, and it spends no time on it, unless it asks for [`Notifications`] and the
@@ -88,39 +88,39 @@
 // | `kernel` | kernel-mediated exports and imports: ordinary memory |
 // | `access` | copies within bounds |
 // | `export` | showing memory and taking it back |
-// | `reception` | the exporter's thread: who comes, who goes |
+// | `acceptor` | the exporter's thread: it grants exports, and sees importers go |
 // | `ask` | finding an exporter, and asking it |
-// | `granted` | what the exporter answers: verified, then mapped |
+// | `granted` | verifies and maps the exporter's answer |
 // | `import` | deliberate update, remote read, atomics |
-// | `imported` | what an import is: where its bytes are, what may be done, whether it is there |
-// | `onward` | deliberate update and remote read of memory that others write |
-// | `reached` | where the bytes of an import are: mapped, or the kernel copies them |
-// | `notify` | notifications: what importers post, and who is told |
-// | `later` | the thread that does non-blocking writes |
-// | `watch` | the importer's thread: whose exporter goes |
-// | `pending` | what goes on by itself |
+// | `imported` | the state of an import: its backend, its permissions, whether its exporter lives |
+// | `relay` | copies between an import and memory that others write |
+// | `backend` | carries out reads and writes: on a mapping, or through the kernel |
+// | `notify` | notifications: importers post notes, the exporter checks and reports them |
+// | `write_queue` | the worker thread that performs the non-blocking writes |
+// | `watch` | the importer's thread: it sees exporters go |
+// | `pending` | handles of writes and ends that go on in the background |
 
+mod acceptor;
 mod access;
 mod ask;
+mod backend;
 mod error;
 mod export;
 mod granted;
 mod import;
 mod imported;
 mod kernel;
-mod later;
 mod memory;
 mod notify;
-mod onward;
 mod options;
 mod pending;
 mod place;
-mod reached;
-mod reception;
+mod relay;
 #[cfg(test)]
 mod tests;
 mod update;
 mod watch;
+mod write_queue;
 
 pub use ask::PendingImport;
 pub use error::{ExportError, ImportError, UnexportError, Unwritten, UpdateError, WhyExported};

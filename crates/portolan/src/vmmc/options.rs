@@ -1,4 +1,4 @@
-//! How memory is exported, and imported.
+//! Options say how memory is exported and imported.
 
 use super::ExportError;
 use crate::{AccessToken, Permissions};

@@ -1,4 +1,4 @@
-//! What goes on by itself, and can be asked about.
+//! A pending operation goes on in the background; its handle tells when it is done.
 
 use crate::{Deadline, NoDescriptor};
 use portolan_sys::process::EventFd;
@@ -37,8 +37,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// import.flush(Duration::from_secs(60))?;
 ///
 /// // The end of an export, too, need not be waited for where it is begun.
-/// let ending = export.begin_unexport();
-/// ending.finish()?;
+/// let unexport = export.begin_unexport();
+/// unexport.finish()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "the result says whether it was done"]
@@ -46,7 +46,7 @@ pub struct Pending<T> {
     cell: Arc<Cell<T>>,
 }
 
-/// Whoever does it puts the result here.
+/// The end of the thread that does the operation: it stores the result.
 pub(super) struct Promise<T> {
     cell: Arc<Cell<T>>,
 }
@@ -60,7 +60,7 @@ struct Inner<T> {
     result: Option<T>,
     /// There is a result, or there was one, or there will be none.
     over: bool,
-    /// Made when somebody asks for it.
+    /// Made on demand.
     event: Option<EventFd>,
 }
 
@@ -110,7 +110,7 @@ impl<T> Promise<T> {
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        // Of what was not kept nobody shall wait for ever.
+        // A promise that is not kept must leave no thread waiting for ever.
         self.settle(None);
     }
 }

@@ -1,10 +1,9 @@
-//! Memory that other processes write, as words.
+//! Presents memory that other processes write as words.
 //!
 //! Hand-written `unsafe` is here for two reasons: a mapping becomes words, and a range of the
-//! program's own is shared and taken back at its address. Nobody here ever makes a `&[u8]` or
-//! a `&mut [u8]` of memory that others can write: they have atomics, and copies that the
-//! compiler cannot look into (`portolan_shm::bulk`), so whatever the others do gives other
-//! values and nothing worse.
+//! program's own is shared and taken back at its address. No code here makes a `&[u8]` or a
+//! `&mut [u8]` of memory that others can write. It uses atomics, and copies that the compiler
+//! cannot look into (`portolan_shm::bulk`), so the writes of others change values and nothing else.
 #![allow(unsafe_code)]
 
 use super::{ExportError, ExportMemory};

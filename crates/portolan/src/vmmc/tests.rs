@@ -117,11 +117,11 @@ struct Honest {
 
 fn honest() -> Honest {
     let page = || memory::create("honest", 4096).unwrap();
-    let board = page();
-    rustix::io::pwrite(&board, &1_u64.to_ne_bytes(), 0).unwrap();
+    let status_page = page();
+    rustix::io::pwrite(&status_page, &1_u64.to_ne_bytes(), 0).unwrap();
     let fds = [
         memory::create("honest", 8192).unwrap(),
-        board,
+        status_page,
         page(),
         PidFd::open(std::process::id()).unwrap().into(),
     ];
@@ -169,7 +169,7 @@ fn an_honest_answer_is_taken() {
 
 #[test]
 fn memory_that_is_not_what_it_is_said_to_be_is_not_mapped() {
-    // The export's memory, the board and the post page; each of its own size.
+    // The export's memory, the status page and the notification page; each of its own size.
     for (nth, len) in [(0, 8192), (1, 4096), (2, 4096)] {
         let unsealed = memfd_create("unsealed", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&unsealed, len).unwrap();
@@ -249,45 +249,53 @@ fn ordinary(
 }
 
 #[test]
-fn ordinary_memory_is_written_only_where_the_exporters_board_is() {
+fn ordinary_memory_is_written_only_where_the_exporters_status_page_is() {
     let target = Mapping::shared_anywhere(&memory::create("target", 4096).unwrap(), 4096).unwrap();
     let address = target.base().addr() as u64;
-    let [_, board, post, pidfd] = honest().fds;
-    let shown = Mapping::shared_anywhere(&board, 4096).unwrap();
+    let [_, status_page, notification_page, pidfd] = honest().fds;
+    let shown = Mapping::shared_anywhere(&status_page, 4096).unwrap();
     let copy = |fd: &OwnedFd| fd.try_clone().unwrap();
-    let fds = || [copy(&board), copy(&post), copy(&pidfd)];
-    let at = |board: usize| Way::Kernel {
+    let fds = || [copy(&status_page), copy(&notification_page), copy(&pidfd)];
+    let at = |status_page: usize| Way::Kernel {
         address,
-        board: board as u64,
+        status_page: status_page as u64,
     };
     let good = shown.base().addr();
     let import = ordinary(at(good), fds())
         .unwrap()
-        .expect("the board is there");
+        .expect("the status page is there");
     // The other end of its connection is gone.
     assert!(import.is_kernel_mediated() && import.len() == 5);
-    // Another page of this process, nothing, and the board as importers have it, to be read:
+    // Another page of this process, nothing, and the status page as importers have it, to be read:
     // without that, another importer could be taken for the exporter.
-    let reader = Mapping::read_only(&board, 4096).unwrap();
-    for board in [target.base().addr(), 4096, 0, reader.base().addr()] {
-        assert!(ordinary(at(board), fds()).unwrap().is_none(), "{board:#x}");
+    let reader = Mapping::read_only(&status_page, 4096).unwrap();
+    for status_page in [target.base().addr(), 4096, 0, reader.base().addr()] {
+        assert!(
+            ordinary(at(status_page), fds()).unwrap().is_none(),
+            "{status_page:#x}"
+        );
     }
-    // Another process's memory, which has no board there.
+    // Another process's memory, which has no status page there.
     let mut other = std::process::Command::new("sleep")
         .arg("1000")
         .spawn()
         .unwrap();
     let theirs = PidFd::open(other.id()).unwrap();
-    let wrong = [copy(&board), copy(&post), theirs.into()];
+    let wrong = [copy(&status_page), copy(&notification_page), theirs.into()];
     assert!(ordinary(at(good), wrong).unwrap().is_none());
     // A dead one, whose id may be anybody's.
     let theirs = PidFd::open(other.id()).unwrap();
     other.kill().unwrap();
     other.wait().unwrap();
-    let dead = [copy(&board), copy(&post), theirs.into()];
+    let dead = [copy(&status_page), copy(&notification_page), theirs.into()];
     assert!(ordinary(at(good), dead).unwrap().is_none());
     // With a file, as if it were mapped; and without, as if it were not.
-    let four = [copy(&board), copy(&board), copy(&post), copy(&pidfd)];
+    let four = [
+        copy(&status_page),
+        copy(&status_page),
+        copy(&notification_page),
+        copy(&pidfd),
+    ];
     for garbled in [ordinary(at(good), four), ordinary(Way::Shared, fds())] {
         let error = garbled.unwrap_err();
         assert!(matches!(error, ImportError::Garbled { .. }), "{error:?}");
@@ -339,8 +347,8 @@ fn refusals_say_what_they_mean() {
     let refused = |why| heard(&Answer::Denied(why, 9).encode(), &[]).unwrap_err();
     assert!(matches!(refused(Denied::Full), ImportError::Full { .. }));
     assert!(matches!(
-        refused(Denied::Unmediated),
-        ImportError::Unmediated { .. }
+        refused(Denied::NoCopyBroker),
+        ImportError::NoCopyBroker { .. }
     ));
     assert!(matches!(
         refused(Denied::Garbled),
@@ -358,7 +366,7 @@ fn refusals_say_what_they_mean() {
 }
 
 #[test]
-fn a_board_that_says_what_none_says_is_the_end() {
+fn an_unknown_state_on_the_status_page_ends_the_import() {
     let honest = honest();
     let (import, _exporter) = answered(&honest).unwrap();
     assert_eq!(import.check(), Ok(()));

@@ -1,21 +1,22 @@
-//! The thread that sees exporters go.
+//! One thread per process watches the exporters of its imports, and sees them close or die.
 //!
-//! One a process, there as long as it has imports. It sleeps in epoll over the connections to
-//! exporters and their pidfds, and says in a word of the import what it has seen. It touches
-//! nothing else of an import, and is never the last to hold one.
+//! The thread exists as long as the process has imports. It sleeps in epoll over the connections to
+//! exporters and their pidfds, and stores the exporter's state in a word of the import. It touches
+//! nothing else of an import, and never holds its last handle.
 //!
 //! ```text
-//!           connection ended                    it lives, or does not get on
+//!           connection ended                    it lives, or its death takes too long
 //! there ------------------------> let go of ---------------------------------> disconnected
 //!   |                                |                                              |
 //!   +------------ dead --------------+--------------------- dead -------------------+--> died
 //! ```
 //!
-//! Whoever is killed lets go of its connections a little before it is dead. So whoever finds the
-//! connection ended looks whether the exporter is about to end, and if so waits for that.
+//! The kernel closes the connections of a killed process a little before the process is dead. So
+//! a call that finds the connection ended looks whether the exporter is dying, and if so waits for
+//! its death.
 
 use crate::space::Descriptor;
-use crate::wait::lookout::{self, Entry, Roll};
+use crate::wait::poller::{self, Entry, PollSet};
 use portolan_abi::vmmc::RING;
 use portolan_sys::process::{PidFd, poll};
 use portolan_sys::socket;
@@ -25,51 +26,51 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// Nothing has been seen.
+/// The exporter is connected, as far as is known.
 const THERE: u32 = 0;
-/// The exporter has let go of the connection; whether it is dying has not been asked.
+/// The exporter has closed the connection; whether it is dying has not been asked.
 const LET_GO: u32 = 1;
-/// It lives.
+/// The exporter has closed the connection, and lives.
 const DISCONNECTED: u32 = 2;
 /// The exporter is dead.
 const DIED: u32 = 3;
 
-/// How long an exporter may take to die, once it has let go of what it had: it may have much
-/// memory to give back, and not get a processor.
+/// How long an exporter may take to die after its connection has closed: it may have much memory
+/// to free, and get no processor.
 const DYING: Duration = Duration::from_secs(5);
 
 /// An import's exporter, watched until this is dropped.
 pub(super) struct Watched(Entry<Exporter>);
 
-/// What the thread knows of an exporter.
+/// The thread's state of an exporter.
 struct Exporter {
     connection: Descriptor,
     process: Descriptor<PidFd>,
     over: AtomicU32,
-    /// Until when it may die.
+    /// The deadline of its death.
     until: OnceLock<Instant>,
 }
 
 impl Watched {
     pub(super) fn new(connection: Descriptor, exporter: PidFd) -> io::Result<Self> {
-        /// That of this process.
-        static KNOWN: Mutex<Weak<Roll<Exporter>>> = Mutex::new(Weak::new());
+        /// The poll set of this process.
+        static KNOWN: Mutex<Weak<PollSet<Exporter>>> = Mutex::new(Weak::new());
         let exporter = Exporter {
             connection,
             process: Descriptor::new(exporter),
             over: AtomicU32::new(THERE),
             until: OnceLock::new(),
         };
-        Ok(Self(Roll::of(&KNOWN)?.enter(exporter)?))
+        Ok(Self(PollSet::of(&KNOWN)?.enter(exporter)?))
     }
 
-    /// Has the exporter look at what was posted. If there is no room for a ring, it has others
-    /// to look for; if it has gone, that is seen.
+    /// Has the exporter look for notes. If the socket has no room for a ring, earlier rings wait
+    /// there; if the exporter has gone, the thread sees that.
     pub(super) fn ring(&self) {
         let _ = socket::send_by(&self.0.connection, &[RING], &[], Some(Instant::now()));
     }
 
-    /// Whether nothing is known of the exporter's having gone.
+    /// Whether the exporter is connected, as far as is known.
     #[inline]
     pub(super) fn is_there(&self) -> bool {
         self.0.seen() == THERE
@@ -80,8 +81,8 @@ impl Watched {
         self.0.process.is_dead()
     }
 
-    /// Whether the exporter is dead, now that it is found to have let go of the connection, or
-    /// of its memory. If it is about to end, that is waited for, up to [`DYING`] in all.
+    /// Whether the exporter is dead, after a call has found its connection closed or its memory
+    /// gone. If the exporter is dying, this waits for its death, up to [`DYING`] in all.
     #[cold]
     pub(super) fn has_died(&self) -> bool {
         if self.0.seen() < DISCONNECTED {
@@ -95,20 +96,20 @@ impl Watched {
 impl Exporter {
     #[inline]
     fn seen(&self) -> u32 {
-        // Acquire: pairs with `note`; what the exporter said before is there when this is.
+        // Acquire: pairs with `note`; what the exporter stored before is seen with this.
         self.over.load(Ordering::Acquire)
     }
 
     fn note(&self, seen: u32) {
-        // Release: pairs with `seen`. What is known of a death stays.
+        // Release: pairs with `seen`. Never back from a death to another state.
         self.over.fetch_max(seen, Ordering::Release);
     }
 
-    /// Decides whether it is dead, or lives, which it does also if it has not died by `until`.
+    /// Decides whether the exporter is dead. It counts as alive if it has not died by `until`.
     fn settle(&self, until: Instant) {
-        // If that cannot be told, it may be.
+        // If the kernel cannot tell, the exporter may be dying.
         if self.process.is_ending() != Some(false) {
-            // An error (no memory) says no more than that it has not died.
+            // After an error (no memory) the exporter counts as alive.
             let _ = poll(&[self.process.as_fd()], Some(until));
         }
         self.note(if self.process.is_dead() {
@@ -119,9 +120,9 @@ impl Exporter {
     }
 }
 
-impl lookout::Watched for Exporter {
+impl poller::Watched for Exporter {
     const THREAD: &str = "portolan-import";
-    /// Enough for a thread that stores a word.
+    /// Enough for a thread that only stores a word.
     const STACK: usize = 64 << 10;
 
     fn descriptors(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
@@ -135,7 +136,7 @@ impl lookout::Watched for Exporter {
             }
             return;
         }
-        // An exporter says nothing after its answer: whatever is there, it is none.
+        // An exporter sends nothing after its answer: one that does counts as gone.
         if !matches!(
             socket::try_receive(&self.connection, &mut [0; 1], 0),
             Ok(None)

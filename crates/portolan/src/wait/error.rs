@@ -1,4 +1,4 @@
-//! Why a thread cannot wait.
+//! Errors of waiting.
 
 /// The system's: no descriptor to wait with, for an async call or a wait set. Most often the
 /// process has too many of them open.

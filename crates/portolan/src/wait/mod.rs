@@ -1,4 +1,4 @@
-//! Waiting: how long, for what, and who is woken.
+//! Threads wait: until a deadline, for ports, channels and listeners, and are woken.
 //!
 //! | file | what it has |
 //! |---|---|
@@ -6,14 +6,14 @@
 //! | `patience` | how long a thread looks before it sleeps |
 //! | `set` | wait sets, and [`Waitable`]: what they wait for |
 //! | `bell` | a descriptor that tokio watches for a word that changes |
-//! | `lookout` | a thread that waits for many descriptors |
+//! | `poller` | a thread that waits for many descriptors |
 
 #[cfg(feature = "tokio")]
 mod bell;
 mod deadline;
 mod error;
-pub(crate) mod lookout;
 mod patience;
+pub(crate) mod poller;
 mod set;
 
 #[cfg(feature = "tokio")]
@@ -22,6 +22,6 @@ pub use deadline::Deadline;
 pub use error::NoDescriptor;
 pub use patience::Waiting;
 pub(crate) use patience::{Backoff, Looking, Patience, waiting_beside};
-pub(crate) use set::Guest;
+pub(crate) use set::Armable;
 pub(crate) use set::raise_link;
 pub use set::{AddError, Ready, Token, WaitError, WaitSet, WaitSetError, Waitable, WhyNoPlace};

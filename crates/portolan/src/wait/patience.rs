@@ -1,17 +1,17 @@
-//! Waiting: look for an adaptive, bounded time, then sleep.
+//! A waiting thread looks for an adaptive, bounded time, then sleeps.
 //!
 //! Looking pays when the other side runs on another processor and answers within about the
 //! price of a wake. So the time grows while looking succeeds and shrinks while it does not,
 //! and on one processor it is 0.
 //!
-//! Two who wait for one another could keep each other asleep so: each answers only after
-//! its own wake, and so comes too late for the other. Therefore:
+//! Two threads that wait for one another could keep each other asleep so: each answers only after
+//! its own wake, and so too late for the other. Therefore:
 //!
-//! - **P1** Whoever has not looked for a while tries it now and then, for twice as long as it
-//!   has slept lately: the other's wake and answer fall within.
+//! - **P1** A thread that has not looked for a while tries it now and then, for twice as long as it
+//!   has slept lately: the other thread's wake and answer fall within.
 //! - **P2** A try that succeeds is followed by others as long, so that the other side has its
 //!   chance.
-//! - **P3** Whoever notices that it slept much shorter than before tries at once: the other
+//! - **P3** A thread that notices that it slept much shorter than before tries at once: the other
 //!   side looks.
 //! - **P4** Tries become rare while they bring nothing but what sleeping brings.
 
@@ -218,7 +218,7 @@ impl Looking {
         self.begun.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
 
-    /// When it began, for whoever is about to sleep.
+    /// When it began, for a thread that is about to sleep.
     pub(crate) fn begun(&self) -> Instant {
         self.begun.unwrap_or_else(Instant::now)
     }

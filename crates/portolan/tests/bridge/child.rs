@@ -1,4 +1,4 @@
-//! Another process of a test, and what it can be told to do.
+//! A child process of a test reads commands, one a line, and answers each.
 
 use crate::numbered::{fill, is_filled, is_message, long, message};
 use portolan::channel::{ChannelOptions, ReadError, Reader, ReaderOptions, Writer};

@@ -1,4 +1,4 @@
-//! Senders and receivers that are killed, or stopped, in the middle.
+//! Senders and receivers are killed, or stopped, in the middle of a message.
 
 use crate::child::Child;
 use crate::numbered::{held, long, message, next};

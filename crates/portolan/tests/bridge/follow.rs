@@ -1,4 +1,4 @@
-//! Channels of other domains: what is written there is read here, or counted as missed.
+//! A process follows a channel of another domain: it reads each message, or counts it as missed.
 
 use crate::child::Child;
 use crate::numbered::{fill, long};

@@ -1,5 +1,5 @@
 //! A client violates the protocol in every word, over the raw connection and in the connection's
-//! memory. It ends its own connection, and nobody else notices.
+//! memory. It ends its own connection, and no other.
 
 use crate::numbered::{held, is_message, long, message};
 use crate::over::{offering, plain};
@@ -20,8 +20,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// A connection to whoever offers, introduced, and not a word said.
-pub(crate) fn introduced(domain: &str) -> OwnedFd {
+/// A connection to the acceptor of an offer, before the first record.
+pub(crate) fn accepted(domain: &str) -> OwnedFd {
     let user = portolan_sys::process::user();
     let address = Address::Abstract(socket_name(user, domain).unwrap().into_bytes());
     let socket = socket::connect(&address).unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn introduced(domain: &str) -> OwnedFd {
         let mut answer = [0; VisitAnswer::BYTES];
         let received = socket::receive(&socket, &mut answer, 0).unwrap();
         match VisitAnswer::decode(&answer[..received.len]).unwrap() {
-            VisitAnswer::Introduced => return socket,
+            VisitAnswer::Accepted => return socket,
             VisitAnswer::Wait | VisitAnswer::Queue => {}
             VisitAnswer::Refused(refusal) => panic!("{refusal:?}"),
         }
@@ -74,7 +74,7 @@ impl Stranger {
     }
 
     pub(crate) fn asking(domain: &str, ask: Ask) -> Self {
-        let socket = introduced(domain);
+        let socket = accepted(domain);
         let (answer, mut fds) = answer_to(&socket, &ask.encode()).unwrap();
         let Answer::Granted(granted) = answer else {
             panic!("{answer:?}");
@@ -186,7 +186,7 @@ impl Beside {
 fn what_is_no_request_is_refused() {
     let mut beside = Beside::new();
     for bytes in [&[0; Ask::BYTES][..], b"x", &[7; 200]] {
-        let answer = answer_to(&introduced(&beside.name), bytes).map(|(answer, _)| answer);
+        let answer = answer_to(&accepted(&beside.name), bytes).map(|(answer, _)| answer);
         assert_eq!(
             answer,
             Some(Answer::Denied(Denied::Garbled, FORMAT_VERSION))
@@ -197,18 +197,18 @@ fn what_is_no_request_is_refused() {
         version: FORMAT_VERSION + 1,
         ..ask()
     };
-    let answer = answer_to(&introduced(&beside.name), &newer.encode()).map(|(answer, _)| answer);
+    let answer = answer_to(&accepted(&beside.name), &newer.encode()).map(|(answer, _)| answer);
     assert_eq!(
         answer,
         Some(Answer::Denied(Denied::Version, FORMAT_VERSION))
     );
     // Somebody who says nothing and goes.
-    drop(introduced(&beside.name));
+    drop(accepted(&beside.name));
     beside.works();
     // A byte ring of any length that it likes: it gets what is allowed.
     for there in [0, 1, u64::MAX] {
         let asked = Ask { there, ..ask() };
-        let socket = introduced(&beside.name);
+        let socket = accepted(&beside.name);
         let (answer, fds) = answer_to(&socket, &asked.encode()).unwrap();
         assert!(matches!(answer, Answer::Granted(g) if g.there <= 4 << 20 && g.there >= 64 << 10));
         assert_eq!(fds.len(), DESCRIPTORS);
@@ -221,7 +221,7 @@ fn descriptors_that_nobody_wants_are_not_taken() {
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     let many = vec![null.as_fd(); 100];
     // With the request, and later.
-    let socket = introduced(&beside.name);
+    let socket = accepted(&beside.name);
     if socket::send(&socket, &ask().encode(), &many).is_ok() {
         beside.goes_on(|kind| matches!(kind, ViolationKind::Ask));
     }

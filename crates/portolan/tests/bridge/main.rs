@@ -1,7 +1,7 @@
-//! Messages between domains, among real processes: honest ones, dying ones, hostile ones, and
+//! Real processes exchange messages between domains: honest, dying and hostile processes, and
 //! those of other users.
 //!
-//! The other processes are this test program again, told what to do line by line; see `child`.
+//! The other processes run this test program again, and read commands; see `child`.
 
 mod child;
 mod deaths;

@@ -1,4 +1,4 @@
-//! Both sides are killed at every marked step of what they do for each other.
+//! Each side of a connection is killed at every marked step.
 
 use crate::child::Child;
 use crate::numbered::{is_message, long, message, next};

@@ -1,4 +1,4 @@
-//! Messages whose bytes say which one it is.
+//! Makes and checks messages whose bytes tell their number.
 
 use portolan::{Access, Deadline, Domain, Message, ReceiveRight};
 
@@ -8,7 +8,7 @@ pub(crate) fn long() -> Deadline {
     Deadline::after(PATIENCE)
 }
 
-/// What word `at` of message `number` holds.
+/// The value of word `at` of message `number`.
 fn word(at: usize, number: u64) -> u64 {
     (at as u64 ^ number << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

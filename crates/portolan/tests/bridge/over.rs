@@ -1,4 +1,4 @@
-//! What is sent arrives, in order, of all lengths, from one and from several.
+//! Messages of all lengths arrive in order, from one sender and from several.
 
 use crate::child::Child;
 use crate::numbered::{is_message, long, message, next};

@@ -1,4 +1,4 @@
-//! Domains of different users.
+//! Domains of different users exchange messages.
 
 use crate::child::Child;
 use crate::numbered::{fill, next};

@@ -296,18 +296,18 @@ fn hostile_notes_and_parcels_are_missed_and_no_more() {
     assert_eq!(byte_of(reader.receive(PATIENCE).unwrap().parcel), 1);
     drop(writer);
     assert_eq!(reader.receive(PATIENCE).unwrap_err(), ReadError::WriterGone);
-    // Somebody else stands at the desk, and gets the right on the inbox.
+    // Somebody else stands at the registry, and gets the right on the inbox.
     let port = domain.survey().unwrap();
     let port = port.ports.iter().find(|p| p.kind == PortKind::Segment);
     let port = port.unwrap();
     let name = format!("parcels {}.{}", port.index, port.generation);
-    let mut desk = domain.bind(PortOptions::named(&name)).unwrap();
+    let mut registry = domain.bind(PortOptions::named(&name)).unwrap();
     assert_eq!(
         reader.receive(Deadline::NOW).unwrap_err(),
         ReadError::TimedOut
     );
-    let mut introduction = desk.receive(Access::Later, PATIENCE).unwrap();
-    let Some(Right::Send(inbox)) = introduction.take_rights().pop() else {
+    let mut registration = registry.receive(Access::Later, PATIENCE).unwrap();
+    let Some(Right::Send(inbox)) = registration.take_rights().pop() else {
         panic!()
     };
     let mut raw = channel.bind_writer().unwrap();
@@ -342,7 +342,7 @@ fn hostile_notes_and_parcels_are_missed_and_no_more() {
             "{note:?}"
         );
     }
-    drop((raw, desk));
+    drop((raw, registry));
     // The next honest one is heard.
     let mut writer = channel.bind_parcel_writer().unwrap();
     assert_eq!(reader.receive(PATIENCE).unwrap_err(), ReadError::WriterGone);
@@ -350,18 +350,18 @@ fn hostile_notes_and_parcels_are_missed_and_no_more() {
         scope.spawn(|| writer.send(b"", shared(&domain, 2), PATIENCE).unwrap());
         assert_eq!(byte_of(reader.receive(PATIENCE).unwrap().parcel), 2);
     });
-    // What a desk is handed that is no introduction counts for nobody.
-    let desk = domain.connect(&name, PATIENCE).unwrap();
+    // What a registry is handed that is no registration counts for nobody.
+    let registry = domain.connect(&name, PATIENCE).unwrap();
     for header in [&b""[..], &[0xff; 100]] {
         let message = Message::new(header).unwrap();
-        desk.send(message, WhenFull::Fail).unwrap();
+        registry.send(message, WhenFull::Fail).unwrap();
         let mut message = Message::new(header).unwrap();
         message.attach(channel.clone()).unwrap();
-        desk.send(message, WhenFull::Fail).unwrap();
+        registry.send(message, WhenFull::Fail).unwrap();
     }
     writer.send(b"", moved(&domain, 3), PATIENCE).unwrap();
     assert_eq!(byte_of(reader.receive(PATIENCE).unwrap().parcel), 3);
-    drop((writer, reader, channel, desk, inbox, introduction));
+    drop((writer, reader, channel, registry, inbox, registration));
     assert_eq!(used(&domain), (0, 0));
 }
 

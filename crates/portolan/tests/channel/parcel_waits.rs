@@ -148,7 +148,7 @@ fn a_wait_set_is_told_of_parcels_and_of_later_writers() {
 }
 
 #[test]
-fn who_writes_without_a_desk_is_not_reported_again_and_again() {
+fn who_writes_without_a_registry_is_not_reported_again_and_again() {
     let domain = Domain::private().unwrap();
     let options = ChannelOptions::unnamed().units(8);
     let channel = domain.make_channel(&options).unwrap();
@@ -170,7 +170,7 @@ fn who_writes_without_a_desk_is_not_reported_again_and_again() {
 }
 
 #[test]
-fn whoever_finds_a_desk_crowded_is_told_when_there_is_room() {
+fn whoever_finds_a_registry_crowded_is_told_when_there_is_room() {
     let domain = Domain::private().unwrap();
     let options = ChannelOptions::unnamed().units(4);
     let channel = domain.make_channel(&options).unwrap();
@@ -179,20 +179,20 @@ fn whoever_finds_a_desk_crowded_is_told_when_there_is_room() {
     let token = set.add(bound(&channel)).unwrap();
     drop(first);
     assert_eq!(receive(&mut set, token).unwrap_err(), ReadError::WriterGone);
-    // The next one's desk is full before the reader looks.
+    // The next one's registry is full before the reader looks.
     let mut writer = channel.bind_parcel_writer().unwrap();
     let survey = domain.survey().unwrap();
     let segment = survey.ports.iter().find(|p| p.kind == PortKind::Segment);
     let segment = segment.unwrap();
-    let desk = format!("parcels {}.{}", segment.index, segment.generation);
-    let desk = domain.connect(&desk, Deadline::NOW).unwrap();
-    while desk.send(Message::default(), WhenFull::Fail).is_ok() {}
+    let registry = format!("parcels {}.{}", segment.index, segment.generation);
+    let registry = domain.connect(&registry, Deadline::NOW).unwrap();
+    while registry.send(Message::default(), WhenFull::Fail).is_ok() {}
     assert!(set.wait(Deadline::NOW).unwrap().is_empty());
     assert!(set.wait(Duration::from_millis(2)).unwrap().is_empty());
     std::thread::scope(|scope| {
         let receives = scope.spawn(|| receive(&mut set, token).unwrap());
         std::thread::sleep(Duration::from_millis(5));
-        // Each look at the desk makes room.
+        // Each look at the registry makes room.
         portolan_testkit::until("the reader is known", || writer.readers() == 1);
         let sent = writer.send(b"", shared(&domain, 5), Deadline::NOW);
         assert!(sent.is_ok());

@@ -132,7 +132,7 @@ fn the_successor_dies_at_every_step_of_its_succession() {
         assert_eq!(third.ask(&format!("die at {mark}")), "done");
         scene.host.kill();
         // Either it dies of it, or another was faster and it had no chance to.
-        // Whoever is let in finds a host.
+        // A newcomer that is admitted finds a host.
         drop(Child::joined(&scene.name));
         scene.victim.kill();
         third.kill();

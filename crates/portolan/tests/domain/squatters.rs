@@ -1,4 +1,4 @@
-//! Somebody else has the names of a domain's sockets: who it is, and how to do without them.
+//! Another process has the names of a domain's sockets: members learn which, and do without them.
 
 use crate::child::{Child, unique, until};
 use portolan::{Domain, JoinError};
@@ -171,5 +171,7 @@ fn a_host_that_cannot_read_proc_says_so() {
     assert!(host.is_host());
     assert_eq!(second.ask("bind inbox"), "done");
     second.kill();
-    until("the dead are buried", || host.ask("bind inbox") == "done");
+    until("the dead are reclaimed", || {
+        host.ask("bind inbox") == "done"
+    });
 }

@@ -4,7 +4,7 @@ use crate::child::{Child, unique, until};
 use portolan::{Domain, JoinError};
 use std::time::{Duration, Instant};
 
-/// Steps of whoever admits a newcomer.
+/// Steps of the member that admits a newcomer.
 #[cfg(feature = "marks")]
 const ADMISSION: [&str; 4] = [
     "join.accepted",
@@ -59,7 +59,7 @@ fn newcomers_join_beside_a_stopped_host_and_work_with_the_others() {
     assert!(!second.is_host() && !newcomer.is_host() && !another.is_host());
     host.resume();
     assert!(host.is_host());
-    // The host has got to know them: it buries who dies, and lets go of who leaves.
+    // The host has got to know them: it reclaims who dies, and lets go of who leaves.
     assert_eq!(newcomer.ask("leave"), "Ok(())");
     another.kill();
     all_others_are_free(&name, &[1, 2]);
@@ -250,7 +250,7 @@ fn a_newcomer_dies_at_every_step_of_joining_beside_a_stopped_host() {
     }
 }
 
-/// Nobody waits for a member that is stopped while it binds a name, but for that name.
+/// Other members wait for a member that is stopped while it binds a name only for that name.
 #[cfg(feature = "marks")]
 #[test]
 fn a_member_that_is_stopped_at_every_step_of_a_named_bind_holds_up_no_other_name() {

@@ -157,8 +157,8 @@ fn calls_end_at_once_when_the_server_is_killed() {
 }
 
 #[test]
-fn calls_end_when_the_server_is_killed_and_nobody_buries_it() {
-    let name = format!("rpc-unburied-{}", std::process::id());
+fn calls_end_when_the_server_is_killed_and_no_host_reclaims_it() {
+    let name = format!("rpc-unreclaimed-{}", std::process::id());
     let host = Serving::waiting_in(&name);
     until("it hosts", || Domain::builder(&name).observe().is_ok());
     let domain = Domain::join(&name).unwrap();

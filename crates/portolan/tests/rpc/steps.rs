@@ -343,7 +343,7 @@ mod deaths {
 
     #[test]
     fn a_server_dies_as_it_lets_go_of_the_dead() {
-        let mark = "serve.buried";
+        let mark = "serve.reclaimed";
         let (domain, ledger) = domain(mark);
         let mut victim = Other::start("serves", &domain, mark);
         let client = share(&domain).within(10 * PATIENCE);

@@ -133,7 +133,7 @@ fn an_upcall_runs_on_the_thread_that_asked_for_it() {
     });
     assert_eq!(board.on.load(Ordering::SeqCst), here);
     assert_eq!(board.seen(), (at..at + 100).collect::<Vec<_>>());
-    assert_eq!((listener.dropped(), listener.strays()), (0, 0));
+    assert_eq!((listener.dropped(), listener.unhandled()), (0, 0));
     assert_eq!(listener.poll(), 0, "they have a FIFO of their own");
 
     // From this thread: it has run when the call returns, or soon after.

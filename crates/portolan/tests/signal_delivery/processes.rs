@@ -34,7 +34,7 @@ fn sends(name: &str) -> Command {
 }
 
 #[test]
-fn another_users_process_has_the_courier_interrupt() {
+fn another_users_process_has_the_upcall_thread_interrupt() {
     use std::os::unix::process::CommandExt;
     if portolan_sys::process::user() != 0 {
         eprintln!("skipped: only root can run processes of two users");

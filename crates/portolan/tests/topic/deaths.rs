@@ -70,11 +70,11 @@ fn domain(what: &str, mark: &str, protection: Protection) -> (Domain, std::proce
 #[test]
 fn a_publisher_dies_at_whatever_step() {
     let all = [
-        ("segment.renewing", Protection::Trusted),
+        ("segment.reissuing", Protection::Trusted),
         ("channel.begun", Protection::Trusted),
         ("channel.filled", Protection::Trusted),
         ("channel.advanced", Protection::Trusted),
-        ("segment.renewing", Protection::Guarded),
+        ("segment.reissuing", Protection::Guarded),
         ("channel.published", Protection::Guarded),
     ];
     for (mark, protection) in all {

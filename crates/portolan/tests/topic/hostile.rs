@@ -136,12 +136,12 @@ fn one_garbled_publisher_silences_nobody_else() {
 }
 
 #[test]
-fn a_garbled_lobby_is_told_once() {
+fn a_garbled_rendezvous_channel_is_reported_once() {
     let domain = Domain::private().unwrap();
     let mut publisher = domain.publisher::<u64>("t", options()).unwrap();
     let mut subscriber = domain.subscriber::<u64>("t", options()).unwrap();
-    let lobby = domain.find_channel("t#", Deadline::NOW).unwrap();
-    scribble(lobby.segment());
+    let rendezvous = domain.find_channel("t#", Deadline::NOW).unwrap();
+    scribble(rendezvous.segment());
     let told = subscriber.receive(PATIENCE);
     assert!(
         matches!(told, Err(SubscribeError::Newcomers(_))),

@@ -1,7 +1,7 @@
 //! Another process of a test, and what it can be told to do.
 
 use crate::automatic::Updater;
-use crate::mediated_ends::Weather;
+use crate::brokered_ends::Weather;
 use crate::{forks, notify_ends, raw};
 use portolan::vmmc::{
     Export, ExportMemory, ExportOptions, Import, ImportOptions, Notifications, OrdinaryMemory,
@@ -239,7 +239,7 @@ impl State {
             ["weather-end"] => Ok(self.weather.take().unwrap().end()),
             ["weather-rounds"] => Ok(self.weather.as_ref().unwrap().rounds().to_string()),
             ["besiege", user, domain, name] => {
-                let siege = crate::raw_mediated::Siege::new(user.parse()?, domain, name)?;
+                let siege = crate::raw_brokered::Siege::new(user.parse()?, domain, name)?;
                 let rounds = Arc::clone(&self.rounds);
                 std::thread::spawn(move || siege.write_for_ever(&rounds));
                 done()
@@ -309,7 +309,7 @@ impl State {
                 let note = self.notifications.as_mut().unwrap().wait(PATIENCE)?;
                 Ok(crate::notify::offset(note).to_string())
             }
-            ["fork-without-memory"] => Ok(crate::mediated_ends::fork_without_memory().to_string()),
+            ["fork-without-memory"] => Ok(crate::brokered_ends::fork_without_memory().to_string()),
             #[cfg(feature = "marks")]
             ["stop-at", mark] => {
                 portolan_testkit::stop_at(mark, portolan_shm::mark::install);

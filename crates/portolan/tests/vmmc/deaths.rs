@@ -24,7 +24,7 @@ fn importers_of_a_killed_exporter_are_told_in_the_middle_of_their_writes() {
         assert!(importer.ask("load 0").contains("ExporterDied"));
         assert_eq!(importer.ask("unimport"), "done");
     }
-    // Nobody exports it any more.
+    // No process exports it any more.
     let mut late = Child::new();
     let answer = late.ask(&format!("import {name} x deadline-ms=50"));
     assert!(
@@ -141,7 +141,7 @@ fn a_process_with_an_importers_id_is_not_taken_for_it() {
     let mut exporter = Child::exporter(&name, 1);
     let mut importer = Child::importer(&name);
     assert_eq!(exporter.ask("importers"), "1");
-    // Its socket ends with it, unless somebody keeps it.
+    // Its socket ends with it, unless another process keeps it.
     let _copy = importer.copied();
     let Some(mut again) = replaced(&mut importer, &exporter) else {
         return;

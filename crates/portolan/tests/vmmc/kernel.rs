@@ -8,7 +8,7 @@ use portolan::vmmc::{
     UpdateError, WhyExported,
 };
 use portolan::{Domain, Permissions};
-use portolan_abi::vmmc::{Answer, Way, post};
+use portolan_abi::vmmc::{Answer, Way, notification_page};
 use portolan_sys::memory::{self, Access, Mapping, PAGE};
 use portolan_testkit::{PATIENCE, unique, until};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -355,8 +355,8 @@ fn an_importer_that_claims_to_write_for_ever_is_named() {
     let address = memory.address() as u64;
     assert!(matches!(granted.way, Way::Kernel { address: a, .. } if a == address));
     assert_eq!((granted.len, fds.len()), (10, 3));
-    let page = Mapping::shared_anywhere(&fds[1], post::BYTES).unwrap();
-    let calls = &page.words()[post::UNDER_WAY];
+    let page = Mapping::shared_anywhere(&fds[1], notification_page::BYTES).unwrap();
+    let calls = &page.words()[notification_page::UNDER_WAY];
     calls.store(1, Ordering::SeqCst);
     let failed = export.unexport().unwrap_err();
     let own = std::process::id();

@@ -4,23 +4,23 @@
 //! `child`. What must come about is waited for with a generous deadline.
 
 mod automatic;
+mod brokered;
+mod brokered_ends;
 mod child;
 mod deaths;
-mod entrusted;
+mod delegated;
 mod forks;
 mod kernel;
 mod many;
 #[cfg(feature = "marks")]
 mod marks;
-mod mediated;
-mod mediated_ends;
 mod notify;
 mod notify_ends;
 mod notify_wait;
 mod pending;
 mod permissions;
 mod raw;
-mod raw_mediated;
+mod raw_brokered;
 mod revoke;
 mod update;
 

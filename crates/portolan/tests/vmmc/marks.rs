@@ -11,7 +11,7 @@ fn dies(child: &mut Child, order: &str) {
     until("it has died", || child.ended());
 }
 
-/// A member of a domain that somebody else hosts, about to die at `mark`.
+/// A member of a domain that another process hosts, about to die at `mark`.
 fn member(domain: &str, mark: &str) -> Child {
     let mut member = Child::new();
     assert_eq!(member.ask(&format!("join {domain}")), "done");
@@ -100,7 +100,7 @@ fn an_exporter_dies_while_it_ends_an_export() {
 #[test]
 fn an_importer_dies_at_every_step() {
     for (mark, order) in [
-        ("import.introduced", None),
+        ("import.accepted", None),
         ("import.asked", None),
         ("import.answered", None),
         ("import.mapped", None),

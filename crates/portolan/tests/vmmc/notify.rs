@@ -7,7 +7,7 @@ use portolan::vmmc::{
     UpdateError,
 };
 use portolan::{Deadline, Domain, ListenerOptions, Origin, Permissions};
-use portolan_abi::vmmc::{RING, post};
+use portolan_abi::vmmc::{RING, notification_page};
 use portolan_sys::memory::Mapping;
 use portolan_sys::process::poll;
 use portolan_sys::socket;
@@ -109,12 +109,12 @@ fn what_has_no_room_is_counted() {
     let mut notifications = export.notifications().unwrap();
     let mut importer = Child::importer(&name);
     assert_eq!(importer.ask("notify each 1 300"), "done");
-    for number in 1..=post::NOTES {
+    for number in 1..=notification_page::NOTES {
         let note = notifications.poll().unwrap().unwrap();
         assert_eq!(offset(note), number * 8);
     }
     let rest = notifications.poll().unwrap();
-    let lost = 300 - post::NOTES as u64;
+    let lost = 300 - notification_page::NOTES as u64;
     assert!(
         matches!(rest, Some(Notification::Several { count, .. }) if count == lost),
         "{rest:?}"
@@ -227,7 +227,7 @@ fn a_killed_importer_leaves_its_notes() {
         importer.kill();
         until("it is forgotten", || export.importers() == 0);
         notifications.unblock();
-        for number in 1..=post::NOTES {
+        for number in 1..=notification_page::NOTES {
             assert_eq!(offset(notifications.wait(PATIENCE).unwrap()), number * 8);
         }
         let rest = notifications.poll().unwrap();
@@ -291,7 +291,8 @@ fn what_was_posted_before_the_end_is_handed_out_after_it() {
 fn hostile(name: &str, stop: &AtomicBool) {
     let connection = raw::connect(name);
     let hostile = raw::Hostile::new(&connection, "x").unwrap();
-    let page = Mapping::shared_anywhere(&hostile.post, post::BYTES).unwrap();
+    let page =
+        Mapping::shared_anywhere(&hostile.notification_page, notification_page::BYTES).unwrap();
     let put = |word: usize, value: u64| {
         let to = page.base().wrapping_add(word * 8).cast::<u64>();
         // SAFETY:
@@ -304,19 +305,19 @@ fn hostile(name: &str, stop: &AtomicBool) {
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        for nth in 0..post::NOTES * post::NOTE {
+        for nth in 0..notification_page::NOTES * notification_page::NOTE {
             // Never 8 bytes, by which honest notes are known.
             let value = if nth % 2 == 0 {
                 odd[(round + nth) % odd.len()]
             } else {
                 odd[3 + (round + nth / 2) % 5]
             };
-            put(post::FIRST + nth, value);
+            put(notification_page::FIRST + nth, value);
         }
         posted = posted.wrapping_add(odd[round % odd.len()]);
-        put(post::TAKEN, odd[(round + 1) % odd.len()]);
-        put(post::LOST, odd[round / 8 % odd.len()]);
-        put(post::POSTED, posted);
+        put(notification_page::TAKEN, odd[(round + 1) % odd.len()]);
+        put(notification_page::LOST, odd[round / 8 % odd.len()]);
+        put(notification_page::POSTED, posted);
         let now = Some(Instant::now());
         let _ = socket::send_by(&connection, &[RING], &[], now);
     }

@@ -1,4 +1,4 @@
-//! Notifications when somebody dies, forks, or becomes another program; and of ordinary memory.
+//! Notifications when a process dies, forks, or executes another program; and of ordinary memory.
 
 use crate::child::Child;
 use crate::notify::offset;
@@ -7,7 +7,7 @@ use portolan::vmmc::{
     ExportOptions, Notification, NotificationError, Notifications, OrdinaryMemory, Reach,
 };
 use portolan::{Deadline, Permissions};
-use portolan_abi::vmmc::post;
+use portolan_abi::vmmc::notification_page;
 use portolan_testkit::{PATIENCE, unique, until};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
@@ -28,7 +28,7 @@ fn ordinary_memory_has_notifications_too() {
     let mut importer = Child::importer(&name);
     std::thread::scope(|scope| {
         let told = scope.spawn(|| {
-            for number in 1..=post::NOTES {
+            for number in 1..=notification_page::NOTES {
                 let at = offset(notifications.wait(PATIENCE).unwrap());
                 assert_eq!(at, number * 8);
                 // The data came before it.
@@ -37,7 +37,7 @@ fn ordinary_memory_has_notifications_too() {
                 assert_eq!(usize::from_ne_bytes(bytes), number);
             }
         });
-        for number in 1..=post::NOTES {
+        for number in 1..=notification_page::NOTES {
             assert_eq!(importer.ask(&format!("notify each {number} 1")), "done");
         }
         told.join().unwrap();
@@ -118,7 +118,7 @@ fn what_an_importer_posted_before_it_became_another_program_is_handed_out() {
     assert_eq!(importer.ask("notify each 1 200"), "done");
     importer.tell("exec");
     until("it is forgotten", || export.importers() == 0);
-    for number in 1..=post::NOTES {
+    for number in 1..=notification_page::NOTES {
         let note = notifications.poll().unwrap().unwrap();
         assert_eq!(of(&importer, note), number * 8);
     }

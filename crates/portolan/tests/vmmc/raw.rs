@@ -27,13 +27,13 @@ pub(crate) fn connect_to(user: u32, domain: &str) -> OwnedFd {
     socket::connect_by(&address, Some(Instant::now() + PATIENCE)).unwrap()
 }
 
-/// Asks to be introduced to an export.
+/// Asks the host for an export.
 pub(crate) fn visit(connection: &OwnedFd, name: &str) -> Result<(), Failed> {
     let name = OfferName::new(name).ok_or("a name")?;
     visit_as(connection, OfferKind::Export, name, None, PATIENCE)
 }
 
-/// Asks to be introduced to anything.
+/// Asks the host for any offer.
 pub(crate) fn visit_as(
     connection: &OwnedFd,
     kind: OfferKind,
@@ -53,7 +53,7 @@ pub(crate) fn visit_as(
     loop {
         let received = socket::receive_by(connection, &mut bytes, 0, end)?;
         match VisitAnswer::decode(&bytes[..received.len]) {
-            Some(VisitAnswer::Introduced) => return Ok(()),
+            Some(VisitAnswer::Accepted) => return Ok(()),
             Some(VisitAnswer::Wait | VisitAnswer::Queue) if kind == OfferKind::Memory => {}
             other => return Err(format!("{other:?}").into()),
         }
@@ -80,7 +80,7 @@ pub(crate) fn question() -> Ask {
         version: FORMAT_VERSION,
         // So that nobody waits for it, should the claim be believed.
         barriers: true,
-        mediated: false,
+        brokered: false,
     }
 }
 
@@ -88,8 +88,8 @@ pub(crate) fn question() -> Ask {
 pub(crate) struct Hostile {
     pub(crate) granted: Granted,
     pub(crate) file: OwnedFd,
-    pub(crate) board: OwnedFd,
-    pub(crate) post: OwnedFd,
+    pub(crate) status_page: OwnedFd,
+    pub(crate) notification_page: OwnedFd,
     early: Mapping,
 }
 
@@ -100,7 +100,7 @@ impl Hostile {
         let Answer::Granted(granted) = answer else {
             return Err(format!("{answer:?}").into());
         };
-        let [file, board, post, _exporter] =
+        let [file, status_page, notification_page, _exporter] =
             <[OwnedFd; DESCRIPTORS]>::try_from(fds).map_err(|_| "descriptors")?;
         let len = usize::try_from(granted.len)?;
         let early = if granted.reach.writes() {
@@ -111,8 +111,8 @@ impl Hostile {
         Ok(Self {
             granted,
             file,
-            board,
-            post,
+            status_page,
+            notification_page,
             early,
         })
     }

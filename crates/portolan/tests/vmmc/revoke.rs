@@ -34,7 +34,7 @@ fn count_up(memory: &ExportMemory, stop: &AtomicBool) -> u64 {
     round
 }
 
-/// Stops whoever looks at it.
+/// Stops the threads that look at it.
 pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -118,7 +118,7 @@ fn what_was_said_to_have_landed_has() {
         });
         for value in told.saturating_sub(7)..=told {
             let found = memory.load_acquire((value % 8) as usize * 4096).unwrap();
-            // The one after the last may have landed too, and nobody was told.
+            // The one after the last may have landed too, without an answer.
             assert!(
                 found == value || found == told + 1,
                 "{found} instead of {value}"
@@ -153,7 +153,7 @@ fn a_dropped_export_has_ended_and_its_memory_stays() {
     assert!(memory.bytes_mut().is_none());
     drop(export);
     assert!(importer.ask("write 0 1 6").contains("Revoked"));
-    // Nobody else has it, so it can be lent.
+    // There is no other handle, so it can be lent.
     until("it is nobody else's", || memory.bytes_mut().is_some());
     assert_eq!(memory.bytes_mut().unwrap(), [5; 16384]);
 }
@@ -187,7 +187,7 @@ fn an_exporter_that_unmaps_its_range_harms_itself() {
     importer.goes_round();
     let error = export.unexport().unwrap_err();
     assert!(matches!(error.source, WhyExported::Memory(_)), "{error:?}");
-    // All the same nobody can write any more, and is told so.
+    // All the same no importer can write any more, and each call fails.
     assert_eq!(importer.ask("stormed"), "Revoked");
     std::mem::forget(error);
 }
@@ -223,7 +223,7 @@ fn who_may_only_read_cannot_write_in_any_way() {
     let (memory, export) = export(&domain, 4, Reach::Read);
     memory.write(0, &[7; 16384]).unwrap();
     let hostile = Hostile::new(&raw::connect(&name), "x").unwrap();
-    for file in [&hostile.file, &hostile.board] {
+    for file in [&hostile.file, &hostile.status_page] {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
         for file in [file, &again] {
@@ -248,7 +248,7 @@ fn who_may_only_read_cannot_write_in_any_way() {
         }
     }
     assert!(content(&memory).iter().all(|byte| *byte == 7));
-    // What is stored after the end, nobody sees.
+    // No process sees a store after the end.
     let early = Mapping::read_only(&hostile.file, 16384).unwrap();
     export.unexport().unwrap();
     memory.write(0, &[8; 16384]).unwrap();
@@ -319,7 +319,7 @@ fn importers_that_say_what_none_says_are_let_go_of() {
     until("it is an importer", || export.importers() == 1);
     socket::send(&connection, &good, &[]).unwrap();
     until("it is let go of", || export.importers() == 0);
-    // Nobody else has noticed.
+    // No other process has noticed.
     let import = domain.import("x", PATIENCE).unwrap();
     assert_eq!(import.write(0, b"fine"), Ok(()));
 }

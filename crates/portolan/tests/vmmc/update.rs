@@ -130,7 +130,7 @@ fn what_came_into_an_export_goes_on_and_back() {
     let import = |name| domain.import(name, PATIENCE).unwrap();
     let (shared, kernel) = (import("x"), import("o"));
     assert!(kernel.is_kernel_mediated());
-    // Exported, and written by somebody else.
+    // Exported, and written by another process.
     let source = ExportMemory::new(32 * 4096).unwrap();
     let _source = domain.export(&source, "s", &options, PATIENCE).unwrap();
     let pattern: Vec<u8> = (0..=250).cycle().take(LEN).collect();
@@ -514,7 +514,7 @@ fn what_is_no_whole_pages_is_not_exported() {
 #[test]
 fn an_export_may_be_larger_than_the_machine() {
     let (domain, name) = domain("large");
-    // Pages that nobody touches take no memory.
+    // Untouched pages take no memory.
     let len = 1_usize << 38;
     let (memory, export) = export(&domain, len / 4096, Reach::ReadWrite);
     let mut importer = Child::importer(&name);
@@ -532,6 +532,6 @@ fn an_export_may_be_larger_than_the_machine() {
     let refused = small.ask(&format!("import {name} x at-most={}", len - 1));
     assert!(refused.contains("TooLarge"), "{refused}");
     drop(memory);
-    // Nobody has it any more, so nothing is copied.
+    // No process has it any more, so nothing is copied.
     export.unexport().unwrap();
 }

@@ -80,8 +80,8 @@ impl Server {
     }
 
     #[inline]
-    pub(super) fn is_withdrawn(&self, number: u64) -> bool {
-        number >= self.next && self.withdrawn & 1 << index(number) != 0
+    pub(super) fn is_cancelled(&self, number: u64) -> bool {
+        number >= self.next && self.cancelled_numbers & 1 << index(number) != 0
     }
 
     /// Whether a number that was not handed out has come whole.
@@ -101,7 +101,7 @@ impl Server {
             if known && entry.stage == Stage::Ready {
                 self.untold += u64::from(entry.flags.has(Flags::ONE_WAY));
                 self.list(next);
-            } else if self.withdrawn & 1 << at != 0 || next < self.floor {
+            } else if self.cancelled_numbers & 1 << at != 0 || next < self.floor {
                 if known {
                     entry.stage = Stage::Over;
                     entry.assembly.clear();
@@ -109,7 +109,7 @@ impl Server {
             } else {
                 return;
             }
-            self.withdrawn &= !(1 << at);
+            self.cancelled_numbers &= !(1 << at);
             self.next += 1;
         }
     }
@@ -127,7 +127,7 @@ impl Server {
     }
 
     /// A number will not come; or, if it has, is not wanted any more.
-    pub(super) fn withdraw(&mut self, number: u64, unwanted: bool) -> Result<(), Misbehaved> {
+    pub(super) fn cancel_number(&mut self, number: u64, unwanted: bool) -> Result<(), Misbehaved> {
         if number >= self.next {
             self.in_window(number)?;
             if self.has(number) && !unwanted {
@@ -139,7 +139,7 @@ impl Server {
                 entry.stage = Stage::Over;
                 entry.assembly.clear();
             }
-            self.withdrawn |= 1 << index(number);
+            self.cancelled_numbers |= 1 << index(number);
             self.seen = self.seen.max(number + 1);
             self.in_order();
             return Ok(());

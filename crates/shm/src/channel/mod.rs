@@ -548,7 +548,7 @@ impl<'a> Channel<'a> {
     ///
     /// Whoever could be owed a wake by it is to be woken afterwards ([`Self::rouse`],
     /// [`Self::rouse_writer`]).
-    pub fn bury(&self, space: u8) {
+    pub fn reclaim(&self, space: u8) {
         for entry in self.readers {
             match entry.state() {
                 ReaderState::Joining { space: owner }

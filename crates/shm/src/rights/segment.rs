@@ -79,7 +79,7 @@ impl<'r> Mark<'r> {
             }
             let marked = PortStatus {
                 owner: space,
-                renewing: purpose == Purpose::Rename,
+                reissuing: purpose == Purpose::Rename,
                 ..was
             };
             if exchange(entry, was, marked) {
@@ -133,7 +133,7 @@ fn later(status: PortStatus) -> u32 {
 fn unmarked(status: PortStatus) -> PortStatus {
     PortStatus {
         owner: 0,
-        renewing: false,
+        reissuing: false,
         ..status
     }
 }

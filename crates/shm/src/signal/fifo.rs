@@ -128,7 +128,7 @@ impl<'a> Fifo<'a> {
 
     /// Makes a free entry a FIFO of `depth` slots, rounded up to a power of two and cut to
     /// what an entry has. What earlier users left is thrown away; a sender of theirs that
-    /// comes late leaves a stray signal.
+    /// comes late leaves an unhandled signal.
     pub fn open(entry: &'a FifoEntry, depth: usize) -> (Self, Head) {
         let depth = depth.clamp(1, SLOTS).next_power_of_two();
         // A new lap that no word in any slot has: its positions are beyond all that were used.

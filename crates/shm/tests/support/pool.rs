@@ -146,7 +146,7 @@ impl Pool {
 
     /// Host: returns what a dead space held. Its row first, for which the slots decide;
     /// then its claims; then its chunks; then whoever may have been owed a wake.
-    pub fn bury(&self, space: u8) {
+    pub fn reclaim(&self, space: u8) {
         let row = self.row(space);
         let (word, to) = row.read(0);
         if word.hold() == Hold::Sending {

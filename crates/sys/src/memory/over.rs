@@ -1,4 +1,4 @@
-//! A part of a file, mapped over what is mapped somewhere already.
+//! Maps a part of a file over an existing mapping.
 
 use std::os::fd::OwnedFd;
 use std::ptr;
@@ -9,12 +9,12 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mremap_fixed, munmap};
 use super::range::{at, keep_from_children};
 
 /// Maps `fd` from `offset` on over the range, shared or private as `kind` says, to be read and
-/// written. Whoever touches the range meanwhile waits for a moment, and there is none at which it
-/// shows neither; forked children do not have it. If that fails nothing has changed.
+/// written. A thread that touches the range meanwhile waits for a moment, and always finds the old
+/// or the new mapping; forked children do not have it. If that fails nothing has changed.
 ///
 /// # Safety
 ///
-/// - Nobody relies on what the range shows, but as far as the file shows the same.
+/// - No code relies on the content of the range, except where the file has the same content.
 /// - No other thread maps, unmaps or protects any of the range during the call.
 pub(super) unsafe fn map_over(
     fd: &OwnedFd,
@@ -32,20 +32,22 @@ pub(super) unsafe fn map_over(
     if let Ok(new) = new {
         let kept = keep_from_children(new.addr(), len).is_ok();
         // SAFETY:
-        // - The old place is that of the new mapping, which nobody else knows.
-        // - What is replaced, and that nobody else changes mappings there: as the caller promises.
+        // - The old place is the new mapping, whose address no other code knows.
+        // - The caller promises that the old content may go, and that no other thread changes
+        //   mappings there.
         let moved =
             kept && unsafe { mremap_fixed(new, len, len, MremapFlags::MAYMOVE, at(start)) }.is_ok();
         if moved {
             return Ok(());
         }
         // SAFETY:
-        // - Still there, and nobody else knows it.
+        // - The mapping is still there, and no other code knows its address.
         let _ = unsafe { munmap(new, len) };
     }
     // Without addresses for both: a child that is made in this very moment has it.
     // SAFETY:
-    // - What is replaced, and that nobody else changes mappings there: as the caller promises.
+    // - The caller promises that the old content may go, and that no other thread changes
+    //   mappings there.
     unsafe { mmap(at(start), len, access, flags | MapFlags::FIXED, fd, offset) }?;
     // Cannot fail on what was mapped just now.
     let _ = keep_from_children(start, len);

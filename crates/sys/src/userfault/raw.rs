@@ -1,4 +1,4 @@
-//! The userfaultfd itself, and the requests that it takes.
+//! Wraps the userfaultfd and the requests that it takes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ mod abi {
     pub(super) const API: u64 = 0xAA;
     /// `UFFD_USER_MODE_ONLY`, Linux 5.11.
     pub(super) const USER_MODE_ONLY: u32 = 1;
-    /// Nobody waits for a page where SIGBUS tells of it.
+    /// In SIGBUS mode no thread blocks on a page, so there is no thread to wake.
     pub(super) const CONTINUE_DONTWAKE: u64 = 1 << 0;
     pub(super) const WRITEPROTECT_ON: u64 = 1 << 0;
     /// The group of ioctls, and their numbers.

@@ -104,7 +104,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         found_by: model("loom_channel", "a_writer_that_is_lapped_takes_nothing_back"),
     },
     Mutant {
-        name: "channel-bury-voids-nothing",
+        name: "channel-reclaim-voids-nothing",
         breaks: "M2: what a dead writer of many had begun is never done",
         file: "crates/shm/src/channel/mod.rs",
         find: "self.void_units_of(space);",

@@ -169,7 +169,7 @@ impl Coordinator {
         let action = self.action();
         match passer(MARKS[mark]) {
             Passer::Any => {
-                let marks = self.marked.beside(mark, &mut self.random);
+                let marks = self.marked.beside(mark);
                 if let Some(worker) = self.someone(None) {
                     self.arm(worker, &marks, action);
                 }
@@ -182,7 +182,7 @@ impl Coordinator {
                 let marks = match bait {
                     // Not earlier, at something else.
                     Some(_) => vec![mark],
-                    None => self.marked.beside(mark, &mut self.random),
+                    None => self.marked.beside(mark),
                 };
                 if let Some(host) = self.host {
                     self.arm(host, &marks, action);

@@ -30,7 +30,7 @@ impl Coordinator {
             .word(Word::Pinger)
             .store(awake.map_or(0, |w| w as u64 + 1), Ordering::SeqCst);
         self.wait(BOUND, |c, w| c.board.get(w, Entry::Paused) == pause)?;
-        // Who was killed for not answering is buried first.
+        // Who was killed for not answering is reclaimed first.
         self.settle()?;
         self.board.word(Word::Count).store(pause, Ordering::SeqCst);
         self.wait(BOUND, |c, w| c.board.get(w, Entry::Counted) == pause)?;
@@ -87,9 +87,9 @@ impl Coordinator {
         }
     }
 
-    /// Waits until the dead are buried and somebody hosts.
+    /// Waits until the dead are reclaimed and somebody hosts.
     fn settle(&mut self) -> std::io::Result<()> {
-        // With a rule off, nobody may ever be buried; the auditor will say so.
+        // With a rule off, nobody may ever be reclaimed; the auditor will say so.
         let bound = if self.plan.sabotage.is_none() {
             BOUND
         } else {

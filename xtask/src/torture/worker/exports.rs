@@ -20,7 +20,7 @@ use portolan::{Deadline, Domain};
 use portolan_abi::limits::PAGE;
 use std::sync::atomic::{Ordering, fence};
 
-/// Few, so that exporters and importers meet, also those of a name that somebody had before.
+/// Few, so that exporters and importers meet, also those of a name that was exported before.
 const NAMES: [&str; 3] = ["chart 0", "chart 1", "chart 2"];
 /// Bytes of an export.
 const LEN: usize = (1 + MAX_WORKERS) * PAGE;
@@ -54,7 +54,7 @@ pub(super) struct Exports {
 struct Shown {
     export: Export,
     chart: Chart,
-    /// Somebody listens to what importers tell.
+    /// The exporter listens to notifications.
     notes: Option<Notes>,
 }
 
@@ -369,7 +369,7 @@ impl Worker {
         !self.holds.exports.ended.is_empty()
     }
 
-    /// Writes to what somebody exports.
+    /// Writes to the export of a worker.
     fn import(&mut self, domain: &Domain) {
         let name = NAMES[self.random.below(NAMES.len())];
         let known = self.holds.exports.imported.iter();
@@ -414,7 +414,7 @@ impl Worker {
     fn begin_import(&mut self, domain: &Domain, name: &str) -> Result<Option<Imported>, String> {
         let import = match domain.import(name, Deadline::after(SHORT)) {
             Ok(import) => import,
-            // Nobody exports it now, or whoever does is stopped, or something runs out.
+            // No worker exports it now, or its exporter is stopped, or something runs out.
             Err(
                 ImportError::Visit(_)
                 | ImportError::TimedOut { .. }

@@ -32,7 +32,7 @@ impl Worker {
     pub(super) fn squeeze(&mut self) {
         self.doing(Doing::Allocating);
         let Some(domain) = &self.domain else { return };
-        if self.random.once_in(3) {
+        if self.random.once_in(8) {
             // Fails in a forked child only.
             let _ = domain.trim();
             return;

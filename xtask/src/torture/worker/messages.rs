@@ -253,6 +253,28 @@ impl Worker {
         self.absorb(message);
     }
 
+    /// Makes two ports that hold one another, where nobody can reach them, and has them closed, as
+    /// whoever is short of memory does. If it dies before, the host closes them.
+    pub(super) fn tie_a_ring(&mut self) {
+        self.doing(Doing::Sending);
+        let Some(domain) = self.domain.clone() else {
+            return;
+        };
+        let bind = || domain.bind(PortOptions::unnamed()).ok();
+        let Some((one, other)) = bind().zip(bind()) else {
+            return;
+        };
+        let (to_one, to_other) = (one.make_send(), other.make_send());
+        for (to, port) in [(to_other, one), (to_one, other)] {
+            let mut message = Message::default();
+            // Far from the limit. What is refused is dropped, and its port closed.
+            let _ = message.attach(port);
+            drop(to.send(message, WhenFull::Fail));
+        }
+        // There is never so much.
+        drop(domain.allocate(1 << 40));
+    }
+
     /// Makes a wait set, or waits in it, or drops it with its ports.
     pub(super) fn wait_in_set(&mut self) {
         self.doing(Doing::Receiving);

@@ -6,7 +6,7 @@
 //! strip: [flag: odd while a record is written][number][bytes that follow from it]
 //! ```
 //!
-//! A strip begins and ends at odd addresses, and nobody writes to a guard.
+//! A strip begins and ends at odd addresses, and no worker writes to a guard.
 
 use super::super::Doing;
 use super::super::board::{Entry, MAX_WORKERS};
@@ -108,7 +108,7 @@ impl Table {
         let at = strip(worker);
         let (mut before, mut after) = ([0], [0]);
         let mut bytes = vec![0; STRIP - 1 + GUARD];
-        // Whoever sees a flag sees what its writer wrote before.
+        // A worker that sees a flag sees what its writer wrote before.
         let read = self.memory.read(at.start, &mut before);
         let read = read.and_then(|()| self.memory.read(at.start + 1, &mut bytes));
         let read = read.and_then(|()| self.memory.read(at.start, &mut after));
@@ -193,7 +193,7 @@ impl Worker {
             return;
         };
         if let Some(Err(error)) = table.export.take().map(Export::unexport) {
-            // Somebody was stopped in the middle of a call: it goes on, and so does the export.
+            // A worker was stopped in the middle of a call: it goes on, and so does the export.
             if !matches!(error.source, WhyExported::UnderWay { .. }) {
                 self.corrupt(&format!("ordinary memory: {}", error.source));
             }
@@ -235,7 +235,7 @@ impl Worker {
         }
     }
 
-    /// Writes to what somebody exports.
+    /// Writes to the export of a worker.
     fn fill_in(&mut self, domain: &Domain) {
         if self.holds.ordinary.imported.is_none() {
             let name = NAMES[self.random.below(NAMES.len())];
@@ -271,7 +271,7 @@ impl Worker {
     fn begin_borrowing(&mut self, domain: &Domain, name: &str) -> Result<Option<Imported>, String> {
         let import = match domain.import(name, Deadline::after(SHORT)) {
             Ok(import) => import,
-            // Nobody exports it now, or whoever does is stopped, or something runs out; or this
+            // No worker exports it now, or its exporter is stopped, or something runs out; or this
             // user may not write other processes' memory.
             Err(
                 ImportError::Visit(_)

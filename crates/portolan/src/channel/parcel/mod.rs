@@ -10,8 +10,8 @@
 //! the rules that hold for all extents and rights, whoever dies: what was sent and never
 //! announced is dropped by its reader, and a dead reader's port is drained by the host.
 //!
-//! Readers make themselves known at the writer's *desk*, a port with a name made of the
-//! channel's. What a parcel costs is a message by port for each reader, whatever its size.
+//! Readers register at the writer's *registry*, a port with a name made of the channel's. A parcel
+//! of any size costs one message by port for each reader.
 //!
 //! # Invariants
 //!
@@ -19,15 +19,15 @@
 //!   writers that had left before, and a number of this writer's.
 //! - **P2** Who is known to the writer is *welcomed* before it is sent anything. What was
 //!   announced before the first welcome is not missed; it was before the reader's time.
-//! - **P3** A desk closes before its writer's place is free, and an inbox before its
-//!   reader's entry. So who is told that the writer has gone looks for a new desk, and does
-//!   not find the old one; and an entry that is known is this reader's. Who lagged and was
-//!   dropped is not known any more, and closes its inbox when it is told so.
+//! - **P3** A registry closes before its writer's place is free, and an inbox before its
+//!   reader's entry. So a reader that learns of the writer's end looks for a new registry, and does
+//!   not find the old one; and an entry that the writer knows is this reader's. The writer forgets
+//!   a reader that lagged and was dropped; the reader closes its inbox when it learns that.
 //! - **P4** Nothing with a parcel is announced while a reader that the writer waits for is
 //!   not known to it, by its entry.
-//! - **P5** Whoever has opened a desk, or made room at one that was full, rings the channel's
-//!   readers. A reader without a desk says that it sleeps, and then looks for one. So it need
-//!   not block on that: it is woken as for a message.
+//! - **P5** A writer that has opened a registry, or made room at one that was full, rings the
+//!   channel's readers. A reader without a registry marks itself as asleep, and then looks for one.
+//!   So it need not block on that: it is woken as for a message.
 
 mod reader;
 mod writer;
@@ -136,12 +136,12 @@ impl Channel {
 
     /// Whether somebody sends parcels on it now.
     pub(crate) fn has_parcels(&self) -> bool {
-        connect_port(self.member(), &desk_name(self), Deadline::NOW).is_ok()
+        connect_port(self.member(), &registry_name(self), Deadline::NOW).is_ok()
     }
 }
 
 /// The name of the port where readers of a channel make themselves known.
-fn desk_name(channel: &Channel) -> String {
+fn registry_name(channel: &Channel) -> String {
     let port = channel.segment().right().to.port;
     format!("parcels {}.{}", port.index, port.generation)
 }

@@ -1,10 +1,10 @@
-//! Taking parcels, and finding the desk of who writes now.
+//! A reader takes parcels, and finds the registry of the current writer.
 
 use super::super::{Channel, Missed, ReadError, Reader, ReaderOptions};
-use super::{Delivery, Parcel, ParcelBindError, Stamp, desk_name};
+use super::{Delivery, Parcel, ParcelBindError, Stamp, registry_name};
 use crate::port::{ConnectError, ReceiveRight, Right, SendRight, Unsent};
 use crate::space::Member;
-use crate::wait::{Guest, WhyNoPlace};
+use crate::wait::{Armable, WhyNoPlace};
 use crate::{Access, Deadline, Message, PortOptions};
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ pub struct ParcelReader {
     /// Gone once nothing will come any more.
     inbox: Option<ReceiveRight>,
     reader: Reader,
-    /// The desk's name.
-    desk: String,
+    /// The registry's name.
+    registry: String,
     /// The writer that there is does not know of us.
     orphaned: bool,
     /// What comes after this one comes to us too: the first welcome.
@@ -84,16 +84,16 @@ impl Channel {
         // As many as there can be announced and not read, a welcome, and one unannounced.
         let size = units.saturating_add(2).min(LARGEST_INBOX);
         let inbox = crate::port::bind_port(member, &PortOptions::unnamed().queue(size))?;
-        let desk_name = desk_name(self);
-        let desk = crate::port::connect_port(member, &desk_name, deadline)?;
+        let registry_name = registry_name(self);
+        let registry = crate::port::connect_port(member, &registry_name, deadline)?;
         let mut reader = self.bind_reader(options)?;
         reader.serve_parcels();
         // If it closes later, we are told that its writer has gone (P3).
-        let orphaned = introduce(&inbox, &reader, &desk, deadline).is_err();
+        let orphaned = register(&inbox, &reader, &registry, deadline).is_err();
         Ok(ParcelReader {
             inbox: Some(inbox),
             reader,
-            desk: desk_name,
+            registry: registry_name,
             orphaned,
             welcome: None,
             next: None,
@@ -111,7 +111,7 @@ impl ParcelReader {
         let deadline = deadline.into();
         loop {
             if self.orphaned {
-                self.change_desks(deadline)?;
+                self.change_registries(deadline)?;
             }
             let received = match self.reader.receive(deadline) {
                 Ok(received) => received,
@@ -189,11 +189,11 @@ impl ParcelReader {
     }
 
     /// Announces sleep: whether there is nothing to receive now. It is woken when there may be,
-    /// also when it has no desk and there is one (P5).
+    /// also when it has no registry and there is one (P5).
     pub(in crate::channel) fn idles(&mut self) -> bool {
         let asleep = self.reader.arm().is_some();
         // After the announcement.
-        self.find_desk();
+        self.find_registry();
         // What lies there is received once we have been welcomed.
         self.orphaned || asleep && !self.reader.may_have()
     }
@@ -206,15 +206,15 @@ impl ParcelReader {
 
     /// Whether a call may receive something, or be told something.
     pub(crate) fn may_have(&mut self) -> bool {
-        self.find_desk();
+        self.find_registry();
         !self.orphaned && self.reader.may_have()
     }
 
-    /// Finds the desk of who writes now, if it has none and there is one.
-    fn find_desk(&mut self) {
+    /// Finds the registry of the current writer, if it has none and there is one.
+    fn find_registry(&mut self) {
         if self.orphaned && self.reader.has_writer() {
             // What fails for good, the next call says.
-            let _ = self.change_desks(Deadline::NOW);
+            let _ = self.change_registries(Deadline::NOW);
         }
     }
 
@@ -228,7 +228,7 @@ impl ParcelReader {
     }
 
     /// Another space writes now, or will: it has to know of us.
-    fn change_desks(&mut self, deadline: Deadline) -> Result<(), ReadError> {
+    fn change_registries(&mut self, deadline: Deadline) -> Result<(), ReadError> {
         let Some(inbox) = &self.inbox else {
             // The next call says why.
             self.orphaned = false;
@@ -236,15 +236,15 @@ impl ParcelReader {
         };
         loop {
             let member = &inbox.at().member;
-            match crate::port::connect_port(member, &self.desk, deadline) {
-                Ok(desk) => {
-                    if introduce(inbox, &self.reader, &desk, deadline).is_ok() {
+            match crate::port::connect_port(member, &self.registry, deadline) {
+                Ok(registry) => {
+                    if register(inbox, &self.reader, &registry, deadline).is_ok() {
                         self.orphaned = false;
                         return Ok(());
                     }
                 }
                 Err(ConnectError::Disowned(why)) => return Err(why.into()),
-                // A desk was bound under this name, so it is one.
+                // A registry was bound under this name, so it is one.
                 Err(ConnectError::NoSuchPort { .. } | ConnectError::BadName { .. }) => {}
             }
             if deadline.has_passed() {
@@ -254,11 +254,11 @@ impl ParcelReader {
     }
 }
 
-/// Makes a reader known at a desk.
-fn introduce(
+/// Makes a reader known at a registry.
+fn register(
     inbox: &ReceiveRight,
     reader: &Reader,
-    desk: &SendRight,
+    registry: &SendRight,
     deadline: Deadline,
 ) -> Result<(), Unsent> {
     let place = reader.entry();
@@ -266,7 +266,7 @@ fn introduce(
     let mut message = Message::new(place.as_slice().as_flattened()).unwrap_or_default();
     // A message holds a right at least.
     drop(message.attach(inbox.make_send()));
-    desk.send_from(&mut message, deadline)
+    registry.send_from(&mut message, deadline)
 }
 
 impl std::fmt::Debug for ParcelReader {
@@ -277,7 +277,7 @@ impl std::fmt::Debug for ParcelReader {
     }
 }
 
-impl Guest for ParcelReader {
+impl Armable for ParcelReader {
     fn kind(&self) -> &'static str {
         "the reader of parcels"
     }

@@ -1,20 +1,20 @@
 //! Sending parcels, to readers that the writer knows.
 
 use super::super::{BindChannelError, Channel, Writer};
-use super::{NoParcel, Parcel, ParcelBindError, ParcelError, Stamp, desk_name};
+use super::{NoParcel, Parcel, ParcelBindError, ParcelError, Stamp, registry_name};
 use crate::port::{ReceiveRight, Right, SendRight, Unsent};
 use crate::{Access, Deadline, Extent, Message, PortOptions, SharedExtent, WhenFull};
 use portolan_shm::mark;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Readers that can stand at a desk at a time.
-const DESK: usize = 256;
+/// Readers that can wait at a registry at a time.
+const REGISTRY: usize = 256;
 
 /// So many that come at once may have kept others away.
-const CROWDED: usize = DESK / 2;
+const CROWDED: usize = REGISTRY / 2;
 
-/// How long a writer waits at its desk before it looks whether a reader has died.
+/// How long a writer waits at its registry before it looks whether a reader has died.
 const SLICE: Duration = Duration::from_millis(20);
 
 /// Writes notes with parcels.
@@ -46,7 +46,7 @@ const SLICE: Duration = Duration::from_millis(20);
 pub struct ParcelWriter {
     // Declared before the writer: it closes first (P3).
     /// Where readers make themselves known.
-    desk: ReceiveRight,
+    registry: ReceiveRight,
     writer: Writer,
     readers: Vec<Known>,
     /// The stamp of the last note.
@@ -82,13 +82,13 @@ impl Channel {
             return Err(BindChannelError::WrongKind(wrong.0, wrong.1).into());
         }
         let writer = self.bind_writer()?;
-        let desk = PortOptions::named(&desk_name(self)).queue(DESK);
-        let desk = crate::port::bind_port(self.member(), &desk)?;
+        let registry = PortOptions::named(&registry_name(self)).queue(REGISTRY);
+        let registry = crate::port::bind_port(self.member(), &registry)?;
         // P5.
         writer.ring_readers();
         let epoch = writer.writers_before();
         Ok(ParcelWriter {
-            desk,
+            registry,
             writer,
             readers: Vec::new(),
             stamp: Stamp { epoch, number: 0 },
@@ -145,7 +145,7 @@ impl ParcelWriter {
 
     /// Whether a parcel is of the channel's domain.
     fn is_of_ours(&self, parcel: &Parcel) -> bool {
-        let ours = &self.desk.at().member;
+        let ours = &self.registry.at().member;
         match parcel {
             Parcel::Moved(extent) => extent.is_of(ours),
             Parcel::Shared(shared) => Arc::ptr_eq(&shared.segment().right().to.member, ours),
@@ -175,7 +175,7 @@ impl ParcelWriter {
             }
             let end = Instant::now() + SLICE;
             let end = deadline.instant().map_or(end, |at| at.min(end));
-            if let Ok(message) = self.desk.receive(Access::Later, end) {
+            if let Ok(message) = self.registry.receive(Access::Later, end) {
                 self.admit(message);
             }
         }
@@ -194,7 +194,7 @@ impl ParcelWriter {
     /// Takes in who has come, and leaves out who has gone.
     fn enrol(&mut self) {
         let mut came = 0;
-        while let Ok(message) = self.desk.try_receive(Access::Later) {
+        while let Ok(message) = self.registry.try_receive(Access::Later) {
             self.admit(message);
             came += 1;
         }

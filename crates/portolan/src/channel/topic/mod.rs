@@ -9,8 +9,8 @@
 //!
 //! A publisher writes each sample once, whoever subscribes, and never waits. A subscriber
 //! sleeps in a wait set over all of these channels, or in another set that it was added to. A
-//! sample takes one unit of its publisher's channel: its bytes, if they are few, or a note of
-//! where they lie.
+//! sample takes one unit of its publisher's channel: its bytes, if they are few, or a
+//! *sample reference* to the block where they lie.
 //!
 //! | file | holds |
 //! |---|---|
@@ -55,7 +55,7 @@ use portolan_abi::channel::{MAX_UNIT, MIN_UNITS, UNIT_HEAD_WORDS};
 use portolan_abi::limits::{LINE, MAX_NAME, PAGE};
 use portolan_abi::name::{RULE, is_name};
 use sample::COPY_ALIGN;
-use store::{Form, Note, TAG};
+use store::{Form, SampleReference, TAG};
 
 /// Tries to find what another one is making, or to make what another one is dropping.
 const TRIES: u32 = 100;
@@ -116,9 +116,9 @@ impl TopicOptions {
     fn channel<T: Payload + ?Sized>(&self, name: &str, subscribers: u64) -> ChannelOptions {
         let holds = match T::SIZE {
             Some(size) if size <= self.copied && T::ALIGN <= COPY_ALIGN => size,
-            Some(_) => Note::BYTES,
-            None if T::NOTE > 0 => T::NOTE,
-            None => self.copied.saturating_add(TAG).max(Note::BYTES),
+            Some(_) => SampleReference::BYTES,
+            None if T::REFERENCE > 0 => T::REFERENCE,
+            None => self.copied.saturating_add(TAG).max(SampleReference::BYTES),
         };
         // What is too large is refused with the rest of the shape.
         let unit = (holds.min(MAX_UNIT) + 8 * UNIT_HEAD_WORDS).next_multiple_of(LINE);
@@ -371,11 +371,11 @@ impl Domain {
         topic: &str,
         options: TopicOptions,
     ) -> Result<Publisher<T>, TopicError> {
-        let lobby = Lobby::open::<T>(self, topic, &options)?;
+        let rendezvous = RendezvousChannel::open::<T>(self, topic, &options)?;
         let mut short = false;
-        for id in 0..lobby.publishers {
+        for id in 0..rendezvous.publishers {
             let name = format!("{topic}#{id}");
-            let wanted = options.channel::<T>(&name, lobby.subscribers());
+            let wanted = options.channel::<T>(&name, rendezvous.subscribers());
             let channel = open(self, &wanted, &name)?;
             check::<T>(topic, &channel, 0)?;
             if channel.writer().is_some() {
@@ -391,17 +391,17 @@ impl Domain {
                 Err(BindChannelError::Written { .. }) => continue,
                 Err(error) => return Err(error.into()),
             };
-            let announce = lobby.channel.bind_writer();
+            let announce = rendezvous.channel.bind_writer();
             announce?.write(&[id], std::time::Duration::from_secs(5))?;
             return Ok(Publisher::new(
                 self,
                 &options,
                 (writer, channel),
-                lobby.channel,
+                rendezvous.channel,
                 id,
             ));
         }
-        let (history, publishers) = (options.history, lobby.publishers);
+        let (history, publishers) = (options.history, rendezvous.publishers);
         Err(match short {
             true => TopicError::ShortHistory { history },
             false => TopicError::TooManyPublishers { publishers },
@@ -418,18 +418,18 @@ impl Domain {
         topic: &str,
         options: TopicOptions,
     ) -> Result<Subscriber<T>, TopicError> {
-        let lobby = Lobby::open::<T>(self, topic, &options)?;
-        Subscriber::new(self, topic, options.history, &lobby)
+        let rendezvous = RendezvousChannel::open::<T>(self, topic, &options)?;
+        Subscriber::new(self, topic, options.history, &rendezvous)
     }
 }
 
-/// Where the topic's publishers announce themselves, and what the first one has decided.
-struct Lobby {
+/// A topic's rendezvous channel, on which its publishers announce themselves.
+struct RendezvousChannel {
     channel: Channel,
     publishers: u8,
 }
 
-impl Lobby {
+impl RendezvousChannel {
     /// The bits of its content that say how many may publish.
     const PUBLISHERS: u64 = u8::MAX as u64;
 

@@ -90,8 +90,8 @@ pub(super) mod sealed {
         const SIZE: Option<usize>;
         /// Where a sample may lie.
         const ALIGN: usize;
-        /// Bytes that a sample's note has at the most, if it lies in several blocks.
-        const NOTE: usize = 0;
+        /// Bytes that a sample's reference has at the most, if it lies in several blocks.
+        const REFERENCE: usize = 0;
 
         /// What tells the type from another.
         fn content() -> u64;
@@ -222,7 +222,7 @@ pub(super) mod sealed {
     impl<T: Root + 'static> Payload for Structure<T> {
         const SIZE: Option<usize> = None;
         const ALIGN: usize = PAGE;
-        const NOTE: usize = super::super::store::MOST_NOTE;
+        const REFERENCE: usize = super::super::store::LONGEST_REFERENCE;
 
         fn content() -> u64 {
             // Not the build: who was built in another way is told so when it reads one.

@@ -25,7 +25,7 @@ pub struct Publisher<T: ?Sized> {
     pub(super) usual: usize,
     channel: Channel,
     /// Keeps it, for whoever comes.
-    _lobby: Channel,
+    _rendezvous: Channel,
     id: u8,
     of: PhantomData<fn(&T)>,
 }
@@ -35,7 +35,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
         domain: &Domain,
         options: &TopicOptions,
         (writer, channel): (Writer, Channel),
-        lobby: Channel,
+        rendezvous: Channel,
         id: u8,
     ) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
             stage: vec![0; channel.unit_payload().div_ceil(COPY_ALIGN)],
             usual: FIRST,
             channel,
-            _lobby: lobby,
+            _rendezvous: rendezvous,
             id,
             of: PhantomData,
         }
@@ -129,9 +129,9 @@ impl<T: Flat + ?Sized> Publisher<T> {
     }
 
     fn tell(&mut self, block: Block, len: usize) -> Result<u64, PublishError> {
-        // Kept first, so that whoever reads the note finds the block.
-        let note = self.store.keep(block, self.writer.position(), len);
-        Ok(self.writer.write(&note.pack(), Deadline::NOW)?)
+        // Kept first, so that a subscriber that reads the reference finds the block.
+        let reference = self.store.keep(block, self.writer.position(), len);
+        Ok(self.writer.write(&reference.pack(), Deadline::NOW)?)
     }
 
     /// Takes the room of a loan back.

@@ -1,31 +1,31 @@
-//! Samples that do not lie in the ring: each in a block, which all its readers read in place.
+//! A publisher's store keeps long samples in blocks, which all subscribers read in place.
 //!
 //! ```text
-//! publisher: block, nobody else has a right --fill--> note in the ring
-//!              ^                                        |  readers take rights by the note
-//!              |                                        v
-//!              +--renew-- nobody has one any more <-- kept: the last few samples
+//! publisher: block, no other rights --fill--> sample reference in the ring
+//!              ^                                |  readers take rights by the reference
+//!              |                                v
+//!              +--reissue-- no other rights <-- kept: the last few samples
 //! ```
 //!
 //! A block is a segment that is only read. Its publisher keeps a right on those of its last
-//! samples; a subscriber that reads a note makes itself a right out of the segment's name, as
-//! one does that finds a segment by name. So a sample costs its publisher the same, however
-//! many subscribe, and nothing new decides when memory is freed: with the last right on it,
-//! whoever died with it.
+//! samples. A subscriber that reads a sample reference makes itself a right out of the segment's
+//! name, as a process does that finds a segment by name. So a sample costs its publisher the same
+//! for any number of subscribers. The memory is freed with the last right on it, also if the
+//! process that held the right died.
 //!
 //! # Invariants
 //!
-//! - **B1** A block is written only by its publisher, while nobody else has a right on it,
-//!   and its name is one that nobody was told of. Renewing gives it such a name, and fails if
-//!   somebody has a right, or comes for one meanwhile (`port::commons`). A structure is
-//!   written while it is nobody else's extents, which become blocks when it is published.
+//! - **B1** Only the publisher writes a block, while no other process has a right on it or knows
+//!   its name. Reissuing gives it a new name, and fails if another process has a right, or makes
+//!   one meanwhile (`port::shared_entries`). A structure is written in extents of the publisher,
+//!   which become blocks when it is published.
 //! - **B2** Rights on blocks are handles of samples, and travel in no message: so counting
 //!   all spaces' rows is counting all of them.
 //! - **B3** Of the last `history` samples, those in blocks have a right of their publisher's.
 
 use super::sample::Bytes;
-use crate::port::commons;
 use crate::port::segment::{Segment, SegmentError};
+use crate::port::shared_entries;
 use crate::space::Member;
 use crate::{AllocateError, Domain, ShareError, SharedExtent};
 use portolan_abi::owner::Size;
@@ -37,15 +37,15 @@ use std::sync::Arc;
 /// Blocks that a publisher keeps for later samples, or until readers have let go of them.
 const SPARE: usize = 4;
 
-/// Where a sample begins that says itself how long it is: copied, or a note.
+/// The first bytes of a sample that states its own length: copied, or a sample reference.
 const HERE: [u8; TAG] = [0; TAG];
 const THERE: [u8; TAG] = [1, 0, 0, 0, 0, 0, 0, 0];
 /// Before the names of a structure's blocks.
 const ARENA: [u8; TAG] = [2, 0, 0, 0, 0, 0, 0, 0];
 /// Bytes of such a name.
 const NAME: usize = 8;
-/// Bytes of the note of a structure, at the most.
-pub(super) const MOST_NOTE: usize = TAG + NAME * MAX_PARTS;
+/// The most bytes of the reference of a structure.
+pub(super) const LONGEST_REFERENCE: usize = TAG + NAME * MAX_PARTS;
 /// Bytes of either; the sample after them is aligned for words.
 pub(super) const TAG: usize = 8;
 
@@ -76,7 +76,7 @@ impl Form {
         };
         match message.split_first_chunk::<TAG>()? {
             (&HERE, bytes) => Some(Bytes::copy(bytes)),
-            (&THERE, note) => Note::unpack(note)?.take(member),
+            (&THERE, reference) => SampleReference::unpack(reference)?.take(member),
             _ => None,
         }
     }
@@ -84,12 +84,12 @@ impl Form {
 
 /// Where a sample lies. Nothing of it is believed.
 #[derive(Clone, Copy)]
-pub(super) struct Note {
+pub(super) struct SampleReference {
     block: PortName,
     len: usize,
 }
 
-impl Note {
+impl SampleReference {
     /// With its tag.
     pub(super) const BYTES: usize = TAG + 16;
 
@@ -116,7 +116,7 @@ impl Note {
 
     /// Our own right on the block; `None` if it is used for a later sample, or gone.
     fn take(self, member: &Arc<Member>) -> Option<Bytes> {
-        let right = commons::join_told(member, self.block)?;
+        let right = shared_entries::join_told(member, self.block)?;
         let (segment, frozen) = Segment::taken(right)?;
         if !frozen || self.len > segment.len() {
             return None;
@@ -127,14 +127,14 @@ impl Note {
 
 /// What is written for a structure that lies in these blocks, in their order.
 fn names_of(blocks: &[Segment]) -> Vec<u8> {
-    let mut note = ARENA.to_vec();
+    let mut reference = ARENA.to_vec();
     for block in blocks {
         let PortName { index, generation } = block.right().to.port;
-        note.extend(generation.to_le_bytes());
-        note.extend(index.to_le_bytes());
-        note.extend([0; 2]);
+        reference.extend(generation.to_le_bytes());
+        reference.extend(index.to_le_bytes());
+        reference.extend([0; 2]);
     }
-    note
+    reference
 }
 
 /// Our own rights on the blocks of the structure that a message tells of; `None` if one of them
@@ -151,7 +151,7 @@ pub(super) fn structure_of(message: &[u8], member: &Arc<Member>) -> Option<Vec<S
             index: u16::from_le_bytes([low, high]),
             generation: u32::from_le_bytes([a, b, c, d]),
         };
-        let (segment, frozen) = Segment::taken(commons::join_told(member, port)?)?;
+        let (segment, frozen) = Segment::taken(shared_entries::join_told(member, port)?)?;
         frozen.then(|| SharedExtent::of(segment))
     };
     names.iter().map(block).collect()
@@ -216,7 +216,7 @@ impl Store {
     pub(super) fn block(&mut self, position: u64, len: usize) -> Result<Block, SegmentError> {
         self.retire(position);
         for index in 0..self.spare.len() {
-            if self.spare[index].len() < len || !self.spare[index].renew() {
+            if self.spare[index].len() < len || !self.spare[index].reissue() {
                 continue;
             }
             if let Some(segment) = self.spare.remove(index) {
@@ -234,19 +234,19 @@ impl Store {
     }
 
     /// Keeps what was filled for the sample at `position`, and says where it lies.
-    pub(super) fn keep(&mut self, block: Block, position: u64, len: usize) -> Note {
+    pub(super) fn keep(&mut self, block: Block, position: u64, len: usize) -> SampleReference {
         let Block { segment } = block;
         let block = segment.right().to.port;
         self.told.push_back((position, segment));
-        Note { block, len }
+        SampleReference { block, len }
     }
 
     /// Keeps the blocks of a structure that is the sample at `position`, and says where they lie.
     pub(super) fn keep_all(&mut self, blocks: Vec<Segment>, position: u64) -> Vec<u8> {
-        let note = names_of(&blocks);
+        let reference = names_of(&blocks);
         let told = blocks.into_iter().map(|block| (position, block));
         self.told.extend(told);
-        note
+        reference
     }
 
     /// Lets go of structures that are no longer among the last ones before `position` (B3), for

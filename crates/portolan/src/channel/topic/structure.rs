@@ -1,7 +1,7 @@
 //! Publishing structures: built in extents, which become blocks that their readers read.
 //!
 //! ```text
-//! loan: an arena in extents of its own --share each--> blocks --names--> note in the ring
+//! loan: an arena in extents of its own --share each--> blocks --names--> reference in the ring
 //!         grows by whole extents            |
 //!                                           +-- the store keeps a right on each (B3)
 //! ```
@@ -122,10 +122,10 @@ impl<T: Root + 'static> Publisher<Structure<T>> {
         }
         let position = self.writer.position();
         self.store.let_go(position);
-        // Kept first, so that whoever reads the note finds the blocks.
-        let note = self.store.keep_all(blocks, position);
+        // Kept first, so that a subscriber that reads the reference finds the blocks.
+        let reference = self.store.keep_all(blocks, position);
         mark!("topic.kept");
-        let told = self.writer.write(&note, Deadline::NOW);
+        let told = self.writer.write(&reference, Deadline::NOW);
         self.usual = capacity;
         if let Ok(position) = told {
             self.has_published(begun, position, capacity);

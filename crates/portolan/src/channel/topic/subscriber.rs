@@ -2,11 +2,11 @@
 
 use super::payload::Payload;
 use super::store::Form;
-use super::{Lobby, NotASample, Sample, SubscribeError, TopicError, check, form_of};
+use super::{NotASample, RendezvousChannel, Sample, SubscribeError, TopicError, check, form_of};
 use crate::channel::{ReadError, Reader, ReaderOptions, Since};
 use crate::space::Member;
 use crate::space::record::About;
-use crate::wait::Guest;
+use crate::wait::Armable;
 use crate::wait::{Token, WaitSet};
 use crate::{Deadline, Domain, EventKind, Waiting};
 use portolan_abi::port::PortName;
@@ -70,14 +70,14 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         domain: &Domain,
         topic: &str,
         history: u64,
-        lobby: &Lobby,
+        rendezvous: &RendezvousChannel,
     ) -> Result<Self, TopicError> {
         let mut set = WaitSet::new(domain)?;
-        let newcomers = set.add(lobby.channel.bind_reader(ReaderOptions::default())?)?;
+        let newcomers = set.add(rendezvous.channel.bind_reader(ReaderOptions::default())?)?;
         let mut subscriber = Self {
             domain: domain.clone(),
             topic: topic.to_owned(),
-            publishers: lobby.publishers,
+            publishers: rendezvous.publishers,
             set,
             newcomers,
             sources: Vec::new(),
@@ -229,12 +229,12 @@ impl<T: Payload + ?Sized> Subscriber<T> {
 
     /// Whether somebody has announced itself: then all are looked for.
     fn greet(&mut self) -> Result<bool, SubscribeError> {
-        let Some(lobby) = self.set.get_mut(self.newcomers) else {
+        let Some(rendezvous) = self.set.get_mut(self.newcomers) else {
             return Ok(false);
         };
         let mut came = false;
-        while lobby.may_have() {
-            match lobby.receive(Deadline::NOW) {
+        while rendezvous.may_have() {
+            match rendezvous.receive(Deadline::NOW) {
                 Ok(_) | Err(ReadError::Missed(_)) => came = true,
                 Err(why @ (ReadError::Garbled(_) | ReadError::Dropped)) => {
                     self.set.remove(self.newcomers);
@@ -294,7 +294,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
     }
 }
 
-impl<T: Payload + ?Sized> Guest for Subscriber<T> {
+impl<T: Payload + ?Sized> Armable for Subscriber<T> {
     fn kind(&self) -> &'static str {
         "the subscriber"
     }

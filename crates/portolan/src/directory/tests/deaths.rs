@@ -1,4 +1,4 @@
-//! Whoever takes part in an introduction is killed: at a marked step, or while others wait.
+//! Each participant of a hand-off is killed: at a marked step, or while others wait.
 
 use super::{Child, child, from_outside, joined, long, meets, said};
 use crate::{Deadline, VisitError};
@@ -42,8 +42,8 @@ fn what_a_member_offers_outlives_the_host() {
     host.kill();
     // One of them hosts now; each is asked through it.
     for (offerer, wanted) in [(&second, "a"), (&third, "b")] {
-        let introduction = from_outside(&name, wanted, long()).unwrap();
-        assert_eq!(said(&introduction), meets(offerer));
+        let accepted = from_outside(&name, wanted, long()).unwrap();
+        assert_eq!(said(&accepted), meets(offerer));
     }
     assert_eq!(second.ask("offer b anyone=1"), "NameTaken");
     assert_eq!(third.ask("withdraw b"), "withdrawn");
@@ -58,8 +58,8 @@ fn what_a_dead_member_offered_is_gone() {
     let mut host = joined(&name);
     let mut member = joined(&name);
     member.ask("offer x anyone=1");
-    let introduction = from_outside(&name, "x", long()).unwrap();
-    assert_eq!(said(&introduction), meets(&member));
+    let accepted = from_outside(&name, "x", long()).unwrap();
+    assert_eq!(said(&accepted), meets(&member));
     member.kill();
     until("its offer is gone", || {
         let gone = from_outside(&name, "x", Deadline::NOW);
@@ -98,7 +98,7 @@ fn nothing_is_left_of_a_visitor_that_is_killed() {
 }
 
 #[test]
-fn the_host_dies_at_every_step_of_an_introduction() {
+fn the_host_dies_at_every_step_of_a_hand_off() {
     for mark in [
         "visit.waits",
         "visit.handing",
@@ -133,8 +133,8 @@ fn the_host_dies_at_every_step_of_an_introduction() {
 }
 
 #[test]
-fn the_offerer_dies_at_every_step_of_an_introduction() {
-    for mark in ["offer.announced", "visit.received", "visit.introduced"] {
+fn the_offerer_dies_at_every_step_of_a_hand_off() {
+    for mark in ["offer.announced", "visit.received", "visit.accepted"] {
         let name = unique("offerer-steps");
         let mut host = joined(&name);
         let mut member = joined(&name);
@@ -151,8 +151,8 @@ fn the_offerer_dies_at_every_step_of_an_introduction() {
         until("the name is free", || {
             host.ask("offer x anyone=1") == "offered"
         });
-        if mark == "visit.introduced" {
-            // It was introduced, and heard no more; whoever asked knows to ask again.
+        if mark == "visit.accepted" {
+            // The visit was accepted and then ended; the caller knows to ask again.
             let again = child().ask(&format!("visit {name} x"));
             assert!(again.starts_with(&format!("process {} of", host.pid())));
         } else {

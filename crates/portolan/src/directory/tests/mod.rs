@@ -1,6 +1,6 @@
 //! Offers and visits among real processes.
 //!
-//! The other processes are this test program again, told what to do line by line. A desk
+//! The other processes are this test program again, told what to do line by line. An inbox
 //! here answers each visitor at once with a line that says who met whom, so that a visit
 //! is seen from both ends.
 
@@ -11,7 +11,7 @@ mod private;
 mod strangers;
 mod users;
 
-use super::{Desk, Introduction, Offer, OfferKind, Visitor, offer, visit, visit_own};
+use super::{AcceptedVisit, Offer, OfferInbox, OfferKind, Visitor, offer, visit, visit_own};
 use crate::{AccessToken, Builder, Deadline, Domain, Permissions, VisitError};
 use portolan_sys::socket;
 use portolan_testkit::{Answer, Child, PATIENCE};
@@ -24,11 +24,11 @@ fn long() -> Deadline {
     Deadline::after(PATIENCE)
 }
 
-/// A desk that keeps whoever comes.
+/// An inbox that keeps each visitor.
 #[derive(Default)]
 struct Queue(Mutex<Vec<Visitor>>);
 
-impl Desk for Queue {
+impl OfferInbox for Queue {
     fn meet(&self, visitor: Visitor) {
         let peer = &visitor.peer;
         let line = format!(
@@ -45,11 +45,11 @@ impl Desk for Queue {
     }
 }
 
-/// What whoever was visited has said.
-fn said(introduction: &Introduction) -> String {
+/// What the acceptor has sent.
+fn said(accepted: &AcceptedVisit) -> String {
     let mut buffer = [0; 128];
     let by = Some(Instant::now() + PATIENCE);
-    match socket::receive_by(&introduction.connection, &mut buffer, 0, by) {
+    match socket::receive_by(&accepted.connection, &mut buffer, 0, by) {
         Ok(received) => String::from_utf8_lossy(&buffer[..received.len]).into_owned(),
         Err(error) => debug(error),
     }
@@ -75,7 +75,7 @@ fn joined(domain: &str) -> Child {
 }
 
 /// Visits a domain of this user from outside it.
-fn from_outside(domain: &str, name: &str, by: Deadline) -> Result<Introduction, VisitError> {
+fn from_outside(domain: &str, name: &str, by: Deadline) -> Result<AcceptedVisit, VisitError> {
     visit(&Domain::builder(domain), OfferKind::Export, name, None, by)
 }
 
@@ -92,7 +92,7 @@ struct State {
     domain: Option<Domain>,
     queue: Arc<Queue>,
     offers: HashMap<String, Offer>,
-    introductions: Vec<Introduction>,
+    accepted: Vec<AcceptedVisit>,
 }
 
 /// Not a test: what the other processes run.
@@ -202,10 +202,10 @@ impl State {
             }
             ["offer", name, ref options @ ..] => {
                 let options = Options::new(options);
-                let (desk, permissions) = (self.queue.clone(), options.permissions());
+                let (inbox, permissions) = (self.queue.clone(), options.permissions());
                 let member = self.domain.as_ref().unwrap().member();
                 let (kind, by) = (OfferKind::Export, options.deadline());
-                Ok(match offer(member, kind, name, &permissions, desk, by) {
+                Ok(match offer(member, kind, name, &permissions, inbox, by) {
                     Ok(offer) => {
                         self.offers.insert(name.to_owned(), offer);
                         "offered".to_owned()
@@ -217,8 +217,8 @@ impl State {
                 let member = self.domain.as_ref().unwrap().member();
                 let open = Permissions::anyone();
                 for number in 0..count.parse::<u32>()? {
-                    let (name, desk) = (format!("many-{number}"), self.queue.clone());
-                    let made = offer(member, OfferKind::Export, &name, &open, desk, long())?;
+                    let (name, inbox) = (format!("many-{number}"), self.queue.clone());
+                    let made = offer(member, OfferKind::Export, &name, &open, inbox, long())?;
                     self.offers.insert(name, made);
                 }
                 Ok("offered".to_owned())
@@ -273,11 +273,11 @@ impl State {
         }
     }
 
-    fn heard(&mut self, visited: Result<Introduction, VisitError>) -> String {
+    fn heard(&mut self, visited: Result<AcceptedVisit, VisitError>) -> String {
         match visited {
-            Ok(introduction) => {
-                let line = said(&introduction);
-                self.introductions.push(introduction);
+            Ok(accepted) => {
+                let line = said(&accepted);
+                self.accepted.push(accepted);
                 line
             }
             Err(error) => debug(error),

@@ -1,19 +1,19 @@
-//! What is offered is found, from outside and inside; what is not is waited for.
+//! Visits find an offer, from outside and inside, and wait for one that is not there yet.
 
 use super::{Child, OfferKind, child, from_outside, joined, long, meets, said, visit};
 use crate::{Deadline, Domain, VisitError};
 use portolan_testkit::{unique, until};
 
 #[test]
-fn a_stranger_is_introduced_to_a_member_and_to_the_host() {
-    let name = unique("introduced");
+fn a_stranger_is_handed_to_a_member_and_to_the_host() {
+    let name = unique("accepted");
     let mut host = joined(&name);
     let mut member = joined(&name);
     assert_eq!(host.ask("offer hosts anyone=1"), "offered");
     assert_eq!(member.ask("offer members anyone=1"), "offered");
     for (offerer, name_of) in [(&host, "hosts"), (&member, "members")] {
-        let introduction = from_outside(&name, name_of, long()).unwrap();
-        assert_eq!(said(&introduction), meets(offerer));
+        let accepted = from_outside(&name, name_of, long()).unwrap();
+        assert_eq!(said(&accepted), meets(offerer));
     }
     // A member asks in the same way, also for what it offers itself.
     for offerer in [&host, &member] {
@@ -134,13 +134,13 @@ fn a_thousand_offers_are_found_and_withdrawn() {
     let mut member = joined(&name);
     assert_eq!(member.ask("offer-many 1000"), "offered");
     for number in (0..1000).step_by(37) {
-        let introduction = from_outside(&name, &format!("many-{number}"), long()).unwrap();
-        assert_eq!(said(&introduction), meets(&member));
+        let accepted = from_outside(&name, &format!("many-{number}"), long()).unwrap();
+        assert_eq!(said(&accepted), meets(&member));
     }
-    // They are told anew to whoever hosts then.
+    // Members announce them again to the next host.
     host.kill();
-    let introduction = from_outside(&name, "many-999", long()).unwrap();
-    assert_eq!(said(&introduction), meets(&member));
+    let accepted = from_outside(&name, "many-999", long()).unwrap();
+    assert_eq!(said(&accepted), meets(&member));
     let mut other = joined(&name);
     assert_eq!(other.ask("offer many-500 anyone=1"), "NameTaken");
     assert_eq!(member.ask("withdraw-all"), "withdrawn");
@@ -210,7 +210,7 @@ fn an_offer_of_one_who_has_lost_its_host_is_gone() {
         matches!(gone, Err(VisitError::NotOffered { .. }))
     });
     assert_eq!(host.ask("offer x anyone=1"), "offered");
-    // Nobody could be told.
+    // No host could be told.
     let answer = member.ask("offer y anyone=1");
     assert!(answer.starts_with("Disowned"), "{answer}");
 }

@@ -1,16 +1,16 @@
-//! A private domain, which introduces its process to itself.
+//! A private domain hands its process to an offer of its own.
 
 use super::{Queue, long};
-use crate::directory::{Introduction, Offer, OfferKind, offer, visit_own};
+use crate::directory::{AcceptedVisit, Offer, OfferKind, offer, visit_own};
 use crate::{AccessToken, Deadline, Domain, OfferError, Permissions, VisitError};
 use portolan_sys::socket;
 use std::sync::Arc;
 
 fn offered(domain: &Domain, name: &str, permissions: &Permissions) -> (Offer, Arc<Queue>) {
     let queue = Arc::new(Queue::default());
-    let desk = Arc::clone(&queue);
+    let inbox = Arc::clone(&queue);
     let member = domain.member();
-    let made = offer(member, OfferKind::Export, name, permissions, desk, long());
+    let made = offer(member, OfferKind::Export, name, permissions, inbox, long());
     (made.unwrap(), queue)
 }
 
@@ -19,16 +19,16 @@ fn asked(
     name: &str,
     token: Option<&AccessToken>,
     by: Deadline,
-) -> Result<Introduction, VisitError> {
+) -> Result<AcceptedVisit, VisitError> {
     visit_own(domain.member(), OfferKind::Export, name, token, by)
 }
 
 #[test]
-fn a_private_domain_introduces_itself() {
+fn a_private_domain_hands_its_process_to_itself() {
     let domain = Domain::private().unwrap();
     let (offer, queue) = offered(&domain, "samples", &Permissions::default());
-    let introduction = asked(&domain, "samples", None, Deadline::NOW).unwrap();
-    socket::send(&introduction.connection, b"hello", &[]).unwrap();
+    let accepted = asked(&domain, "samples", None, Deadline::NOW).unwrap();
+    socket::send(&accepted.connection, b"hello", &[]).unwrap();
     let visitor = queue.0.lock().unwrap().pop().unwrap();
     let mut buffer = [0; 8];
     let received = socket::receive(&visitor.connection, &mut buffer, 0).unwrap();

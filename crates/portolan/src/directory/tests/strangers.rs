@@ -1,4 +1,4 @@
-//! Strangers who send rubbish, or nothing, or too much.
+//! Strangers send rubbish, or nothing, or too much.
 
 use super::{Child, child, from_outside, joined, long, meets, said};
 use crate::directory::OfferKind;
@@ -85,7 +85,7 @@ fn rubbish_is_refused() {
         said(&from_outside(&name, "x", long()).unwrap()),
         meets(&host)
     );
-    // One is met, and its desk keeps it: a connection and a process.
+    // One is met, and its inbox keeps it: a connection and a process.
     until("nothing else is left", || {
         descriptors(&mut host) == before + 2
     });
@@ -116,9 +116,9 @@ fn descriptors_that_nobody_asked_for_are_not_taken() {
         let _ = socket::send(&connection, &greeting("y").encode(), &gifts);
     }
     until("none is kept", || descriptors(&mut host) == before);
-    // Once introduced, it is for whoever offers to say what it takes.
-    let introduction = from_outside(&name, "x", long()).unwrap();
-    let connection = introduction.connection.as_fd();
+    // After the hand-off the acceptor decides what it takes.
+    let accepted = from_outside(&name, "x", long()).unwrap();
+    let connection = accepted.connection.as_fd();
     socket::send(connection, b"gift", &[connection]).unwrap();
     assert_eq!(host.ask("gifts"), "1");
 }
@@ -208,7 +208,7 @@ fn a_member_that_reads_nothing_stops_nobody() {
     );
     member.resume();
     for connection in visitors.iter().chain([&queued]) {
-        assert_eq!(heard(connection), Some(VisitAnswer::Introduced));
+        assert_eq!(heard(connection), Some(VisitAnswer::Accepted));
     }
     assert_eq!(
         said(&from_outside(&name, "members", long()).unwrap()),

@@ -1,5 +1,5 @@
-//! Users: needs root, who alone can start processes of others; nothing is tested otherwise,
-//! and the tests say so.
+//! Tests of other users need root, which alone can start their processes. Without root they test
+//! nothing, and print that.
 
 use super::{child, child_of, from_outside, joined, long, said};
 use portolan_testkit::{Child, apart, unique};

@@ -2,9 +2,9 @@
 
 use super::{Origin, ReceiveError, ReceiveRight, Until};
 use crate::port::message::Message;
+use crate::space::counters;
 use crate::space::record::About;
-use crate::space::tally;
-use crate::wait::Guest;
+use crate::wait::Armable;
 use crate::wait::Waiting;
 use portolan_abi::thread::{At, Wait};
 use portolan_abi::trace::EventKind;
@@ -26,7 +26,7 @@ impl ReceiveRight {
         let mut told = false;
         let outcome = self.wait_for(message, until, &mut told);
         if told {
-            tally::waits(&self.at.member, Wait::Nothing);
+            counters::waits(&self.at.member, Wait::Nothing);
         }
         outcome
     }
@@ -36,7 +36,7 @@ impl ReceiveRight {
     fn tell_spinning(&self, told: &mut bool) {
         if !*told {
             let port = At::Port(self.at.port.index);
-            tally::waits(&self.at.member, Wait::Spinning(port));
+            counters::waits(&self.at.member, Wait::Spinning(port));
             *told = true;
         }
     }
@@ -119,7 +119,7 @@ impl ReceiveRight {
         let bell = sleep.doorbell.load(Ordering::SeqCst);
         if self.arm() && !until.is_stopped() {
             let port = At::Port(self.at.port.index);
-            tally::waits(&self.at.member, Wait::Sleeping(port));
+            counters::waits(&self.at.member, Wait::Sleeping(port));
             mark!("sleep.before_futex");
             probe!(SleepArmed);
             let about = About::port(self.at.port.index);
@@ -128,7 +128,7 @@ impl ReceiveRight {
                 futex::wait(doorbell, bell, until.deadline.instant())
             });
             probe!(SleepWoken);
-            tally::waits(&self.at.member, Wait::Spinning(port));
+            counters::waits(&self.at.member, Wait::Spinning(port));
         }
         self.disarm();
         probe!(SleepDisarmed);
@@ -145,7 +145,7 @@ impl ReceiveRight {
     }
 }
 
-impl Guest for ReceiveRight {
+impl Armable for ReceiveRight {
     fn kind(&self) -> &'static str {
         "the port"
     }

@@ -1,18 +1,18 @@
-//! The importer's side: the kernel copies into and out of the exporter's memory.
+//! An importer has the kernel copy into and out of the exporter's memory.
 //!
 //! # What a call costs
 //!
 //! Three system calls, of which the last one copies: where the descriptor of the memory stands,
 //! which tells whether the number is still ours; whether the exporter itself may do that to these
 //! bytes; and the copy. The first two take 0.12 and 0.34 us, and 64 KiB 8.8 us. Beside them two
-//! locked instructions and a barrier, for what is under way.
+//! locked instructions and a barrier, for the count of calls under way.
 //!
 //! `process_vm_writev` would copy in 5 us, and respects protection by itself; but it takes
 //! a process id, and a process that runs another program meanwhile would be written to (K1).
 
 use crate::vmmc::place::Place;
 use crate::vmmc::{ImportError, UpdateError};
-use portolan_abi::vmmc::post;
+use portolan_abi::vmmc::notification_page;
 use portolan_sys::fork::{CloseOnFork, close_in_child};
 use portolan_sys::process::{Need, OpenError, PidFd, ProcessMemory, TransferError, user};
 use rustix::fs::{SeekFrom, fstat, seek, tell};
@@ -42,8 +42,8 @@ static NEXT_TAG: AtomicU64 = AtomicU64::new(0x706f_7274_0000_0001);
 /// What an exporter granted.
 pub(crate) struct Ordinary {
     pub(crate) address: u64,
-    /// Where it says that it has mapped the board.
-    pub(crate) board: u64,
+    /// Where it says that it has mapped the status page.
+    pub(crate) status_page: u64,
     pub(crate) len: usize,
 }
 
@@ -55,11 +55,11 @@ pub(crate) enum Unopened {
 }
 
 impl Direct {
-    /// Opens the memory of `exporter`, if that is who made `board` (K1), and the kernel permits
-    /// it (K3).
+    /// Opens the memory of `exporter`, if that process made `status_page` (K1) and the kernel
+    /// permits it (K3).
     pub(crate) fn open(
         exporter: &PidFd,
-        board: impl AsFd,
+        status_page: impl AsFd,
         granted: &Ordinary,
     ) -> Result<Self, Unopened> {
         let memory = ProcessMemory::of(exporter, user()).map_err(|error| match error {
@@ -71,9 +71,9 @@ impl Direct {
             Unopened::Refused(ImportError::Garbled { what })
         };
         let address = usize::try_from(granted.address).map_err(nowhere)?;
-        let board_at = usize::try_from(granted.board).map_err(nowhere)?;
+        let status_at = usize::try_from(granted.status_page).map_err(nowhere)?;
         // An error, too, says that it is not the exporter's: it is dead, or runs another program.
-        if !memory.maps().shows(board, board_at).unwrap_or(false) {
+        if !memory.maps().shows(status_page, status_at).unwrap_or(false) {
             return Err(Unopened::Gone);
         }
         // Relaxed: only that no two are equal.
@@ -192,10 +192,10 @@ impl Drop for Direct {
 pub(crate) struct UnderWay<'a>(Option<&'a AtomicU64>);
 
 impl<'a> UnderWay<'a> {
-    /// Tells the exporter so, on the pair's post page. Whether the export is still open is to be
-    /// asked afterwards.
-    pub(crate) fn new(post: &'a Place) -> Self {
-        let calls = post.words().get(post::UNDER_WAY);
+    /// Counts a call on the notification page, where the exporter sees it. The caller must check
+    /// afterwards that the export is still open.
+    pub(crate) fn new(notification_page: &'a Place) -> Self {
+        let calls = notification_page.words().get(notification_page::UNDER_WAY);
         if let Some(calls) = calls {
             calls.fetch_add(1, Ordering::Relaxed);
         }
@@ -208,7 +208,7 @@ impl<'a> UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if let Some(calls) = self.0 {
-            // Release: who sees that it is over sees what it wrote.
+            // Release: an exporter that sees the call's end sees what the call wrote.
             calls.fetch_sub(1, Ordering::Release);
         }
     }
@@ -222,22 +222,22 @@ mod tests {
     use std::mem::ManuallyDrop;
     use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-    /// This process's own memory, of which a page is reached, whose board is another page.
+    /// This process's own memory, of which a page is reached, whose status page is another page.
     fn own() -> (Direct, Mapping, Mapping) {
         let page = || memory::create("direct", 4096).unwrap();
-        let board_file = page();
-        let board = Mapping::shared_anywhere(&board_file, 4096).unwrap();
+        let status_file = page();
+        let status_page = Mapping::shared_anywhere(&status_file, 4096).unwrap();
         let target = Mapping::shared_anywhere(&page(), 4096).unwrap();
         let granted = Ordinary {
             address: target.base().addr() as u64,
-            board: board.base().addr() as u64,
+            status_page: status_page.base().addr() as u64,
             len: 4096,
         };
         let ours = PidFd::open(std::process::id()).unwrap();
-        let Ok(direct) = Direct::open(&ours, &board_file, &granted) else {
+        let Ok(direct) = Direct::open(&ours, &status_file, &granted) else {
             panic!("one may always open one's own memory");
         };
-        (direct, target, board)
+        (direct, target, status_page)
     }
 
     /// Has the number of one of its descriptors lead to a file, as if the program had closed
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn another_file_under_its_number_is_not_written() {
         for nth in [0, 1] {
-            let (direct, _target, _board) = own();
+            let (direct, _target, _status_page) = own();
             assert!(direct.write(4000, b"before").is_ok());
             let other = memory::create("other", 4096).unwrap();
             let number = take_number(&direct, nth, &other);

@@ -1,38 +1,38 @@
-//! Ordinary memory, as its export has it.
+//! An export keeps ordinary memory until no importer can reach it.
 
 use super::OrdinaryMemory;
-use crate::directory::{Entrance, Offer, entrust};
+use crate::directory::{Entrance, Offer, delegate};
 use crate::space::Member;
 use crate::space::host::trusts_host;
 use crate::vmmc::place::Place;
 use crate::vmmc::{ExportError, Reach, WhyExported};
 use crate::{Deadline, OfferError, Permissions};
-use portolan_abi::mediate::{Terms, Ticket};
-use portolan_abi::vmmc::{Ranges, Way, post};
+use portolan_abi::delegate::{Capability, Delegation};
+use portolan_abi::vmmc::{Ranges, Way, notification_page};
 use portolan_sys::process::{ProcessMemory, random};
 use std::io;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Ordinary memory that is exported, and kept until nobody reaches it any more.
+/// Ordinary memory that is exported, kept until no importer can reach it.
 pub(crate) struct Lent {
     memory: Mutex<Option<OrdinaryMemory>>,
     address: usize,
     len: usize,
-    /// What the domain's host was entrusted with, once somebody needed it to copy.
-    mediation: Mutex<Option<Mediation>>,
+    /// The delegation to the domain's host, once an importer has needed it.
+    offered: Mutex<Option<OfferedDelegation>>,
 }
 
-/// The host copies for whoever has the ticket.
-struct Mediation {
+/// A delegation that this process offers, and its capability.
+struct OfferedDelegation {
     offer: Offer,
-    ticket: Ticket,
+    capability: Capability,
 }
 
-/// Why the host was not entrusted with it.
+/// Why nothing was delegated to the host.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unentrusted {
+pub(crate) enum NotDelegated {
     #[error("the domain is private: there is no host to copy for others")]
     Private,
     #[error("the domain's host is another user, who would have all of this process's memory")]
@@ -57,7 +57,7 @@ impl Lent {
             address: memory.address(),
             len: memory.len(),
             memory: Mutex::new(Some(memory.clone())),
-            mediation: Mutex::default(),
+            offered: Mutex::default(),
         })
     }
 
@@ -65,71 +65,69 @@ impl Lent {
         self.len
     }
 
-    /// What importers are told, where the board is mapped at `board` here.
-    pub(crate) fn way(&self, board: usize) -> Way {
+    /// What importers are told, where the status page is mapped at `status_page` here.
+    pub(crate) fn way(&self, status_page: usize) -> Way {
         Way::Kernel {
             address: self.address as u64,
-            board: board as u64,
+            status_page: status_page as u64,
         }
     }
 
-    /// Has the domain's host copy for whoever is permitted and shows the ticket (K4). It may not
-    /// have heard of it yet.
+    /// Has the domain's host copy for permitted importers that show the capability (K4). The host
+    /// may not know it yet when this returns.
     ///
-    /// Ours is the descriptor of all of our memory, so the host does not get it before somebody
-    /// needs it.
-    pub(crate) fn entrust(
+    /// The descriptor gives access to all of this process's memory, so the host does not get it
+    /// before an importer needs it.
+    pub(crate) fn delegate(
         &self,
         member: &Arc<Member>,
         permissions: &Permissions,
         reach: Reach,
         ranges: Ranges,
-    ) -> Result<Ticket, Unentrusted> {
-        let mut mediation = self.mediation();
-        if let Some(known) = mediation.as_ref().filter(|m| !m.offer.is_declined()) {
-            return Ok(known.ticket);
+    ) -> Result<Capability, NotDelegated> {
+        let mut offered = self.offered();
+        if let Some(known) = offered.as_ref().filter(|m| !m.offer.is_declined()) {
+            return Ok(known.capability);
         }
         if Entrance::from_inside(member).is_none() {
-            return Err(Unentrusted::Private);
+            return Err(NotDelegated::Private);
         }
         if !trusts_host(member, None) {
-            return Err(Unentrusted::OtherUsersHost);
+            return Err(NotDelegated::OtherUsersHost);
         }
-        let ticket = Ticket {
+        let capability = Capability {
             number: random()?,
             token: random()?,
         };
-        let terms = Terms {
+        let delegation = Delegation {
             address: self.address as u64,
             len: self.len as u64,
             reach,
             ranges,
         };
         let memory = ProcessMemory::own()?;
-        let offer = entrust(member, &ticket, permissions, terms, memory)?;
-        *mediation = Some(Mediation { offer, ticket });
-        Ok(ticket)
+        let offer = delegate(member, &capability, permissions, delegation, memory)?;
+        *offered = Some(OfferedDelegation { offer, capability });
+        Ok(capability)
     }
 
     /// Waits until the host copies nothing any more (K4).
     pub(crate) fn retire(&self) -> Result<(), WhyExported> {
-        let mediation = self.mediation();
-        let retired = mediation
+        let offered = self.offered();
+        let retired = offered
             .as_ref()
-            .is_none_or(|mediation| mediation.offer.retire(Deadline::after(PATIENCE)));
+            .is_none_or(|offered| offered.offer.retire(Deadline::after(PATIENCE)));
         retired.then_some(()).ok_or(WhyExported::Unanswered)
     }
 
-    /// Does not wait for the host, should it be stopped.
+    /// Withdraws the delegation without waiting for the host, which may be stopped.
     pub(crate) fn give_up(&self) {
-        let mediation = self.mediation().take();
-        drop(mediation);
+        let offered = self.offered().take();
+        drop(offered);
     }
 
-    fn mediation(&self) -> MutexGuard<'_, Option<Mediation>> {
-        self.mediation
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn offered(&self) -> MutexGuard<'_, Option<OfferedDelegation>> {
+        self.offered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until no importer has a call under way (K2), of which `busy` names one.
@@ -146,7 +144,7 @@ impl Lent {
         Ok(())
     }
 
-    /// Lets go of it: nobody reaches it through the export any more.
+    /// Gives the memory back: no importer can reach it through the export any more.
     pub(crate) fn give_back(&self) {
         self.give_up();
         let memory = self
@@ -159,8 +157,8 @@ impl Lent {
 }
 
 /// Whether an importer says that it has calls under way.
-pub(crate) fn busy(post: &Place) -> bool {
-    let calls = post.words().get(post::UNDER_WAY);
+pub(crate) fn busy(notification_page: &Place) -> bool {
+    let calls = notification_page.words().get(notification_page::UNDER_WAY);
     // Acquire: pairs with the Release in `UnderWay`'s drop; what such a call wrote is there.
     calls.is_some_and(|calls| calls.load(Ordering::Acquire) != 0)
 }

@@ -1,4 +1,4 @@
-//! Ordinary memory that can be exported.
+//! Ordinary memory can be exported as it is: a vector, or a range of the program's own.
 
 use super::range::Range;
 use crate::vmmc::access::within;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops;
 use std::sync::Arc;
 
-/// Memory of the program's own, of any length at any address, whose export the kernel mediates:
+/// Memory of the program's own, of any length at any address, whose export is kernel-mediated:
 /// importers have nothing of it mapped, and each of their writes and reads is a system call; for
 /// those of other users the domain's host makes it.
 ///
@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// assert!(import.write(999, b"end").is_err());
 ///
 /// export.unexport()?;
-/// let bytes = memory.into_vec().expect("nobody else has it");
+/// let bytes = memory.into_vec().expect("this is the only handle");
 /// assert_eq!(&bytes[998..], b"end");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -1,8 +1,8 @@
-//! Ordinary memory that the kernel changes on others' behalf, as atomics.
+//! Presents ordinary memory, which the kernel changes on behalf of others, as atomics.
 //!
 //! Hand-written `unsafe` is here for two reasons: bytes become atomics, and a vector's memory
 //! is taken from it and given back. While it is exported it may change at any instruction, so
-//! nobody here makes a `&[u8]` or a `&mut [u8]` of it.
+//! no code here makes a `&[u8]` or a `&mut [u8]` of it.
 #![allow(unsafe_code)]
 
 use super::OrdinaryMemory;
@@ -33,7 +33,7 @@ impl Range {
         }
     }
 
-    /// The vector that it was, if it was one. Nobody else has access any more.
+    /// The vector that it was, if it was one. No other thread has access any more.
     pub(super) fn into_vec(self) -> Result<Vec<u8>, Self> {
         let mut this = ManuallyDrop::new(self);
         match this.take() {
@@ -93,14 +93,14 @@ impl Range {
         for (byte, cell) in last.iter_mut().zip(tail.iter().skip(offset)) {
             *byte = cell.load(Ordering::Relaxed);
         }
-        // Acquire: what is looked at because of these bytes is loaded after them.
+        // Acquire: loads that depend on these bytes are made after them.
         fence(Ordering::Acquire);
     }
 
     /// Copies to `offset` and the following. Within bounds.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
         let (head, words, tail) = self.cells();
-        // Release: whoever sees these bytes sees what was written before them.
+        // Release: a thread that sees these bytes sees what was written before them.
         fence(Ordering::Release);
         let (first, rest) = bytes.split_at(shared(head.len(), offset, bytes.len()));
         for (byte, cell) in first.iter().zip(head.iter().skip(offset)) {

@@ -1,4 +1,4 @@
-//! Waiting for notifications under tokio.
+//! A task awaits notifications under tokio.
 
 use super::notes::{Bell, Notes};
 use super::{Notification, NotificationError, Notifications};
@@ -41,7 +41,7 @@ impl AsyncBell {
     }
 }
 
-/// Somebody sleeps, until this is dropped.
+/// Marks a task as asleep, until this is dropped.
 struct Asleep<'n>(&'n Notes);
 
 impl Drop for Asleep<'_> {

@@ -1,22 +1,24 @@
-//! Notifications: an importer tells the exporter what it has written.
+//! Notifications tell an exporter which bytes its importers have written.
 //!
-//! After the paper's section 4.4: a write may carry one, and so may every flush of a mapping; the
-//! exporter has a handler for each export, blocks, discards, accepts, and waits.
+//! After the paper's section 4.4: a write may carry a notification, and so may every flush of a
+//! mapping. The exporter has a handler for each export, and blocks, discards, accepts or awaits
+//! notifications.
 //!
 //! ```text
 //! importer   write, post (offset, length) --------> does the exporter sleep? -- yes --> ring
 //!                        |                                                               |
-//! exporter   look <------+---------------------- reception: is there anything new? <-----+
+//! exporter   look <------+---------------------- acceptor: is there anything new? <-----+
 //! ```
 //!
 //! # Invariants
 //!
-//! - **N1** A note is posted behind the data that it tells of: who has the note sees the data.
-//! - **N2** No wake-up is lost. Who sleeps says so on the board, makes a full barrier and looks
-//!   once more; who posts makes one too, and then looks whether anybody sleeps.
-//! - **N3** What stands in a post page is what a stranger says: it is copied once, then checked;
-//!   of one importer no more than a page of it is looked at before others have their turn.
-//! - **N4** What an importer posted before it died or let go is handed out.
+//! - **N1** A note is posted behind its data: a thread that has the note sees the data.
+//! - **N2** No wake-up is lost. The exporter stores on the status page that it sleeps, makes a full
+//!   barrier and looks for notes once more. The importer posts, makes a full barrier, and then
+//!   loads whether the exporter sleeps.
+//! - **N3** The exporter does not trust a notification page: it copies each note once and checks
+//!   the copy. It takes at most one page of notes from an importer before it serves the others.
+//! - **N4** The exporter hands out what an importer posted before it died or closed its import.
 
 #[cfg(feature = "tokio")]
 mod awaited;
@@ -30,7 +32,7 @@ use super::export::Exported;
 use super::{Export, UpdateError};
 use crate::space::Member;
 use crate::space::record::About;
-use crate::wait::Guest;
+use crate::wait::Armable;
 use crate::{Deadline, EventKind};
 use portolan_sys::process::{EventFd, poll};
 use std::fmt;
@@ -366,7 +368,7 @@ impl Notifications {
     /// [`Listener`](crate::Listener) and a wait set; poll until there is `None` each time. Do
     /// not read it.
     ///
-    /// From the first call on importers ring also for who polls.
+    /// From the first call on importers ring also for a thread that polls.
     ///
     /// ```
     /// # use portolan::vmmc::{ExportMemory, ExportOptions, Reach};
@@ -471,7 +473,7 @@ impl fmt::Debug for Notifications {
     }
 }
 
-impl Guest for Notifications {
+impl Armable for Notifications {
     fn kind(&self) -> &'static str {
         "the notifications"
     }

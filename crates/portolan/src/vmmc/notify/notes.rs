@@ -1,4 +1,4 @@
-//! The exporter's side: what its importers have posted.
+//! The exporter takes notes from the notification pages of its importers, and checks them.
 
 use super::poster::{note, word};
 use super::{ImporterId, Notification, NotificationError};
@@ -7,7 +7,7 @@ use crate::space::Member;
 use crate::space::record::About;
 use crate::vmmc::place::Place;
 use crate::wait::raise_link;
-use portolan_abi::vmmc::{Ranges, board, post};
+use portolan_abi::vmmc::{Ranges, notification_page, status_page};
 use portolan_sys::process::EventFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -20,14 +20,14 @@ pub(super) type Bell = Descriptor<EventFd>;
 /// Notes of importers that have gone, kept at the most; beyond that they are counted (N4).
 const MOST_LEFT: usize = 4096;
 
-/// All that is posted for an export.
+/// The notes of all importers of an export.
 pub(crate) struct Notes {
-    board: Arc<Place>,
+    status_page: Arc<Place>,
     bounds: Bounds,
     inner: Mutex<Inner>,
 }
 
-/// What a note may tell of.
+/// The bytes that a note may name.
 struct Bounds {
     len: usize,
     ranges: Ranges,
@@ -36,9 +36,9 @@ struct Bounds {
 #[derive(Default)]
 struct Inner {
     importers: BTreeMap<u64, Posts>,
-    /// Whose turn was last.
+    /// The importer that was served last.
     last: u64,
-    /// Taken from pages that are not looked at any more.
+    /// Notes of importers that have gone.
     left: VecDeque<Notification>,
     listener: Option<Listener>,
     garbled: u64,
@@ -50,13 +50,13 @@ struct Listener {
     bell: Arc<Bell>,
     blocked: bool,
     discards: bool,
-    /// Somebody waits for the bell itself.
+    /// The program waits for the bell itself.
     outside: bool,
     /// The wait set that it is armed in, and its place there.
     armed: Option<(Arc<Member>, u64)>,
 }
 
-/// What one importer posts.
+/// The notes of one importer.
 struct Posts {
     who: ImporterId,
     page: Arc<Place>,
@@ -70,9 +70,9 @@ struct Posts {
 }
 
 impl Notes {
-    pub(crate) fn new(board: &Arc<Place>, len: usize, ranges: Ranges) -> Self {
+    pub(crate) fn new(status_page: &Arc<Place>, len: usize, ranges: Ranges) -> Self {
         Self {
-            board: Arc::clone(board),
+            status_page: Arc::clone(status_page),
             bounds: Bounds { len, ranges },
             inner: Mutex::default(),
         }
@@ -106,8 +106,8 @@ impl Notes {
     pub(crate) fn rung(&self, number: u64) {
         let inner = self.inner();
         let posts = inner.importers.get(&number);
-        // Relaxed: a hint, under the lock; who sleeps looks once more (N2).
-        let asleep = word(&self.board, board::SLEEPS).load(Ordering::Relaxed) != 0;
+        // Relaxed: a hint, under the lock; a thread that falls asleep looks once more (N2).
+        let asleep = word(&self.status_page, status_page::SLEEPS).load(Ordering::Relaxed) != 0;
         if asleep && posts.is_some_and(Posts::has_more) {
             self.ring(&inner);
         }
@@ -242,7 +242,7 @@ impl Notes {
         self.settle(&mut self.inner())
     }
 
-    /// Nobody sleeps any more, unless somebody waits for the bell itself.
+    /// Stores that no thread sleeps any more, unless the program waits for the bell itself.
     pub(super) fn wake_up(&self) {
         let inner = self.inner();
         if inner.listener.as_ref().is_some_and(|l| !l.outside) {
@@ -271,7 +271,7 @@ impl Notes {
         inner.unless_over(next)
     }
 
-    /// Wakes whoever waits.
+    /// Wakes the thread that waits.
     fn ring(&self, inner: &Inner) {
         if let Some(listener) = &inner.listener {
             self.say_sleeps(false);
@@ -285,12 +285,12 @@ impl Notes {
 
     fn say_sleeps(&self, sleeps: bool) {
         // Relaxed: what has to be ordered with it has a barrier (N2).
-        word(&self.board, board::SLEEPS).store(sleeps.into(), Ordering::Relaxed);
+        word(&self.status_page, status_page::SLEEPS).store(sleeps.into(), Ordering::Relaxed);
     }
 
     fn say_listens(&self, listens: bool) {
-        // Relaxed: who reads it has nothing else to see.
-        word(&self.board, board::LISTENS).store(listens.into(), Ordering::Relaxed);
+        // Relaxed: it publishes nothing else.
+        word(&self.status_page, status_page::LISTENS).store(listens.into(), Ordering::Relaxed);
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -350,7 +350,7 @@ impl Inner {
             return false;
         }
         let mut any = false;
-        for _ in 0..=post::NOTES {
+        for _ in 0..=notification_page::NOTES {
             let Some(next) = posts.next(bounds, &mut self.garbled) else {
                 break;
             };
@@ -395,8 +395,8 @@ impl Posts {
     fn said(&self) -> (u64, u64) {
         // Acquire: pairs with `Poster::post`. The second first: when it is more than before,
         // the notes before it are there.
-        let lost = word(&self.page, post::LOST).load(Ordering::Acquire);
-        let posted = word(&self.page, post::POSTED).load(Ordering::Acquire);
+        let lost = word(&self.page, notification_page::LOST).load(Ordering::Acquire);
+        let posted = word(&self.page, notification_page::POSTED).load(Ordering::Acquire);
         (posted, lost)
     }
 
@@ -408,14 +408,14 @@ impl Posts {
     fn took(&mut self, taken: u64) {
         self.taken = taken;
         // Release: pairs with `Poster::post`; what is overwritten from now on has been copied.
-        word(&self.page, post::TAKEN).store(taken, Ordering::Release);
+        word(&self.page, notification_page::TAKEN).store(taken, Ordering::Release);
     }
 
     /// The next note that makes sense, among as many as a page has (N3).
     fn next(&mut self, bounds: &Bounds, garbled: &mut u64) -> Option<Notification> {
-        for _ in 0..post::NOTES {
+        for _ in 0..notification_page::NOTES {
             let (posted, lost) = self.said();
-            let most = post::NOTES as u64;
+            let most = notification_page::NOTES as u64;
             if lost != self.lost && self.owed.is_none() {
                 self.owed = Some(posted);
             }

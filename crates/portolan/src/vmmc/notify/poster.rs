@@ -1,12 +1,12 @@
-//! The importer's side: posting notes.
+//! An importer posts notes about the bytes that it has written.
 
 use crate::vmmc::place::Place;
 use crate::vmmc::{Import, UpdateError};
-use portolan_abi::vmmc::{board, post};
+use portolan_abi::vmmc::{notification_page, status_page};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
-/// What an import has posted so far.
+/// How many notes an import has posted, and lost, so far.
 #[derive(Default)]
 pub(crate) struct Poster {
     counts: Mutex<Counts>,
@@ -21,15 +21,15 @@ struct Counts {
 impl Import {
     /// Tells the exporter that `len` bytes from `offset` on have been written, by this or by
     /// earlier calls; [`write_later`](Self::write_later)s that were begun before are waited for.
-    /// Who gets the notification sees what this thread wrote before.
+    /// The thread that receives the notification sees what this thread wrote before.
     ///
-    /// It costs some stores; and a system call if the exporter sleeps. If nobody listens there
-    /// it costs two loads. Notes that the exporter does not take in time are counted, and it
-    /// is told how many.
+    /// The call costs some stores, and a system call if the exporter sleeps. It costs two loads
+    /// if the exporter has no [`Notifications`](crate::vmmc::Notifications). A note that the
+    /// exporter does not take in time is lost, and the exporter learns how many were.
     ///
     /// # Errors
     ///
-    /// [`UpdateError`]: as if that were written.
+    /// [`UpdateError`], as if the call wrote those bytes.
     pub fn notify(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
         self.shared().notify(offset, len)
     }
@@ -46,45 +46,53 @@ impl Import {
 }
 
 impl Poster {
-    /// Posts a note, if anybody listens (N1); whether the exporter is to be rung for. What the
-    /// exporter says may be anything: then notes are lost, or it is rung for in vain.
-    pub(crate) fn post(&self, board: &Place, page: &Place, offset: usize, len: usize) -> bool {
-        // Relaxed: who was told of it by somebody else has that one's order.
-        if word(board, board::LISTENS).load(Ordering::Relaxed) == 0 {
+    /// Posts a note, if the exporter listens (N1). Returns whether the caller must ring for the
+    /// exporter. A hostile exporter can only cause lost notes, or rings in vain.
+    pub(crate) fn post(
+        &self,
+        status_page: &Place,
+        page: &Place,
+        offset: usize,
+        len: usize,
+    ) -> bool {
+        // Relaxed: a process that learned of the listener through another process's message sees
+        // that process's earlier writes.
+        if word(status_page, status_page::LISTENS).load(Ordering::Relaxed) == 0 {
             return false;
         }
         {
             let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-            // Acquire: pairs with `Posts::took`; it has copied what we overwrite.
-            let taken = word(page, post::TAKEN).load(Ordering::Acquire);
-            if counts.posted.wrapping_sub(taken) < post::NOTES as u64 {
+            // Acquire: pairs with `Posts::took`; the exporter has copied the note in this place.
+            let taken = word(page, notification_page::TAKEN).load(Ordering::Acquire);
+            if counts.posted.wrapping_sub(taken) < notification_page::NOTES as u64 {
                 let at = note(counts.posted);
                 word(page, at).store(offset as u64, Ordering::Relaxed);
                 word(page, at + 1).store(len as u64, Ordering::Relaxed);
                 portolan_shm::mark!("notify.noted");
                 counts.posted = counts.posted.wrapping_add(1);
-                // Release: pairs with `Posts::next`; the data and the note come first (N1).
-                word(page, post::POSTED).store(counts.posted, Ordering::Release);
+                // Release: pairs with `Posts::next`; an exporter that sees the count sees the
+                // data and the note (N1).
+                word(page, notification_page::POSTED).store(counts.posted, Ordering::Release);
             } else {
                 counts.lost = counts.lost.wrapping_add(1);
                 // Release: as above.
-                word(page, post::LOST).store(counts.lost, Ordering::Release);
+                word(page, notification_page::LOST).store(counts.lost, Ordering::Release);
             }
         }
         portolan_shm::mark!("notify.posted");
         // N2: pairs with the one in `Notes::fall_asleep`.
         fence(Ordering::SeqCst);
-        word(board, board::SLEEPS).load(Ordering::Relaxed) != 0
+        word(status_page, status_page::SLEEPS).load(Ordering::Relaxed) != 0
     }
 }
 
 /// The first word of the `nth` note.
 pub(super) fn note(nth: u64) -> usize {
-    let place = usize::try_from(nth % post::NOTES as u64).unwrap_or(0);
-    post::FIRST + place * post::NOTE
+    let place = usize::try_from(nth % notification_page::NOTES as u64).unwrap_or(0);
+    notification_page::FIRST + place * notification_page::NOTE
 }
 
-/// A word of a board or a post page.
+/// A word of a status page or a notification page.
 pub(super) fn word(page: &Place, at: usize) -> &AtomicU64 {
     let word = page.words().get(at);
     word.expect("a page has as many words as its layout says")

@@ -1,4 +1,4 @@
-//! Why there is no mapping for automatic update.
+//! Errors of mapping memory for automatic update.
 
 use crate::vmmc::UpdateError;
 use portolan_sys::memory::{PAGE, PrivatiseError, SealError, ShareError};

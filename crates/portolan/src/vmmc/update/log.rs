@@ -194,7 +194,7 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // Whoever wants to know calls `unmap`.
+        // A caller that wants the error calls `unmap`.
         let _ = self.flush();
     }
 }

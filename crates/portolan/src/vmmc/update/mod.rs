@@ -1,4 +1,4 @@
-//! Automatic update: what a program stores to memory of its own reaches an import by itself.
+//! Automatic update sends a program's stores to its own memory on to an import.
 //!
 //! Dubnicki, Iftode, Felten and Li, *Software Support for Virtual Memory-Mapped Communication*
 //! (`Map` and `Unmap`, sections 3 and 4). Their network interface snoops stores from the memory
@@ -17,10 +17,10 @@
 //!
 //! # Invariants
 //!
-//! - **A1** A byte of local memory has one destination: who maps notes the part in its memory,
-//!   under a lock, or is refused.
-//! - **A2** Nothing is sent that does not lie in the import, or where the exporter opened
-//!   ranges, in one of them: that is checked for the whole of it at map.
+//! - **A1** A byte of local memory has one destination: a mapping enters its part in the memory's
+//!   list, under a lock, or is refused.
+//! - **A2** A mapping sends only bytes within the import, and within one range if the exporter
+//!   opened ranges: `map` checks that for the whole part.
 //! - **A3** Stores of a log reach the import one after another: a run grows only at its end,
 //!   and is stored upwards word by word.
 //! - **A4** An epoch's completion word is stored once all its pages have landed.

@@ -1,9 +1,9 @@
 //! Waiting: look, arm, sleep.
 
-use super::guest::link;
+use super::place::link;
 use super::{Ready, WaitError, WaitSet};
+use crate::space::counters;
 use crate::space::record::About;
-use crate::space::tally;
 use crate::wait::Looking;
 use crate::{Deadline, EventKind, NoDescriptor};
 use portolan_abi::thread::{At, Wait};
@@ -31,9 +31,9 @@ impl WaitSet {
         self.look(&mut ready);
         if ready.is_empty() {
             if !deadline.is_now() {
-                tally::waits(&self.member, Wait::Spinning(self.waiting_at()));
+                counters::waits(&self.member, Wait::Spinning(self.waiting_at()));
                 looked = self.spin(&mut ready, deadline).map(|l| (l.begun(), l));
-                tally::waits(&self.member, Wait::Nothing);
+                counters::waits(&self.member, Wait::Nothing);
             } else if !self.is_watched() {
                 return Ok(ready);
             }
@@ -46,12 +46,12 @@ impl WaitSet {
                     return Ok(ready);
                 }
                 Err(bell) => {
-                    tally::waits(&self.member, Wait::Sleeping(self.waiting_at()));
+                    counters::waits(&self.member, Wait::Sleeping(self.waiting_at()));
                     mark!("sleep.before_futex");
                     let _ = self.member.during(EventKind::Sleep, About::NOTHING, || {
                         futex::wait(&self.entry().doorbell, bell, deadline.instant())
                     });
-                    tally::waits(&self.member, Wait::Nothing);
+                    counters::waits(&self.member, Wait::Nothing);
                     self.entry().awake();
                     if let Some((begun, looking)) = looked.take() {
                         self.patience.slept(&looking, begun.elapsed());

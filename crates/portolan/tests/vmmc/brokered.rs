@@ -4,10 +4,10 @@ use crate::child::Child;
 use crate::domain;
 use crate::kernel::{content, lend, lend_zeros, pages};
 use crate::raw;
-use crate::raw_mediated::{Seat, request, ticket};
+use crate::raw_brokered::{CopySlot, capability, request};
 use portolan::vmmc::{ExportOptions, Notification, OrdinaryMemory, Reach, UpdateError};
 use portolan::{Domain, Permissions};
-use portolan_abi::mediate::{Act, Outcome, Ticket};
+use portolan_abi::delegate::{Act, Capability, Outcome};
 use portolan_abi::visit::{OfferKind, Visit, VisitAnswer};
 use portolan_sys::memory::{self, Access, PAGE};
 use portolan_sys::process::user;
@@ -27,7 +27,7 @@ pub(crate) fn root() -> bool {
     root
 }
 
-/// An importer of another user, for which somebody copies.
+/// An importer of another user, for which a host copies.
 pub(crate) fn importer(domain: &str) -> Child {
     let mut theirs = Child::of_user(OTHER);
     let answer = theirs.ask(&format!("import {domain} x of=0"));
@@ -50,7 +50,7 @@ fn bounds_are_kept_to_the_byte_for_other_users() {
     if !root() {
         return;
     }
-    // Whoever hosts: the exporter itself, and somebody else.
+    // With the exporter as host, and with another host.
     let others = hosted("bounds");
     let own = domain("bounds");
     for (domain, name) in [(&own.0, &own.1), (&others.1, &others.2)] {
@@ -111,8 +111,8 @@ fn an_importer_of_another_process_namespace_has_the_host_copy() {
 }
 
 #[test]
-fn what_an_importer_may_the_host_asks_the_exporters_terms() {
-    let (domain, name) = domain("terms");
+fn the_host_checks_an_importers_requests_against_the_delegation() {
+    let (domain, name) = domain("delegation");
     let memory = OrdinaryMemory::from(vec![3; 100]);
     let export = |name, reach, ranges: &[std::ops::Range<usize>]| {
         let options = ExportOptions::new(reach).permit(Permissions::anyone());
@@ -124,13 +124,13 @@ fn what_an_importer_may_the_host_asks_the_exporters_terms() {
     let _read = export("r", Reach::Read, &[]);
     let _write = export("w", Reach::Write, &[10..20, 50..100]);
     // It asks for whatever it likes.
-    let seat = |export| {
-        let (granted, ticket) = ticket(user(), &name, export).unwrap();
+    let copy_slot = |export| {
+        let (granted, capability) = capability(user(), &name, export).unwrap();
         assert_eq!(granted.len, 100);
-        Seat::take(user(), &name, &ticket).unwrap()
+        CopySlot::take(user(), &name, &capability).unwrap()
     };
-    let (reader, writer) = (seat("r"), seat("w"));
-    for (seat, act, offset, len, wanted) in [
+    let (reader, writer) = (copy_slot("r"), copy_slot("w"));
+    for (copy_slot, act, offset, len, wanted) in [
         (&reader, Act::Read, 0, 100, Outcome::Done),
         (&reader, Act::Write, 0, 1, Outcome::Refused),
         (&reader, Act::Read, 99, 2, Outcome::Refused),
@@ -146,7 +146,7 @@ fn what_an_importer_may_the_host_asks_the_exporters_terms() {
         (&writer, Act::Write, u64::MAX, 0, Outcome::Refused),
     ] {
         assert_eq!(
-            seat.ask(act, offset, len).unwrap(),
+            copy_slot.ask(act, offset, len).unwrap(),
             wanted,
             "{act:?} {len} at {offset}"
         );
@@ -158,34 +158,37 @@ fn what_an_importer_may_the_host_asks_the_exporters_terms() {
 }
 
 #[test]
-fn only_who_shows_the_ticket_is_seated() {
-    let (domain, name) = domain("ticket");
+fn only_an_importer_with_the_capability_gets_a_copy_slot() {
+    let (domain, name) = domain("capability");
     let (_memory, export) = lend_zeros(&domain, 10);
-    let (_, ticket) = ticket(user(), &name, "x").unwrap();
-    let wrong = Ticket {
+    let (_, capability) = capability(user(), &name, "x").unwrap();
+    let wrong = Capability {
         token: [1; 16],
-        ..ticket
+        ..capability
     };
-    let refused = Seat::take(user(), &name, &wrong).err().unwrap().to_string();
+    let refused = CopySlot::take(user(), &name, &wrong)
+        .err()
+        .unwrap()
+        .to_string();
     assert!(refused.contains("Token"), "{refused}");
     // A number that is none is waited for as any name is.
-    let guessed = Ticket {
+    let guessed = Capability {
         number: [1; 16],
-        ..ticket
+        ..capability
     };
     let connection = raw::connect(&name);
     let visit = Visit {
         version: portolan_abi::FORMAT_VERSION,
         kind: OfferKind::Memory,
         name: guessed.name().unwrap(),
-        token: Some(ticket.token),
+        token: Some(capability.token),
     };
     socket::send(&connection, &visit.encode(), &[]).unwrap();
     let mut bytes = [0; VisitAnswer::BYTES];
     let received = socket::receive(&connection, &mut bytes, 0).unwrap();
     let answer = VisitAnswer::decode(&bytes[..received.len]);
     assert_eq!(answer, Some(VisitAnswer::Wait));
-    // Whom the export does not admit the ticket does not help.
+    // The capability does not help an importer that the export does not admit.
     if root() {
         let permitted = Permissions::nobody().users([OTHER]);
         let options = ExportOptions::new(Reach::Write).permit(permitted);
@@ -194,18 +197,18 @@ fn only_who_shows_the_ticket_is_seated() {
         let answer = Child::of_user(OTHER + 1).ask(&format!("import {name} y of=0"));
         assert!(answer.contains("NotPermitted"), "{answer}");
     }
-    let seat = Seat::take(user(), &name, &ticket).unwrap();
-    assert_eq!(seat.ask(Act::Write, 0, 10).unwrap(), Outcome::Done);
+    let copy_slot = CopySlot::take(user(), &name, &capability).unwrap();
+    assert_eq!(copy_slot.ask(Act::Write, 0, 10).unwrap(), Outcome::Done);
     export.unexport().unwrap();
-    assert!(seat.ask(Act::Write, 0, 10).is_err());
+    assert!(copy_slot.ask(Act::Write, 0, 10).is_err());
 }
 
 #[test]
 fn who_says_what_no_importer_says_is_let_go_of() {
     let (domain, name) = domain("says");
     let (memory, _export) = lend_zeros(&domain, 10);
-    let (_, ticket) = ticket(user(), &name, "x").unwrap();
-    let seat = || Seat::take(user(), &name, &ticket).unwrap();
+    let (_, capability) = capability(user(), &name, "x").unwrap();
+    let copy_slot = || CopySlot::take(user(), &name, &capability).unwrap();
     let good = request(Act::Write, 0, 1).encode();
     let mut packets = vec![b"nonsense".to_vec(), good[..31].to_vec()];
     packets.push([&good[..], &[0]].concat());
@@ -216,17 +219,17 @@ fn who_says_what_no_importer_says_is_let_go_of() {
         packets.push(bad.to_vec());
     }
     for packet in packets {
-        let seat = seat();
-        socket::send(&seat.connection, &packet, &[]).unwrap();
-        assert!(seat.reply().is_err(), "{packet:?}");
+        let copy_slot = copy_slot();
+        socket::send(&copy_slot.connection, &packet, &[]).unwrap();
+        assert!(copy_slot.reply().is_err(), "{packet:?}");
     }
     // Descriptors, which the kernel refuses, or the host.
-    let with = seat();
+    let with = copy_slot();
     if socket::send(&with.connection, &good, &[with.connection.as_fd()]).is_ok() {
         assert!(with.reply().is_err());
     }
     // One that asks and does not listen is let go of in the end; others are served meanwhile.
-    let (deaf, fine) = (seat(), seat());
+    let (deaf, fine) = (copy_slot(), copy_slot());
     let flood = || {
         let now = Some(std::time::Instant::now());
         let bytes = request(Act::Read, 0, 1).encode();
@@ -242,24 +245,24 @@ fn who_says_what_no_importer_says_is_let_go_of() {
 
 #[test]
 fn one_user_does_not_take_all_seats() {
-    let (domain, name) = domain("seats");
+    let (domain, name) = domain("copy-slots");
     let (_memory, _export) = lend_zeros(&domain, 10);
-    let (_, ticket) = ticket(user(), &name, "x").unwrap();
-    let mut seats = Vec::new();
+    let (_, capability) = capability(user(), &name, "x").unwrap();
+    let mut copy_slots = Vec::new();
     let refused = loop {
-        match Seat::take(user(), &name, &ticket) {
-            Ok(seat) => seats.push(seat),
+        match CopySlot::take(user(), &name, &capability) {
+            Ok(copy_slot) => copy_slots.push(copy_slot),
             Err(refused) => break refused.to_string(),
         }
-        assert!(seats.len() < 10_000, "there is no end of seats");
+        assert!(copy_slots.len() < 10_000, "there is no end of copy slots");
     };
     assert!(refused.contains("Busy"), "{refused}");
     if root() {
         assert_eq!(importer(&name).ask("write 0 1 1"), "done");
     }
-    seats.truncate(1);
+    copy_slots.truncate(1);
     until("there is room", || {
-        Seat::take(user(), &name, &ticket).is_ok()
+        CopySlot::take(user(), &name, &capability).is_ok()
     });
 }
 
@@ -327,7 +330,7 @@ fn under_siege_by_another_user_nothing_lands_after_the_end() {
 }
 
 #[test]
-fn a_host_of_another_user_is_not_entrusted() {
+fn a_host_of_another_user_gets_no_delegation() {
     if !root() {
         return;
     }
@@ -342,7 +345,7 @@ fn a_host_of_another_user_is_not_entrusted() {
     let (memory, export) = lend_zeros(&domain, 10);
     let mut third = Child::of_user(OTHER + 1);
     let answer = third.ask(&format!("import {name} x of=0"));
-    assert!(answer.contains("Unmediated"), "{answer}");
+    assert!(answer.contains("NoCopyBroker"), "{answer}");
     // Our own user writes it without a host.
     let import = domain.import("x", PATIENCE).unwrap();
     import.write(0, &[1]).unwrap();
@@ -382,7 +385,10 @@ fn an_exporter_that_cannot_open_its_memory_says_so() {
     assert_eq!(exporter.ask("export-ordinary x 10"), "done");
     let refused = Domain::builder(&name).of_user(OTHER).import("x", PATIENCE);
     assert!(
-        matches!(refused, Err(portolan::vmmc::ImportError::Unmediated { .. })),
+        matches!(
+            refused,
+            Err(portolan::vmmc::ImportError::NoCopyBroker { .. })
+        ),
         "{refused:?}"
     );
 }

@@ -1,8 +1,8 @@
-//! The thread that does non-blocking writes.
+//! One worker thread per process performs the non-blocking writes, in the order of their calls.
 //!
-//! One a process, from the first such write on. It takes them in the order in which they were
-//! begun, so those of an import are in order, and each import counts what it began and what is
-//! done: a blocking call waits for the two to be equal, and so stays behind them.
+//! The first such write starts the thread. Each import counts the writes that it began and those
+//! that the thread has finished ([`WriteOrder`]). A blocking call waits until both counts are
+//! equal, so it takes effect after all earlier non-blocking writes of its import.
 
 use super::pending::wait_on;
 use crate::Deadline;
@@ -18,9 +18,9 @@ const STACK: usize = 256 << 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Has the thread do something, after all that it was given before. If there is no thread to be
-/// had, it is done here and now.
-pub(super) fn give(job: Job) {
+/// Queues a job behind all earlier ones. If the process can start no thread, the caller's thread
+/// runs the job.
+pub(super) fn push(job: Job) {
     static THREAD: Mutex<Option<Sender<Job>>> = Mutex::new(None);
     let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
     if thread.is_none() {
@@ -29,56 +29,56 @@ pub(super) fn give(job: Job) {
         *thread = spawned.is_ok().then_some(sender);
     }
     if let Some(sender) = &*thread {
-        // It never ends, so it takes it.
+        // The worker thread never exits, so `send` cannot fail.
         let _ = sender.send(job);
     } else {
-        // What it does with its buffer may be to begin another one.
+        // Unlocked, because the job may push another job as it drops its buffer.
         drop(thread);
         job();
     }
 }
 
 thread_local! {
-    /// Whether this is that thread: what it waited for in its own turn would never be done.
-    static IS_IT: Cell<bool> = const { Cell::new(false) };
+    /// Whether this is the worker thread, which must not wait for a job behind its own.
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
 fn work(jobs: &Receiver<Job>) {
-    IS_IT.set(true);
+    IS_WORKER.set(true);
     for job in jobs {
-        // A buffer is of the program's own making, and its code may panic. Those behind it are
-        // others', and its own promise and order end as it unwinds.
+        // The program implements the buffer, so its code may panic. The later jobs must run all
+        // the same. Unwinding drops the job's `Done` and its half of the `Pending`.
         let _ = catch_unwind(AssertUnwindSafe(job));
     }
 }
 
-/// What an import has begun, and what of it is done.
+/// How many non-blocking writes an import has begun, and how many are done.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct WriteOrder {
     begun: AtomicU64,
     done: AtomicU64,
     waiting: Mutex<()>,
     changed: Condvar,
 }
 
-impl Order {
-    /// Something is begun; [`Done`] ends it.
+impl WriteOrder {
+    /// Counts a write that begins; the drop of its [`Done`] counts its end.
     pub(super) fn begin(&self) {
-        // Relaxed: whoever is to stay behind it was told of it by its caller.
+        // Relaxed: a call that must come after this write is ordered after it by the program.
         self.begun.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It is done, by the one thread that does them.
+    /// Counts the end of a write. Only the worker thread calls this.
     fn end(&self) {
-        // Release: pairs with the loads below; whoever sees it comes after it.
+        // Release: pairs with the loads below; a thread that sees the count sees the write.
         self.done.fetch_add(1, Ordering::Release);
-        // Under the lock, so that it does not fall between a look and the sleep after it.
+        // Under the lock: otherwise the notification could come between a check and its sleep.
         drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
     }
 
-    /// Waits until all that was begun so far is done; `false` if it is not by the deadline.
-    /// Within a job, as in the code of its buffer, what was begun behind it is not waited for.
+    /// Waits until every write begun so far is done; `false` if the deadline passes first.
+    /// On the worker thread (in the code of a job's buffer) it returns at once.
     #[inline]
     pub(super) fn behind(&self, deadline: Deadline) -> bool {
         let begun = self.begun.load(Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Order {
 
     #[cold]
     fn wait(&self, begun: u64, deadline: Deadline) -> bool {
-        if IS_IT.get() {
+        if IS_WORKER.get() {
             return true;
         }
         let mut guard = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,8 +101,8 @@ impl Order {
     }
 }
 
-/// Something that was begun is done when this is dropped, also where it panics.
-pub(super) struct Done<'a>(pub(super) &'a Order);
+/// Counts the end of a write when it is dropped, also if the job panics.
+pub(super) struct Done<'a>(pub(super) &'a WriteOrder);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {

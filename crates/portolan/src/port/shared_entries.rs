@@ -1,17 +1,17 @@
-//! Segments as the table of ports sees them: entries that belong to nobody.
+//! Shared entries keep segments in the table of ports: entries without an owner.
 //!
-//! A segment is a port whose queue holds one message that nobody takes: the memory. So
-//! it is in a published slot, where every count of extents finds it; rights on it are
-//! send rights, counted as those are, also under way; and it ends as a port does, by
-//! being closed, when the last right is gone.
+//! A segment is a port whose queue holds one message, its memory, which no process receives. So
+//! the memory lies in a published slot, where every count of extents finds it. Rights on the
+//! segment are send rights and are counted as such, also those in messages. The segment ends as a
+//! port does: the process that drops the last right closes it.
 //!
 //! ```text
-//! binding, ours --> message posted --> shared, nobody's --> closing, by who saw the
-//!      (dies with its maker)             (commit point)     last right go
+//! binding, owned --> message posted --> shared, without an owner --> closing, by the process
+//!   (dies with its maker)               (commit point)               that drops the last right
 //! ```
 //!
-//! Which of two comes first, who closes a segment and who makes a right on it from its name, is
-//! decided in [`portolan_shm::rights`] (G1, G2).
+//! One process may close a segment while another makes a right on it from its name.
+//! [`portolan_shm::rights`] decides which of the two comes first (G1, G2).
 
 use super::bind::bind;
 use super::rights::{SendRight, drop_counted, held, is_unused};
@@ -31,19 +31,19 @@ use portolan_shm::rights::{Mark, Purpose, is_segment, joins_in_time};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-/// The header of the message that holds a segment which nobody writes any more.
+/// The header of the message of a frozen segment, which no process writes any more.
 pub(crate) const FROZEN: &[u8] = b"frozen";
 
-/// What a segment's one message says.
+/// The content of a segment's one message.
 pub(crate) struct Memory {
     /// The extent.
     pub(crate) extent: Descriptor,
-    /// Nobody writes it any more.
+    /// No process writes it any more.
     pub(crate) frozen: bool,
 }
 
-/// Makes an extent a segment, and us the first who has a right on it. A frozen one is read
-/// only from now on, by whoever has a right.
+/// Makes an extent a segment, and gives this process the first right on it. From now on every
+/// process may only read a frozen segment.
 ///
 /// # Errors
 ///
@@ -118,7 +118,8 @@ pub(crate) fn connect(
     })
 }
 
-/// A right on a segment whose name somebody told us; nothing, if it is gone, or was renewed.
+/// A right on a segment whose name another process told us; `None` if the segment is gone or was
+/// reissued.
 pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<SendRight> {
     member.rights().will_change(port);
     let to = Attached::new(member, port)?;
@@ -128,12 +129,12 @@ pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<SendRigh
     join(to)
 }
 
-/// Gives a segment on which nobody else has a right another name, so that whoever was told
-/// of it comes too late; `false` if somebody has a right, or the segment is gone.
+/// Gives a segment on which no other process has a right a new name, so that processes with the old
+/// name come too late; `false` if another process has a right, or the segment is gone.
 ///
-/// For the one thread that made the segment, of which no right travels in messages: those are
-/// not counted here.
-pub(crate) fn renew(right: &mut SendRight) -> bool {
+/// Only the thread that made the segment may call this, and no right on the segment may travel in
+/// a message: this does not count those.
+pub(crate) fn reissue(right: &mut SendRight) -> bool {
     let (member, port) = (&right.to.member, right.to.port);
     // A hint: most of those that are still in use are found without a mark.
     if held(member, port) != 1 {
@@ -150,17 +151,17 @@ pub(crate) fn renew(right: &mut SendRight) -> bool {
     let Some(generation) = mark.rename() else {
         return false;
     };
-    let renewed = PortName { generation, ..port };
-    mark!("segment.renewing");
-    // Under its new name it is nobody's until we have come, as others come to a segment that
-    // they find. Before the exchange our row would not have counted a name that nothing has.
-    member.rights().add_send(renewed);
+    let reissued = PortName { generation, ..port };
+    mark!("segment.reissuing");
+    // Under its new name it has no right until we join it, as other processes join a segment
+    // that they find. Before the exchange our row would not have counted a name that nothing has.
+    member.rights().add_send(reissued);
     mark!("segment.joining");
-    if joins_in_time(entry, renewed) {
-        right.to.port = renewed;
+    if joins_in_time(entry, reissued) {
+        right.to.port = reissued;
         return true;
     }
-    drop_counted(member, renewed);
+    drop_counted(member, reissued);
     false
 }
 

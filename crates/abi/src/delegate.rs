@@ -1,17 +1,17 @@
-//! What an exporter of ordinary memory, the domain's host and an importer of another user say
-//! to one another, so that the host copies for the importer.
+//! The records by which an exporter of ordinary memory delegates to the domain's host, and by which
+//! an importer has the host copy.
 //!
 //! ```text
-//! exporter -> host      Entrust n: Terms + mem, maps   "copy to and from this memory of mine"
-//! exporter -> host      Offer n                        "for whoever shows this ticket"
-//! exporter -> importer  Ticket                         in its grant
-//! importer -> host      Visit                          shows the ticket
-//! host     -> importer  Ready + staging memory         "put your bytes there"
-//! importer -> host      Request                        as often as it likes
+//! exporter -> host      Delegate n: Delegation + mem, maps  "copy to and from this memory of mine"
+//! exporter -> host      Offer n                             "for importers with this capability"
+//! exporter -> importer  Capability                          in its grant
+//! importer -> host      Visit                               shows the capability
+//! host     -> importer  Ready + staging memory              "put your bytes there"
+//! importer -> host      Request                             any number of times
 //! host     -> importer  Reply
 //! ```
 //!
-//! The host believes an exporter what it says about its own memory, and an importer nothing.
+//! The host trusts an exporter about its own memory, and does not trust an importer.
 
 use crate::hello::{word32, word64};
 use crate::limits::PAGE;
@@ -25,8 +25,8 @@ const REQUEST_MAGIC: u32 = 0x514d_5450;
 /// First bytes of a [`Reply`].
 const REPLY_MAGIC: u32 = 0x524d_5450;
 
-/// Descriptors that come with an exporter's `Entrust`: its `mem` and its `maps`.
-pub const ENTRUSTED: usize = 2;
+/// Descriptors that come with an exporter's `Delegate`: its `mem` and its `maps`.
+pub const DELEGATED: usize = 2;
 /// Bytes of one part of the staging memory: the most that one request moves.
 pub const PART: usize = 128 << 10;
 /// Parts of the staging memory: one is filled while another one is copied.
@@ -36,23 +36,23 @@ pub const STAGING: usize = PART * PARTS;
 
 const _: () = assert!(PART.is_multiple_of(PAGE));
 
-/// What an importer shows to the host, which it has from the exporter.
+/// An importer gets this from the exporter and shows it to the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
-    /// Which export: random, so that nobody asks for it by chance.
+pub struct Capability {
+    /// Which export: a random number, which no process can guess.
     pub number: [u8; 16],
-    /// What is to be known.
+    /// The secret that the importer must know.
     pub token: [u8; 16],
 }
 
-impl std::fmt::Debug for Ticket {
-    /// Without what is secret.
+impl std::fmt::Debug for Capability {
+    /// Without the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Ticket")
+        f.write_str("Capability")
     }
 }
 
-impl Ticket {
+impl Capability {
     /// Bytes on the wire.
     pub const BYTES: usize = 32;
 
@@ -76,9 +76,9 @@ impl Ticket {
     /// The name under which the host knows the export.
     ///
     /// ```
-    /// # use portolan_abi::mediate::Ticket;
-    /// let ticket = Ticket { number: [0xab; 16], token: [0; 16] };
-    /// assert_eq!(ticket.name().unwrap().as_str(), "ab".repeat(16));
+    /// # use portolan_abi::delegate::Capability;
+    /// let capability = Capability { number: [0xab; 16], token: [0; 16] };
+    /// assert_eq!(capability.name().unwrap().as_str(), "ab".repeat(16));
     /// ```
     pub fn name(&self) -> Option<OfferName> {
         let number = u128::from_be_bytes(self.number);
@@ -86,9 +86,9 @@ impl Ticket {
     }
 }
 
-/// What importers may do with which memory of the exporter's, as the exporter says.
+/// The exporter's memory that the host may copy for importers, and what they may do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct Delegation {
     /// Where it is in the exporter.
     pub address: u64,
     /// Bytes.
@@ -99,7 +99,7 @@ pub struct Terms {
     pub ranges: Ranges,
 }
 
-impl Terms {
+impl Delegation {
     /// Bytes on the wire.
     pub const BYTES: usize = 24 + MAX_RANGES * 16;
 
@@ -133,13 +133,13 @@ impl Terms {
     /// Where `len` bytes at `offset` lie in the exporter, if an importer may have them `done`.
     ///
     /// ```
-    /// # use portolan_abi::mediate::{Act, Terms};
+    /// # use portolan_abi::delegate::{Act, Delegation};
     /// # use portolan_abi::vmmc::{Ranges, Reach};
     /// let ranges = Ranges::new(&[(10, 5)], 100).unwrap();
-    /// let terms = Terms { address: 1000, len: 100, reach: Reach::Write, ranges };
-    /// assert_eq!(terms.place(Act::Write, 11, 4), Some(1011));
-    /// assert_eq!(terms.place(Act::Write, 11, 5), None);
-    /// assert_eq!(terms.place(Act::Read, 11, 4), None);
+    /// let delegation = Delegation { address: 1000, len: 100, reach: Reach::Write, ranges };
+    /// assert_eq!(delegation.place(Act::Write, 11, 4), Some(1011));
+    /// assert_eq!(delegation.place(Act::Write, 11, 5), None);
+    /// assert_eq!(delegation.place(Act::Read, 11, 4), None);
     /// ```
     pub fn place(&self, act: Act, offset: u64, len: u64) -> Option<u64> {
         let may = match act {
@@ -321,8 +321,8 @@ impl Reply {
 mod tests {
     use super::*;
 
-    fn terms() -> Terms {
-        Terms {
+    fn delegation() -> Delegation {
+        Delegation {
             address: 4097,
             len: 100,
             reach: Reach::ReadWrite,
@@ -342,13 +342,16 @@ mod tests {
 
     #[test]
     fn records_survive_the_wire() {
-        let ticket = Ticket {
+        let capability = Capability {
             number: [3; 16],
             token: [4; 16],
         };
-        assert_eq!(Ticket::decode(&ticket.encode()), Some(ticket));
-        assert!(!format!("{ticket:?}").contains('4'));
-        assert_eq!(Terms::decode(&terms().encode()), Some(terms()));
+        assert_eq!(Capability::decode(&capability.encode()), Some(capability));
+        assert!(!format!("{capability:?}").contains('4'));
+        assert_eq!(
+            Delegation::decode(&delegation().encode()),
+            Some(delegation())
+        );
         let ready = Ready { version: 9 };
         assert_eq!(Ready::decode(&ready.encode()), Some(ready));
         for act in [Act::Write, Act::Read] {
@@ -380,18 +383,18 @@ mod tests {
             assert_eq!(Request::decode(&bad), None, "byte {at}");
         }
         assert_eq!(Request::decode(&good[1..]), None);
-        let good = terms().encode();
+        let good = delegation().encode();
         // Reach, ranges, a length that is none, and one that ends before the ranges do.
         for (at, byte) in [(16, 0), (20, 9), (8, 0), (8, 99)] {
             let mut bad = good;
             bad[at] = byte;
-            assert_eq!(Terms::decode(&bad), None, "byte {at}");
+            assert_eq!(Delegation::decode(&bad), None, "byte {at}");
         }
         let mut nowhere = good;
         nowhere[..8].fill(0);
-        assert_eq!(Terms::decode(&nowhere), None);
+        assert_eq!(Delegation::decode(&nowhere), None);
         nowhere[..8].fill(0xff);
-        assert_eq!(Terms::decode(&nowhere), None);
+        assert_eq!(Delegation::decode(&nowhere), None);
         let mut bad = Reply {
             number: 0,
             outcome: Outcome::Done,
@@ -400,12 +403,12 @@ mod tests {
         bad[16] = 1;
         assert_eq!(Reply::decode(&bad), None);
         assert_eq!(Ready::decode(&bad), None);
-        assert_eq!(Ticket::decode(&bad[..20]), None);
+        assert_eq!(Capability::decode(&bad[..20]), None);
     }
 
     #[test]
     fn what_an_importer_may_have() {
-        let terms = terms();
+        let delegation = delegation();
         for (act, offset, len, place) in [
             (Act::Write, 0, 10, Some(4097)),
             (Act::Read, 50, 50, Some(4147)),
@@ -418,13 +421,16 @@ mod tests {
             (Act::Write, u64::MAX, u64::MAX, None),
         ] {
             assert_eq!(
-                terms.place(act, offset, len),
+                delegation.place(act, offset, len),
                 place,
                 "{act:?} {len} at {offset}"
             );
         }
         for (reach, act) in [(Reach::Read, Act::Write), (Reach::Write, Act::Read)] {
-            let one_way = Terms { reach, ..terms };
+            let one_way = Delegation {
+                reach,
+                ..delegation
+            };
             assert_eq!(one_way.place(act, 0, 1), None);
         }
     }

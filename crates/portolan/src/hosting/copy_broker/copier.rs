@@ -1,15 +1,15 @@
-//! A mediator's thread: it copies between one member's memory and its importers.
+//! A copy broker's thread copies between one member's delegated memory and its importers.
 //!
-//! It has the member's memory by the descriptors that this handed over, and with each importer
-//! a connection and some shared memory through which the bytes go. An importer's requests are
-//! done in their order, and those of several in turn.
+//! It has opened the member's memory by the descriptors that the member sent. It shares a
+//! connection and some staging memory with each importer. It serves the requests of one importer in
+//! order, and importers in turn.
 
-use super::{Handed, News, Order, Orders, Seat, ToKeeper, locked};
+use super::{BrokerNews, CopySlot, Handed, News, Order, Orders, locked};
 use crate::space::descriptor::{Descriptor, HeldMemory};
-use crate::wait::lookout::{Post, Seen};
+use crate::wait::poller::{PollLoop, Seen};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::control::Announcement;
-use portolan_abi::mediate::{Act, Outcome, PART, Ready, Reply, Request, STAGING, Terms};
+use portolan_abi::delegate::{Act, Delegation, Outcome, PART, Ready, Reply, Request, STAGING};
 use portolan_abi::space::HostWord;
 use portolan_sys::memory::{self, Mapping};
 use portolan_sys::process::{ForeignError, Need, ProcessMemory, TransferError};
@@ -36,32 +36,32 @@ pub(super) struct Whose {
 pub(super) struct Copier {
     whose: Whose,
     orders: Arc<Orders>,
-    told: Arc<ToKeeper>,
-    /// What came last, until its offer comes.
-    handed: Option<(u32, Terms, Box<[Handed; 2]>)>,
-    entrusted: HashMap<u32, Entrusted>,
+    told: Arc<BrokerNews>,
+    /// The delegation that came last, until its offer comes.
+    handed: Option<(u32, Delegation, Box<[Handed; 2]>)>,
+    delegated: HashMap<u32, Delegated>,
     last: u64,
     /// Each is watched by its number.
-    guests: HashMap<u64, Guest>,
+    importers: HashMap<u64, Importer>,
     /// To be looked at again.
     unheard: Vec<u64>,
 }
 
-/// What is copied to and from.
-struct Entrusted {
-    terms: Terms,
+/// Memory that is copied to and from.
+struct Delegated {
+    delegation: Delegation,
     memory: HeldMemory,
 }
 
 /// An importer.
-struct Guest {
+struct Importer {
     number: u32,
     connection: Descriptor,
     staging: Mapping,
-    _seat: Seat,
+    _copy_slot: CopySlot,
 }
 
-/// Why what was entrusted is not offered.
+/// Why a delegation is not offered.
 #[derive(Debug, thiserror::Error)]
 enum Unfit {
     #[error("nothing came with the offer; this process may have no descriptors left")]
@@ -75,56 +75,60 @@ enum Unfit {
 }
 
 impl Copier {
-    pub(super) fn new(whose: Whose, orders: Arc<Orders>, told: Arc<ToKeeper>) -> Self {
+    pub(super) fn new(whose: Whose, orders: Arc<Orders>, told: Arc<BrokerNews>) -> Self {
         Self {
             whose,
             orders,
             told,
             handed: None,
-            entrusted: HashMap::new(),
+            delegated: HashMap::new(),
             last: 0,
-            guests: HashMap::new(),
+            importers: HashMap::new(),
             unheard: Vec::new(),
         }
     }
 
-    pub(super) fn attend(&mut self, post: &Post, seen: Seen) {
+    pub(super) fn attend(&mut self, poll_loop: &PollLoop, seen: Seen) {
         match seen {
             Seen::Bell => {
                 let orders = std::mem::take(&mut *locked(&self.orders));
                 for order in orders {
-                    self.obey(post, order);
+                    self.obey(poll_loop, order);
                 }
-                for guest in std::mem::take(&mut self.unheard) {
-                    self.look(post, guest);
+                for importer in std::mem::take(&mut self.unheard) {
+                    self.look(poll_loop, importer);
                 }
             }
-            Seen::At(guest) => self.look(post, guest),
+            Seen::At(importer) => self.look(poll_loop, importer),
         }
     }
 
-    fn obey(&mut self, post: &Post, order: Order) {
+    fn obey(&mut self, poll_loop: &PollLoop, order: Order) {
         let by = self.whose.by;
         match order {
-            Order::Entrust(number, terms, fds) => self.handed = Some((number, terms, fds)),
+            Order::Delegate(number, delegation, fds) => {
+                self.handed = Some((number, delegation, fds))
+            }
             Order::Enter(epoch, announcement) => {
                 let fit = self.examine(&announcement);
                 if let Err(error) = &fit {
                     let space = by.space;
-                    tracing::warn!(space, %error, "what a member has entrusted to us is unfit");
+                    tracing::warn!(space, %error, "the delegation of a member is unfit");
                 }
                 let news = News::Examined(announcement, fit.is_ok());
                 self.told.tell(by, epoch, news);
             }
-            Order::Meet(number, connection, seat) => self.meet(post, number, connection, seat),
+            Order::Meet(number, connection, copy_slot) => {
+                self.meet(poll_loop, number, connection, copy_slot)
+            }
             Order::Withdraw(epoch, number) => {
-                self.forget(post, |n| n == number);
-                portolan_shm::mark!("mediate.withdrawn");
+                self.forget(poll_loop, |n| n == number);
+                portolan_shm::mark!("broker.withdrawn");
                 self.told.tell(by, epoch, News::Withdrawn(number));
             }
             Order::Clear => {
                 self.handed = None;
-                self.forget(post, |_| true);
+                self.forget(poll_loop, |_| true);
             }
             Order::End => self.end(),
         }
@@ -134,7 +138,7 @@ impl Copier {
     fn examine(&mut self, announcement: &Announcement) -> Result<(), Unfit> {
         let handed = self.handed.take();
         let matching = handed.filter(|(number, ..)| *number == announcement.number);
-        let (number, terms, fds) = matching.ok_or(Unfit::Nothing)?;
+        let (number, delegation, fds) = matching.ok_or(Unfit::Nothing)?;
         let [memory, maps] = fds.map(Handed::into_fd);
         let memory = ProcessMemory::from_descriptors(memory, maps)?;
         let (found, wanted) = (memory.process(), self.whose.process);
@@ -146,13 +150,20 @@ impl Copier {
             return Err(Unfit::OtherProgram);
         }
         let memory = HeldMemory::new(memory);
-        self.entrusted.insert(number, Entrusted { terms, memory });
+        self.delegated
+            .insert(number, Delegated { delegation, memory });
         Ok(())
     }
 
     /// Gives a visitor its staging memory.
-    fn meet(&mut self, post: &Post, number: u32, connection: Descriptor, seat: Seat) {
-        if !self.entrusted.contains_key(&number) {
+    fn meet(
+        &mut self,
+        poll_loop: &PollLoop,
+        number: u32,
+        connection: Descriptor,
+        copy_slot: CopySlot,
+    ) {
+        if !self.delegated.contains_key(&number) {
             // Withdrawn meanwhile. It asks again, or hears from the exporter.
             return;
         }
@@ -160,66 +171,66 @@ impl Copier {
             return;
         };
         self.last += 1;
-        if post.watch().add(&connection, self.last).is_ok() {
-            let guest = Guest {
+        if poll_loop.watch().add(&connection, self.last).is_ok() {
+            let importer = Importer {
                 number,
                 connection,
                 staging,
-                _seat: seat,
+                _copy_slot: copy_slot,
             };
-            self.guests.insert(self.last, guest);
+            self.importers.insert(self.last, importer);
         }
     }
 
     /// Does what an importer asks for.
-    fn look(&mut self, post: &Post, number: u64) {
+    fn look(&mut self, poll_loop: &PollLoop, number: u64) {
         for _ in 0..AT_ONCE {
-            let Some(guest) = self.guests.get(&number) else {
+            let Some(importer) = self.importers.get(&number) else {
                 return;
             };
-            let request = match guest.hear() {
+            let request = match importer.hear() {
                 Heard::Nothing => return,
                 Heard::Request(request) => request,
-                Heard::Over => return self.dismiss(post, number),
+                Heard::Over => return self.dismiss(poll_loop, number),
             };
-            let outcome = match self.entrusted.get(&guest.number) {
-                Some(entrusted) => entrusted.copy(&request, &guest.staging),
-                None => return self.dismiss(post, number),
+            let outcome = match self.delegated.get(&importer.number) {
+                Some(delegated) => delegated.copy(&request, &importer.staging),
+                None => return self.dismiss(poll_loop, number),
             };
-            if !guest.reply(&request, outcome) {
+            if !importer.reply(&request, outcome) {
                 // It does not read, or has gone.
-                return self.dismiss(post, number);
+                return self.dismiss(poll_loop, number);
             }
         }
-        // There may be more, of which nobody tells.
+        // There may be more requests, and epoll need not report them again.
         self.unheard.push(number);
-        post.ring();
+        poll_loop.ring();
     }
 
-    fn dismiss(&mut self, post: &Post, number: u64) {
-        if let Some(guest) = self.guests.remove(&number) {
-            let _ = post.watch().remove(&guest.connection);
+    fn dismiss(&mut self, poll_loop: &PollLoop, number: u64) {
+        if let Some(importer) = self.importers.remove(&number) {
+            let _ = poll_loop.watch().remove(&importer.connection);
         }
     }
 
-    fn forget(&mut self, post: &Post, which: impl Fn(u32) -> bool) {
-        self.entrusted.retain(|number, _| !which(*number));
-        let of_it = |(guest, g): (&u64, &Guest)| which(g.number).then_some(*guest);
-        let all: Vec<u64> = self.guests.iter().filter_map(of_it).collect();
-        for guest in all {
-            if let Some(guest) = self.guests.get(&guest) {
-                guest.take_leave();
+    fn forget(&mut self, poll_loop: &PollLoop, which: impl Fn(u32) -> bool) {
+        self.delegated.retain(|number, _| !which(*number));
+        let of_it = |(importer, g): (&u64, &Importer)| which(g.number).then_some(*importer);
+        let all: Vec<u64> = self.importers.iter().filter_map(of_it).collect();
+        for importer in all {
+            if let Some(importer) = self.importers.get(&importer) {
+                importer.take_leave();
             }
-            self.dismiss(post, guest);
+            self.dismiss(poll_loop, importer);
         }
     }
 
     /// Tells those who have asked for something that it was not begun (H5).
     fn end(&mut self) {
         self.handed = None;
-        self.entrusted.clear();
-        for (_, guest) in self.guests.drain() {
-            guest.take_leave();
+        self.delegated.clear();
+        for (_, importer) in self.importers.drain() {
+            importer.take_leave();
         }
     }
 }
@@ -255,7 +266,7 @@ enum Heard {
     Over,
 }
 
-impl Guest {
+impl Importer {
     fn hear(&self) -> Heard {
         // One more byte than a record has, so that a longer one is not taken for it.
         let mut bytes = [0; Request::BYTES + 1];
@@ -286,13 +297,13 @@ impl Guest {
     }
 }
 
-impl Entrusted {
-    /// Copies, if the terms permit it and the member itself may do that there (H4).
+impl Delegated {
+    /// Copies, if the delegation permits it and the member itself may do that there (H4).
     fn copy(&self, request: &Request, staging: &Mapping) -> Outcome {
         let Request {
             act, offset, len, ..
         } = *request;
-        let Some(place) = self.terms.place(act, offset, len.into()) else {
+        let Some(place) = self.delegation.place(act, offset, len.into()) else {
             return Outcome::Refused;
         };
         let Some(memory) = self.memory.get() else {
@@ -308,20 +319,20 @@ impl Entrusted {
             Act::Read => Need::Read,
         };
         let copied = memory.check(address, len, need).and_then(|()| {
-            portolan_shm::mark!("mediate.checked");
+            portolan_shm::mark!("broker.checked");
             match act {
                 Act::Write => memory.write_from(address, staging, part, len),
                 Act::Read => memory.read_into(address, staging, part, len),
             }
         });
-        portolan_shm::mark!("mediate.copied");
+        portolan_shm::mark!("broker.copied");
         copied.map_or_else(|error| self.explain(&error), |()| Outcome::Done)
     }
 
     fn explain(&self, error: &TransferError) -> Outcome {
         match error {
             TransferError::Unmapped { address, .. } => {
-                Outcome::Unmapped((*address as u64).saturating_sub(self.terms.address))
+                Outcome::Unmapped((*address as u64).saturating_sub(self.delegation.address))
             }
             TransferError::Protected { .. } => Outcome::Protected,
             TransferError::Gone { .. } => Outcome::Gone,

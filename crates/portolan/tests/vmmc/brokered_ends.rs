@@ -1,17 +1,17 @@
 //! Ordinary memory that the domain's host copies to and from: hosts, exporters and importers that
 //! leave, die, stop, fork, or become another program.
 
+use crate::brokered::{OTHER, hosted, importer, root};
 use crate::child::Child;
 use crate::domain;
 use crate::kernel::{content, lend_zeros};
-use crate::mediated::{OTHER, hosted, importer, root};
 use portolan::vmmc::{ExportOptions, Import, OrdinaryMemory, Reach, UpdateError, WhyExported};
 use portolan_testkit::{PATIENCE, unique, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// Writes that go on whoever hosts, each read back.
+/// Writes that go on under every host, each read back.
 pub(crate) struct Weather {
     calm: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
@@ -57,7 +57,7 @@ fn rage(import: &Import, calm: &AtomicBool, rounds: &AtomicU64) -> Result<u64, U
     while !calm.load(Ordering::Relaxed) {
         round += 1;
         let bytes = vec![round.to_le_bytes()[0].max(1); import.len()];
-        // What is not answered may have landed or not: once more, nobody else writes there.
+        // An unanswered write may have landed: repeat it, because no other process writes there.
         while let Err(error) = import.write(0, &bytes) {
             match error {
                 UpdateError::Unanswered => unanswered += 1,
@@ -91,7 +91,7 @@ fn a_host_that_leaves_loses_no_write() {
     let mut theirs = importer(&name);
     assert_eq!(theirs.ask("weather"), "done");
     goes_on(&mut theirs);
-    // Several times, whoever takes its place.
+    // Several times, with each successor.
     for _ in 0..3 {
         let mut next = Child::new();
         assert_eq!(next.ask(&format!("join {name}")), "done");
@@ -267,7 +267,7 @@ fn a_host_is_killed_at_each_step_of_copying() {
     if !root() {
         return;
     }
-    for mark in ["mediate.introduced", "mediate.checked", "mediate.copied"] {
+    for mark in ["broker.accepted", "broker.checked", "broker.copied"] {
         let (mut host, domain, name) = hosted("copies");
         let (memory, export) = lend_zeros(&domain, 1000);
         let mut theirs = importer(&name);
@@ -275,11 +275,11 @@ fn a_host_is_killed_at_each_step_of_copying() {
         let answer = theirs.ask("write 0 1000 3");
         // Only what was begun may have been done.
         match mark {
-            "mediate.introduced" => assert_eq!(answer, "done"),
+            "broker.accepted" => assert_eq!(answer, "done"),
             _ => assert!(answer.contains("Unanswered"), "{mark}: {answer}"),
         }
         until("it has died", || host.ended());
-        let wanted = if mark == "mediate.checked" { 0 } else { 3 };
+        let wanted = if mark == "broker.checked" { 0 } else { 3 };
         assert_eq!(content(&memory), [wanted; 1000], "{mark}");
         assert_eq!(theirs.ask("write 0 1000 4"), "done");
         export.unexport().unwrap();
@@ -297,7 +297,7 @@ fn a_host_is_killed_while_an_export_ends() {
     let (memory, export) = lend_zeros(&domain, 10);
     let mut theirs = importer(&name);
     assert_eq!(theirs.ask("write 0 1 1"), "done");
-    assert_eq!(host.ask("die-at mediate.withdrawn"), "done");
+    assert_eq!(host.ask("die-at broker.withdrawn"), "done");
     export.unexport().unwrap();
     assert!(host.ended());
     assert_eq!(memory.into_vec().unwrap()[0], 1);
@@ -314,7 +314,7 @@ fn an_export_waits_for_what_the_host_is_copying() {
     let (memory, export) = lend_zeros(&domain, 10);
     let mut theirs = importer(&name);
     assert_eq!(theirs.ask("write 0 1 1"), "done");
-    assert_eq!(host.ask("stop-at mediate.checked"), "done");
+    assert_eq!(host.ask("stop-at broker.checked"), "done");
     theirs.tell("write 0 1 2");
     host.stopped();
     let ending = export.begin_unexport();
@@ -341,16 +341,16 @@ fn exporters_and_importers_are_killed_at_each_step() {
     };
     let mut exporter = Child::new();
     assert_eq!(exporter.ask(&format!("join {name}")), "done");
-    assert_eq!(exporter.ask("die-at offer.entrusted"), "done");
+    assert_eq!(exporter.ask("die-at offer.delegated"), "done");
     assert_eq!(exporter.ask("export-ordinary x 10"), "done");
-    // Its first importer of another user makes it entrust the host.
+    // Its first importer of another user makes it delegate to the host.
     let mut theirs = Child::of_user(OTHER);
     theirs.tell(&format!("import {name} x of=0"));
     until("the exporter has died", || exporter.ended());
     theirs.kill();
     until("its name is free", free);
     let (memory, export) = lend_zeros(&domain, 10);
-    for mark in ["mediated.connected", "mediated.asked"] {
+    for mark in ["brokered.connected", "brokered.asked"] {
         let mut theirs = importer(&name);
         assert_eq!(theirs.ask(&format!("die-at {mark}")), "done");
         theirs.tell("write 0 10 5");

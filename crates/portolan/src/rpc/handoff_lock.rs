@@ -1,21 +1,23 @@
-//! A lock that its holder may keep for a moment while it spins: it sees whether another
-//! thread wants it. And a way to wait for what another thread does, which costs that one a
-//! system call only if somebody waits.
+//! A lock whose holder sees that another thread wants it, and can hand it off.
+//!
+//! A thread may so keep the lock while it spins. Threads that wait for a change of the content
+//! sleep on a condition variable; a thread that makes the change pays for a system call only if
+//! a thread sleeps.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-pub(super) struct Turnstile<T> {
+pub(super) struct HandoffLock<T> {
     inner: Mutex<T>,
-    /// Threads that wait for the lock.
+    /// How many threads wait for the lock.
     wanted: AtomicU32,
     turn: Condvar,
-    /// Threads that wait for a turn; changed with the lock held.
+    /// How many threads sleep in [`listen`](Self::listen); changed with the lock held.
     listeners: AtomicU32,
 }
 
-impl<T> Turnstile<T> {
+impl<T> HandoffLock<T> {
     pub(super) fn new(inner: T) -> Self {
         Self {
             inner: Mutex::new(inner),
@@ -36,7 +38,7 @@ impl<T> Turnstile<T> {
 
     #[cold]
     fn queue_up(&self) -> MutexGuard<'_, T> {
-        // Relaxed: a hint, which whoever spins sees soon enough.
+        // Relaxed: a hint, which the spinning holder sees soon enough.
         self.wanted.fetch_add(1, Ordering::Relaxed);
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         self.wanted.fetch_sub(1, Ordering::Relaxed);
@@ -71,7 +73,7 @@ impl<T> Turnstile<T> {
         inner
     }
 
-    /// Tells those who listen; the caller has the lock.
+    /// Wakes the threads that listen; the caller must hold the lock.
     #[inline]
     pub(super) fn tell(&self) {
         if self.listeners.load(Ordering::Relaxed) != 0 {
@@ -96,27 +98,27 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn whoever_wants_the_lock_is_seen_and_whoever_listens_is_told() {
-        let turnstile = Arc::new(Turnstile::new(0));
-        let held = turnstile.lock();
-        assert!(!turnstile.is_wanted());
-        let there = Arc::clone(&turnstile);
+    fn the_holder_sees_a_waiter_and_wakes_a_listener() {
+        let lock = Arc::new(HandoffLock::new(0));
+        let held = lock.lock();
+        assert!(!lock.is_wanted());
+        let there = Arc::clone(&lock);
         let other = std::thread::spawn(move || {
             let mut inner = there.lock();
             while *inner < 3 {
                 inner = there.listen(inner, None);
             }
         });
-        while !turnstile.is_wanted() {
+        while !lock.is_wanted() {
             std::thread::yield_now();
         }
         drop(held);
         while !other.is_finished() {
-            let mut inner = turnstile.lock();
+            let mut inner = lock.lock();
             *inner += 1;
-            turnstile.tell();
+            lock.tell();
         }
         other.join().unwrap();
-        assert!(!turnstile.is_wanted());
+        assert!(!lock.is_wanted());
     }
 }

@@ -1,9 +1,9 @@
-//! Counting, and saying what one waits for: each thread has a line of its own.
+//! Each thread counts its operations, and publishes what it waits for, in a line of its own.
 //!
-//! A thread takes a line the first time that it counts, the same in every domain of its
-//! process, and keeps it until it ends. So a count is a load and a store to a line that
-//! no other core writes, and no count is lost. Threads beyond the last line share that
-//! one: they add to it, and do not say what they wait for.
+//! A thread takes a line at its first count, the same one in every domain of its process, and
+//! keeps it until it ends. So a count is a load and a store to a line that no other core writes,
+//! and no count is lost. Threads beyond the last line share that one: they add atomically, and
+//! do not publish what they wait for.
 
 use crate::space::Member;
 use portolan_abi::limits::THREAD_LINES;

@@ -1,7 +1,7 @@
-//! The host's side of visits: what is offered, who waits for it, and introductions.
+//! The host keeps the table of offers, and hands each visitor to the member that it asks for.
 //!
 //! ```text
-//! greeting: visit -- offered? -- permitted? -- handed to whoever offers it
+//! greeting: visit -- offered? -- permitted? -- handed to the member that offers
 //!              | no     ^ an offer    | no         | it is behind
 //!              v        |             v            v
 //!             waiting --+          refused      waiting, until it has received others
@@ -9,10 +9,10 @@
 //!
 //! # Invariants
 //!
-//! - **V1** Nobody hears anything of an offer that does not admit it.
+//! - **V1** A visitor learns nothing of an offer that does not admit it.
 //! - **V2** A visitor has one descriptor here, and none once it is handed over; there are
-//!   never more than [`Limits`] says, of one user and of all. Who is too much is told so.
-//! - **V3** The host waits for nobody: what does not fit a socket at once is not sent.
+//!   never more than [`Limits`] says, of one user and of all. A visitor beyond that is refused.
+//! - **V3** The host waits for no process: a record that does not fit a socket at once is not sent.
 
 use super::admit::{Newcomer, refuse};
 use super::host::Host;
@@ -20,7 +20,7 @@ use crate::directory::{Offers, Verdict, judge, started};
 use crate::space::Member;
 use crate::space::descriptor::Descriptor;
 use crate::space::host::{host_of, me};
-use crate::space::link::Rope;
+use crate::space::host_connection::HostSockets;
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember, WINDOW};
 use portolan_abi::hello::Reason;
 use portolan_abi::limits::MAX_OFFERS;
@@ -44,10 +44,10 @@ pub(super) struct Limits {
     waiting_of_one: usize,
     /// Connections that have not greeted yet; each has a second descriptor if it may join.
     pub(super) newcomers: usize,
-    /// Importers for whom we copy.
-    pub(super) mediated: usize,
+    /// Importers that the copy brokers serve.
+    pub(super) copy_slots: usize,
     /// Of one user.
-    pub(super) mediated_of_one: usize,
+    pub(super) copy_slots_of_one: usize,
 }
 
 impl Limits {
@@ -61,17 +61,17 @@ impl Limits {
             waiting,
             waiting_of_one: waiting / 2,
             newcomers: (may / 16).clamp(8, 64),
-            mediated: waiting,
-            mediated_of_one: waiting / 2,
+            copy_slots: waiting,
+            copy_slots_of_one: waiting / 2,
         }
     }
 }
 
 type Key = (OfferKind, OfferName);
 
-/// What is offered in the domain, and who waits for what is not.
+/// The offers of the domain, and the visitors that wait for one.
 #[derive(Default)]
-pub(super) struct Reception {
+pub(super) struct OfferTable {
     offers: HashMap<Key, Vec<Posted>>,
     /// Where each offer is found, by its maker's space and number.
     keys: HashMap<(u8, u32), Key>,
@@ -84,7 +84,7 @@ struct Posted {
     number: u32,
     grants: Grants,
     /// Agreed to by a host before us.
-    renewed: bool,
+    reannounced: bool,
 }
 
 /// A visitor that has greeted.
@@ -105,7 +105,7 @@ impl Waiting {
     }
 }
 
-impl Reception {
+impl OfferTable {
     /// Enters an offer. Of two with one name, which there are if a name was given away
     /// before its holder could make itself known to us, the elder is the one that counts.
     fn post(&mut self, by: HostWord, announcement: Announcement) -> Result<(), Decline> {
@@ -114,11 +114,11 @@ impl Reception {
             kind,
             name,
             grants,
-            renewed,
+            reannounced,
         } = announcement;
         let key = (kind, name);
         let taken = self.offers.contains_key(&key);
-        if taken && !renewed {
+        if taken && !reannounced {
             return Err(Decline::NameTaken);
         }
         if self.keys.len() >= MAX_OFFERS {
@@ -126,15 +126,18 @@ impl Reception {
         }
         self.withdraw(by.space, number);
         let same = self.offers.entry(key).or_default();
-        let elders = same.iter().take_while(|p| renewed && p.renewed).count();
-        let place = if renewed { elders } else { same.len() };
+        let elders = same
+            .iter()
+            .take_while(|p| reannounced && p.reannounced)
+            .count();
+        let place = if reannounced { elders } else { same.len() };
         same.insert(
             place,
             Posted {
                 by,
                 number,
                 grants,
-                renewed,
+                reannounced,
             },
         );
         self.keys.insert((by.space, number), key);
@@ -182,11 +185,11 @@ impl Host {
             peer,
             visit,
         };
-        let Some((visitor, answer)) = self.introduce(member, visitor) else {
+        let Some((visitor, answer)) = self.hand_off(member, visitor) else {
             return;
         };
         let limits = Limits::now();
-        let waiting = || self.reception.waiting.iter().flatten();
+        let waiting = || self.offer_table.waiting.iter().flatten();
         let same = waiting().filter(|w| w.peer.uid == visitor.peer.uid).count();
         if waiting().count() >= limits.waiting || same >= limits.waiting_of_one {
             let all = waiting().count() as u64;
@@ -194,14 +197,14 @@ impl Host {
         }
         portolan_shm::mark!("visit.waits");
         if tell(&visitor.connection, answer) {
-            self.reception.waiting.push(Some(visitor));
+            self.offer_table.waiting.push(Some(visitor));
         }
     }
 
-    /// Introduces a visitor to what it asks for, or refuses it. Given back if it has to wait,
-    /// and what for.
-    fn introduce(&mut self, member: &Member, visitor: Waiting) -> Option<(Waiting, VisitAnswer)> {
-        let Some(posted) = self.reception.find(&visitor.key()) else {
+    /// Hands a visitor to the member that it asks for, or refuses it. Gives it back if it must
+    /// wait, with the answer that says what for.
+    fn hand_off(&mut self, member: &Member, visitor: Waiting) -> Option<(Waiting, VisitAnswer)> {
+        let Some(posted) = self.offer_table.find(&visitor.key()) else {
             return Some((visitor, VisitAnswer::Wait));
         };
         let Waiting { peer, visit, .. } = &visitor;
@@ -221,15 +224,15 @@ impl Host {
         let (by, number) = (posted.by, posted.number);
         let (domain, name, process) = (member.domain.as_str(), visit.name.as_str(), peer.pid);
         let kind = visit.kind;
-        tracing::debug!(domain, %kind, name, process, user, to = by.space, "a visitor is introduced");
+        tracing::debug!(domain, %kind, name, process, user, to = by.space, "a visitor is handed off");
         if kind == OfferKind::Memory {
-            self.seat(member, by, number, visitor.connection, &visitor.peer);
+            self.serve_importer(member, by, number, visitor.connection, &visitor.peer);
             return None;
         }
         if by == me(member) {
             member
                 .part::<Offers>()
-                .introduce(number, visitor.connection);
+                .take_handoff(number, visitor.connection);
             return None;
         }
         let mut watched = self.watched.iter_mut();
@@ -242,7 +245,7 @@ impl Host {
             return Some((visitor, VisitAnswer::Queue));
         };
         portolan_shm::mark!("visit.handing");
-        let record = FromHost::Introduce(number).encode();
+        let record = FromHost::HandOff(number).encode();
         let visitors = [visitor.connection.as_fd()];
         match socket::send_by(connection, &record, &visitors, Some(Instant::now())) {
             Ok(()) => {
@@ -258,24 +261,24 @@ impl Host {
         None
     }
 
-    /// Introduces those of the waiting whom `who` names.
-    fn serve(&mut self, member: &Member, who: impl Fn(&Key, &Reception) -> bool) {
-        for index in 0..self.reception.waiting.len() {
-            let reception = &mut self.reception;
-            let named = |w: &Waiting| who(&w.key(), reception);
-            if !reception.waiting[index].as_ref().is_some_and(named) {
+    /// Hands off the waiting visitors that `who` names.
+    fn serve(&mut self, member: &Member, who: impl Fn(&Key, &OfferTable) -> bool) {
+        for index in 0..self.offer_table.waiting.len() {
+            let offer_table = &mut self.offer_table;
+            let named = |w: &Waiting| who(&w.key(), offer_table);
+            if !offer_table.waiting[index].as_ref().is_some_and(named) {
                 continue;
             }
-            if let Some(visitor) = reception.waiting[index].take() {
-                let left = self.introduce(member, visitor);
-                self.reception.waiting[index] = left.map(|(visitor, _)| visitor);
+            if let Some(visitor) = offer_table.waiting[index].take() {
+                let left = self.hand_off(member, visitor);
+                self.offer_table.waiting[index] = left.map(|(visitor, _)| visitor);
             }
         }
     }
 
     /// A visitor that waits has said something, or has hung up.
     pub(super) fn interrupted(&mut self, member: &Member, index: usize) {
-        let Some(visitor) = &self.reception.waiting[index] else {
+        let Some(visitor) = &self.offer_table.waiting[index] else {
             return;
         };
         match socket::try_receive(&visitor.connection, &mut [0; 1], 0) {
@@ -283,14 +286,14 @@ impl Host {
             Ok(Some(_)) => refuse(member, &visitor.connection, Reason::Garbled, 0),
             Err(_) => {}
         }
-        self.reception.waiting[index] = None;
+        self.offer_table.waiting[index] = None;
     }
 
-    /// Enters what a member offers, and introduces those who have waited for it.
+    /// Enters an offer of a member, and hands off the visitors that wait for it.
     pub(super) fn offered(
         &mut self,
         member: &Member,
-        rope: &Rope,
+        sockets: &HostSockets,
         index: usize,
         announcement: Announcement,
     ) {
@@ -301,29 +304,35 @@ impl Host {
             space: watched.space,
             incarnation: watched.incarnation,
         };
-        self.post(member, rope, by, announcement);
+        self.post(member, sockets, by, announcement);
     }
 
-    /// Enters what a member, which may be ourselves, offers; what it entrusts us with, later.
-    fn post(&mut self, member: &Member, rope: &Rope, by: HostWord, announcement: Announcement) {
+    /// Enters an offer of a member, which may be ourselves; a delegation after it is examined.
+    fn post(
+        &mut self,
+        member: &Member,
+        sockets: &HostSockets,
+        by: HostWord,
+        announcement: Announcement,
+    ) {
         if announcement.kind == OfferKind::Memory {
             self.examine(member, by, announcement);
         } else {
-            self.enter(member, rope, by, announcement);
+            self.enter(member, sockets, by, announcement);
         }
     }
 
-    /// Enters an offer, and introduces those who have waited for it.
+    /// Enters an offer, and hands off the visitors that wait for it.
     pub(super) fn enter(
         &mut self,
         member: &Member,
-        rope: &Rope,
+        sockets: &HostSockets,
         by: HostWord,
         announcement: Announcement,
     ) {
         let (number, key) = (announcement.number, (announcement.kind, announcement.name));
-        widen(rope, &announcement.grants);
-        let entered = self.reception.post(by, announcement);
+        widen(sockets, &announcement.grants);
+        let entered = self.offer_table.post(by, announcement);
         portolan_shm::mark!("offer.entered");
         self.answer_to(member, by, number, entered);
         self.serve(member, |wanted, _| *wanted == key);
@@ -342,44 +351,46 @@ impl Host {
     }
 
     fn take_out(&mut self, member: &Member, by: HostWord, number: u32) {
-        let kind = self.reception.kind(by.space, number);
-        self.reception.withdraw(by.space, number);
+        let kind = self.offer_table.kind(by.space, number);
+        self.offer_table.withdraw(by.space, number);
         portolan_shm::mark!("offer.withdrawn");
-        // What we know nothing of, or no more, may have been entrusted to us.
-        let entrusted = kind.is_none_or(|kind| kind == OfferKind::Memory);
-        if !(entrusted && self.disentrusted(by, number)) {
+        // An offer that we do not know may be a delegation.
+        let delegated = kind.is_none_or(|kind| kind == OfferKind::Memory);
+        if !(delegated && self.end_delegation(by, number)) {
             self.answer_to(member, by, number, Ok(()));
         }
     }
 
-    /// A member has received an introduction, and may get another.
+    /// A member has received a hand-off, and may get another.
     pub(super) fn received(&mut self, member: &Member, index: usize) {
         let Some(watched) = self.watched.get_mut(index) else {
             return;
         };
         watched.handed = watched.handed.saturating_sub(1);
         let space = watched.space;
-        self.serve(member, |wanted, reception| {
-            reception.find(wanted).is_some_and(|p| p.by.space == space)
+        self.serve(member, |wanted, offer_table| {
+            offer_table
+                .find(wanted)
+                .is_some_and(|p| p.by.space == space)
         });
     }
 
     /// Enters what this process itself offers.
-    pub(super) fn post_own(&mut self, member: &Member, rope: &Rope) {
+    pub(super) fn post_own(&mut self, member: &Member, sockets: &HostSockets) {
         let us = me(member);
         if host_of(member) != us {
             return;
         }
         let offers = member.part::<Offers>();
         while let Some(record) = offers.next_record() {
-            if let Some((number, terms, memory)) = record.entrusted() {
+            if let Some((number, delegation, memory)) = record.delegated() {
                 let copies = memory.descriptors().map(|fd| fd.try_clone_to_owned());
                 if let [Ok(memory), Ok(maps)] = copies {
-                    self.entrusted(member, us, number, terms, [memory, maps]);
+                    self.delegated(member, us, number, delegation, [memory, maps]);
                 }
             }
             match record.said {
-                FromMember::Offer(announcement) => self.post(member, rope, us, announcement),
+                FromMember::Offer(announcement) => self.post(member, sockets, us, announcement),
                 FromMember::Withdraw(number) => self.take_out(member, us, number),
                 _ => {}
             }
@@ -393,12 +404,12 @@ pub(super) fn tell(connection: &Descriptor, answer: VisitAnswer) -> bool {
 }
 
 /// Lets those connect whom an offer admits, if the socket is a file and they might not.
-fn widen(rope: &Rope, grants: &Grants) {
-    let Address::Path(path) = &rope.address else {
+fn widen(sockets: &HostSockets, grants: &Grants) {
+    let Address::Path(path) = &sockets.address else {
         return;
     };
     let others = grants.anyone
-        || grants.users.iter().any(|u| *u != rope.owner)
+        || grants.users.iter().any(|u| *u != sockets.owner)
         || !(grants.groups.is_empty() && grants.processes.is_empty());
     if others && let Err(error) = open_to_all(path) {
         let path = path.display();
@@ -411,7 +422,7 @@ fn widen(rope: &Rope, grants: &Grants) {
 ///
 /// # Errors
 ///
-/// The kernel's: the socket is another user's, or somebody has put something else there.
+/// The kernel's: the socket is another user's, or another process has put something else there.
 pub(super) fn open_to_all(path: &Path) -> io::Result<()> {
     use rustix::fs::{Mode, OFlags, open};
     const ALL: u32 = 0o666;
@@ -436,7 +447,7 @@ pub(super) fn open_to_all(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn announced(number: u32, renewed: bool) -> Announcement {
+    fn announced(number: u32, reannounced: bool) -> Announcement {
         Announcement {
             number,
             kind: OfferKind::Port,
@@ -448,7 +459,7 @@ mod tests {
                 processes: Vec::new(),
                 token: None,
             },
-            renewed,
+            reannounced,
         }
     }
 
@@ -461,24 +472,24 @@ mod tests {
 
     #[test]
     fn the_elder_of_two_offers_counts() {
-        let mut reception = Reception::default();
+        let mut offer_table = OfferTable::default();
         let key = (OfferKind::Port, OfferName::new("x").unwrap());
-        let first = |reception: &Reception| reception.find(&key).map(|p| p.by.space);
+        let first = |offer_table: &OfferTable| offer_table.find(&key).map(|p| p.by.space);
         // Given away before its holders were heard of.
-        assert_eq!(reception.post(by(2), announced(1, false)), Ok(()));
-        assert_eq!(reception.post(by(3), announced(1, true)), Ok(()));
-        assert_eq!(reception.post(by(4), announced(7, true)), Ok(()));
-        let taken = reception.post(by(5), announced(1, false));
+        assert_eq!(offer_table.post(by(2), announced(1, false)), Ok(()));
+        assert_eq!(offer_table.post(by(3), announced(1, true)), Ok(()));
+        assert_eq!(offer_table.post(by(4), announced(7, true)), Ok(()));
+        let taken = offer_table.post(by(5), announced(1, false));
         assert_eq!(taken, Err(Decline::NameTaken));
-        assert_eq!(first(&reception), Some(3));
-        reception.withdraw(3, 1);
-        assert_eq!(first(&reception), Some(4));
-        reception.forget(4);
-        assert_eq!(first(&reception), Some(2));
-        reception.withdraw(2, 9);
-        assert_eq!(first(&reception), Some(2));
-        reception.withdraw(2, 1);
-        assert_eq!(first(&reception), None);
-        assert!(reception.offers.is_empty() && reception.keys.is_empty());
+        assert_eq!(first(&offer_table), Some(3));
+        offer_table.withdraw(3, 1);
+        assert_eq!(first(&offer_table), Some(4));
+        offer_table.forget(4);
+        assert_eq!(first(&offer_table), Some(2));
+        offer_table.withdraw(2, 9);
+        assert_eq!(first(&offer_table), Some(2));
+        offer_table.withdraw(2, 1);
+        assert_eq!(first(&offer_table), None);
+        assert!(offer_table.offers.is_empty() && offer_table.keys.is_empty());
     }
 }

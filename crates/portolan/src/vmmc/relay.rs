@@ -1,21 +1,20 @@
-//! Deliberate update and remote read of memory that is never lent as a slice.
+//! A relay copy moves bytes between an import and memory that other processes may write.
 //!
-//! Others may write it at any moment: it is exported itself, or aliased, or has another clone. So
-//! it is copied piece by piece, by way of a buffer.
+//! Such memory (exported itself, aliased, or with another clone) is never lent as a slice. So
+//! [`Import::write_from`] and [`Import::read_into`] copy it piece by piece through a buffer.
 
 use super::{Exportable, Import, UpdateError};
 use std::ops::Range;
 
-/// Bytes that are copied at a time: little enough to stay in the processor's first cache, and whole
-/// words.
+/// The size of a piece in bytes: a multiple of a word that fits the first-level cache.
 const STEP: usize = 16 << 10;
 
 impl Import {
     /// Copies a part of memory that can be exported, whether it is or not, to `offset` and the
     /// following: what came into an export goes on, or what an alias shows. Else as
-    /// [`write`](Self::write), which such memory cannot be lent to as a slice. What somebody
-    /// writes there meanwhile may be copied in part. Where the memory is the import's own and
-    /// the two places overlap, anything of it may arrive.
+    /// [`write`](Self::write), which such memory cannot be lent to as a slice. What another
+    /// thread writes there meanwhile may be copied in part. Where the memory is the import's own
+    /// and the two places overlap, anything of it may arrive.
     ///
     /// # Examples
     ///

@@ -1,41 +1,42 @@
-//! The host's side of memory that members entrust to it: it copies for importers that may not.
+//! The host's copy brokers copy between delegated memory and importers that may not do so
+//! themselves.
 //!
 //! ```text
-//! keeper                                              mediator, a thread for each such member
-//!   Entrust n + mem, maps  -------------------------->  keeps them
+//! membership thread                                   copy broker, a thread for each such member
+//!   Delegate n + mem, maps  ------------------------->  keeps them
 //!   Offer n  ---------------------------------------->  are they that member's? --> entered: Done
-//!   a visitor with the ticket: introduced  ---------->  gets staging memory; requests, replies
+//!   a visitor with the capability: accepted  -------->  gets staging memory; requests, replies
 //!   Withdraw n  ------------------------------------->  forgets them ----------> Done
 //!   death, lost connection  ------------------------->  forgets all
 //! ```
 //!
 //! # Invariants
 //!
-//! - **H1** The keeper waits for no mediator, and touches no descriptor that came with a record:
-//!   it may be of a file system that never answers.
-//! - **H2** A withdrawal is answered once nothing of that memory is being copied, nor will be.
-//! - **H3** What is copied to and from is the memory of the member that entrusted it, and of the
+//! - **H1** The membership thread waits for no copy broker, and touches no descriptor that came
+//!   with a record: its file system may never answer.
+//! - **H2** A withdrawal is answered after the last copy of that memory has ended, and no copy
+//!   begins afterwards.
+//! - **H3** A broker copies only to and from the memory of the member that delegated it, and of the
 //!   program with which it joined: `/proc` says that it is that process's, and it has the region.
-//! - **H4** Of what an importer says nothing is believed: each request is held against the
-//!   exporter's terms. It has one part of the staging memory, and a seat, of which there is a
-//!   number.
-//! - **H5** Who lays the host's role down has ended all copies before.
+//! - **H4** A broker does not trust an importer: it checks each request against the delegation. An
+//!   importer has one staging memory of its own, and one of a limited number of copy slots.
+//! - **H5** A host that resigns ends all copies first.
 
 mod copier;
 
 use super::admit::refuse;
+use super::handoff::{Limits, tell};
 use super::host::Host;
-use super::introduce::{Limits, tell};
 use crate::directory::Offers;
 use crate::space::Member;
 use crate::space::descriptor::Descriptor;
 use crate::space::host::me;
-use crate::space::link::Rope;
-use crate::wait::lookout::{Lookout, Post};
+use crate::space::host_connection::HostSockets;
+use crate::wait::poller::{PollLoop, Poller};
 use copier::Copier;
 use portolan_abi::control::{Announcement, Decline, FromHost};
+use portolan_abi::delegate::Delegation;
 use portolan_abi::hello::Reason;
-use portolan_abi::mediate::Terms;
 use portolan_abi::space::HostWord;
 use portolan_abi::visit::VisitAnswer;
 use portolan_shm::atomic::Ordering;
@@ -48,7 +49,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Enough for the thread, and for whoever subscribes to what it says.
+/// Enough for the thread, and for the subscriber of its log.
 const STACK: usize = 256 << 10;
 /// How long a host that lays its role down waits for copies under way: they take that long
 /// only where the exporter itself answers the faults of its pages, and does not.
@@ -63,47 +64,47 @@ fn id(by: HostWord) -> Id {
     (by.space, by.incarnation)
 }
 
-/// The threads that copy, as the keeper has them.
-pub(super) struct Mediators {
-    told: Arc<ToKeeper>,
-    by_member: HashMap<Id, Mediator>,
+/// The membership thread's handles of the threads that copy.
+pub(super) struct CopyBrokers {
+    told: Arc<BrokerNews>,
+    by_member: HashMap<Id, CopyBroker>,
 }
 
-struct Mediator {
-    lookout: Lookout,
+struct CopyBroker {
+    poller: Poller,
     orders: Arc<Orders>,
-    /// Goes up when what the member entrusted is forgotten, so that late news is known as such.
+    /// Goes up when the member's delegations are forgotten: late news has an older number.
     epoch: u64,
 }
 
 type Orders = Mutex<Vec<Order>>;
 
-/// What a mediator is told.
+/// An order of the membership thread to a copy broker.
 enum Order {
-    Entrust(u32, Terms, Box<[Handed; 2]>),
-    /// The offer for what was entrusted.
+    Delegate(u32, Delegation, Box<[Handed; 2]>),
+    /// The offer of the delegation that came before.
     Enter(u64, Box<Announcement>),
-    Meet(u32, Descriptor, Seat),
+    Meet(u32, Descriptor, CopySlot),
     Withdraw(u64, u32),
     /// Forget everything.
     Clear,
-    /// Tell those who wait that what was not begun will not be.
+    /// Tell importers that requests which were not begun will not be.
     End,
 }
 
-impl Mediator {
+impl CopyBroker {
     fn order(&self, order: Order) {
         locked(&self.orders).push(order);
-        self.lookout.post().ring();
+        self.poller.poll_loop().ring();
     }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that is done under these locks panics.
+    // No code panics while it holds one of these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A descriptor that came with a record, and that the keeper does not touch (H1).
+/// A descriptor that came with a record, and that the membership thread does not touch (H1).
 struct Handed {
     fd: OwnedFd,
     _guard: CloseOnFork,
@@ -123,21 +124,21 @@ impl Handed {
     }
 }
 
-/// What mediators tell the keeper.
-struct ToKeeper {
+/// Where the copy brokers leave news for the membership thread.
+struct BrokerNews {
     bell: Descriptor<EventFd>,
     news: Mutex<Vec<(HostWord, u64, News)>>,
-    /// Importers that there are, by user.
-    seated: Mutex<HashMap<u32, usize>>,
+    /// How many copy slots are taken, by user.
+    slots_taken: Mutex<HashMap<u32, usize>>,
 }
 
 enum News {
-    /// Whether what was entrusted is fit to be offered.
+    /// Whether a delegation may be offered.
     Examined(Box<Announcement>, bool),
     Withdrawn(u32),
 }
 
-impl ToKeeper {
+impl BrokerNews {
     fn tell(&self, by: HostWord, epoch: u64, news: News) {
         locked(&self.news).push((by, epoch, news));
         // Fails only where the program has closed the descriptor.
@@ -145,23 +146,23 @@ impl ToKeeper {
     }
 }
 
-/// An importer's place among those that a host copies for, until dropped.
-struct Seat {
-    told: Arc<ToKeeper>,
+/// An importer's slot among those that a host serves; dropping this frees it.
+struct CopySlot {
+    told: Arc<BrokerNews>,
     user: u32,
 }
 
-impl Seat {
-    fn take(told: &Arc<ToKeeper>, user: u32) -> Option<Self> {
+impl CopySlot {
+    fn take(told: &Arc<BrokerNews>, user: u32) -> Option<Self> {
         let limits = Limits::now();
-        let mut seated = locked(&told.seated);
-        let all: usize = seated.values().sum();
-        let of_one = seated.get(&user).copied().unwrap_or(0);
-        if all >= limits.mediated || of_one >= limits.mediated_of_one {
+        let mut slots_taken = locked(&told.slots_taken);
+        let all: usize = slots_taken.values().sum();
+        let of_one = slots_taken.get(&user).copied().unwrap_or(0);
+        if all >= limits.copy_slots || of_one >= limits.copy_slots_of_one {
             return None;
         }
-        seated.insert(user, of_one + 1);
-        drop(seated);
+        slots_taken.insert(user, of_one + 1);
+        drop(slots_taken);
         Some(Self {
             told: Arc::clone(told),
             user,
@@ -169,25 +170,25 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for CopySlot {
     fn drop(&mut self) {
-        let mut seated = locked(&self.told.seated);
-        if let Some(count) = seated.get_mut(&self.user) {
+        let mut slots_taken = locked(&self.told.slots_taken);
+        if let Some(count) = slots_taken.get_mut(&self.user) {
             *count -= 1;
             if *count == 0 {
-                seated.remove(&self.user);
+                slots_taken.remove(&self.user);
             }
         }
     }
 }
 
-impl Mediators {
+impl CopyBrokers {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            told: Arc::new(ToKeeper {
+            told: Arc::new(BrokerNews {
                 bell: Descriptor::new(EventFd::new()?),
                 news: Mutex::default(),
-                seated: Mutex::default(),
+                slots_taken: Mutex::default(),
             }),
             by_member: HashMap::new(),
         })
@@ -198,27 +199,27 @@ impl Mediators {
         self.told.bell.as_fd()
     }
 
-    /// That of a member, made if there is none yet.
-    fn of(&mut self, member: &Member, by: HostWord) -> io::Result<&Mediator> {
+    /// The copy broker of a member; starts one if there is none yet.
+    fn of(&mut self, member: &Member, by: HostWord) -> io::Result<&CopyBroker> {
         if !self.by_member.contains_key(&id(by)) {
             let entry = member.tables().spaces.get(usize::from(by.space));
             let pid = entry.map_or(0, |entry| entry.pid.load(Ordering::Relaxed));
             let whose = copier::Whose {
                 by,
-                // An id that is none is nobody's.
+                // An invalid id matches no process.
                 process: u32::try_from(pid).unwrap_or(0),
                 region: member.region.fd().try_clone()?,
                 base: member.region.base(),
             };
             let orders = Arc::<Orders>::default();
             let mut copier = Copier::new(whose, Arc::clone(&orders), Arc::clone(&self.told));
-            let look = move |post: &Post, seen| copier.attend(post, seen);
-            let mediator = Mediator {
-                lookout: Lookout::start("portolan-mediate", STACK, look)?,
+            let look = move |poll_loop: &PollLoop, seen| copier.attend(poll_loop, seen);
+            let copy_broker = CopyBroker {
+                poller: Poller::start("portolan-broker", STACK, look)?,
                 orders,
                 epoch: 0,
             };
-            self.by_member.insert(id(by), mediator);
+            self.by_member.insert(id(by), copy_broker);
         }
         self.by_member
             .get(&id(by))
@@ -226,35 +227,35 @@ impl Mediators {
     }
 
     fn order(&self, by: HostWord, order: impl FnOnce(u64) -> Order) -> bool {
-        let mediator = self.by_member.get(&id(by));
-        if let Some(mediator) = mediator {
-            mediator.order(order(mediator.epoch));
+        let copy_broker = self.by_member.get(&id(by));
+        if let Some(copy_broker) = copy_broker {
+            copy_broker.order(order(copy_broker.epoch));
         }
-        mediator.is_some()
+        copy_broker.is_some()
     }
 
-    /// Forgets what a member has entrusted; it may tell us anew.
+    /// Forgets the delegations of a member, which may send them again.
     pub(super) fn forget(&mut self, space: u8, incarnation: u32) {
-        if let Some(mediator) = self.by_member.get_mut(&(space, incarnation)) {
-            mediator.epoch += 1;
-            mediator.order(Order::Clear);
+        if let Some(copy_broker) = self.by_member.get_mut(&(space, incarnation)) {
+            copy_broker.epoch += 1;
+            copy_broker.order(Order::Clear);
         }
     }
 
     /// A member is gone.
-    pub(super) fn bury(&mut self, space: u8, incarnation: u32) {
-        if let Some(mediator) = self.by_member.remove(&(space, incarnation)) {
-            mediator.order(Order::End);
+    pub(super) fn reclaim(&mut self, space: u8, incarnation: u32) {
+        if let Some(copy_broker) = self.by_member.remove(&(space, incarnation)) {
+            copy_broker.order(Order::End);
             // Not waited for (H1).
-            drop(mediator.lookout.dismiss());
+            drop(copy_broker.poller.dismiss());
         }
     }
 
-    /// Ends all copies (H5): who has asked for one that was not begun asks the next host.
+    /// Ends all copies (H5). An importer whose request was not begun asks the next host.
     pub(super) fn stop(&mut self) {
-        let dismiss = |(_, mediator): (Id, Mediator)| {
-            mediator.order(Order::End);
-            mediator.lookout.dismiss()
+        let dismiss = |(_, copy_broker): (Id, CopyBroker)| {
+            copy_broker.order(Order::End);
+            copy_broker.poller.dismiss()
         };
         let threads: Vec<_> = self.by_member.drain().filter_map(dismiss).collect();
         let end = Instant::now() + PATIENCE;
@@ -271,9 +272,9 @@ impl Mediators {
     }
 }
 
-impl Drop for Mediators {
+impl Drop for CopyBrokers {
     fn drop(&mut self) {
-        // In a forked child there are no threads.
+        // A forked child has no threads.
         if !portolan_sys::fork::in_child() {
             self.stop();
         }
@@ -289,19 +290,21 @@ pub(super) fn put_away(fds: Vec<OwnedFd>) {
 }
 
 impl Host {
-    /// A member entrusts us with memory; its offer follows.
-    pub(super) fn entrusted(
+    /// Takes a member's delegation; its offer follows.
+    pub(super) fn delegated(
         &mut self,
         member: &Member,
         by: HostWord,
         number: u32,
-        terms: Terms,
+        delegation: Delegation,
         fds: [OwnedFd; 2],
     ) {
         let handed = fds.map(Handed::new);
-        match self.mediators.of(member, by) {
-            Ok(mediator) => mediator.order(Order::Entrust(number, terms, Box::new(handed))),
-            // What is offered is declined then.
+        match self.copy_brokers.of(member, by) {
+            Ok(copy_broker) => {
+                copy_broker.order(Order::Delegate(number, delegation, Box::new(handed)))
+            }
+            // The offer that follows is declined.
             Err(error) => {
                 tracing::warn!(space = by.space, %error, "there is no thread to copy for importers");
                 put_away(handed.into_iter().map(Handed::into_fd).collect());
@@ -309,24 +312,25 @@ impl Host {
         }
     }
 
-    /// Has what is offered examined, and answers then.
+    /// Has a delegation examined; the answer to its offer follows.
     pub(super) fn examine(&mut self, member: &Member, by: HostWord, announcement: Announcement) {
-        if let Some(mediator) = self.mediators.by_member.get(&id(by)) {
-            mediator.order(Order::Enter(mediator.epoch, Box::new(announcement)));
+        if let Some(copy_broker) = self.copy_brokers.by_member.get(&id(by)) {
+            copy_broker.order(Order::Enter(copy_broker.epoch, Box::new(announcement)));
         } else {
             // Nothing has come with it.
             self.answer_to(member, by, announcement.number, Err(Decline::Unfit));
         }
     }
 
-    /// Has the mediator forget it; whether there is one, and so the answer comes later (H2).
-    pub(super) fn disentrusted(&mut self, by: HostWord, number: u32) -> bool {
-        self.mediators
+    /// Has the copy broker forget a delegation. `true`: the member has a broker, which answers
+    /// later (H2).
+    pub(super) fn end_delegation(&mut self, by: HostWord, number: u32) -> bool {
+        self.copy_brokers
             .order(by, |epoch| Order::Withdraw(epoch, number))
     }
 
-    /// Introduces a visitor to the thread that copies for it.
-    pub(super) fn seat(
+    /// Gives an importer a copy slot at the broker of the exporter.
+    pub(super) fn serve_importer(
         &mut self,
         member: &Member,
         by: HostWord,
@@ -334,29 +338,31 @@ impl Host {
         connection: Descriptor,
         peer: &Peer,
     ) {
-        let Some(seat) = Seat::take(&self.mediators.told, peer.uid) else {
+        let Some(copy_slot) = CopySlot::take(&self.copy_brokers.told, peer.uid) else {
             return refuse(member, &connection, Reason::Busy, peer.uid.into());
         };
-        if tell(&connection, VisitAnswer::Introduced) {
-            portolan_shm::mark!("mediate.introduced");
-            self.mediators
-                .order(by, |_| Order::Meet(number, connection, seat));
+        if tell(&connection, VisitAnswer::Accepted) {
+            portolan_shm::mark!("broker.accepted");
+            self.copy_brokers
+                .order(by, |_| Order::Meet(number, connection, copy_slot));
         }
     }
 
-    /// Does what mediators have told.
-    pub(super) fn hear_mediators(&mut self, member: &Member, rope: &Rope) {
-        let told = &self.mediators.told;
+    /// Acts on the news of the copy brokers.
+    pub(super) fn hear_copy_brokers(&mut self, member: &Member, sockets: &HostSockets) {
+        let told = &self.copy_brokers.told;
         let _ = told.bell.drain();
         let news = std::mem::take(&mut *locked(&told.news));
         for (by, epoch, news) in news {
-            let mediator = self.mediators.by_member.get(&id(by));
-            if mediator.is_none_or(|mediator| mediator.epoch != epoch) {
+            let copy_broker = self.copy_brokers.by_member.get(&id(by));
+            if copy_broker.is_none_or(|copy_broker| copy_broker.epoch != epoch) {
                 // Of a connection that has ended: the member has begun anew.
                 continue;
             }
             match news {
-                News::Examined(announcement, true) => self.enter(member, rope, by, *announcement),
+                News::Examined(announcement, true) => {
+                    self.enter(member, sockets, by, *announcement)
+                }
                 News::Examined(announcement, false) => {
                     let number = announcement.number;
                     self.answer_to(member, by, number, Err(Decline::Unfit));

@@ -1,25 +1,26 @@
-//! The importer's side where the domain's host copies into and out of the exporter's memory.
+//! An importer has the domain's host copy into and out of the exporter's memory.
 //!
 //! ```text
-//! away --visit with the ticket--> at a host: staging memory
-//!  ^                                | put a part, request it; replies come in order
-//!  +--- the host has gone, or lays its role down: what it has not begun the next one does
+//! away --visit with the capability--> at a host: staging memory
+//!  ^                                    | put a part, request it; replies come in order
+//!  +--- the host dies or resigns: the next one does what was not begun
 //! ```
 //!
-//! A write that a host may have done in part, and has not said so, is not done again: who wrote
-//! there meanwhile would lose it. Its caller is told.
+//! A write that a host may have done in part, without an answer, is not repeated: that could undo
+//! another process's later write. The call fails with [`UpdateError::Unanswered`].
 //!
-//! The host is no more believed than the exporter: one after another that does nothing of what it
-//! is asked is the same as none.
+//! The importer trusts the host no more than the exporter. Hosts that do not copy count as no host.
 
-use crate::directory::{Entrance, Introduction, PendingVisit};
+use crate::directory::{AcceptedVisit, Entrance, PendingVisit};
 use crate::space::Descriptor;
 use crate::vmmc::UpdateError;
 use crate::vmmc::access::{put, take};
 use crate::vmmc::place::Place;
 use crate::{Deadline, VisitError};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::mediate::{Act, Outcome, PART, PARTS, Ready, Reply, Request, STAGING, Ticket};
+use portolan_abi::delegate::{
+    Act, Capability, Outcome, PART, PARTS, Ready, Reply, Request, STAGING,
+};
 use portolan_sys::memory::{self, Mapping};
 use portolan_sys::socket::{self, SocketError};
 use std::collections::VecDeque;
@@ -27,21 +28,21 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a host is looked for that copies anything, and how long one may take for an answer.
+/// How long a call looks for a host that copies, and how long it waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks whether the export is still there.
+/// The pause between two looks whether the export is still there.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Memory of another process, to and from which the host of its domain copies.
-pub(crate) struct Mediated {
+/// Memory of another process, which the host of its domain copies for us.
+pub(crate) struct Brokered {
     entrance: Entrance,
-    ticket: Ticket,
+    capability: Capability,
     len: usize,
     patience: Duration,
     line: Mutex<Option<Line>>,
 }
 
-/// A connection to the host that copies.
+/// A connection to the host, with its copy slot.
 struct Line {
     connection: Descriptor,
     staging: Place,
@@ -74,11 +75,11 @@ impl Bytes<'_> {
     }
 }
 
-impl Mediated {
-    pub(crate) fn new(entrance: Entrance, ticket: Ticket, len: usize) -> Self {
+impl Brokered {
+    pub(crate) fn new(entrance: Entrance, capability: Capability, len: usize) -> Self {
         Self {
             entrance,
-            ticket,
+            capability,
             len,
             patience: PATIENCE,
             line: Mutex::default(),
@@ -145,13 +146,13 @@ impl Mediated {
         end: Instant,
         there: &dyn Fn() -> Result<(), UpdateError>,
     ) -> Result<Line, UpdateError> {
-        let visit = || self.entrance.to_memory(&self.ticket);
+        let visit = || self.entrance.to_memory(&self.capability);
         let mut pending = visit().ok_or(UpdateError::NoHost)?;
         loop {
-            let introduced = introduced(&mut pending)?;
-            if let Some(Introduction { connection }) = introduced {
+            let accepted = accepted(&mut pending)?;
+            if let Some(AcceptedVisit { connection }) = accepted {
                 if let Some(line) = Line::new(connection, end) {
-                    portolan_shm::mark!("mediated.connected");
+                    portolan_shm::mark!("brokered.connected");
                     return Ok(line);
                 }
                 // It has gone, or has just been told that the export ends.
@@ -167,10 +168,10 @@ impl Mediated {
 }
 
 /// Waits a moment for the host.
-fn introduced(visit: &mut PendingVisit) -> Result<Option<Introduction>, UpdateError> {
+fn accepted(visit: &mut PendingVisit) -> Result<Option<AcceptedVisit>, UpdateError> {
     match visit.wait(Deadline::after(LOOK)) {
-        Ok(introduction) => Ok(Some(introduction)),
-        // There is none yet, or the exporter has not told it yet.
+        Ok(accepted) => Ok(Some(accepted)),
+        // There is no host yet, or the exporter has not delegated to it yet.
         Err(
             VisitError::NotOffered { .. }
             | VisitError::NotMet { .. }
@@ -183,7 +184,7 @@ fn introduced(visit: &mut PendingVisit) -> Result<Option<Introduction>, UpdateEr
 }
 
 impl Line {
-    /// What the host sends to whom it copies for, if it is that.
+    /// Receives the staging memory from the host.
     fn new(connection: Descriptor, end: Instant) -> Option<Self> {
         let mut bytes = [0; Ready::BYTES + 1];
         let received = socket::receive_by(&connection, &mut bytes, 1, Some(end)).ok()?;
@@ -238,7 +239,7 @@ impl Line {
                     failed = failed.or(Some(explain(outcome, offset, &piece)));
                 }
                 None => {
-                    // A read that nobody answers does no harm done twice.
+                    // A read that is not answered may be repeated.
                     there()?;
                     if bytes.act() == Act::Write {
                         return Err(UpdateError::Unanswered);
@@ -278,7 +279,7 @@ impl Line {
         };
         let end = Some(Instant::now() + PATIENCE);
         let sent = socket::send_by(&self.connection, &request.encode(), &[], end);
-        portolan_shm::mark!("mediated.asked");
+        portolan_shm::mark!("brokered.asked");
         sent.ok().map(|()| number)
     }
 
@@ -328,7 +329,7 @@ fn explain(outcome: Outcome, offset: usize, piece: &Range<usize>) -> UpdateError
         // It lives, as far as is known, and has another memory.
         Outcome::Gone => UpdateError::Disconnected,
         Outcome::Failed(errno) => UpdateError::System { errno },
-        // The exporter has told the host other terms than us.
+        // The exporter has sent the host another delegation than it granted us.
         _ => UpdateError::OutOfRanges {
             offset: first,
             len: piece.len(),
@@ -354,7 +355,7 @@ mod tests {
         let late = || Some(Instant::now() + portolan_testkit::PATIENCE);
         let connection = socket::accept_by(socket, soon())?;
         let _ = socket::receive_by(&connection, &mut [0; Visit::BYTES], 0, late())?;
-        socket::send_by(&connection, &VisitAnswer::Introduced.encode(), &[], late())?;
+        socket::send_by(&connection, &VisitAnswer::Accepted.encode(), &[], late())?;
         let version = FORMAT_VERSION;
         let ready = Ready { version }.encode();
         let staging = memory::create("staging", STAGING as u64).unwrap();
@@ -374,7 +375,7 @@ mod tests {
         let domain = unique("hosts");
         let name = portolan_abi::hello::socket_name(user(), &domain).unwrap();
         let socket = socket::listen(&Address::Abstract(name.into_bytes()), 16).unwrap();
-        let ticket = Ticket {
+        let capability = Capability {
             number: [1; 16],
             token: [2; 16],
         };
@@ -387,15 +388,15 @@ mod tests {
                 }
             });
             // Gone when this is over, so that the host does not wait for more.
-            let mediated = Mediated {
+            let brokered = Brokered {
                 patience,
-                ..Mediated::new(entrance, ticket, 3 * PART)
+                ..Brokered::new(entrance, capability, 3 * PART)
             };
             let mut bytes = vec![7; 3 * PART];
             let there = || Ok(());
             let results = [
-                mediated.write(0, &bytes, &there),
-                mediated.read(0, &mut bytes, &there),
+                brokered.write(0, &bytes, &there),
+                brokered.read(0, &mut bytes, &there),
             ];
             over.store(true, Ordering::Relaxed);
             results

@@ -1,34 +1,38 @@
-//! The keeper: a membership's thread, which watches the host, or hosts.
+//! The membership thread watches the host, or hosts: one background thread of each member.
 //!
-//! It holds the membership only for the moments in which it acts; see `space::link`.
+//! It holds the membership only for the moments in which it acts; see `space::host_connection`.
 
 use super::Role;
 use super::host;
 use super::watch::Control;
 use crate::directory::Offers;
-use crate::space::link::{Link, Ties, disconnect};
+use crate::space::host_connection::{HostConnection, Shared, disconnect};
 use crate::space::{LeaveError, Member};
 use portolan_sys::process::spawn_quiet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
-/// Bytes of stack for the keeper: it drains queues and answers requests of the dead.
+/// Bytes of stack for the membership thread: it drains queues and answers requests of the dead.
 const STACK: usize = 512 << 10;
 
-/// Starts the keeper, in the role of host or of a member with a connection.
-pub(super) fn start(link: &Link, member: &Arc<Member>, role: Role) -> io::Result<()> {
-    link.start(|ties| {
-        let keeper = Keeper {
-            ties: Arc::clone(ties),
+/// Starts the membership thread, in the role of host or of a member with a connection.
+pub(super) fn start(
+    host_connection: &HostConnection,
+    member: &Arc<Member>,
+    role: Role,
+) -> io::Result<()> {
+    host_connection.start(|shared| {
+        let thread = MembershipThread {
+            shared: Arc::clone(shared),
             member: Arc::downgrade(member),
             offers: member.part::<Offers>().clone(),
             role,
         };
-        let handle = spawn_quiet("portolan", STACK, move || keeper.run())?;
+        let handle = spawn_quiet("portolan", STACK, move || thread.run())?;
         let id = handle.thread().id();
         let depart = move |member: &Member| match handle.join() {
-            Ok(mut keeper) => keeper.leave(member),
+            Ok(mut thread) => thread.leave(member),
             // It has panicked outside its own guard: nothing of it is left to leave with.
             Err(_) => Ok(()),
         };
@@ -36,16 +40,16 @@ pub(super) fn start(link: &Link, member: &Arc<Member>, role: Role) -> io::Result
     })
 }
 
-/// The thread's state, which goes on after it in the hands of whoever stops it.
-pub(super) struct Keeper {
-    pub(super) ties: Arc<Ties>,
+/// The thread's state, which the thread that stops it takes over.
+pub(super) struct MembershipThread {
+    pub(super) shared: Arc<Shared>,
     member: Weak<Member>,
-    /// What this process offers to visitors.
+    /// The offers of this process.
     pub(super) offers: Offers,
     pub(super) role: Role,
 }
 
-/// Why the keeper stops.
+/// Why the membership thread stops.
 pub(super) enum Stop {
     /// It was told to, or the membership is gone.
     Told,
@@ -53,7 +57,7 @@ pub(super) enum Stop {
     Disconnected,
 }
 
-impl Keeper {
+impl MembershipThread {
     fn run(mut self) -> Self {
         loop {
             // A panic in here is a mistake of ours. The others must not wait for a host
@@ -67,9 +71,9 @@ impl Keeper {
                 Ok(Err(Stop::Told)) => return self,
                 Ok(Err(Stop::Disconnected)) | Err(_) => {
                     self.offers.end();
-                    self.attend(|keeper, member| {
+                    self.attend(|thread, member| {
                         disconnect(member);
-                        keeper.stop_mediating();
+                        thread.stop_copy_brokers();
                         host::resign(member);
                     });
                     // Closes what connections there are, after the role is vacant.
@@ -80,18 +84,18 @@ impl Keeper {
         }
     }
 
-    /// Does something with the membership; `None` if it is gone, or went while we did it.
+    /// Runs `act` on the membership; `None` if the membership is gone, or ended meanwhile.
     pub(super) fn attend<R>(&mut self, act: impl FnOnce(&mut Self, &Member) -> R) -> Option<R> {
-        let ties = Arc::clone(&self.ties);
-        let _turn = ties.turn();
+        let shared = Arc::clone(&self.shared);
+        let _turn = shared.turn();
         let member = self.member.upgrade()?;
         let result = act(self, &member);
         let Some(member) = Arc::into_inner(member) else {
             return Some(result);
         };
-        // Every handle was dropped meanwhile, so it is on us to leave.
+        // Every handle was dropped meanwhile, so this thread must leave.
         let outcome = self.leave(&member);
-        ties.left(outcome);
+        shared.left(outcome);
         drop(member);
         None
     }

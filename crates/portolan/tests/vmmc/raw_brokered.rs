@@ -1,7 +1,9 @@
 //! An importer for which the host copies and that does not keep to the library.
 
 use crate::raw::{self, Failed};
-use portolan_abi::mediate::{Act, Outcome, PART, PARTS, Ready, Reply, Request, STAGING, Ticket};
+use portolan_abi::delegate::{
+    Act, Capability, Outcome, PART, PARTS, Ready, Reply, Request, STAGING,
+};
 use portolan_abi::visit::OfferKind;
 use portolan_abi::vmmc::{Answer, Ask, Granted, Way};
 use portolan_sys::memory::Mapping;
@@ -11,47 +13,51 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Asks an exporter for a ticket to the host.
-pub(crate) fn ticket(user: u32, domain: &str, name: &str) -> Result<(Granted, Ticket), Failed> {
+/// Asks an exporter for a capability to show to the host.
+pub(crate) fn capability(
+    user: u32,
+    domain: &str,
+    name: &str,
+) -> Result<(Granted, Capability), Failed> {
     let connection = raw::connect_to(user, domain);
     raw::visit(&connection, name)?;
     let ask = Ask {
-        mediated: true,
+        brokered: true,
         ..raw::question()
     };
     match raw::ask(&connection, &ask.encode())?.0 {
         Answer::Granted(granted) => match granted.way {
-            Way::Mediated(ticket) => Ok((granted, ticket)),
+            Way::Brokered(capability) => Ok((granted, capability)),
             other => Err(format!("{other:?}").into()),
         },
         other => Err(format!("{other:?}").into()),
     }
 }
 
-/// A seat at the host.
-pub(crate) struct Seat {
+/// A copy slot at the host.
+pub(crate) struct CopySlot {
     pub(crate) connection: OwnedFd,
     pub(crate) staging: Mapping,
 }
 
-impl Seat {
-    pub(crate) fn take(user: u32, domain: &str, ticket: &Ticket) -> Result<Self, Failed> {
-        Self::take_within(PATIENCE, user, domain, ticket)
+impl CopySlot {
+    pub(crate) fn take(user: u32, domain: &str, capability: &Capability) -> Result<Self, Failed> {
+        Self::take_within(PATIENCE, user, domain, capability)
     }
 
     fn take_within(
         patience: Duration,
         user: u32,
         domain: &str,
-        ticket: &Ticket,
+        capability: &Capability,
     ) -> Result<Self, Failed> {
         let connection = raw::connect_to(user, domain);
-        let name = ticket.name().ok_or("a name")?;
+        let name = capability.name().ok_or("a name")?;
         raw::visit_as(
             &connection,
             OfferKind::Memory,
             name,
-            Some(ticket.token),
+            Some(capability.token),
             patience,
         )?;
         let mut bytes = [0; Ready::BYTES];
@@ -101,36 +107,38 @@ pub(crate) struct Siege {
     user: u32,
     domain: String,
     granted: Granted,
-    ticket: Ticket,
+    capability: Capability,
 }
 
 impl Siege {
     pub(crate) fn new(user: u32, domain: &str, name: &str) -> Result<Self, Failed> {
-        let (granted, ticket) = ticket(user, domain, name)?;
+        let (granted, capability) = capability(user, domain, name)?;
         Ok(Self {
             user,
             domain: domain.to_owned(),
             granted,
-            ticket,
+            capability,
         })
     }
 
     pub(crate) fn write_for_ever(&self, rounds: &AtomicU64) {
         loop {
             let soon = Duration::from_millis(20);
-            if let Ok(seat) = Seat::take_within(soon, self.user, &self.domain, &self.ticket) {
-                let _ = self.storm(&seat, rounds);
+            if let Ok(copy_slot) =
+                CopySlot::take_within(soon, self.user, &self.domain, &self.capability)
+            {
+                let _ = self.storm(&copy_slot, rounds);
             }
             rounds.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// As many requests at a time as go in, from memory that changes meanwhile.
-    fn storm(&self, seat: &Seat, rounds: &AtomicU64) -> Result<(), Failed> {
+    fn storm(&self, copy_slot: &CopySlot, rounds: &AtomicU64) -> Result<(), Failed> {
         const CROWD: u32 = 16;
         for round in 1_u64.. {
             let byte = round.to_le_bytes()[0].max(1);
-            seat.staging.words()[..PART / 4]
+            copy_slot.staging.words()[..PART / 4]
                 .iter()
                 .for_each(|word| word.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed));
             let mut offset = 0;
@@ -138,7 +146,7 @@ impl Siege {
                 let mut sent = 0;
                 while sent < CROWD && offset < self.granted.len {
                     let len = (self.granted.len - offset).min(PART as u64);
-                    seat.send(&Request {
+                    copy_slot.send(&Request {
                         number: sent,
                         act: Act::Write,
                         offset,
@@ -149,7 +157,7 @@ impl Siege {
                     sent += 1;
                 }
                 for _ in 0..sent {
-                    seat.reply()?;
+                    copy_slot.reply()?;
                 }
             }
             rounds.fetch_add(1, Ordering::Relaxed);

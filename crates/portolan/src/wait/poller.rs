@@ -1,7 +1,8 @@
-//! Threads that watch descriptors until they are dropped.
+//! Threads that sleep in epoll and run a closure for each descriptor that becomes ready.
 //!
-//! A [`Lookout`] is one that sleeps in epoll. Most of them watch things of one kind, which come
-//! and go while they sleep: that is a [`Roll`], with an [`Entry`] for each.
+//! A [`Poller`] owns one such thread and stops it when it is dropped. A [`PollSet`] is a poller
+//! for things of one kind, which are added and removed while the thread sleeps; each has an
+//! [`Entry`].
 
 use portolan_sys::process::{EventFd, spawn_quiet};
 use portolan_sys::watch::Watch;
@@ -13,75 +14,75 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 
-/// The number of the bell. Others begin behind it.
+/// The epoll number of the poller's own event descriptor. Other numbers begin behind it.
 const BELL: u64 = 0;
 
-/// A thread that sleeps until something is new at one of its descriptors, until this is dropped.
+/// A thread that sleeps in epoll over its descriptors; dropping this stops the thread.
 #[derive(Debug)]
-pub(crate) struct Lookout {
-    post: Arc<Post>,
+pub(crate) struct Poller {
+    poll_loop: Arc<PollLoop>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where a lookout sleeps.
+/// What a poller's thread shares with its handle: the epoll instance, and what wakes it.
 #[derive(Debug)]
-pub(crate) struct Post {
+pub(crate) struct PollLoop {
     watch: Watch,
     bell: EventFd,
     over: AtomicBool,
 }
 
-/// What a lookout has seen.
+/// Why a poller's thread woke.
 pub(crate) enum Seen {
-    /// It was rung for.
+    /// Another thread called [`PollLoop::ring`].
     Bell,
-    /// Something is new at the descriptor of this number.
+    /// The descriptor of this number is ready.
     At(u64),
 }
 
-impl Lookout {
-    /// Starts one, on whose thread `look` runs for whatever is seen. Nothing is watched yet;
+impl Poller {
+    /// Starts a thread that runs `look` for each event. It watches no descriptor yet; their
     /// numbers begin at 1.
     pub(crate) fn start(
         name: &str,
         stack: usize,
-        look: impl FnMut(&Post, Seen) + Send + 'static,
+        look: impl FnMut(&PollLoop, Seen) + Send + 'static,
     ) -> io::Result<Self> {
-        let post = Arc::new(Post {
+        let poll_loop = Arc::new(PollLoop {
             watch: Watch::new()?,
             bell: EventFd::new()?,
             over: AtomicBool::new(false),
         });
-        post.watch.add(&post.bell, BELL)?;
-        let its_own = Arc::clone(&post);
+        poll_loop.watch.add(&poll_loop.bell, BELL)?;
+        let its_own = Arc::clone(&poll_loop);
         let thread = spawn_quiet(name, stack, move || its_own.serve(look))?;
         Ok(Self {
-            post,
+            poll_loop,
             thread: Some(thread),
         })
     }
 
-    pub(crate) fn post(&self) -> &Post {
-        &self.post
+    pub(crate) fn poll_loop(&self) -> &PollLoop {
+        &self.poll_loop
     }
 
-    /// Has it end, and does not wait until it has.
+    /// Has the thread end, and gives back its handle instead of joining it.
     pub(crate) fn dismiss(mut self) -> Option<JoinHandle<()>> {
         self.thread.take()
     }
 }
 
-impl Drop for Lookout {
+impl Drop for Poller {
     fn drop(&mut self) {
-        // In a forked child there is no thread, and its descriptors are let go of.
+        // A forked child has no such thread, and the library closes its descriptors there.
         if portolan_sys::fork::in_child() {
             return;
         }
         // Release: pairs with `serve`; the bell comes after it.
-        self.post.over.store(true, Ordering::Release);
-        self.post.ring();
+        self.poll_loop.over.store(true, Ordering::Release);
+        self.poll_loop.ring();
         if let Some(thread) = self.thread.take() {
-            // What it looks at may hold the last handle of it.
+            // The closure may own the last handle of the poller: a thread cannot join itself.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
@@ -89,13 +90,13 @@ impl Drop for Lookout {
     }
 }
 
-impl Post {
-    /// Where descriptors are put in and taken out, by any thread.
+impl PollLoop {
+    /// The epoll instance. Any thread may add and remove descriptors.
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// Has the lookout see that there is something for it to do.
+    /// Wakes the thread, which then runs its closure with [`Seen::Bell`].
     pub(crate) fn ring(&self) {
         // Fails only where the program has closed the descriptor.
         let _ = self.bell.notify();
@@ -109,8 +110,8 @@ impl Post {
                     continue;
                 }
                 let _ = self.bell.drain();
-                // Acquire: pairs with the drop. Loaded before it looks, so that what was ordered
-                // before the end is done.
+                // Acquire: pairs with the drop. Loaded before the closure runs, so that the
+                // thread carries out every order that came before the end.
                 let over = self.over.load(Ordering::Acquire);
                 look(self, Seen::Bell);
                 if over {
@@ -121,30 +122,30 @@ impl Post {
     }
 }
 
-/// Something that a roll watches.
+/// A thing that a poll set watches.
 pub(crate) trait Watched: Send + Sync + 'static {
-    /// The name of the roll's thread.
+    /// The name of the poll set's thread.
     const THREAD: &str;
     /// Bytes of its stack.
     const STACK: usize;
 
-    /// What is watched of it: one descriptor, or two.
+    /// The descriptors to watch: one or two.
     fn descriptors(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>);
 
-    /// Something is new at the first of them, or at the second. Runs on the thread.
+    /// Handles readiness of the first descriptor, or of the second one. Runs on the thread.
     fn look(&self, second: bool);
 }
 
-/// A lookout for things of one kind, there as long as there are any.
-pub(crate) struct Roll<T> {
-    lookout: Lookout,
+/// A poller for things of one kind; it exists as long as it has an entry.
+pub(crate) struct PollSet<T> {
+    poller: Poller,
     things: Arc<Mutex<Things<T>>>,
 }
 
-/// One of them; taken out when dropped.
+/// One thing in a poll set; dropping the entry removes the thing.
 pub(crate) struct Entry<T: Watched> {
     thing: Arc<T>,
-    roll: Arc<Roll<T>>,
+    set: Arc<PollSet<T>>,
     number: u64,
 }
 
@@ -153,32 +154,32 @@ struct Things<T> {
     by_number: HashMap<u64, Arc<T>>,
 }
 
-impl<T: Watched> Roll<T> {
-    /// The roll that is known, or a new one, which then is.
+impl<T: Watched> PollSet<T> {
+    /// Returns the poll set in `known`, or makes one and stores it there.
     pub(crate) fn of(known: &Mutex<Weak<Self>>) -> io::Result<Arc<Self>> {
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(roll) = known.upgrade() {
-            return Ok(roll);
+        if let Some(set) = known.upgrade() {
+            return Ok(set);
         }
         let things = Arc::new(Mutex::new(Things::<T> {
             last: 0,
             by_number: HashMap::new(),
         }));
         let its_own = Arc::clone(&things);
-        let look = move |_: &Post, seen| {
+        let look = move |_: &PollLoop, seen| {
             let Seen::At(number) = seen else { return };
             let thing = lock(&its_own).by_number.get(&(number / 2)).map(Arc::clone);
             if let Some(thing) = thing {
                 thing.look(number % 2 == 1);
             }
         };
-        let lookout = Lookout::start(T::THREAD, T::STACK, look)?;
-        let roll = Arc::new(Self { lookout, things });
-        *known = Arc::downgrade(&roll);
-        Ok(roll)
+        let poller = Poller::start(T::THREAD, T::STACK, look)?;
+        let set = Arc::new(Self { poller, things });
+        *known = Arc::downgrade(&set);
+        Ok(set)
     }
 
-    /// Watches a thing from now on; what is the matter with it already is found.
+    /// Adds a thing. A descriptor that is ready already is reported as well.
     pub(crate) fn enter(self: Arc<Self>, thing: T) -> io::Result<Entry<T>> {
         let thing = Arc::new(thing);
         let number = {
@@ -188,14 +189,14 @@ impl<T: Watched> Roll<T> {
             things.by_number.insert(number, Arc::clone(&thing));
             number
         };
-        // Dropped, and so taken out again, if one of them cannot be watched.
+        // If epoll refuses a descriptor, the entry is dropped and so removes the thing again.
         let entry = Entry {
             thing,
-            roll: self,
+            set: self,
             number,
         };
         let (first, second) = entry.thing.descriptors();
-        let watch = &entry.roll.lookout.post().watch;
+        let watch = &entry.set.poller.poll_loop().watch;
         watch.add(first, number * 2)?;
         if let Some(second) = second {
             watch.add(second, number * 2 + 1)?;
@@ -214,14 +215,14 @@ impl<T: Watched> Deref for Entry<T> {
 
 impl<T: Watched> Drop for Entry<T> {
     fn drop(&mut self) {
-        // What a forked child has is a copy, of which our thread knows nothing.
+        // A forked child shares the epoll instance with its parent, whose entry must stay.
         if portolan_sys::fork::in_child() {
             return;
         }
-        lock(&self.roll.things).by_number.remove(&self.number);
-        // Explicitly: others may have descriptors of the same files.
+        lock(&self.set.things).by_number.remove(&self.number);
+        // Explicitly: another descriptor of the same file would keep it in the epoll instance.
         let (first, second) = self.thing.descriptors();
-        let watch = &self.roll.lookout.post().watch;
+        let watch = &self.set.poller.poll_loop().watch;
         let _ = watch.remove(first);
         if let Some(second) = second {
             let _ = watch.remove(second);
@@ -230,7 +231,7 @@ impl<T: Watched> Drop for Entry<T> {
 }
 
 fn lock<T>(things: &Mutex<Things<T>>) -> MutexGuard<'_, Things<T>> {
-    // Nothing that is done under the lock panics.
+    // No code panics while it holds the lock.
     things.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_entered_is_watched_until_it_is_dropped() {
+    fn an_entry_is_watched_until_it_is_dropped() {
         let known = Mutex::default();
         let (tell, told) = mpsc::channel();
         let pair = || Pair {
@@ -275,10 +276,10 @@ mod tests {
         };
         let before = pair();
         before.second.as_ref().unwrap().notify().unwrap();
-        let one = Roll::of(&known).unwrap().enter(before).unwrap();
+        let one = PollSet::of(&known).unwrap().enter(before).unwrap();
         assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
-        let two = Roll::of(&known).unwrap().enter(pair()).unwrap();
-        assert!(Arc::ptr_eq(&one.roll, &two.roll));
+        let two = PollSet::of(&known).unwrap().enter(pair()).unwrap();
+        assert!(Arc::ptr_eq(&one.set, &two.set));
         one.first.notify().unwrap();
         assert_eq!(told.recv_timeout(PATIENCE), Ok(false));
         let gone = Arc::clone(&one.thing);
@@ -286,14 +287,14 @@ mod tests {
         gone.first.notify().unwrap();
         two.second.as_ref().unwrap().notify().unwrap();
         assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
-        let roll = Arc::downgrade(&two.roll);
+        let set = Arc::downgrade(&two.set);
         drop(two);
-        assert!(roll.upgrade().is_none());
+        assert!(set.upgrade().is_none());
         assert_eq!(told.try_recv().ok(), None);
     }
 
     #[test]
-    fn what_cannot_be_watched_is_not_kept() {
+    fn a_thing_that_epoll_refuses_is_removed() {
         struct Plain(
             std::fs::File,
             #[expect(dead_code, reason = "counted")] Arc<()>,
@@ -311,8 +312,8 @@ mod tests {
         let known = Mutex::default();
         let there = Arc::new(());
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let roll = Roll::of(&known).unwrap();
-        let entered = Arc::clone(&roll).enter(Plain(file, Arc::clone(&there)));
+        let set = PollSet::of(&known).unwrap();
+        let entered = Arc::clone(&set).enter(Plain(file, Arc::clone(&there)));
         let why = entered.err().unwrap();
         assert_eq!(why.kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(Arc::strong_count(&there), 1);
@@ -321,14 +322,14 @@ mod tests {
     #[test]
     fn orders_from_before_the_end_are_followed() {
         let (tell, told) = mpsc::channel();
-        let lookout = Lookout::start("test", 64 << 10, move |_, seen| {
+        let poller = Poller::start("test", 64 << 10, move |_, seen| {
             if matches!(seen, Seen::Bell) {
                 let _ = tell.send(());
             }
         });
-        let lookout = lookout.unwrap();
-        lookout.post().ring();
-        drop(lookout);
+        let poller = poller.unwrap();
+        poller.poll_loop().ring();
+        drop(poller);
         assert!(told.iter().count() >= 1);
     }
 }

@@ -1,10 +1,11 @@
-//! The channels that clients share who call seldom.
+//! Clients that call seldom share two channels and one thread of their server.
 //!
-//! A connection of its own costs a client and its server two channels and a thread, whether
-//! anybody calls or not. So clients may share: one channel on which all of them call, one in
-//! which all are answered, one thread that reads for all. Each packet says whose it is. Who
-//! becomes busy makes channels of its own, presents them, and goes on there; if too many
-//! have some, the server takes them from whoever has called least, who shares again.
+//! A dedicated connection costs a client and its server two channels and a thread, also while
+//! the client does not call. So clients may share: one channel carries the calls of all, one the
+//! answers to all, and one thread reads for all. Each packet names its connection. A client that
+//! becomes busy makes channels of its own, presents them, and goes on there. If too many clients
+//! have channels of their own, the server takes them from the client that has called least, which
+//! shares again.
 //!
 //! # Invariants
 //!
@@ -18,7 +19,7 @@
 //!   another of its members is watched from then on. So a space costs one watch, however many
 //!   members it has, and whoever leaves the map is told, and let go of, once.
 
-use super::connection::{Connection, Desk};
+use super::connection::{Connection, Scratch};
 use super::error::ServeError;
 use super::link::{self, SHARED_UNIT, SHARED_UNITS, UNITS, Ways};
 use super::serve::Shared;
@@ -26,7 +27,7 @@ use crate::channel::{
     Channel, ChannelOptions, Interrupter, Purpose, ReadError, Reader, ReaderOptions, Writer,
 };
 use crate::port::ReceiveRight;
-use crate::space::ending::Ended;
+use crate::space::drain::Drained;
 use crate::{Deadline, Domain};
 use portolan_shm::mark;
 use std::collections::{BTreeSet, HashMap};
@@ -34,14 +35,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// Both channels, and who shares them.
-pub(super) struct Commons {
+pub(super) struct SharedChannels {
     pub(super) calls: Channel,
     pub(super) answers: Channel,
     writer: Arc<Mutex<Writer>>,
     interrupter: Interrupter,
     members: Mutex<Members>,
     /// That reads.
-    thread: Mutex<Option<JoinHandle<Ended<()>>>>,
+    thread: Mutex<Option<JoinHandle<Drained<()>>>>,
 }
 
 #[derive(Default)]
@@ -72,7 +73,7 @@ impl Members {
     }
 }
 
-impl Commons {
+impl SharedChannels {
     /// Makes both, and a thread that reads.
     pub(super) fn open(domain: &Domain, shared: &Arc<Shared>) -> Result<Arc<Self>, ServeError> {
         let calls = ChannelOptions::unnamed().many_writers();
@@ -92,7 +93,7 @@ impl Commons {
         shared: &Arc<Shared>,
     ) -> Result<Arc<Self>, ServeError> {
         let mut reader = calls.bind_reader(ReaderOptions::default())?;
-        let commons = Arc::new(Self {
+        let shared_channels = Arc::new(Self {
             writer: Arc::new(Mutex::new(answers.bind_writer()?)),
             interrupter: reader.interrupter(),
             members: Mutex::default(),
@@ -100,11 +101,11 @@ impl Commons {
             calls,
             answers,
         });
-        let (own, inside) = (Arc::clone(&commons), Arc::clone(shared));
+        let (own, inside) = (Arc::clone(&shared_channels), Arc::clone(shared));
         let run = move || own.run(&inside, reader);
-        let thread = shared.ending.spawn("portolan-rpc-commons", run)?;
-        *link::lock(&commons.thread) = Some(thread);
-        Ok(commons)
+        let thread = shared.drain.spawn("portolan-rpc-shared", run)?;
+        *link::lock(&shared_channels.thread) = Some(thread);
+        Ok(shared_channels)
     }
 
     /// Where a new member is answered.
@@ -124,8 +125,8 @@ impl Commons {
         gone.iter().for_each(|member| member.close());
     }
 
-    /// The one of this space that was watched has gone: lets go of all that have.
-    pub(super) fn bury(&self, space: u8, door: &ReceiveRight) {
+    /// Lets go of all clients that have gone, after the watched one of this space has.
+    pub(super) fn reclaim(&self, space: u8, door: &ReceiveRight) {
         let gone = {
             let mut members = link::lock(&self.members);
             members.watched.remove(&space);
@@ -134,7 +135,7 @@ impl Commons {
             left.iter().for_each(|member| members.watch(member, door));
             gone
         };
-        mark!("serve.buried");
+        mark!("serve.reclaimed");
         // What runs for them is told, and what is theirs goes with them.
         gone.iter().for_each(|member| member.close());
     }
@@ -188,12 +189,12 @@ impl Commons {
     }
 
     fn run(&self, shared: &Shared, mut reader: Reader) {
-        let mut desk = Desk::default();
+        let mut scratch = Scratch::default();
         while !shared.is_stopping() {
             let session = match reader.receive(Deadline::NEVER) {
                 Ok(message) => match link::of_many(&message) {
                     Some((session, sent, packet)) => {
-                        desk.given = Some((sent, packet.to_vec()));
+                        scratch.given = Some((sent, packet.to_vec()));
                         session
                     }
                     None => continue,
@@ -214,7 +215,7 @@ impl Commons {
             let Some(member) = self.member(session) else {
                 continue;
             };
-            if !member.take_shared(shared, &mut desk) {
+            if !member.take_shared(shared, &mut scratch) {
                 // What runs for it is told.
                 member.close();
                 link::lock(&self.members).all.remove(&session);

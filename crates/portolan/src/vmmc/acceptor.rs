@@ -1,24 +1,25 @@
-//! The thread that shows exports to importers, and sees them go.
+//! The acceptor grants exports to importers, and sees importers go.
 //!
-//! One a membership, there as long as it has exports. It sleeps in epoll over the importers'
-//! connections and pidfds. Whatever it reads is a stranger's: one record, and afterwards single
-//! bytes, without descriptors; who sends anything else is let go of.
+//! A membership has one acceptor thread, as long as it has exports. The thread sleeps in epoll over
+//! the importers' connections and pidfds. It does not trust importers: each sends one record, and
+//! afterwards single bytes, without descriptors; the acceptor drops an importer that sends anything
+//! else.
 //!
 //! # Invariants
 //!
-//! - **R1** What is granted is granted under the lock of the export's importers, and only while
-//!   the export is open: whoever closes it knows all whom it was granted to.
-//! - **R2** Nobody waits for an importer: what cannot be sent at once is not sent, and it is let
-//!   go of.
+//! - **R1** The acceptor grants an export under the lock of its importers, and only while the
+//!   export is open. So the thread that closes the export knows every importer.
+//! - **R2** The acceptor waits for no importer: it drops an importer to which it cannot send at
+//!   once.
 //! - **R3** An importer is forgotten when its connection ends or it dies, whichever is seen first.
-//! - **R4** Importers leave the program an eighth of the descriptors that it may have: among other
-//!   things the end of an export needs some.
+//! - **R4** Importers leave the program an eighth of the descriptors that it may have, because
+//!   among other things the end of an export needs some.
 
 use super::export::Exported;
 use crate::directory::Visitor;
 use crate::space::Descriptor;
 use crate::space::{Member, Part};
-use crate::wait::lookout::{Lookout, Post, Seen};
+use crate::wait::poller::{PollLoop, Poller, Seen};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Ask, Denied, RING};
 use portolan_sys::machine::rlimit_nofile;
@@ -30,57 +31,57 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-/// Enough for the thread, and for whoever subscribes to what it says.
+/// Enough for the thread, and for the subscriber of its log.
 const STACK: usize = 512 << 10;
 
 /// Messages of one importer that are read before others have their turn.
 const AT_ONCE: usize = 32;
 
-/// The reception of a membership.
-pub(crate) struct Reception {
-    /// Rung for when there are orders.
-    lookout: Lookout,
+/// The acceptor of a membership.
+pub(crate) struct Acceptor {
+    /// The thread; rung when there are orders.
+    poller: Poller,
     orders: Arc<Orders>,
 }
 
 type Orders = Mutex<Vec<Order>>;
 
-/// What the thread is told.
+/// An order to the thread.
 enum Order {
     Meet(Visitor, Weak<Exported>),
     /// Let go of an export's importers.
     Close(Weak<Exported>),
 }
 
-/// The reception of a membership, there as long as it has exports.
+/// The acceptor of a membership, there as long as it has exports.
 #[derive(Default)]
-struct Receptions(Mutex<Weak<Reception>>);
+struct Acceptors(Mutex<Weak<Acceptor>>);
 
-impl Part for Receptions {}
+impl Part for Acceptors {}
 
-impl Reception {
-    /// That of this member, and its thread.
+impl Acceptor {
+    /// The acceptor of this member; starts its thread if there is none yet.
     pub(super) fn of(member: &Arc<Member>) -> io::Result<Arc<Self>> {
         let mut known = member
-            .part::<Receptions>()
+            .part::<Acceptors>()
             .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(reception) = known.upgrade() {
-            return Ok(reception);
+        if let Some(acceptor) = known.upgrade() {
+            return Ok(acceptor);
         }
-        let reception = Arc::new(Self::new()?);
-        *known = Arc::downgrade(&reception);
-        Ok(reception)
+        let acceptor = Arc::new(Self::new()?);
+        *known = Arc::downgrade(&acceptor);
+        Ok(acceptor)
     }
 
     fn new() -> io::Result<Self> {
         let orders = Arc::<Orders>::default();
         let its_own = Arc::clone(&orders);
-        let mut guests = Guests::default();
-        let look = move |post: &Post, seen| guests.attend(post, &its_own, seen);
-        let lookout = Lookout::start("portolan-export", STACK, look)?;
-        Ok(Self { lookout, orders })
+        let mut peers = ImporterPeers::default();
+        let look = move |poll_loop: &PollLoop, seen| peers.attend(poll_loop, &its_own, seen);
+        let poller = Poller::start("portolan-export", STACK, look)?;
+        Ok(Self { poller, orders })
     }
 
     /// Shows an export to a visitor, soon.
@@ -95,7 +96,7 @@ impl Reception {
 
     fn order(&self, order: Order) {
         locked(&self.orders).push(order);
-        self.lookout.post().ring();
+        self.poller.poll_loop().ring();
     }
 }
 
@@ -103,8 +104,8 @@ fn locked(orders: &Orders) -> MutexGuard<'_, Vec<Order>> {
     orders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One importer, or somebody who wants to be one.
-struct Guest {
+/// A connected peer: an importer, or a process that asks to become one.
+struct ImporterPeer {
     connection: Descriptor,
     pidfd: Option<Descriptor<PidFd>>,
     peer: Peer,
@@ -112,38 +113,38 @@ struct Guest {
     granted: bool,
 }
 
-/// What the thread knows.
+/// The thread's state.
 #[derive(Default)]
-struct Guests {
+struct ImporterPeers {
     last: u64,
     /// Each is watched by twice its number (the connection), and one more (the pidfd).
-    by_number: HashMap<u64, Guest>,
+    by_number: HashMap<u64, ImporterPeer>,
     /// To be looked at again.
     unheard: Vec<u64>,
 }
 
-impl Guests {
-    fn attend(&mut self, post: &Post, orders: &Orders, seen: Seen) {
+impl ImporterPeers {
+    fn attend(&mut self, poll_loop: &PollLoop, orders: &Orders, seen: Seen) {
         match seen {
             Seen::Bell => {
                 let orders = std::mem::take(&mut *locked(orders));
                 for order in orders {
                     match order {
-                        Order::Meet(visitor, export) => self.meet(post, visitor, export),
-                        Order::Close(export) => self.close(post, &export),
+                        Order::Meet(visitor, export) => self.meet(poll_loop, visitor, export),
+                        Order::Close(export) => self.close(poll_loop, &export),
                     }
                 }
-                for guest in std::mem::take(&mut self.unheard) {
-                    self.look(post, guest);
+                for importer in std::mem::take(&mut self.unheard) {
+                    self.look(poll_loop, importer);
                 }
             }
-            // A pidfd that is readable: dead.
-            Seen::At(number) if number % 2 == 1 => self.forget(post, number / 2),
-            Seen::At(number) => self.look(post, number / 2),
+            // A readable pidfd: the importer is dead.
+            Seen::At(number) if number % 2 == 1 => self.forget(poll_loop, number / 2),
+            Seen::At(number) => self.look(poll_loop, number / 2),
         }
     }
 
-    fn meet(&mut self, post: &Post, visitor: Visitor, export: Weak<Exported>) {
+    fn meet(&mut self, poll_loop: &PollLoop, visitor: Visitor, export: Weak<Exported>) {
         let Visitor {
             connection,
             peer,
@@ -175,77 +176,77 @@ impl Guests {
         }
         self.last += 1;
         let number = self.last;
-        let guest = Guest {
+        let importer = ImporterPeer {
             connection,
             pidfd,
             peer,
             export,
             granted: false,
         };
-        let mut watched = post.watch().add(&guest.connection, number * 2);
-        if let (Ok(()), Some(pidfd)) = (&watched, &guest.pidfd) {
-            watched = post.watch().add(&**pidfd, number * 2 + 1);
+        let mut watched = poll_loop.watch().add(&importer.connection, number * 2);
+        if let (Ok(()), Some(pidfd)) = (&watched, &importer.pidfd) {
+            watched = poll_loop.watch().add(&**pidfd, number * 2 + 1);
         }
         if let Err(error) = &watched {
             tracing::warn!(export = exported.name(), uid, %error, "an importer cannot be watched");
-            deny(&guest.connection, Denied::Resources);
+            deny(&importer.connection, Denied::Resources);
         }
         let met = watched.is_ok();
-        self.by_number.insert(number, guest);
+        self.by_number.insert(number, importer);
         if !met {
-            self.forget(post, number);
+            self.forget(poll_loop, number);
         }
     }
 
-    /// Reads what a guest says.
-    fn look(&mut self, post: &Post, number: u64) {
+    /// Reads the records of an importer.
+    fn look(&mut self, poll_loop: &PollLoop, number: u64) {
         for _ in 0..AT_ONCE {
-            let Some(guest) = self.by_number.get_mut(&number) else {
+            let Some(importer) = self.by_number.get_mut(&number) else {
                 return;
             };
-            match guest.hear(number) {
+            match importer.hear(number) {
                 Heard::Nothing => return,
                 Heard::Fine => {}
-                Heard::Over => return self.forget(post, number),
+                Heard::Over => return self.forget(poll_loop, number),
             }
         }
-        // There may be more, of which nobody tells.
+        // There may be more records, and epoll need not report them again.
         self.unheard.push(number);
-        post.ring();
+        poll_loop.ring();
     }
 
-    fn forget(&mut self, post: &Post, number: u64) {
-        let Some(guest) = self.by_number.remove(&number) else {
+    fn forget(&mut self, poll_loop: &PollLoop, number: u64) {
+        let Some(importer) = self.by_number.remove(&number) else {
             return;
         };
-        let _ = post.watch().remove(&guest.connection);
-        if let Some(pidfd) = &guest.pidfd {
-            let _ = post.watch().remove(&**pidfd);
+        let _ = poll_loop.watch().remove(&importer.connection);
+        if let Some(pidfd) = &importer.pidfd {
+            let _ = poll_loop.watch().remove(&**pidfd);
         }
-        if let Some(export) = guest.export.upgrade() {
+        if let Some(export) = importer.export.upgrade() {
             export.leave(number);
         }
     }
 
-    fn close(&mut self, post: &Post, export: &Weak<Exported>) {
-        let of_it = |(number, guest): (&u64, &Guest)| {
-            Weak::ptr_eq(&guest.export, export).then_some(*number)
+    fn close(&mut self, poll_loop: &PollLoop, export: &Weak<Exported>) {
+        let of_it = |(number, importer): (&u64, &ImporterPeer)| {
+            Weak::ptr_eq(&importer.export, export).then_some(*number)
         };
         let all: Vec<u64> = self.by_number.iter().filter_map(of_it).collect();
         for number in all {
-            self.forget(post, number);
+            self.forget(poll_loop, number);
         }
     }
 }
 
-/// What came of listening to a guest.
+/// The result of reading a record.
 enum Heard {
     Nothing,
     Fine,
     Over,
 }
 
-impl Guest {
+impl ImporterPeer {
     fn hear(&mut self, number: u64) -> Heard {
         // One more byte than a record has, so that a longer one is not taken for it.
         let mut bytes = [0; Ask::BYTES + 1];
@@ -282,7 +283,7 @@ impl Guest {
             export = export.name(),
             uid,
             pid,
-            "an importer says what none says"
+            "an importer sent an invalid record"
         );
         Heard::Over
     }

@@ -1,7 +1,7 @@
-//! How the bytes of an import are reached: they are mapped here, or the kernel copies them.
+//! A backend carries out an import's reads and writes: on a mapping, or through the kernel.
 
 use super::granted::Miss;
-use super::kernel::{Direct, Mediated, Ordinary, Unopened};
+use super::kernel::{Brokered, Direct, Ordinary, Unopened};
 use super::place::Place;
 use super::{ImportError, UpdateError};
 use crate::directory::Entrance;
@@ -11,28 +11,28 @@ use portolan_sys::process::PidFd;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 
-/// Where the bytes of an import are.
-pub(super) enum Reached {
-    /// User level.
+/// Which way the bytes of an import take.
+pub(super) enum Backend {
+    /// User level: this process has mapped the exported pages.
     Mapped {
-        /// What `place` shows.
+        /// The file that `place` maps.
         file: OwnedFd,
         place: Place,
     },
-    /// Kernel-mediated.
+    /// Kernel-mediated: this process asks the kernel to copy.
     Kernel(Direct),
-    /// As that, and the domain's host asks the kernel.
-    Host(Mediated),
+    /// Kernel-mediated: the domain's host asks the kernel to copy.
+    Host(Brokered),
 }
 
-impl Reached {
-    /// Maps the file that was granted, of `len` bytes and verified, or opens the exporter's
+impl Backend {
+    /// Maps the granted file, which has `len` bytes and is verified, or opens the exporter's
     /// memory.
     pub(super) fn open(
         granted: &Granted,
         len: usize,
         file: Option<OwnedFd>,
-        board: &OwnedFd,
+        status_page: &OwnedFd,
         exporter: &PidFd,
         entrance: Option<Entrance>,
     ) -> Result<Self, Miss> {
@@ -46,26 +46,32 @@ impl Reached {
                 let place = place(mapped)?;
                 Ok(Self::Mapped { file, place })
             }
-            (Way::Kernel { address, board: at }, None) => {
+            (
+                Way::Kernel {
+                    address,
+                    status_page: at,
+                },
+                None,
+            ) => {
                 let ordinary = Ordinary {
                     address,
-                    board: at,
+                    status_page: at,
                     len,
                 };
-                match Direct::open(exporter, board, &ordinary) {
+                match Direct::open(exporter, status_page, &ordinary) {
                     Ok(direct) => Ok(Self::Kernel(direct)),
                     Err(Unopened::Gone) => Err(Miss::Again),
-                    // The host may, if there is one.
+                    // The host may open the memory, if the domain has one.
                     Err(Unopened::Refused(ImportError::Unreachable(_))) if entrance.is_some() => {
-                        Err(Miss::Mediate)
+                        Err(Miss::Delegate)
                     }
                     Err(Unopened::Refused(error)) => Err(Miss::Final(error)),
                 }
             }
-            (Way::Mediated(ticket), None) => {
-                let what = "a ticket to the host of a domain that has none";
+            (Way::Brokered(capability), None) => {
+                let what = "a capability for the host of a domain that has none";
                 let entrance = entrance.ok_or(ImportError::Garbled { what })?;
-                Ok(Self::Host(Mediated::new(entrance, ticket, len)))
+                Ok(Self::Host(Brokered::new(entrance, capability, len)))
             }
             _ => {
                 let what = "a file for memory that is not mapped, or none";
@@ -74,16 +80,16 @@ impl Reached {
         }
     }
 
-    /// Bytes.
+    /// The size of the export in bytes.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Mapped { place, .. } => place.len(),
             Self::Kernel(direct) => direct.len(),
-            Self::Host(mediated) => mediated.len(),
+            Self::Host(brokered) => brokered.len(),
         }
     }
 
-    /// What is mapped, if anything is.
+    /// The mapped file, if there is one.
     pub(super) fn file(&self) -> Result<&OwnedFd, UpdateError> {
         match self {
             Self::Mapped { file, .. } => Ok(file),
@@ -101,7 +107,7 @@ impl Reached {
     }
 }
 
-/// What an exporter sent, as words; not in children.
+/// An exporter's mapping as words; forked children do not inherit it.
 pub(super) fn place(mapped: Result<Mapping, MapError>) -> Result<Place, ImportError> {
     let mapping = mapped.and_then(Mapping::not_in_children);
     mapping.map(Place::new).map_err(ImportError::Map)

@@ -1,12 +1,12 @@
-//! A member that entrusts its host with what is not its own memory.
+//! A member delegates memory to its host that is not its own.
 
 use crate::child::Child;
 use crate::raw;
-use crate::raw_mediated::Seat;
+use crate::raw_brokered::CopySlot;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember};
+use portolan_abi::delegate::{Act, Capability, Delegation, Outcome};
 use portolan_abi::hello::{Answer, Hello, Welcome};
-use portolan_abi::mediate::{Act, Outcome, Terms, Ticket};
 use portolan_abi::visit::{Grants, OfferKind};
 use portolan_abi::vmmc::{Ranges, Reach};
 use portolan_sys::memory::Mapping;
@@ -64,35 +64,35 @@ impl Member {
     fn offer(&mut self, address: usize, fds: &[BorrowedFd<'_>]) -> Option<FromHost> {
         self.offered += 1;
         let number = self.offered;
-        let terms = Terms {
+        let delegation = Delegation {
             address: address as u64,
             len: 10,
             reach: Reach::ReadWrite,
             ranges: Ranges::default(),
         };
         if !fds.is_empty() {
-            self.say(&FromMember::Entrust(number, terms), fds);
+            self.say(&FromMember::Delegate(number, delegation), fds);
         }
         let announcement = Announcement {
             number,
             kind: OfferKind::Memory,
-            name: ticket().name().unwrap(),
+            name: capability().name().unwrap(),
             grants: Grants {
                 anyone: true,
                 users: Vec::new(),
                 groups: Vec::new(),
                 processes: Vec::new(),
-                token: Some(ticket().token),
+                token: Some(capability().token),
             },
-            renewed: false,
+            reannounced: false,
         };
         self.say(&FromMember::Offer(announcement), &[]);
         self.hear()
     }
 }
 
-fn ticket() -> Ticket {
-    Ticket {
+fn capability() -> Capability {
+    Capability {
         number: [5; 16],
         token: [6; 16],
     }
@@ -148,9 +148,9 @@ fn what_is_not_the_members_own_memory_is_not_taken() {
     let region = region.unwrap();
     let answer = member.offer(address, &own.descriptors());
     assert!(matches!(answer, Some(FromHost::Done(_))), "{answer:?}");
-    let seat = Seat::take(user(), &name, &ticket()).unwrap();
-    assert_eq!(seat.ask(Act::Write, 0, 10).unwrap(), Outcome::Done);
-    assert_eq!(seat.ask(Act::Write, 1, 10).unwrap(), Outcome::Refused);
+    let copy_slot = CopySlot::take(user(), &name, &capability()).unwrap();
+    assert_eq!(copy_slot.ask(Act::Write, 0, 10).unwrap(), Outcome::Done);
+    assert_eq!(copy_slot.ask(Act::Write, 1, 10).unwrap(), Outcome::Refused);
     // SAFETY:
     // - In bounds of what was leaked.
     let first = unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
@@ -158,7 +158,7 @@ fn what_is_not_the_members_own_memory_is_not_taken() {
     // Withdrawn, it is reached no more; what never was is as good as withdrawn.
     member.say(&FromMember::Withdraw(member.offered), &[]);
     assert_eq!(member.hear(), Some(FromHost::Done(member.offered)));
-    assert!(seat.ask(Act::Write, 0, 10).is_err());
+    assert!(copy_slot.ask(Act::Write, 0, 10).is_err());
     member.say(&FromMember::Withdraw(4_000), &[]);
     assert_eq!(member.hear(), Some(FromHost::Done(4_000)));
     drop(region);
@@ -170,20 +170,20 @@ fn descriptors_that_come_with_anything_else_end_the_connection() {
     let (mut host, name) = hosted("beside");
     let own = ProcessMemory::own().unwrap();
     let [memory, maps] = own.descriptors();
-    let terms = Terms {
+    let delegation = Delegation {
         address: 1,
         len: 1,
         reach: Reach::Read,
         ranges: Ranges::default(),
     };
-    let entrust = FromMember::Entrust(1, terms);
+    let delegate = FromMember::Delegate(1, delegation);
     let cases: [(&FromMember, &[BorrowedFd<'_>]); 6] = [
         (&FromMember::Withdraw(1), &[memory]),
         (&FromMember::Withdraw(1), &[memory, maps]),
         (&FromMember::Received, &[memory]),
-        (&entrust, &[]),
-        (&entrust, &[memory]),
-        (&entrust, &[memory, maps, maps]),
+        (&delegate, &[]),
+        (&delegate, &[memory]),
+        (&delegate, &[memory, maps, maps]),
     ];
     let open = |host: &Child| {
         let all = std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap();
