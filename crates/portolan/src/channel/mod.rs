@@ -36,7 +36,7 @@
 //! | create segment | [`Domain::make_channel`] |
 //! | bind | [`Channel::bind_writer`], [`Channel::bind_reader`] |
 //! | enable | [`WaitSet::add`](crate::WaitSet::add): from now on a signal reaches the set's thread |
-//! | disable | [`WaitSet::remove_reader`](crate::WaitSet::remove_reader): the reader is used by hand again |
+//! | disable | [`WaitSet::remove`](crate::WaitSet::remove): the reader is used by hand again |
 //! | unbind | [`Reader::unbind`], [`Writer::unbind`], or their drop |
 //! | release | the drop of the [`Channel`]: the last right frees the memory |
 //!

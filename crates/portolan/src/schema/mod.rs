@@ -35,7 +35,7 @@ use wire::split_list;
 pub trait Schema {
     /// The hash.
     const HASH: u64;
-    /// Whether there may be a [`super::Large`] in it.
+    /// Whether there may be a [`Large`](crate::rpc::Large) in it.
     const MOVES: bool = false;
 
     /// What `serde` would write of it, if most of that is a list of bytes.

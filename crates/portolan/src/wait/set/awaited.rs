@@ -26,7 +26,7 @@ impl WaitSet {
     /// let right = port.make_send();
     /// let token = set.add(port)?;
     /// right.send_async(Message::new(b"hello")?).await?;
-    /// assert_eq!(set.wait_async().await?.next(), Some(token));
+    /// assert_eq!(set.wait_async().await?.next(), Some(token.any()));
     /// # Ok(())
     /// # }
     /// ```
