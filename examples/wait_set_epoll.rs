@@ -2,7 +2,7 @@
 //!
 //! Run it with `cargo run --example wait_set_epoll`.
 
-use portolan::{Access, Deadline, Domain, Message, PortOptions, WaitSet};
+use portolan::{Access, Deadline, Domain, Message, PortOptions, ReceiveRight, WaitSet};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::process::{Command, Stdio};
@@ -58,7 +58,9 @@ fn watch() -> Outcome {
 /// Receives what there is, from the ports where something is.
 fn serve(set: &mut WaitSet) -> Outcome {
     for token in set.wait(Deadline::NOW)? {
-        let port = set.port_mut(token).ok_or("not in the set")?;
+        let port = set
+            .get_mut(token.of::<ReceiveRight>())
+            .ok_or("not in the set")?;
         while let Ok(message) = port.try_receive(Access::Later) {
             let colour = port.name().unwrap_or_default();
             println!("{colour}: {}", String::from_utf8_lossy(message.header()));

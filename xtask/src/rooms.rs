@@ -38,12 +38,7 @@ const ORDER: &[&str] = &[
 ];
 
 /// Arrows that run up all the same: from, to. This list is to become empty.
-const EXCEPTIONS: &[(&str, &str)] = &[
-    ("wait", "channel"),
-    ("wait", "port"),
-    ("wait", "signal"),
-    ("wait", "vmmc"),
-];
+const EXCEPTIONS: &[(&str, &str)] = &[];
 
 /// The room of `lib.rs`, which names what it passes on: arrows from it do not count.
 const ROOT: &str = "lib";

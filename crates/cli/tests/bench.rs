@@ -225,7 +225,7 @@ fn signals_by_delivery_and_beside_others() {
         let reasons = all.iter().map(|one| one["why"].as_str().unwrap());
         !reasons.into_iter().any(|why| why.contains("cldemote"))
     });
-    assert_eq!(pushed, portolan_sys::push::is_there(), "{report}");
+    assert_eq!(pushed, portolan_instruments::push::is_there(), "{report}");
     let budgets = budgets("signal", "beside 100 ranges");
     assert_eq!(budgets[0]["must"], 1.2);
     assert_eq!(budgets[0]["rows"], 1);

@@ -16,13 +16,13 @@ use std::sync::atomic::Ordering;
 
 use portolan::rpc::{self, ClientOptions, ServerOptions};
 use portolan::{Deadline, Domain, Waiting};
+use portolan_instruments::step::Stepper;
 use portolan_measure::child::{Child, Control};
 use portolan_measure::cpus::{self, Cpus};
 use portolan_measure::error::MeasureError;
 use portolan_measure::stepped::{Counted, ROUNDS, instructions, part, refused, seize};
 use portolan_sys::process;
 use portolan_sys::shared::Window;
-use portolan_sys::step::Stepper;
 use serde::{Deserialize, Serialize};
 
 use crate::calls::{MEETING, SERVICE, SMALL, WorkClient, WorkService, Worker};

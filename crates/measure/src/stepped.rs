@@ -11,7 +11,7 @@
 //! first time takes more, and so does what waits for a thread that has no processor at the
 //! moment: of all rounds the fewest count, and once each was counted twice there are enough.
 
-use portolan_sys::step::{StepError, Stepper, mark};
+use portolan_instruments::step::{StepError, Stepper, mark};
 
 /// What is counted, for people.
 pub const WHAT: &str =

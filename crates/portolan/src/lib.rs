@@ -59,6 +59,8 @@
 //! Ports, rights and the immediate-access hint follow DASH (Tzou and Anderson, *The
 //! Performance of Message-passing using Restricted Virtual Memory Remapping*) and Mach.
 
+#![deny(unsafe_code)]
+
 // What the derives name, and what programs would otherwise have to depend on beside the library,
 // in the same version.
 pub use {bytemuck, serde};
@@ -266,7 +268,6 @@ pub use survey::{
 };
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
 pub use wait::{
-    AddError, AddFrameReaderError, AddListenerError, AddNotificationsError, AddParcelReaderError,
-    AddReaderError, AddSubscriberError, Deadline, NoDescriptor, Ready, Token, WaitError, WaitSet,
-    WaitSetError, Waiting, WhyNoPlace, WhyNoReader,
+    AddError, Deadline, NoDescriptor, Ready, Token, WaitError, WaitSet, WaitSetError, Waitable,
+    Waiting, WhyNoPlace,
 };

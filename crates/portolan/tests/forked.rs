@@ -74,7 +74,7 @@ fn a_listener_and_its_memory() {
     let (_, note) = listener.note(at + 64..at + 128).unwrap();
     let mut set = WaitSet::new(&domain).unwrap();
     let seated = domain.listen(ListenerOptions::default()).unwrap();
-    let token = set.add_listener(seated).unwrap();
+    let token = set.add(seated).unwrap();
     let mut set = Some(set);
     domain.signal(at).unwrap();
     in_child("polls", || assert_eq!(listener.poll(), 0));
@@ -88,7 +88,7 @@ fn a_listener_and_its_memory() {
         assert!(matches!(off, Err(SignalError::Disowned(GONE))));
     });
     in_child("takes one out of a set", || {
-        let inner = set.as_mut().and_then(|set| set.listener_mut(token));
+        let inner = set.as_mut().and_then(|set| set.get_mut(token));
         assert_eq!(inner.unwrap().poll(), 0);
         end(&mut set);
     });
@@ -238,9 +238,7 @@ fn an_export_that_is_notified_of() {
     let export = domain.export(&memory, "x", &options, patience).unwrap();
     let import = domain.import("x", patience).unwrap();
     let mut set = WaitSet::new(&domain).unwrap();
-    let token = set
-        .add_notifications(export.notifications().unwrap())
-        .unwrap();
+    let token = set.add(export.notifications().unwrap()).unwrap();
     assert!(set.wait(Deadline::NOW).unwrap().is_empty());
     import.notify(8, 8).unwrap();
     in_child("imports, and ends the export", || {
@@ -255,8 +253,8 @@ fn an_export_that_is_notified_of() {
     in_child("drops", || end(&mut all));
     // The parent's are what they were.
     let (mut set, export) = all.unwrap();
-    assert_eq!(set.wait(patience).unwrap().next(), Some(token));
-    let notifications = set.notifications_mut(token).unwrap();
+    assert_eq!(set.wait(patience).unwrap().next(), Some(token.any()));
+    let notifications = set.get_mut(token).unwrap();
     let note = notifications.poll().unwrap();
     assert!(matches!(
         note,

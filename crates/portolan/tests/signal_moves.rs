@@ -154,7 +154,7 @@ fn a_wait_set_wakes_for_what_had_come() {
     set.set_waiting(Waiting::Sleep);
     let there = domain.listen(depth(4)).unwrap();
     let outbox = there.outbox();
-    let there = set.add_listener(there).unwrap();
+    let there = set.add(there).unwrap();
     let mut here = domain.listen(depth(4)).unwrap();
     let (seen, handler) = noted(&mut here, at..at + 64);
     std::thread::scope(|scope| {
@@ -164,7 +164,7 @@ fn a_wait_set_wakes_for_what_had_come() {
         here.give(handler, &outbox).unwrap();
         assert!(waits.join().unwrap().any(|ready| ready == there));
     });
-    assert_eq!(set.listener_mut(there).unwrap().poll(), 1);
+    assert_eq!(set.get_mut(there).unwrap().poll(), 1);
     assert_eq!(taken(&seen), [at]);
     // Nothing is left that would make it ready.
     assert!(set.wait(Deadline::NOW).unwrap().is_empty());
@@ -312,9 +312,9 @@ fn a_wait_ends_when_the_thread_ends_that_was_to_be_interrupted() {
                 end.send(()).unwrap();
             });
             if by_set {
-                let token = set.add_listener(listener).unwrap();
+                let token = set.add(listener).unwrap();
                 assert!(set.wait(PATIENCE).unwrap().any(|ready| ready == token));
-                assert_eq!(set.listener_mut(token).unwrap().poll(), 1);
+                assert_eq!(set.get_mut(token).unwrap().poll(), 1);
                 assert!(set.wait(Deadline::NOW).unwrap().is_empty());
             } else {
                 assert!(listener.wait(PATIENCE).is_some());

@@ -95,7 +95,7 @@ fn sources_reach_wait_sets_and_come_and_go() {
     let (seen, note) = notes();
     listener.on(at..at + 64, note).unwrap();
     let mut set = WaitSet::new(&domain).unwrap();
-    let token = set.add_listener(listener).unwrap();
+    let token = set.add(listener).unwrap();
     for round in 0..20 {
         // Each time the only one: its thread begins and ends with it.
         let once = Origin::Timer {
@@ -103,8 +103,8 @@ fn sources_reach_wait_sets_and_come_and_go() {
             every: None,
         };
         let _source = domain.bind_address(at + round, once).unwrap();
-        assert_eq!(set.wait(PATIENCE).unwrap().next(), Some(token));
-        assert_eq!(set.listener_mut(token).unwrap().poll(), 1);
+        assert_eq!(set.wait(PATIENCE).unwrap().next(), Some(token.any()));
+        assert_eq!(set.get_mut(token).unwrap().poll(), 1);
         assert!(set.wait(Deadline::NOW).unwrap().is_empty());
     }
     assert_eq!(*seen.lock().unwrap(), (at..at + 20).collect::<Vec<_>>());

@@ -306,7 +306,7 @@ fn a_wait_set_is_a_descriptor_for_tokio() {
             let ready = soon(set.wait_async()).await.unwrap();
             assert!(!ready.is_empty());
             for token in ready {
-                let port = set.port_mut(token).unwrap();
+                let port = set.get_mut(token.of::<portolan::ReceiveRight>()).unwrap();
                 while port.try_receive(Access::Later).is_ok() {
                     received += 1;
                 }

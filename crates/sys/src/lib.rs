@@ -12,19 +12,14 @@
 //! | [`barrier`] | barriers that other processes make when asked |
 //! | [`bell`] | a descriptor that becomes readable when a futex word changes |
 //! | [`monitor`] | waiting in user mode until a line is written |
-//! | [`push`] | asking for a line that was written to be moved nearer to others |
 //! | [`upcall`] | code that a signal makes run on a chosen thread |
 //! | [`watch`] | many descriptors, timers and Unix signals at once |
 //! | [`process`] | pidfds, `/proc/PID`, other processes' memory, poll, eventfd |
 //! | [`socket`] | sequenced-packet Unix sockets that carry descriptors |
-//! | [`mqueue`] | POSIX message queues, as a peer to measure against |
-//! | [`sysv`] | System V message queues, the same |
 //! | [`userfault`] | closing and opening pages with userfaultfd minor faults |
 //! | [`track`] | finding the pages of a range that were written |
 //! | [`fault`] | the SIGSEGV and SIGBUS handler, by address range |
-//! | [`tripwire`] | memory whose stores tell somebody |
 //! | [`fork`] | what a forked child must let go of |
-//! | [`step`] | counting another process's instructions, one by one, and its system calls |
 //! | [`ticks`] | the processor's clock |
 //! | [`machine`] | processors, memory, limits and use |
 //! | [`probe`](mod@probe) | which of these mechanisms this kernel offers |
@@ -47,18 +42,13 @@ pub mod futex;
 pub mod machine;
 pub mod memory;
 pub mod monitor;
-pub mod mqueue;
 pub mod probe;
 pub mod process;
-pub mod push;
 pub mod shared;
 pub mod socket;
-pub mod step;
-pub mod sysv;
 pub mod ticks;
 mod time;
 pub mod track;
-pub mod tripwire;
 pub mod upcall;
 pub mod userfault;
 pub mod watch;

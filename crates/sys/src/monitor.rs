@@ -102,6 +102,11 @@ pub(crate) enum Bit {
     Push,
 }
 
+/// Whether the processor has `CLDEMOTE`, which moves a line towards the cache that all share.
+pub fn has_push() -> bool {
+    has(Bit::Push)
+}
+
 /// Asks the processor.
 pub(crate) fn has(bit: Bit) -> bool {
     imp::has(bit)

@@ -134,7 +134,7 @@ fn sleep_in_set(actor: &Actor) -> Result<(), Failure> {
     let token = set.add(inbox)?;
     actor.ready(1, 0)?;
     let _ready = set.wait(Deadline::NEVER)?;
-    let inbox = set.port_mut(token).ok_or("the port left its set")?;
+    let inbox = set.get_mut(token).ok_or("the port left its set")?;
     drop(inbox.try_receive(Access::Later)?);
     stay()
 }

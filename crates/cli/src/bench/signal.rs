@@ -7,8 +7,8 @@
 //! Signal-on-write is emulated by a trap, and the push hint tried where there is one.
 
 use portolan::Delivery;
+use portolan_instruments::push;
 use portolan_measure::case::{Case, Mode, Payload, Protection, Shape, System};
-use portolan_sys::push;
 
 use super::budget::{Budget, Measure};
 use super::report::LeftOut;

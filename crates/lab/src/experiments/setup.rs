@@ -150,9 +150,9 @@ impl Steps {
             let reader = channel.bind_reader(ReaderOptions::default());
             let reader = reader.map_err(LabError::library(doing))?;
             let bound = Instant::now();
-            let token = set.add_reader(reader).map_err(LabError::library(doing))?;
+            let token = set.add(reader).map_err(LabError::library(doing))?;
             let enabled = Instant::now();
-            let reader = set.remove_reader(token);
+            let reader = set.remove(token);
             let disabled = Instant::now();
             let last = reader.map(portolan::channel::Reader::unbind);
             let unbound = Instant::now();

@@ -1,7 +1,7 @@
 //! Table V: what other systems take for a message, then and now.
 
+use portolan_instruments::sysv;
 use portolan_measure::case::{Case, Pattern, Payload, Protection as Protected, System};
-use portolan_sys::sysv;
 
 use crate::error::Result;
 use crate::experiment::{Context, DASH, Experiment, Need, Source};

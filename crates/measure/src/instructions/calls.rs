@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use portolan::rpc::{self, ClientOptions, Server, ServerOptions, Service};
 use portolan::{Deadline, Protection, Waiting};
+use portolan_instruments::step::Stepper;
 use portolan_sys::process;
-use portolan_sys::step::Stepper;
 
 use super::Scene;
 use super::rounds::{COUNTED, Rounds, domain, must, refused};

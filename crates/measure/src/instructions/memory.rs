@@ -2,8 +2,8 @@
 
 use portolan::vmmc::{ExportMemory, ExportOptions, Reach};
 use portolan::{
-    Access, Deadline, Delivery, ListenerOptions, Message, PortOptions, Protection, SendRight,
-    WaitSet, Waiting, WhenFull,
+    Access, Deadline, Delivery, ListenerOptions, Message, PortOptions, Protection, ReceiveRight,
+    SendRight, WaitSet, Waiting, WhenFull,
 };
 use portolan_sys::memory::PAGE;
 
@@ -120,7 +120,7 @@ fn wait_set(ports: usize, rounds: &Rounds<'_>) -> Result<()> {
         let look = part(|| set.wait(Deadline::NOW)).map_err(refused)?;
         must(look.len() == 1)?;
         for token in look {
-            let port = set.port_mut(token);
+            let port = set.get_mut(token.of::<ReceiveRight>());
             let received = port.map(|port| port.receive(Access::Later, Deadline::NOW));
             must(matches!(received, Some(Ok(_))))?;
         }

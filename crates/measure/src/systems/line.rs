@@ -6,7 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portolan_sys::push;
+use portolan_instruments::push;
 use portolan_sys::shared::Window;
 
 use super::Endpoint;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use portolan_sys::mqueue::Queue;
+use portolan_instruments::mqueue::Queue;
 use rustix::io::Errno;
 
 use super::Endpoint;

@@ -9,8 +9,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::{Domain, Segment};
+use portolan_instruments::tripwire::Tripwire;
 use portolan_sys::shared::Window;
-use portolan_sys::tripwire::Tripwire;
 
 use super::Endpoint;
 use super::memory::{self, LINE_PAIR, Spin};

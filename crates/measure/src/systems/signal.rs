@@ -42,7 +42,7 @@ pub(super) enum Told {
     /// It waits, in whatever way.
     Waits(Listener),
     /// It waits for a descriptor.
-    Descriptor(WaitSet, Token),
+    Descriptor(WaitSet, Token<Listener>),
     /// It is interrupted while it computes, and then sees that it was.
     Interrupted {
         _listener: Listener,
@@ -76,7 +76,7 @@ impl Told {
             return Ok(Self::Waits(listener));
         }
         let mut set = WaitSet::new(domain).map_err(setting)?;
-        let token = set.add_listener(listener).map_err(setting)?;
+        let token = set.add(listener).map_err(setting)?;
         Ok(Self::Descriptor(set, token))
     }
 
@@ -96,7 +96,7 @@ impl Told {
             }
             Self::Descriptor(set, token) => loop {
                 let ready = set.wait(Deadline::NOW).map_err(setting)?;
-                if !ready.is_empty() && set.listener_mut(*token).is_some_and(|l| l.poll() > 0) {
+                if !ready.is_empty() && set.get_mut(*token).is_some_and(|l| l.poll() > 0) {
                     return Ok(());
                 }
                 portolan_sys::process::poll(&[set.as_fd()], None)

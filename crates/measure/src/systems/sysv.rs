@@ -3,7 +3,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 
-use portolan_sys::sysv::{Letter, Queue};
+use portolan_instruments::sysv::{Letter, Queue};
 
 use super::Endpoint;
 use super::memory::Spin;

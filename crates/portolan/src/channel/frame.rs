@@ -1,9 +1,11 @@
 //! Raw channels: units at fixed places, as in a frame buffer.
 
+use super::reader::why_not;
 use super::{BindChannelError, Lagging, ReadError, Since};
 use crate::channel::Ring;
 use crate::port::segment::copy_to;
 use crate::space::Member;
+use crate::wait::{Guest, WhyNoPlace};
 use crate::{Deadline, Disowned};
 use portolan_shm::bulk;
 use portolan_shm::channel::{Finished, Reading, Signalling};
@@ -115,6 +117,28 @@ impl std::fmt::Debug for FrameWriter {
 }
 
 /// One who looks at a raw channel. See [`FrameWriter`].
+///
+/// A [`WaitSet`](crate::WaitSet) names it if something was put since its last
+/// [`wait`](Self::wait), or the writer has gone; it is named again until it has waited, which is
+/// how it takes note. Its channel must signal.
+///
+/// ```
+/// use portolan::channel::ChannelOptions;
+/// use portolan::{Deadline, Domain, WaitSet};
+/// let domain = Domain::private()?;
+/// let channel = domain.make_channel(&ChannelOptions::unnamed().raw())?;
+/// let mut camera = channel.bind_frame_writer()?;
+/// let mut set = WaitSet::new(&domain)?;
+/// let token = set.add(channel.bind_frame_reader()?)?;
+///
+/// camera.put(0, b"a line")?;
+/// camera.show()?;
+/// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token.any()));
+/// let screen = set.get_mut(token).ok_or("not in the set")?;
+/// assert_eq!(screen.wait(Deadline::NOW)?, 1);
+/// assert!(set.wait(Deadline::NOW)?.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct FrameReader {
     ring: Ring,
     /// Its entry, if it has one: with that a wait set is told. Nobody looks where it stands.
@@ -209,11 +233,6 @@ impl FrameReader {
         link == 0 || channel.arm_for_puts(self.seen).is_some() && !self.may_have()
     }
 
-    /// Where it stands, which decides whether it can be woken in a wait set.
-    pub(crate) fn at(&self) -> (&Ring, &Reading) {
-        (&self.ring, &self.reading)
-    }
-
     pub(crate) fn member(&self) -> &Arc<Member> {
         &self.ring.segment().right().to.member
     }
@@ -233,5 +252,27 @@ impl Drop for FrameReader {
 impl std::fmt::Debug for FrameReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FrameReader").finish_non_exhaustive()
+    }
+}
+
+impl Guest for FrameReader {
+    fn kind(&self) -> &'static str {
+        "the reader of frames"
+    }
+
+    fn membership(&self) -> u64 {
+        self.member().number
+    }
+
+    fn why_not(&self) -> Option<WhyNoPlace> {
+        why_not(&self.ring, &self.reading)
+    }
+
+    fn may_have(&mut self) -> bool {
+        Self::may_have(self)
+    }
+
+    fn arm_for(&mut self, link: u64) -> bool {
+        Self::arm_for(self, link)
     }
 }

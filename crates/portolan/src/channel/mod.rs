@@ -35,7 +35,7 @@
 //! |---|---|
 //! | create segment | [`Domain::make_channel`] |
 //! | bind | [`Channel::bind_writer`], [`Channel::bind_reader`] |
-//! | enable | [`WaitSet::add_reader`](crate::WaitSet::add_reader): from now on a signal reaches the set's thread |
+//! | enable | [`WaitSet::add`](crate::WaitSet::add): from now on a signal reaches the set's thread |
 //! | disable | [`WaitSet::remove_reader`](crate::WaitSet::remove_reader): the reader is used by hand again |
 //! | unbind | [`Reader::unbind`], [`Writer::unbind`], or their drop |
 //! | release | the drop of the [`Channel`]: the last right frees the memory |
@@ -69,7 +69,6 @@ pub(crate) use portolan_abi::channel::Purpose;
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
 pub use reader::{Missed, ReadError, Reader, Received};
 pub use stream::{StreamReader, StreamWriter};
-pub(crate) use topic::Subscribes;
 #[doc(hidden)]
 pub use topic::fields;
 pub use topic::{

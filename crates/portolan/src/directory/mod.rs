@@ -11,6 +11,8 @@
 mod offer;
 mod permissions;
 #[cfg(test)]
+// They set limits.
+#[allow(unsafe_code)]
 mod tests;
 mod visit;
 

@@ -9,6 +9,7 @@ use super::upcall::Upcalls;
 use super::{Delivery, Note, SignalError, lock, offset, shared};
 use crate::space::Member;
 use crate::space::counters;
+use crate::wait::Guest;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Domain};
 use portolan_shm::mark;
@@ -55,6 +56,27 @@ pub struct HandlerId(pub(super) u16);
 /// let left = listener.wait(Duration::from_secs(5)).expect("a signal is there");
 /// assert!(left <= Duration::from_secs(5));
 /// assert_eq!(sees.recv()?, start + 100);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A [`WaitSet`](crate::WaitSet) names it when a signal is there; its handlers run when
+/// [`poll`](Self::poll) is called, in the thread that calls it. Handlers that interrupt a thread
+/// do so there as anywhere.
+///
+/// ```
+/// use portolan::{Deadline, Domain, ListenerOptions, WaitSet};
+/// let domain = Domain::private()?;
+/// let segment = domain.make_segment(None, 4096)?;
+/// let at = segment.address();
+/// let mut listener = domain.listen(ListenerOptions::default())?;
+/// listener.on(at..at + 64, |address| println!("{address:x}"))?;
+/// let mut set = WaitSet::new(&domain)?;
+/// let token = set.add(listener)?;
+///
+/// domain.signal(at)?;
+/// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token.any()));
+/// let listener = set.get_mut(token).ok_or("not in the set")?;
+/// assert_eq!(listener.poll(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Listener {
@@ -558,5 +580,23 @@ impl fmt::Debug for Listener {
             .field("upcalls", &self.upcalls)
             .field("handlers", &handlers.collect::<Vec<_>>())
             .finish_non_exhaustive()
+    }
+}
+
+impl Guest for Listener {
+    fn kind(&self) -> &'static str {
+        "the listener"
+    }
+
+    fn membership(&self) -> u64 {
+        self.member().number
+    }
+
+    fn may_have(&mut self) -> bool {
+        Self::may_have(self)
+    }
+
+    fn arm_for(&mut self, link: u64) -> bool {
+        Self::arm_for(self, link)
     }
 }

@@ -1,4 +1,22 @@
-//! This process's membership in a domain, and the memory that the members share.
+//! This process's membership in a domain, and the memory that the members share. The lowest room:
+//! every other one has a [`Member`], and this one names none of them.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `domain` | the handle of a membership |
+//! | `settings` | how a domain is to be: the builder |
+//! | `member` | what all handles share |
+//! | `part` | what higher rooms keep with a membership |
+//! | `link` | this process's tie to its host, and leaving |
+//! | `host` | who hosts |
+//! | `answer` | what a host's socket answers, and how much of it is believed |
+//! | `entry` | the entry of a space: its process, its status |
+//! | `region` | the region, mapped: the unsafe code |
+//! | `extent` | memory of the region: taking it, giving it back |
+//! | `guard` | closing and opening pages in a guarded domain |
+//! | `descriptor` | descriptors that the program may have closed |
+//! | `drain` | threads that outlive their handle |
+//! | `counters`, `record`, `public` | what observers see: counts, events, what is shown |
 
 pub(crate) mod answer;
 pub(crate) mod counters;

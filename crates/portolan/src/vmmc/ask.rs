@@ -264,7 +264,7 @@ impl PendingImport {
     /// listener.on(at..at + 1, |_| {})?;
     /// let _bound = domain.bind_address(at, Origin::Descriptor(pending.descriptor()?))?;
     /// let mut set = WaitSet::new(&domain)?;
-    /// let token = set.add_listener(listener)?;
+    /// let token = set.add(listener)?;
     ///
     /// let memory = ExportMemory::new(4096)?;
     /// let options = ExportOptions::new(Reach::ReadWrite);
@@ -274,7 +274,7 @@ impl PendingImport {
     ///         break import;
     ///     }
     ///     set.wait(Deadline::NEVER)?;
-    ///     set.listener_mut(token).ok_or("not in the set")?.poll();
+    ///     set.get_mut(token).ok_or("not in the set")?.poll();
     /// };
     /// assert_eq!(import.len(), 4096);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -148,6 +148,8 @@ impl poller::Watched for Exporter {
 
 #[cfg(test)]
 mod tests {
+    // They fork.
+    #![allow(unsafe_code)]
     use super::*;
     use portolan_sys::process::{Signal, signal};
     use portolan_testkit::until;

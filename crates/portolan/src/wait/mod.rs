@@ -1,4 +1,12 @@
 //! Threads wait: until a deadline, for ports, channels and listeners, and are woken.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `deadline` | how long a call may wait |
+//! | `patience` | how long a thread looks before it sleeps |
+//! | `set` | wait sets, and [`Waitable`]: what they wait for |
+//! | `bell` | a descriptor that tokio watches for a word that changes |
+//! | `poller` | a thread that waits for many descriptors |
 
 #[cfg(feature = "tokio")]
 mod bell;
@@ -14,9 +22,6 @@ pub use deadline::Deadline;
 pub use error::NoDescriptor;
 pub use patience::Waiting;
 pub(crate) use patience::{Backoff, Looking, Patience, waiting_beside};
+pub(crate) use set::Guest;
 pub(crate) use set::raise_link;
-pub use set::{
-    AddError, AddFrameReaderError, AddListenerError, AddNotificationsError, AddParcelReaderError,
-    AddReaderError, AddSubscriberError, Ready, Token, WaitError, WaitSet, WaitSetError, WhyNoPlace,
-    WhyNoReader,
-};
+pub use set::{AddError, Ready, Token, WaitError, WaitSet, WaitSetError, Waitable, WhyNoPlace};

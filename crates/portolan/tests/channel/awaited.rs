@@ -66,9 +66,7 @@ async fn readers_of_a_set_are_awaited() {
     let mut set = WaitSet::new(&domain).unwrap();
     let options = ChannelOptions::unnamed().units(1024).reliable();
     let channels = [(); 4].map(|()| domain.make_channel(&options).unwrap());
-    let tokens = channels
-        .each_ref()
-        .map(|c| set.add_reader(bound(c)).unwrap());
+    let tokens = channels.each_ref().map(|c| set.add(bound(c)).unwrap());
     let threads = channels.map(|channel| {
         std::thread::spawn(move || {
             let mut writer = channel.bind_writer().unwrap();
@@ -87,7 +85,7 @@ async fn readers_of_a_set_are_awaited() {
         let ready = timeout(PATIENCE, set.wait_async()).await.unwrap().unwrap();
         for token in ready {
             let which = tokens.iter().position(|t| *t == token).unwrap();
-            let reader = set.reader_mut(token).unwrap();
+            let reader = set.get_mut(tokens[which]).unwrap();
             loop {
                 match reader.receive(Deadline::NOW) {
                     Ok(received) => {

@@ -2,10 +2,10 @@
 
 use crate::PATIENCE;
 use portolan::channel::{
-    Channel, ChannelOptions, Parcel, ParcelReader, ParcelWriter, ReadError, ReaderOptions,
+    Channel, ChannelOptions, Parcel, ParcelReader, ParcelWriter, ReadError, Reader, ReaderOptions,
 };
 use portolan::{
-    Deadline, Domain, Message, PortKind, Token, WaitSet, Waiting, WhenFull, WhyNoReader,
+    Deadline, Domain, Message, PortKind, Token, WaitSet, Waiting, WhenFull, WhyNoPlace,
 };
 use std::sync::mpsc;
 use std::time::Duration;
@@ -96,10 +96,13 @@ async fn a_task_is_told_of_parcels_and_of_later_writers() {
 }
 
 /// What the reader of a set gets next.
-fn receive(set: &mut WaitSet, token: Token) -> Result<portolan::channel::Delivery, ReadError> {
+fn receive(
+    set: &mut WaitSet,
+    token: Token<ParcelReader>,
+) -> Result<portolan::channel::Delivery, ReadError> {
     loop {
-        assert_eq!(set.wait(PATIENCE).unwrap().next(), Some(token));
-        let reader = set.parcel_reader_mut(token).unwrap();
+        assert_eq!(set.wait(PATIENCE).unwrap().next(), Some(token.any()));
+        let reader = set.get_mut(token).unwrap();
         match reader.receive(Deadline::NOW) {
             Err(ReadError::TimedOut) => {}
             other => return other,
@@ -116,7 +119,7 @@ fn a_wait_set_is_told_of_parcels_and_of_later_writers() {
         let first = channel.bind_parcel_writer().unwrap();
         let mut set = WaitSet::new(&domain).unwrap();
         set.set_waiting(waiting);
-        let token = set.add_parcel_reader(bound(&channel)).unwrap();
+        let token = set.add(bound(&channel)).unwrap();
         assert!(set.wait(Deadline::NOW).unwrap().is_empty());
         drop(first);
         std::thread::scope(|scope| {
@@ -132,9 +135,12 @@ fn a_wait_set_is_told_of_parcels_and_of_later_writers() {
                 }
             }
         });
-        assert!(set.reader_mut(token).is_none() && set.remove_reader(token).is_none());
-        let mut reader = set.remove_parcel_reader(token).unwrap();
-        assert!(set.remove_parcel_reader(token).is_none());
+        assert!(
+            set.get_mut(token.of::<Reader>()).is_none()
+                && set.remove(token.of::<Reader>()).is_none()
+        );
+        let mut reader = set.remove(token).unwrap();
+        assert!(set.remove(token).is_none());
         // Out of the set it waits for itself again.
         let gone = reader.receive(PATIENCE).unwrap_err();
         assert_eq!(gone, ReadError::WriterGone);
@@ -148,7 +154,7 @@ fn who_writes_without_a_registry_is_not_reported_again_and_again() {
     let channel = domain.make_channel(&options).unwrap();
     let first = channel.bind_parcel_writer().unwrap();
     let mut set = WaitSet::new(&domain).unwrap();
-    let token = set.add_parcel_reader(bound(&channel)).unwrap();
+    let token = set.add(bound(&channel)).unwrap();
     drop(first);
     assert_eq!(receive(&mut set, token).unwrap_err(), ReadError::WriterGone);
     let mut plain = channel.bind_writer().unwrap();
@@ -170,7 +176,7 @@ fn whoever_finds_a_registry_crowded_is_told_when_there_is_room() {
     let channel = domain.make_channel(&options).unwrap();
     let first = channel.bind_parcel_writer().unwrap();
     let mut set = WaitSet::new(&domain).unwrap();
-    let token = set.add_parcel_reader(bound(&channel)).unwrap();
+    let token = set.add(bound(&channel)).unwrap();
     drop(first);
     assert_eq!(receive(&mut set, token).unwrap_err(), ReadError::WriterGone);
     // The next one's registry is full before the reader looks.
@@ -201,9 +207,9 @@ fn a_reader_of_parcels_that_is_not_added_comes_back() {
     let mut set = WaitSet::new(&elsewhere).unwrap();
     let channel = domain.make_channel(&ChannelOptions::unnamed()).unwrap();
     let mut writer = channel.bind_parcel_writer().unwrap();
-    let mut refused = set.add_parcel_reader(bound(&channel)).unwrap_err();
-    assert_eq!(refused.why, WhyNoReader::OtherDomain);
+    let mut refused = set.add(bound(&channel)).unwrap_err();
+    assert_eq!(refused.why, WhyNoPlace::OtherDomain);
     writer.send(b"", shared(&domain, 3), Deadline::NOW).unwrap();
-    let delivery = refused.reader.receive(Deadline::NOW).unwrap();
+    let delivery = refused.refused.receive(Deadline::NOW).unwrap();
     assert_eq!(byte_of(delivery.parcel), 3);
 }

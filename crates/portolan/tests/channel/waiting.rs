@@ -1,9 +1,10 @@
 //! Waiting for messages: alone, among ports, between processes.
 
 use crate::{PATIENCE, bound, number};
-use portolan::channel::{ChannelOptions, ReadError, Signalling};
+use portolan::channel::{ChannelOptions, ReadError, Reader, Signalling};
 use portolan::{
-    Access, Deadline, Domain, Message, PortOptions, WaitSet, Waiting, WhenFull, WhyNoReader,
+    Access, Deadline, Domain, Message, PortOptions, ReceiveRight, WaitSet, Waiting, WhenFull,
+    WhyNoPlace,
 };
 use std::time::Duration;
 
@@ -14,13 +15,16 @@ fn readers_and_ports_are_waited_for_together() {
     let options = ChannelOptions::unnamed().readers(2);
     let channels = [(); 3].map(|()| domain.make_channel(&options).unwrap());
     let mut writers = [0, 1, 2].map(|i: usize| channels[i].bind_writer().unwrap());
-    let tokens = [0, 1, 2].map(|i: usize| set.add_reader(bound(&channels[i])).unwrap());
+    let tokens = [0, 1, 2].map(|i: usize| set.add(bound(&channels[i])).unwrap());
     let port = domain.bind(PortOptions::unnamed()).unwrap();
     let right = port.make_send();
     let port = set.add(port).unwrap();
     assert!(set.wait(Deadline::NOW).unwrap().is_empty());
-    assert!(set.port(tokens[0]).is_none() && set.reader(port).is_none());
-    assert!(set.remove(tokens[0]).is_none() && set.remove_reader(port).is_none());
+    assert!(
+        set.get(tokens[0].of::<ReceiveRight>()).is_none() && set.get(port.of::<Reader>()).is_none()
+    );
+    assert!(set.remove(tokens[0].of::<ReceiveRight>()).is_none());
+    assert!(set.remove(port.of::<Reader>()).is_none());
     for waiting in [Waiting::Sleep, Waiting::Adaptive] {
         set.set_waiting(waiting);
         for round in 0..200 {
@@ -36,15 +40,18 @@ fn readers_and_ports_are_waited_for_together() {
                     }
                 });
                 let ready: Vec<_> = set.wait(PATIENCE).unwrap().collect();
-                assert_eq!(ready, [*tokens.get(which).unwrap_or(&port)]);
+                assert_eq!(
+                    ready,
+                    [tokens.get(which).map_or(port.any(), |token| token.any())]
+                );
             });
             match tokens.get(which) {
                 Some(token) => {
-                    let reader = set.reader_mut(*token).unwrap();
+                    let reader = set.get_mut(*token).unwrap();
                     assert_eq!(*reader.receive(Deadline::NOW).unwrap(), *b"x");
                 }
                 None => drop(
-                    set.port_mut(port)
+                    set.get_mut(port)
                         .unwrap()
                         .try_receive(Access::Later)
                         .unwrap(),
@@ -58,20 +65,20 @@ fn readers_and_ports_are_waited_for_together() {
     drop(first);
     let ready: Vec<_> = set.wait(PATIENCE).unwrap().collect();
     assert_eq!(ready, [tokens[0]]);
-    let mut reader = set.remove_reader(tokens[0]).unwrap();
+    let mut reader = set.remove(tokens[0]).unwrap();
     assert_eq!(reader.receive(Deadline::NOW), Err(ReadError::WriterGone));
     // Readers without an entry, without signals, of another domain.
     let _second = bound(&channels[0]);
-    let refused = set.add_reader(bound(&channels[0])).unwrap_err();
-    assert_eq!(refused.why, WhyNoReader::NoEntry);
+    let refused = set.add(bound(&channels[0])).unwrap_err();
+    assert_eq!(refused.why, WhyNoPlace::NoEntry);
     let silent = ChannelOptions::unnamed().signal(Signalling::Never);
     let silent = domain.make_channel(&silent).unwrap();
-    let refused = set.add_reader(bound(&silent)).unwrap_err();
-    assert_eq!(refused.why, WhyNoReader::NotSignalled);
+    let refused = set.add(bound(&silent)).unwrap_err();
+    assert_eq!(refused.why, WhyNoPlace::NotSignalled);
     let other = Domain::private().unwrap();
     let other = other.make_channel(&options).unwrap();
-    let refused = set.add_reader(bound(&other)).unwrap_err();
-    assert_eq!(refused.why, WhyNoReader::OtherDomain);
+    let refused = set.add(bound(&other)).unwrap_err();
+    assert_eq!(refused.why, WhyNoPlace::OtherDomain);
 }
 
 #[test]

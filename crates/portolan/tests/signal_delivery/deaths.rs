@@ -42,13 +42,13 @@ fn a_wait_set_is_told_of_what_the_dead_signalled() {
         listener.on(at..at + 4096, |_| {}).unwrap();
         let mut set = WaitSet::new(&domain).unwrap();
         set.set_waiting(Waiting::Sleep);
-        let token = set.add_listener(listener).unwrap();
+        let token = set.add(listener).unwrap();
         assert!(set.wait(Deadline::NOW).unwrap().is_empty());
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| {
                 let ready = set.wait(PATIENCE).unwrap().next();
-                assert_eq!(ready, Some(token), "{mark}");
-                set.listener_mut(token).unwrap().poll()
+                assert_eq!(ready, Some(token.any()), "{mark}");
+                set.get_mut(token).unwrap().poll()
             });
             let mut child = portolan_testkit::spawn("deaths::victim", &[&name, mark]);
             assert!(!child.wait().unwrap().success());

@@ -7,7 +7,7 @@ mod processes;
 use portolan::channel::{ChannelOptions, ReaderOptions};
 use portolan::{
     Access, Deadline, Delivery, Domain, HandlerId, Listener, ListenerOptions, Message, PortOptions,
-    SignalError, WaitSet, Waiting, WhenFull,
+    ReceiveRight, SignalError, WaitSet, Waiting, WhenFull,
 };
 use portolan_testkit::{PATIENCE, spin_until};
 use std::collections::BTreeSet;
@@ -326,13 +326,13 @@ fn a_wait_set_waits_for_a_listener_beside_a_port_and_a_channel() {
     let channel = domain.make_channel(&ChannelOptions::unnamed()).unwrap();
     let mut writer = channel.bind_writer().unwrap();
     let reader = channel.bind_reader(ReaderOptions::default()).unwrap();
-    let reader = set.add_reader(reader).unwrap();
+    let reader = set.add(reader).unwrap();
     let mut listener = domain.listen(ListenerOptions::default()).unwrap();
     let seen = Arc::new(Mutex::new(vec![]));
     let notes = Arc::clone(&seen);
     let note = move |address| notes.lock().unwrap().push(address);
     listener.on(at..at + 64, note).unwrap();
-    let listener = set.add_listener(listener).unwrap();
+    let listener = set.add(listener).unwrap();
     assert!(set.wait(Deadline::NOW).unwrap().is_empty());
 
     for round in 0..20 {
@@ -352,26 +352,24 @@ fn a_wait_set_waits_for_a_listener_beside_a_port_and_a_channel() {
             match round % 4 {
                 0 => {
                     assert_eq!(ready, [port]);
-                    let port = set.port_mut(port).unwrap();
+                    let port = set.get_mut(port).unwrap();
                     let message = port.try_receive(Access::Later).unwrap();
                     assert_eq!(message.header(), b"m");
                 }
                 1 => {
                     assert_eq!(ready, [reader]);
-                    set.reader_mut(reader)
-                        .unwrap()
-                        .receive(Deadline::NOW)
-                        .unwrap();
+                    set.get_mut(reader).unwrap().receive(Deadline::NOW).unwrap();
                 }
                 _ => {
                     assert_eq!(ready, [listener]);
-                    assert_eq!(set.listener_mut(listener).unwrap().poll(), 1);
+                    assert_eq!(set.get_mut(listener).unwrap().poll(), 1);
                 }
             }
         });
     }
     assert_eq!(*seen.lock().unwrap(), [at + 5; 10]);
-    assert!(set.port_mut(listener).is_none() && set.listener_mut(port).is_none());
+    assert!(set.get_mut(listener.of::<ReceiveRight>()).is_none());
+    assert!(set.get_mut(port.of::<Listener>()).is_none());
 
     // As a descriptor.
     assert!(set.as_fd().try_clone_to_owned().is_ok());
@@ -381,14 +379,14 @@ fn a_wait_set_waits_for_a_listener_beside_a_port_and_a_channel() {
         let end = Instant::now() + PATIENCE;
         loop {
             portolan_sys::process::poll(&[set.as_fd()], Some(end)).unwrap();
-            if set.wait(Deadline::NOW).unwrap().next() == Some(listener) {
+            if set.wait(Deadline::NOW).unwrap().next() == Some(listener.any()) {
                 break;
             }
         }
     });
     // Out of the set it waits for itself again.
-    let mut out = set.remove_listener(listener).unwrap();
-    assert!(set.remove_listener(listener).is_none());
+    let mut out = set.remove(listener).unwrap();
+    assert!(set.remove(listener).is_none());
     assert_eq!(out.poll(), 1);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| out.wait(PATIENCE));
@@ -398,7 +396,7 @@ fn a_wait_set_waits_for_a_listener_beside_a_port_and_a_channel() {
     });
     let elsewhere = Domain::private().unwrap();
     let stranger = elsewhere.listen(ListenerOptions::default()).unwrap();
-    assert!(set.add_listener(stranger).is_err());
+    assert!(set.add(stranger).is_err());
 }
 
 /// The first hundred bytes of the segment, each of which one handler waits for.

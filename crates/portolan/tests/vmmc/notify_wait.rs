@@ -15,44 +15,44 @@ fn a_wait_set_names_what_importers_notify_of() {
     let (memory, export) = export(&domain, 1, Reach::ReadWrite);
     let mut set = WaitSet::new(&domain).unwrap();
     let notifications = export.notifications().unwrap();
-    let token = set.add_notifications(notifications).unwrap();
+    let token = set.add(notifications).unwrap();
     assert!(set.wait(Deadline::NOW).unwrap().is_empty());
     let mut importer = Child::importer(&name);
     importer.tell(&format!("notify chat {COUNT}"));
     for number in 1..=COUNT {
         let named: Vec<_> = set.wait(PATIENCE).unwrap().collect();
         assert_eq!(named, [token]);
-        let notifications = set.notifications_mut(token).unwrap();
+        let notifications = set.get_mut(token).unwrap();
         assert_eq!(offset(notifications.poll().unwrap().unwrap()), number * 8);
         memory.store_release(0, number as u64).unwrap();
     }
     assert_eq!(importer.answer(), "done");
     // Blocked ones are not named, and those that were kept back are.
-    set.notifications_mut(token).unwrap().block();
+    set.get_mut(token).unwrap().block();
     assert_eq!(importer.ask("notify each 1 1"), "done");
     let short = Duration::from_millis(20);
     assert!(set.wait(short).unwrap().is_empty());
-    let notifications = set.notifications_mut(token).unwrap();
+    let notifications = set.get_mut(token).unwrap();
     notifications.unblock();
-    assert_eq!(set.wait(PATIENCE).unwrap().next(), Some(token));
+    assert_eq!(set.wait(PATIENCE).unwrap().next(), Some(token.any()));
     // What is not taken is named again.
-    assert_eq!(set.wait(PATIENCE).unwrap().next(), Some(token));
+    assert_eq!(set.wait(PATIENCE).unwrap().next(), Some(token.any()));
     // In the set or out of it, they are what they are.
-    let mut notifications = set.remove_notifications(token).unwrap();
-    assert!(set.remove_notifications(token).is_none());
+    let mut notifications = set.remove(token).unwrap();
+    assert!(set.remove(token).is_none());
     assert_eq!(offset(notifications.poll().unwrap().unwrap()), 8);
     assert_eq!(importer.ask("notify each 2 1"), "done");
     assert_eq!(offset(notifications.wait(PATIENCE).unwrap()), 16);
     assert!(set.wait(short).unwrap().is_empty());
     // The end is named, also to who sleeps.
-    let token = set.add_notifications(notifications).unwrap();
+    let token = set.add(notifications).unwrap();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| set.wait(PATIENCE).unwrap().next());
         std::thread::sleep(short);
         export.unexport().unwrap();
-        assert_eq!(waits.join().unwrap(), Some(token));
+        assert_eq!(waits.join().unwrap(), Some(token.any()));
     });
-    let notifications = set.notifications_mut(token).unwrap();
+    let notifications = set.get_mut(token).unwrap();
     assert_eq!(notifications.poll(), Err(NotificationError::Ended));
 }
 
@@ -62,11 +62,11 @@ fn a_wait_set_of_another_domain_gives_notifications_back() {
     let (there, _) = domain("there");
     let (_memory, export) = export(&here, 1, Reach::ReadWrite);
     let mut set = WaitSet::new(&there).unwrap();
-    let refused = set.add_notifications(export.notifications().unwrap());
+    let refused = set.add(export.notifications().unwrap());
     let refused = refused.unwrap_err();
     assert_eq!(refused.why, WhyNoPlace::OtherDomain);
     let mut set = WaitSet::new(&here).unwrap();
-    set.add_notifications(*refused.notifications).unwrap();
+    set.add(*refused.refused).unwrap();
     drop(set);
     let _again = export.notifications().unwrap();
 }

@@ -3,7 +3,9 @@
 use crate::child::Child;
 use crate::{content, domain, export};
 use portolan::vmmc::{ImportOptions, Reach};
-use portolan::{Deadline, Domain, ListenerOptions, Origin, Segment, Source, Token, WaitSet};
+use portolan::{
+    Deadline, Domain, Listener, ListenerOptions, Origin, Segment, Source, Token, WaitSet,
+};
 use portolan_testkit::{PATIENCE, unique};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use std::time::Duration;
 /// A wait set that is told when a descriptor becomes readable.
 struct Told {
     set: WaitSet,
-    token: Token,
+    token: Token<Listener>,
     _source: Source,
     _segment: Segment,
 }
@@ -24,7 +26,7 @@ impl Told {
         listener.on(at..at + 1, |_| {}).unwrap();
         let source = domain.bind_address(at, Origin::Descriptor(of)).unwrap();
         let mut set = WaitSet::new(domain).unwrap();
-        let token = set.add_listener(listener).unwrap();
+        let token = set.add(listener).unwrap();
         Self {
             set,
             token,
@@ -36,8 +38,8 @@ impl Told {
     /// Whether it is told by the deadline.
     fn is(&mut self, by: impl Into<Deadline>) -> bool {
         let named = self.set.wait(by).unwrap().next();
-        self.set.listener_mut(self.token).unwrap().poll();
-        named == Some(self.token)
+        self.set.get_mut(self.token).unwrap().poll();
+        named == Some(self.token.any())
     }
 
     /// Waits, at most once for each thing that happens, until `done` says so.

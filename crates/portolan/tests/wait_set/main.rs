@@ -38,7 +38,7 @@ fn soon() -> Deadline {
 struct Fixture {
     domain: Domain,
     set: WaitSet,
-    rights: Vec<(Token, SendRight)>,
+    rights: Vec<(Token<ReceiveRight>, SendRight)>,
 }
 
 impl Fixture {
@@ -62,13 +62,14 @@ impl Fixture {
         send(&self.rights[port].1, text);
     }
 
-    fn token(&self, port: usize) -> Token {
+    fn token(&self, port: usize) -> Token<ReceiveRight> {
         self.rights[port].0
     }
 
     /// What is ready now. If nothing is, every port is armed afterwards.
-    fn now(&mut self) -> Vec<Token> {
-        let ready: Vec<Token> = self.set.wait(Deadline::NOW).unwrap().collect();
+    fn now(&mut self) -> Vec<Token<ReceiveRight>> {
+        let ready = self.set.wait(Deadline::NOW).unwrap();
+        let ready: Vec<_> = ready.map(Token::of).collect();
         if ready.is_empty() {
             assert!(self.set.wait(Duration::from_micros(1)).unwrap().is_empty());
         }
@@ -76,8 +77,8 @@ impl Fixture {
     }
 
     /// Takes one message from a port of the set.
-    fn take(&mut self, token: Token) -> Result<String, ReceiveError> {
-        take(self.set.port_mut(token).unwrap())
+    fn take(&mut self, token: Token<ReceiveRight>) -> Result<String, ReceiveError> {
+        take(self.set.get_mut(token).unwrap())
     }
 }
 
@@ -99,7 +100,7 @@ fn take(port: &mut ReceiveRight) -> Result<String, ReceiveError> {
 fn drain(set: &mut WaitSet, ready: Ready) -> Vec<String> {
     let mut all = Vec::new();
     for token in ready {
-        let port = set.port_mut(token).unwrap();
+        let port = set.get_mut(token.of()).unwrap();
         all.extend(std::iter::from_fn(|| take(port).ok()));
     }
     all

@@ -97,7 +97,7 @@ fn another_process_makes_the_descriptor_readable_by_sending_and_by_dying() {
     for line in ["one", "two", "three"] {
         told(&mut set, &mut other, line);
     }
-    set.port(inbox).unwrap().request_no_more_senders();
+    set.get(inbox).unwrap().request_no_more_senders();
     // The host, which is this process, is told of the death and wakes who sleeps.
     told(&mut set, &mut other, "NoMoreSenders");
 }
@@ -115,7 +115,7 @@ fn a_dead_process_wakes_a_blocked_wait_and_leaves_its_sets() {
         other.say("make sets");
         let ready = set.wait(soon()).unwrap();
         assert_eq!(drain(&mut set, ready), ["make sets"], "{round}");
-        set.port(token).unwrap().request_no_more_senders();
+        set.get(token).unwrap().request_no_more_senders();
         drop(other);
         let ready = set.wait(soon()).unwrap();
         assert_eq!(drain(&mut set, ready), ["NoMoreSenders"], "{round}");
@@ -130,9 +130,7 @@ fn a_set_is_told_of_a_dead_writer_of_frames() {
     let channel = domain.make_channel(&options).unwrap();
     let mut set = WaitSet::new(&domain).unwrap();
     set.set_waiting(Waiting::Sleep);
-    let token = set
-        .add_frame_reader(channel.bind_frame_reader().unwrap())
-        .unwrap();
+    let token = set.add(channel.bind_frame_reader().unwrap()).unwrap();
     for round in 0..5 {
         let mut other = Other::of(&domain);
         other.say("write frames");
@@ -141,8 +139,12 @@ fn a_set_is_told_of_a_dead_writer_of_frames() {
         // Armed: its writer is there, and puts nothing.
         assert!(set.wait(Duration::from_micros(1)).unwrap().is_empty());
         drop(other);
-        assert_eq!(set.wait(soon()).unwrap().next(), Some(token), "{round}");
-        let reader = set.frame_reader_mut(token).unwrap();
+        assert_eq!(
+            set.wait(soon()).unwrap().next(),
+            Some(token.any()),
+            "{round}"
+        );
+        let reader = set.get_mut(token).unwrap();
         assert_eq!(reader.wait(Deadline::NOW), Err(ReadError::WriterGone));
         assert_eq!(reader.wait(Deadline::NOW), Err(ReadError::TimedOut));
     }

@@ -1,8 +1,8 @@
 //! Which ports are named, and that each goes on working.
 
 use crate::{Fixture, Outcome, send, soon, take};
-use portolan::Token;
 use portolan::{Access, Deadline, Domain, Message, Notice, PortOptions, WaitSet, WaitSetError};
+use portolan::{ReceiveRight, Token};
 use portolan::{Waiting, WhenFull};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[test]
 fn one_active_port_of_many_is_named() {
     let mut f = Fixture::new(2000);
-    assert_eq!(f.now(), []);
+    assert!(f.now().is_empty());
     for port in [0, 1, 63, 64, 999, 1999] {
         f.send(port, "it");
         assert_eq!(
@@ -18,11 +18,11 @@ fn one_active_port_of_many_is_named() {
             [f.token(port)]
         );
         assert_eq!(f.take(f.token(port)).unwrap(), "it");
-        assert_eq!(f.now(), []);
+        assert!(f.now().is_empty());
     }
     // All of them at once.
     (0..2000).for_each(|port| f.send(port, "all"));
-    let ready: BTreeSet<Token> = f.now().into_iter().collect();
+    let ready: BTreeSet<Token<ReceiveRight>> = f.now().into_iter().collect();
     assert_eq!(ready, f.rights.iter().map(|(token, _)| *token).collect());
 }
 
@@ -38,7 +38,7 @@ fn a_port_that_was_not_drained_is_named_again() {
     assert_eq!(f.take(one[0]).unwrap(), "a");
     assert_eq!(f.now(), one);
     assert_eq!(f.take(one[0]).unwrap(), "b");
-    assert_eq!(f.now(), []);
+    assert!(f.now().is_empty());
     // And others are not hidden by it.
     f.send(1, "c");
     assert_eq!(f.now(), one);
@@ -91,7 +91,7 @@ fn requests_make_a_port_ready_and_their_clients_are_answered() {
     while served < 100 {
         for ready in set.wait(soon()).unwrap() {
             assert_eq!(ready, token);
-            let port = set.port_mut(ready).unwrap();
+            let port = set.get_mut(ready.of::<ReceiveRight>()).unwrap();
             while let Ok(request) = port.get_request(Access::Later, Deadline::NOW) {
                 request.reply_in_place().unwrap();
                 served += 1;
@@ -107,10 +107,10 @@ fn notices_make_a_port_ready() {
     let watched = f.domain.bind(PortOptions::unnamed()).unwrap();
     watched
         .make_send()
-        .watch(f.set.port(f.token(0)).unwrap(), 7)
+        .watch(f.set.get(f.token(0)).unwrap(), 7)
         .unwrap();
-    f.set.port(f.token(2)).unwrap().request_no_more_senders();
-    assert_eq!(f.now(), []);
+    f.set.get(f.token(2)).unwrap().request_no_more_senders();
+    assert!(f.now().is_empty());
 
     let (last, right) = f.rights.pop().unwrap();
     let waker = std::thread::spawn(move || drop(right));
@@ -120,7 +120,7 @@ fn notices_make_a_port_ready() {
         f.take(last).unwrap(),
         format!("{:?}", Notice::NoMoreSenders)
     );
-    assert_eq!(f.now(), []);
+    assert!(f.now().is_empty());
 
     let waker = std::thread::spawn(move || drop(watched));
     assert_eq!(
@@ -132,13 +132,13 @@ fn notices_make_a_port_ready() {
         f.take(f.token(0)).unwrap(),
         format!("{:?}", Notice::DeadName { token: 7 })
     );
-    assert_eq!(f.now(), []);
+    assert!(f.now().is_empty());
 }
 
 #[test]
 fn a_port_of_a_set_can_be_waited_for_by_itself() {
     let mut f = Fixture::new(2);
-    assert_eq!(f.now(), []);
+    assert!(f.now().is_empty());
     let token = f.token(0);
     for waiting in [Waiting::Sleep, Waiting::Adaptive] {
         let right = f.rights[0].1.clone();
@@ -146,14 +146,14 @@ fn a_port_of_a_set_can_be_waited_for_by_itself() {
             std::thread::sleep(Duration::from_millis(20));
             send(&right, "direct");
         });
-        let port = f.set.port_mut(token).unwrap();
+        let port = f.set.get_mut(token).unwrap();
         port.set_waiting(waiting);
         assert_eq!(
             port.receive(Access::Later, soon()).unwrap().header(),
             b"direct"
         );
         sender.join().unwrap();
-        assert_eq!(f.now(), []);
+        assert!(f.now().is_empty());
     }
     f.send(1, "other");
     assert_eq!(f.now(), [f.token(1)]);
@@ -166,9 +166,9 @@ fn ports_come_and_go() {
     // Taken out while armed: it works by itself.
     let mut port = f.set.remove(f.token(1)).unwrap();
     assert!(f.set.remove(f.token(1)).is_none());
-    assert!(f.set.port(f.token(1)).is_none() && f.set.port_mut(f.token(1)).is_none());
+    assert!(f.set.get(f.token(1)).is_none() && f.set.get_mut(f.token(1)).is_none());
     f.send(1, "alone");
-    assert_eq!(f.now(), []);
+    assert!(f.now().is_empty());
     assert_eq!(
         port.receive(Access::Later, soon()).unwrap().header(),
         b"alone"
@@ -180,7 +180,7 @@ fn ports_come_and_go() {
     assert_eq!(f.now(), [token]);
     // Taken out while named.
     let port = f.set.remove(token).unwrap();
-    assert_eq!(f.now(), []);
+    assert!(f.now().is_empty());
     assert_eq!((f.set.len(), port.depth()), (2, 1));
 }
 
@@ -188,7 +188,7 @@ fn ports_come_and_go() {
 fn a_port_moves_from_set_to_set() {
     let mut f = Fixture::new(2);
     let mut other = WaitSet::new(&f.domain).unwrap();
-    assert_eq!(f.now(), []);
+    assert!(f.now().is_empty());
     let moved = other.add(f.set.remove(f.token(0)).unwrap()).unwrap();
     assert!(other.wait(Deadline::NOW).unwrap().is_empty());
     f.send(0, "there");
@@ -200,12 +200,12 @@ fn a_port_moves_from_set_to_set() {
 #[test]
 fn ports_that_were_exchanged_are_still_waited_for() {
     let mut f = Fixture::new(2);
-    assert_eq!(f.now(), []);
+    assert!(f.now().is_empty());
     // What `&mut` allows: the port of place 0 is now outside.
     let mut outside = f.domain.bind(PortOptions::unnamed()).unwrap();
     let inside = outside.make_send();
-    std::mem::swap(f.set.port_mut(f.token(0)).unwrap(), &mut outside);
-    assert_eq!(f.now(), []);
+    std::mem::swap(f.set.get_mut(f.token(0)).unwrap(), &mut outside);
+    assert!(f.now().is_empty());
     send(&inside, "in");
     assert_eq!(f.now(), [f.token(0)]);
     f.send(0, "out");
@@ -222,7 +222,7 @@ fn a_port_of_another_domain_is_refused() {
         .unwrap()
         .bind(PortOptions::unnamed())
         .unwrap();
-    let mut port = f.set.add(port).unwrap_err().port;
+    let mut port = f.set.add(port).unwrap_err().refused;
     send(&port.make_send(), "mine");
     assert_eq!(take(&mut port).unwrap(), "mine");
 }
@@ -269,7 +269,7 @@ fn a_full_queue_makes_room_while_its_port_is_in_a_set() {
     for expected in 0..1000 {
         // One at a time, however many there are.
         let token = f.set.wait(soon()).unwrap().next().unwrap();
-        assert_eq!(f.take(token).unwrap(), expected.to_string());
+        assert_eq!(f.take(token.of()).unwrap(), expected.to_string());
     }
     sender.join().unwrap();
     assert!(

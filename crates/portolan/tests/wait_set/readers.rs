@@ -5,8 +5,8 @@ use portolan::channel::{
     ChannelOptions, FrameReader, ReadError, Signalling, SubscribeError, Subscriber, TopicOptions,
 };
 use portolan::{
-    Deadline, Domain, ListenerOptions, PortOptions, Segment, SendRight, Token, WaitSet, Waiting,
-    WhyNoPlace, WhyNoReader,
+    Deadline, Domain, Listener, ListenerOptions, PortOptions, ReceiveRight, Segment, SendRight,
+    Token, WaitSet, Waiting, WhyNoPlace,
 };
 use rustix::event::epoll::EventFlags;
 use std::sync::mpsc;
@@ -29,10 +29,10 @@ fn topic() -> TopicOptions {
 struct Mixed {
     domain: Domain,
     set: WaitSet,
-    port: Token,
-    listener: Token,
-    subscriber: Token,
-    frames: Token,
+    port: Token<ReceiveRight>,
+    listener: Token<Listener>,
+    subscriber: Token<Subscriber<u64>>,
+    frames: Token<FrameReader>,
     /// For others.
     right: SendRight,
     segment: Segment,
@@ -59,9 +59,9 @@ impl Mixed {
         let frames = channel.bind_frame_reader().unwrap();
         Self {
             port: set.add(port).unwrap(),
-            listener: set.add_listener(listener).unwrap(),
-            subscriber: set.add_subscriber(numbers(&domain)).unwrap(),
-            frames: set.add_frame_reader(frames).unwrap(),
+            listener: set.add(listener).unwrap(),
+            subscriber: set.add(numbers(&domain)).unwrap(),
+            frames: set.add(frames).unwrap(),
             domain,
             set,
             right,
@@ -74,16 +74,16 @@ impl Mixed {
     /// What is there at a token that was named.
     fn served(&mut self, token: Token) -> Vec<Seen> {
         if token == self.port {
-            let port = self.set.port_mut(token).unwrap();
+            let port = self.set.get_mut(self.port).unwrap();
             let text = take(port).unwrap();
             return vec![Seen::Message(text.parse().unwrap())];
         }
         if token == self.listener {
-            assert!(self.set.listener_mut(token).unwrap().poll() > 0);
+            assert!(self.set.get_mut(self.listener).unwrap().poll() > 0);
             return self.signals.try_iter().map(Seen::Signal).collect();
         }
         if token == self.subscriber {
-            let subscriber = self.set.subscriber_mut::<u64>(token).unwrap();
+            let subscriber = self.set.get_mut(self.subscriber).unwrap();
             return match subscriber.receive(Deadline::NOW) {
                 Ok(sample) => vec![Seen::Sample(*sample)],
                 // A new publisher has come.
@@ -92,7 +92,7 @@ impl Mixed {
             };
         }
         assert_eq!(token, self.frames);
-        let reader = self.set.frame_reader_mut(token).unwrap();
+        let reader = self.set.get_mut(self.frames).unwrap();
         vec![match reader.wait(Deadline::NOW) {
             Ok(puts) => Seen::Puts(puts),
             Err(ReadError::WriterGone) => Seen::WriterGone,
@@ -223,7 +223,7 @@ fn a_descriptor_is_readable_for_everything_and_quiet_otherwise() {
     assert!(epoll.wait(PATIENCE));
     let ready: Vec<_> = mixed.set.wait(Deadline::NOW).unwrap().collect();
     assert_eq!(ready, [mixed.frames]);
-    assert_eq!(mixed.served(mixed.frames), [Seen::WriterGone]);
+    assert_eq!(mixed.served(mixed.frames.any()), [Seen::WriterGone]);
     drop(publisher);
     mixed.everything_is_seen(|set| {
         loop {
@@ -266,13 +266,13 @@ fn what_is_not_taken_is_named_again() {
         while samples < 2 * (round + 1) {
             let ready: Vec<_> = mixed.set.wait(soon()).unwrap().collect();
             assert_eq!(ready, [mixed.subscriber], "{round}");
-            samples += mixed.served(mixed.subscriber).len() as u64;
+            samples += mixed.served(mixed.subscriber.any()).len() as u64;
         }
         assert_eq!(mixed.set.wait(Deadline::NOW).unwrap().count(), 0);
         if round % 2 == 0 {
             // It waits alone meanwhile, in its own set.
             let token = mixed.subscriber;
-            let subscriber = mixed.set.subscriber_mut::<u64>(token).unwrap();
+            let subscriber = mixed.set.get_mut(token).unwrap();
             let nothing = subscriber.receive(Duration::from_micros(1));
             assert!(matches!(nothing, Err(SubscribeError::TimedOut)));
         }
@@ -288,21 +288,13 @@ fn what_is_removed_works_alone() {
         let quiet = mixed.set.wait(Duration::from_micros(1)).unwrap().count();
         assert!(quiet <= 1, "a new publisher may be there");
         if !armed {
-            assert!(mixed.set.subscriber_mut::<u64>(mixed.subscriber).is_some());
-            assert!(mixed.set.frame_reader_mut(mixed.frames).is_some());
+            assert!(mixed.set.get_mut(mixed.subscriber).is_some());
+            assert!(mixed.set.get_mut(mixed.frames).is_some());
         }
-        let mut subscriber = mixed
-            .set
-            .remove_subscriber::<u64>(mixed.subscriber)
-            .unwrap();
-        let mut frames = mixed.set.remove_frame_reader(mixed.frames).unwrap();
-        assert!(
-            mixed
-                .set
-                .remove_subscriber::<u64>(mixed.subscriber)
-                .is_none()
-        );
-        assert!(mixed.set.frame_reader_mut(mixed.frames).is_none());
+        let mut subscriber = mixed.set.remove(mixed.subscriber).unwrap();
+        let mut frames = mixed.set.remove(mixed.frames).unwrap();
+        assert!(mixed.set.remove(mixed.subscriber).is_none());
+        assert!(mixed.set.get_mut(mixed.frames).is_none());
         assert_eq!(mixed.set.len(), 2);
 
         // Its own descriptor tells again.
@@ -328,8 +320,8 @@ fn what_is_removed_works_alone() {
         assert_eq!(mixed.set.wait(Deadline::NOW).unwrap().count(), 0);
 
         // While it waits in another set its own one says that somebody should look.
-        mixed.subscriber = mixed.set.add_subscriber(subscriber).unwrap();
-        mixed.frames = mixed.set.add_frame_reader(frames).unwrap();
+        mixed.subscriber = mixed.set.add(subscriber).unwrap();
+        mixed.frames = mixed.set.add(frames).unwrap();
         let none = mixed.set.wait(Duration::from_micros(1)).unwrap();
         assert_eq!(none.count(), 0);
         assert!(epoll.wait(PATIENCE));
@@ -338,7 +330,7 @@ fn what_is_removed_works_alone() {
     drop(mixed.set);
     let reader = mixed.channel.bind_frame_reader().unwrap();
     let mut set = WaitSet::new(&mixed.domain).unwrap();
-    assert!(set.add_frame_reader(reader).is_ok());
+    assert!(set.add(reader).is_ok());
 }
 
 #[test]
@@ -346,9 +338,9 @@ fn what_cannot_be_told_is_given_back() {
     let domain = Domain::private().unwrap();
     let elsewhere = Domain::private().unwrap();
     let mut set = WaitSet::new(&domain).unwrap();
-    let refused = set.add_subscriber(numbers(&elsewhere)).unwrap_err();
+    let refused = set.add(numbers(&elsewhere)).unwrap_err();
     assert_eq!(refused.why, WhyNoPlace::OtherDomain);
-    let mut subscriber = refused.subscriber;
+    let mut subscriber = refused.refused;
     let mut publisher = elsewhere.publisher::<u64>("numbers", topic()).unwrap();
     publisher.publish(&3).unwrap();
     assert_eq!(*subscriber.receive(soon()).unwrap(), 3);
@@ -357,33 +349,36 @@ fn what_cannot_be_told_is_given_back() {
         let channel = domain.make_channel(&options).unwrap();
         channel.bind_frame_reader().unwrap()
     };
-    let mut why = |reader: FrameReader| set.add_frame_reader(reader).unwrap_err().why;
+    let mut why = |reader: FrameReader| set.add(reader).unwrap_err().why;
     let raw = ChannelOptions::unnamed().raw();
-    assert_eq!(why(reader(&elsewhere, raw)), WhyNoReader::OtherDomain);
+    assert_eq!(why(reader(&elsewhere, raw)), WhyNoPlace::OtherDomain);
     let silent = ChannelOptions::unnamed().raw().signal(Signalling::Never);
-    assert_eq!(why(reader(&domain, silent)), WhyNoReader::NotSignalled);
+    assert_eq!(why(reader(&domain, silent)), WhyNoPlace::NotSignalled);
 
     let lone = ChannelOptions::unnamed().raw().readers(1);
     let channel = domain.make_channel(&lone).unwrap();
     let first = channel.bind_frame_reader().unwrap();
     let mut second = channel.bind_frame_reader().unwrap();
-    let refused = set.add_frame_reader(second).unwrap_err();
-    assert_eq!(refused.why, WhyNoReader::NoEntry);
-    second = *refused.reader;
+    let refused = set.add(second).unwrap_err();
+    assert_eq!(refused.why, WhyNoPlace::NoEntry);
+    second = *refused.refused;
     let mut camera = channel.bind_frame_writer().unwrap();
     camera.put(0, b"line").unwrap();
     assert_eq!(second.wait(Deadline::NOW), Ok(1), "it looks all the same");
     drop(first);
     let third = channel.bind_frame_reader().unwrap();
-    let frames = set.add_frame_reader(third).unwrap();
+    let frames = set.add(third).unwrap();
 
-    let topic = set.add_subscriber(numbers(&domain)).unwrap();
-    assert!(set.subscriber_mut::<u32>(topic).is_none(), "another type");
-    assert!(set.remove_subscriber::<u32>(topic).is_none());
-    assert!(set.remove_subscriber::<u64>(frames).is_none());
-    assert!(set.remove_frame_reader(topic).is_none());
+    let topic = set.add(numbers(&domain)).unwrap();
+    assert!(
+        set.get_mut(topic.of::<Subscriber<u32>>()).is_none(),
+        "another type"
+    );
+    assert!(set.remove(topic.of::<Subscriber<u32>>()).is_none());
+    assert!(set.remove(frames.of::<Subscriber<u64>>()).is_none());
+    assert!(set.remove(topic.of::<FrameReader>()).is_none());
     assert_eq!(set.len(), 2);
-    assert!(set.remove_subscriber::<u64>(topic).is_some());
-    assert!(set.remove_frame_reader(frames).is_some());
+    assert!(set.remove(topic).is_some());
+    assert!(set.remove(frames).is_some());
     assert!(set.is_empty());
 }

@@ -59,7 +59,7 @@ struct Letters {
 
 enum By {
     Hand(Box<Reader>),
-    Set(Box<WaitSet>, portolan::Token),
+    Set(Box<WaitSet>, portolan::Token<Reader>),
 }
 
 struct Writing {
@@ -177,7 +177,7 @@ impl Letters {
             By::Set(set, token) => {
                 // It names our one reader, or nobody.
                 let _ = set.wait(deadline).map_err(|error| error.to_string())?;
-                let reader = set.reader_mut(*token).ok_or("the reader left its set")?;
+                let reader = set.get_mut(*token).ok_or("the reader left its set")?;
                 (reader, Deadline::NOW)
             }
         };
@@ -368,7 +368,7 @@ impl Worker {
         let set = self.random.once_in(2).then(|| WaitSet::new(domain).ok());
         let by = match set.flatten() {
             Some(mut set) => set
-                .add_reader(reader)
+                .add(reader)
                 .ok()
                 .map(|token| By::Set(Box::new(set), token)),
             None => Some(By::Hand(Box::new(reader))),

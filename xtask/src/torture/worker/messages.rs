@@ -307,7 +307,7 @@ impl Worker {
             .collect();
         let mut received = Vec::new();
         for token in ready {
-            let port = set.port_mut(token);
+            let port = set.get_mut(token.of::<portolan::ReceiveRight>());
             received.extend(port.and_then(|p| p.try_receive(Access::Later).ok()));
         }
         for message in received {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use portolan_sys::step::mark;
+use portolan_instruments::step::mark;
 
 /// Stores between two marks: one alone would go under in what surrounds it.
 const STORES: usize = 64;

@@ -4,6 +4,7 @@ use super::super::{Channel, Missed, ReadError, Reader, ReaderOptions};
 use super::{Delivery, Parcel, ParcelBindError, Stamp, registry_name};
 use crate::port::{ConnectError, ReceiveRight, Right, SendRight, Unsent};
 use crate::space::Member;
+use crate::wait::{Guest, WhyNoPlace};
 use crate::{Access, Deadline, Message, PortOptions};
 use std::sync::Arc;
 
@@ -11,6 +12,27 @@ use std::sync::Arc;
 const LARGEST_INBOX: usize = 4096;
 
 /// Reads notes with parcels. See [`ParcelWriter`](super::ParcelWriter).
+///
+/// A [`WaitSet`](crate::WaitSet) names it as it names a [`Reader`], also while nobody writes. It
+/// makes itself known to the next writer as soon as that is there.
+///
+/// ```
+/// use portolan::channel::{ChannelOptions, Parcel, ReaderOptions};
+/// use portolan::{Deadline, Domain, WaitSet};
+/// let domain = Domain::private()?;
+/// let channel = domain.make_channel(&ChannelOptions::unnamed().reliable())?;
+/// let mut writer = channel.bind_parcel_writer()?;
+/// let reader = channel.bind_parcel_reader(ReaderOptions::default(), Deadline::NOW)?;
+/// let mut set = WaitSet::new(&domain)?;
+/// let token = set.add(reader)?;
+///
+/// let extent = domain.allocate(1 << 20)?;
+/// writer.send(b"large", Some(Parcel::Moved(extent)), Deadline::NOW)?;
+/// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token.any()));
+/// let reader = set.get_mut(token).ok_or("not in the set")?;
+/// assert!(reader.receive(Deadline::NOW)?.parcel.is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ParcelReader {
     // Declared before the reader: it closes first (P3).
     /// Gone once nothing will come any more.
@@ -196,6 +218,7 @@ impl ParcelReader {
         }
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn reader(&self) -> &Reader {
         &self.reader
     }
@@ -251,5 +274,27 @@ impl std::fmt::Debug for ParcelReader {
         f.debug_struct("ParcelReader")
             .field("position", &self.reader.position())
             .finish_non_exhaustive()
+    }
+}
+
+impl Guest for ParcelReader {
+    fn kind(&self) -> &'static str {
+        "the reader of parcels"
+    }
+
+    fn membership(&self) -> u64 {
+        self.member().number
+    }
+
+    fn why_not(&self) -> Option<WhyNoPlace> {
+        self.reader.why_not()
+    }
+
+    fn may_have(&mut self) -> bool {
+        Self::may_have(self)
+    }
+
+    fn arm_for(&mut self, link: u64) -> bool {
+        Self::arm_for(self, link)
     }
 }

@@ -9,6 +9,7 @@
 mod error;
 mod take;
 mod wait;
+pub(super) use wait::why_not;
 
 pub use error::{Missed, ReadError};
 
@@ -29,6 +30,26 @@ use take::{Draft, Took};
 ///
 /// A message is copied to memory of the reader's own and lent from there, until the next
 /// call. What was overwritten meanwhile, or never finished, is never handed out.
+///
+/// A [`WaitSet`](crate::WaitSet) names it when something is there: a message, a piece of one,
+/// units that were missed, or that the writer has gone. Its channel must signal: with
+/// [`Signalling::Never`](crate::channel::Signalling::Never) nobody would raise it.
+///
+/// ```
+/// use portolan::channel::{ChannelOptions, ReaderOptions};
+/// use portolan::{Deadline, Domain, WaitSet};
+/// let domain = Domain::private()?;
+/// let channel = domain.make_channel(&ChannelOptions::unnamed())?;
+/// let mut writer = channel.bind_writer()?;
+/// let mut set = WaitSet::new(&domain)?;
+/// let token = set.add(channel.bind_reader(ReaderOptions::default())?)?;
+///
+/// writer.write(b"news", Deadline::NOW)?;
+/// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token.any()));
+/// let reader = set.get_mut(token).ok_or("not in the set")?;
+/// assert_eq!(*reader.receive(Deadline::NOW)?, *b"news");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Reader {
     ring: Ring,
     reading: Reading,

@@ -4,6 +4,8 @@ use super::super::wake_writer;
 use super::{ReadError, Reader, Took};
 use crate::Deadline;
 use crate::channel::Ring;
+use crate::wait::{Guest, WhyNoPlace};
+use portolan_shm::channel::Signalling;
 use portolan_shm::channel::{Barriers, Finished, Reading};
 use portolan_shm::mark;
 use portolan_sys::{barrier, futex};
@@ -131,9 +133,9 @@ impl Reader {
         link == 0 || self.arm().is_some() && !self.may_have()
     }
 
-    /// Where it stands, which decides whether it can be woken in a wait set.
-    pub(crate) fn at(&self) -> (&Ring, &Reading) {
-        (&self.ring, &self.reading)
+    /// Why it cannot be woken in a wait set.
+    pub(crate) fn why_not(&self) -> Option<WhyNoPlace> {
+        why_not(&self.ring, &self.reading)
     }
 
     /// The word that changes when something comes.
@@ -160,5 +162,37 @@ impl Reader {
             wake_writer(channel);
         }
         bell
+    }
+}
+
+/// Why a reader that stands here cannot be woken in a wait set.
+pub(in crate::channel) fn why_not(ring: &Ring, reading: &Reading) -> Option<WhyNoPlace> {
+    let channel = ring.channel();
+    if !channel.has_entry(reading) {
+        return Some(WhyNoPlace::NoEntry);
+    }
+    let silent = channel.mode().signalling == Signalling::Never;
+    silent.then_some(WhyNoPlace::NotSignalled)
+}
+
+impl Guest for Reader {
+    fn kind(&self) -> &'static str {
+        "the reader"
+    }
+
+    fn membership(&self) -> u64 {
+        self.member().number
+    }
+
+    fn why_not(&self) -> Option<WhyNoPlace> {
+        Self::why_not(self)
+    }
+
+    fn may_have(&mut self) -> bool {
+        Self::may_have(self)
+    }
+
+    fn arm_for(&mut self, link: u64) -> bool {
+        Self::arm_for(self, link)
     }
 }

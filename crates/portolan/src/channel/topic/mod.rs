@@ -40,7 +40,6 @@ pub use publisher::{Loan, Publisher};
 pub use sample::Sample;
 pub use structure::{StructureLoan, Unpublished};
 pub use subscriber::Subscriber;
-pub(crate) use subscriber::Subscribes;
 
 use super::{
     BindChannelError, Channel, ChannelOptions, FindChannelError, MakeChannelError, Purpose,
@@ -50,7 +49,7 @@ use crate::port::BindError;
 use crate::port::segment::SegmentError;
 use crate::schema::Hash;
 use crate::structure::{NoRoom, RootError};
-use crate::wait::{AddReaderError, WaitError, WaitSetError};
+use crate::wait::{AddError, WaitError, WaitSetError};
 use crate::{Deadline, Domain};
 use portolan_abi::channel::{MAX_UNIT, MIN_UNITS, UNIT_HEAD_WORDS};
 use portolan_abi::limits::{LINE, MAX_NAME, PAGE};
@@ -193,7 +192,7 @@ pub enum TopicError {
     WaitSet(#[from] WaitSetError),
     /// The state's: it has as many subscribers as it was made for.
     #[error(transparent)]
-    Subscribe(#[from] AddReaderError),
+    Subscribe(#[from] AddError<super::Reader>),
     /// It could not be announced.
     #[error(transparent)]
     Announce(#[from] WriteError),

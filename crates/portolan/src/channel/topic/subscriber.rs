@@ -6,10 +6,10 @@ use super::{NotASample, RendezvousChannel, Sample, SubscribeError, TopicError, c
 use crate::channel::{ReadError, Reader, ReaderOptions, Since};
 use crate::space::Member;
 use crate::space::record::About;
+use crate::wait::Guest;
 use crate::wait::{Token, WaitSet};
 use crate::{Deadline, Domain, EventKind, Waiting};
 use portolan_abi::port::PortName;
-use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,6 +18,27 @@ use std::time::{Duration, Instant};
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Gets the samples of a topic. See [`Domain::subscriber`].
+///
+/// A [`WaitSet`](crate::WaitSet) has it with all publishers that it follows and will follow: one
+/// token is named when one of them has written, or a new one has come. Arming it costs as
+/// much as it has publishers. After [`SubscribeError::TimedOut`] there was no sample: it may have
+/// been a new publisher that was named.
+///
+/// ```
+/// use portolan::channel::TopicOptions;
+/// use portolan::{Deadline, Domain, WaitSet};
+/// let domain = Domain::private()?;
+/// let mut set = WaitSet::new(&domain)?;
+/// let subscriber = domain.subscriber::<u64>("height", TopicOptions::default())?;
+/// let token = set.add(subscriber)?;
+///
+/// let mut publisher = domain.publisher::<u64>("height", TopicOptions::default())?;
+/// publisher.publish(&8848)?;
+/// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token.any()));
+/// let subscriber = set.get_mut(token).ok_or("not in the set")?;
+/// assert_eq!(*subscriber.receive(Deadline::NOW)?, 8848);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Subscriber<T: ?Sized> {
     domain: Domain,
     topic: String,
@@ -25,7 +46,7 @@ pub struct Subscriber<T: ?Sized> {
     publishers: u8,
     set: WaitSet,
     /// Where publishers announce themselves.
-    newcomers: Token,
+    newcomers: Token<Reader>,
     sources: Vec<Source>,
     /// Publishers that could not be followed, and were told of.
     refused: Vec<u8>,
@@ -39,7 +60,7 @@ pub struct Subscriber<T: ?Sized> {
 struct Source {
     publisher: u8,
     channel: PortName,
-    token: Token,
+    token: Token<Reader>,
     form: Form,
     missed: u64,
 }
@@ -52,8 +73,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         rendezvous: &RendezvousChannel,
     ) -> Result<Self, TopicError> {
         let mut set = WaitSet::new(domain)?;
-        let newcomers =
-            set.add_reader(rendezvous.channel.bind_reader(ReaderOptions::default())?)?;
+        let newcomers = set.add(rendezvous.channel.bind_reader(ReaderOptions::default())?)?;
         let mut subscriber = Self {
             domain: domain.clone(),
             topic: topic.to_owned(),
@@ -165,7 +185,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         for step in 0..count {
             let index = (self.next + step) % count;
             let source = &mut self.sources[index];
-            let Some(reader) = self.set.reader_mut(source.token) else {
+            let Some(reader) = self.set.get_mut(source.token) else {
                 continue;
             };
             if !reader.may_have() {
@@ -200,7 +220,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         } = self.sources[index];
         if matches!(why, ReadError::Garbled(_) | ReadError::Dropped) {
             self.sources.remove(index);
-            self.set.remove_reader(token);
+            self.set.remove(token);
             self.garbled.retain(|other| other.index != channel.index);
             self.garbled.push(channel);
         }
@@ -209,7 +229,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
 
     /// Whether somebody has announced itself: then all are looked for.
     fn greet(&mut self) -> Result<bool, SubscribeError> {
-        let Some(rendezvous) = self.set.reader_mut(self.newcomers) else {
+        let Some(rendezvous) = self.set.get_mut(self.newcomers) else {
             return Ok(false);
         };
         let mut came = false;
@@ -217,7 +237,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
             match rendezvous.receive(Deadline::NOW) {
                 Ok(_) | Err(ReadError::Missed(_)) => came = true,
                 Err(why @ (ReadError::Garbled(_) | ReadError::Dropped)) => {
-                    self.set.remove_reader(self.newcomers);
+                    self.set.remove(self.newcomers);
                     return Err(SubscribeError::Newcomers(why));
                 }
                 Err(_) => break,
@@ -262,7 +282,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         }
         check::<T>(&self.topic, &channel, 0)?;
         let since = ReaderOptions::default().since(Since::Last(history));
-        let token = self.set.add_reader(channel.bind_reader(since)?)?;
+        let token = self.set.add(channel.bind_reader(since)?)?;
         self.sources.push(Source {
             publisher,
             channel: port,
@@ -274,20 +294,21 @@ impl<T: Payload + ?Sized> Subscriber<T> {
     }
 }
 
-/// A subscriber in a wait set, whatever its samples are.
-pub(crate) trait Subscribes: Any + Send + Sync {
-    /// The set that it waits in when it is alone.
-    fn set(&mut self) -> &mut WaitSet;
-    fn member(&self) -> &Arc<Member>;
-}
-
-impl<T: Payload + ?Sized> Subscribes for Subscriber<T> {
-    fn set(&mut self) -> &mut WaitSet {
-        &mut self.set
+impl<T: Payload + ?Sized> Guest for Subscriber<T> {
+    fn kind(&self) -> &'static str {
+        "the subscriber"
     }
 
-    fn member(&self) -> &Arc<Member> {
-        self.domain.member()
+    fn membership(&self) -> u64 {
+        self.domain.member().number
+    }
+
+    fn may_have(&mut self) -> bool {
+        self.set.may_have()
+    }
+
+    fn arm_for(&mut self, link: u64) -> bool {
+        self.set.arm_for(link)
     }
 }
 

@@ -4,6 +4,7 @@ use super::{Origin, ReceiveError, ReceiveRight, Until};
 use crate::port::message::Message;
 use crate::space::counters;
 use crate::space::record::About;
+use crate::wait::Guest;
 use crate::wait::Waiting;
 use portolan_abi::thread::{At, Wait};
 use portolan_abi::trace::EventKind;
@@ -141,5 +142,31 @@ impl ReceiveRight {
 
     pub(crate) fn disarm(&mut self) {
         self.at.queue().disarm(&mut self.cursor);
+    }
+}
+
+impl Guest for ReceiveRight {
+    fn kind(&self) -> &'static str {
+        "the port"
+    }
+
+    fn membership(&self) -> u64 {
+        self.at.member.number
+    }
+
+    fn may_have(&mut self) -> bool {
+        Self::may_have(self)
+    }
+
+    fn arm_for(&mut self, link: u64) -> bool {
+        self.disarm();
+        if link != 0 {
+            self.settle();
+        }
+        // W2 of wait sets: linked before it is armed, unlinked after it is disarmed. SeqCst: pairs
+        // with the look at the link in `wake`, and comes before the receiver reads its doorbell.
+        let sleep = &self.at.queue().port.sleep;
+        sleep.wait_set.store(link, Ordering::SeqCst);
+        link == 0 || self.arm()
     }
 }

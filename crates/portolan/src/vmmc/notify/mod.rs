@@ -32,6 +32,7 @@ use super::export::Exported;
 use super::{Export, UpdateError};
 use crate::space::Member;
 use crate::space::record::About;
+use crate::wait::Guest;
 use crate::{Deadline, EventKind};
 use portolan_sys::process::{EventFd, poll};
 use std::fmt;
@@ -48,7 +49,7 @@ const AT_ONCE: usize = 256;
 /// here, and the data in its memory. It polls ([`poll`](Self::poll)), waits
 /// ([`wait`](Self::wait)), has a handler run ([`on`](Self::on), [`dispatch`](Self::dispatch)),
 /// or waits together with whatever else it waits for: in a wait set
-/// ([`WaitSet::add_notifications`](crate::WaitSet::add_notifications)), or for the
+/// ([`WaitSet::add`](crate::WaitSet::add)), or for the
 /// [`descriptor`](Self::descriptor).
 ///
 /// As long as there is no `Notifications` of an export, or it [discards](Self::discard), an
@@ -84,6 +85,29 @@ const AT_ONCE: usize = 256;
 /// let mut data = [0; 9];
 /// memory.read(100, &mut data)?;
 /// assert_eq!(&data, b"some data");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A [`WaitSet`](crate::WaitSet) names them when there is a notification, and for ever once the
+/// export has ended. It may name them for nothing, if an importer has posted what makes no sense.
+///
+/// ```
+/// use portolan::vmmc::{ExportMemory, ExportOptions, Notification, Reach};
+/// use portolan::{Deadline, Domain, WaitSet};
+/// let domain = Domain::private()?;
+/// let memory = ExportMemory::new(4096)?;
+/// let options = ExportOptions::new(Reach::ReadWrite);
+/// let export = domain.export(&memory, "inbox", &options, Deadline::NEVER)?;
+/// let mut set = WaitSet::new(&domain)?;
+/// let token = set.add(export.notifications()?)?;
+///
+/// let import = domain.import("inbox", Deadline::NEVER)?;
+/// import.write_notifying(64, b"data")?;
+/// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token.any()));
+/// let notifications = set.get_mut(token).ok_or("not in the set")?;
+/// let note = notifications.poll()?;
+/// assert!(matches!(note, Some(Notification::Written { offset: 64, len: 4, .. })));
+/// assert!(set.wait(Deadline::NOW)?.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "when dropped, importers notify nobody"]
@@ -446,5 +470,23 @@ impl Drop for Notifications {
 impl fmt::Debug for Notifications {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Notifications").finish_non_exhaustive()
+    }
+}
+
+impl Guest for Notifications {
+    fn kind(&self) -> &'static str {
+        "the notifications"
+    }
+
+    fn membership(&self) -> u64 {
+        self.member().number
+    }
+
+    fn may_have(&mut self) -> bool {
+        Self::may_have(self)
+    }
+
+    fn arm_for(&mut self, link: u64) -> bool {
+        Self::arm_for(self, link)
     }
 }

@@ -37,38 +37,38 @@ mod awaited;
 mod error;
 mod guest;
 mod nested;
-mod notified;
 mod raise;
-mod readers;
 mod ready;
 mod wait;
+mod waitable;
 
-pub use error::{
-    AddError, AddFrameReaderError, AddListenerError, AddNotificationsError, AddParcelReaderError,
-    AddReaderError, AddSubscriberError, WaitError, WaitSetError, WhyNoPlace, WhyNoReader,
-};
+pub use error::{AddError, WaitError, WaitSetError, WhyNoPlace};
 pub(crate) use raise::raise_link;
 pub use ready::{Ready, Token};
+pub(crate) use waitable::Guest;
+pub use waitable::Waitable;
 
 #[cfg(feature = "tokio")]
 use crate::Disowned;
+use crate::space::Domain;
 use crate::space::Member;
+use crate::wait::NoDescriptor;
 use crate::wait::{Patience, Waiting};
-use crate::{Domain, Listener, NoDescriptor, ReceiveRight};
-use guest::{Guest, Place};
+use guest::Place;
 use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::wait_set::WaitSetEntry;
 use portolan_sys::bell::FutexFd;
+use std::any::Any;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Waits for any number of ports, readers of channels, subscribers, listeners and notifications of
-/// exports, at a cost that does not grow with their number.
+/// Waits for any number of things ([`Waitable`]): ports, readers of channels, subscribers, listeners
+/// and notifications of exports, at a cost that does not grow with their number.
 ///
 /// The set owns its ports: [`add`](Self::add) takes one and gives a [`Token`] for it,
-/// [`port_mut`](Self::port_mut) lends it out, [`remove`](Self::remove) gives it back.
+/// [`get_mut`](Self::get_mut) lends it out, [`remove`](Self::remove) gives it back.
 /// Dropping the set closes them. What is said of ports here holds for the others too.
 ///
 /// [`wait`](Self::wait) names the ports where something is: a message, a request, a
@@ -99,7 +99,7 @@ use std::sync::atomic::AtomicBool;
 /// right.send(Message::new(b"hello")?, WhenFull::Fail)?;
 /// let ready: Vec<_> = set.wait(Deadline::NEVER)?.collect();
 /// assert_eq!(ready, [other]);
-/// let port = set.port_mut(other).ok_or("not in the set")?;
+/// let port = set.get_mut(other).ok_or("not in the set")?;
 /// assert_eq!(port.try_receive(Access::Later)?.header(), b"hello");
 /// assert!(set.wait(Deadline::NOW)?.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -158,149 +158,68 @@ impl WaitSet {
         Ok(set)
     }
 
-    /// Adds a port. If something is there already, the next wait names it.
+    /// Adds something. If something is there already, the next wait names it.
     ///
     /// # Errors
     ///
-    /// The port comes back if it belongs to another domain.
-    pub fn add(&mut self, port: ReceiveRight) -> Result<Token, AddError> {
-        if !Arc::ptr_eq(&port.at().member, &self.member) {
-            let port = Box::new(port);
-            return Err(AddError { port });
+    /// It comes back if it belongs to another domain, or cannot be waited for.
+    pub fn add<T: Waitable>(&mut self, it: T) -> Result<Token<T>, AddError<T>> {
+        let refused = Box::new(it);
+        if let Some(why) = self.why_no_place(&*refused) {
+            return Err(AddError { refused, why });
         }
-        Ok(self.seat(Guest::Port(port)))
-    }
-
-    /// Adds a listener. If a signal is there already, the next wait names it; its handlers
-    /// run when [`Listener::poll`] is called, in the thread that calls it. Handlers that
-    /// interrupt a thread do so here as anywhere.
-    ///
-    /// # Errors
-    ///
-    /// The listener comes back.
-    ///
-    /// ```
-    /// use portolan::{Deadline, Domain, ListenerOptions, WaitSet};
-    /// let domain = Domain::private()?;
-    /// let segment = domain.make_segment(None, 4096)?;
-    /// let at = segment.address();
-    /// let mut listener = domain.listen(ListenerOptions::default())?;
-    /// listener.on(at..at + 64, |address| println!("{address:x}"))?;
-    /// let mut set = WaitSet::new(&domain)?;
-    /// let token = set.add_listener(listener)?;
-    ///
-    /// domain.signal(at)?;
-    /// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token));
-    /// let listener = set.listener_mut(token).ok_or("not in the set")?;
-    /// assert_eq!(listener.poll(), 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn add_listener(&mut self, listener: Listener) -> Result<Token, AddListenerError> {
-        match self.why_no_place(listener.member()) {
-            None => Ok(self.seat(Guest::Listener(listener))),
-            Some(why) => {
-                let listener = Box::new(listener);
-                Err(AddListenerError { listener, why })
-            }
-        }
-    }
-
-    /// Why none of this member's is added, if it is not a port.
-    fn why_no_place(&self, member: &Arc<Member>) -> Option<WhyNoPlace> {
-        if !Arc::ptr_eq(member, &self.member) {
-            return Some(WhyNoPlace::OtherDomain);
-        }
-        let full = self.vacant.is_empty() && self.places.len() >= MAX_PORTS;
-        full.then_some(WhyNoPlace::Full)
-    }
-
-    fn seat(&mut self, guest: Guest) -> Token {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
-            // There are no more ports than that, and the others are counted.
+            // No more than `MAX_PORTS`.
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
         });
         let place = &mut self.places[index as usize];
-        place.guest = Some(guest);
-        let token = Token {
-            index,
-            generation: place.generation,
-        };
+        place.guest = Some(refused);
+        let token = Token::new(index, place.generation);
         self.loose.push(index);
         self.stir();
-        token
+        Ok(token)
     }
 
-    /// Gives a port back; `None` if it is not in the set.
-    pub fn remove(&mut self, token: Token) -> Option<ReceiveRight> {
-        self.port(token)?;
-        match self.unseat(token) {
-            Some(Guest::Port(port)) => Some(port),
-            _ => None,
+    fn why_no_place(&self, it: &dyn Waitable) -> Option<WhyNoPlace> {
+        if it.membership() != self.member.number {
+            return Some(WhyNoPlace::OtherDomain);
         }
+        let full = self.vacant.is_empty() && self.places.len() >= MAX_PORTS;
+        it.why_not().or_else(|| full.then_some(WhyNoPlace::Full))
     }
 
-    /// Gives a listener back; `None` if it is not in the set.
-    pub fn remove_listener(&mut self, token: Token) -> Option<Listener> {
-        self.listener_mut(token)?;
-        match self.unseat(token) {
-            Some(Guest::Listener(listener)) => Some(listener),
-            _ => None,
-        }
-    }
-
-    fn unseat(&mut self, token: Token) -> Option<Guest> {
-        let place = self.place(token)?;
+    /// Gives it back; `None` if it is not in the set.
+    pub fn remove<T: Waitable>(&mut self, token: Token<T>) -> Option<T> {
+        self.get(token)?;
+        let place = self.place(token.any())?;
         place.loosen();
-        let guest = place.guest.take();
+        let guest: Box<dyn Any> = place.guest.take()?;
         place.generation = place.generation.wrapping_add(1);
         self.loose.retain(|i| *i != token.index);
         self.vacant.push(token.index);
-        guest
+        guest.downcast().ok().map(|it| *it)
     }
 
-    /// A port of the set, for what needs no receiving; `None` if it is not in the set.
-    pub fn port(&self, token: Token) -> Option<&ReceiveRight> {
-        match self.guest(token)? {
-            Guest::Port(port) => Some(port),
-            _ => None,
-        }
-    }
-
-    fn guest(&self, token: Token) -> Option<&Guest> {
+    /// What is in the set, for what needs no receiving; `None` if it is not in the set.
+    pub fn get<T: Waitable>(&self, token: Token<T>) -> Option<&T> {
         let place = self.places.get(token.index as usize)?;
-        place
-            .guest
-            .as_ref()
-            .filter(|_| place.generation == token.generation)
+        let guest = place.guest.as_deref()?;
+        let guest = (place.generation == token.generation).then_some(guest)?;
+        (guest as &dyn Any).downcast_ref()
     }
 
-    /// A port of the set, to receive from it; `None` if it is not in the set.
-    ///
-    /// Any receiving call is fine, also one that waits.
-    pub fn port_mut(&mut self, token: Token) -> Option<&mut ReceiveRight> {
-        match self.guest_mut(token)? {
-            Guest::Port(port) => Some(port),
-            _ => None,
-        }
-    }
-
-    /// A listener of the set, to handle signals; `None` if it is not in the set.
+    /// What is in the set, to receive from it, read it or handle its signals; `None` if it is
+    /// not in the set.
     ///
     /// Any call is fine, also one that waits.
-    pub fn listener_mut(&mut self, token: Token) -> Option<&mut Listener> {
-        match self.guest_mut(token)? {
-            Guest::Listener(listener) => Some(listener),
-            _ => None,
-        }
-    }
-
-    fn guest_mut(&mut self, token: Token) -> Option<&mut Guest> {
-        if self.place(token)?.loosen() {
+    pub fn get_mut<T: Waitable>(&mut self, token: Token<T>) -> Option<&mut T> {
+        if self.place(token.any())?.loosen() {
             self.loose.push(token.index);
             self.stir();
         }
-        self.place(token)?.guest.as_mut()
+        let guest = self.place(token.any())?.guest.as_deref_mut()?;
+        (guest as &mut dyn Any).downcast_mut()
     }
 
     /// How many ports are in the set.

@@ -5,13 +5,13 @@ use super::guest::Place;
 
 impl WaitSet {
     /// Whether something may be at one of its members.
-    pub(super) fn may_have(&mut self) -> bool {
+    pub(crate) fn may_have(&mut self) -> bool {
         self.places.iter_mut().any(Place::may_have)
     }
 
     /// Arms all members for another set, whose place `link` names, or for nobody (0); `false`
     /// if something is there, and they are loose.
-    pub(super) fn arm_for(&mut self, link: u64) -> bool {
+    pub(crate) fn arm_for(&mut self, link: u64) -> bool {
         self.loosen_all();
         if link == 0 {
             return true;

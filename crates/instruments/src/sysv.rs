@@ -18,7 +18,7 @@ const MODE: libc::c_int = 0o600;
 /// # Examples
 ///
 /// ```
-/// use portolan_sys::sysv::{Letter, Queue};
+/// use portolan_instruments::sysv::{Letter, Queue};
 /// let queue = Queue::create()?;
 /// let mut letter = Letter::new(5);
 /// letter.text_mut().copy_from_slice(b"hello");

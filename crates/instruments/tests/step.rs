@@ -2,14 +2,15 @@
 
 #![allow(missing_docs, reason = "a test")]
 
+#[path = "../../sys/tests/support/mod.rs"]
 mod support;
 
 use std::hint::black_box;
 use std::io::{Read, Write};
 use std::process::{ChildStdin, Stdio};
 
+use portolan_instruments::step::{StepError, Stepper, mark};
 use portolan_sys::process;
-use portolan_sys::step::{StepError, Stepper, mark};
 use support::Reaped;
 
 /// What the child does between its marks: so many turns of a loop.

@@ -23,7 +23,7 @@ const PAST: libc::timespec = libc::timespec {
 /// # Examples
 ///
 /// ```
-/// use portolan_sys::mqueue::Queue;
+/// use portolan_instruments::mqueue::Queue;
 /// let queue = Queue::create(4, 64)?;
 /// queue.send(b"hello")?;
 /// let mut buffer = [0; 64];

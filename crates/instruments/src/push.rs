@@ -6,11 +6,11 @@
 
 use std::sync::atomic::AtomicU64;
 
-use crate::monitor::{self, Bit};
+use portolan_sys::monitor;
 
 /// Whether the hint does anything on this processor.
 pub fn is_there() -> bool {
-    monitor::has(Bit::Push)
+    monitor::has_push()
 }
 
 /// Asks for the line of `word` to be moved towards the cache that all share.

@@ -19,9 +19,9 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use crate::fault::{self, Fault, Verdict, Watch, WatchError};
-use crate::memory::{self, Access, PAGE};
-use crate::shared::Window;
+use portolan_sys::fault::{self, Fault, Verdict, Watch, WatchError};
+use portolan_sys::memory::{self, Access, PAGE};
+use portolan_sys::shared::Window;
 
 /// A window that tells of stores to it, page by page.
 ///
@@ -29,7 +29,7 @@ use crate::shared::Window;
 ///
 /// ```
 /// use portolan_sys::shared::Window;
-/// use portolan_sys::tripwire::Tripwire;
+/// use portolan_instruments::tripwire::Tripwire;
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicUsize, Ordering};
 ///

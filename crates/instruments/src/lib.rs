@@ -1,0 +1,16 @@
+//! Linux mechanisms that only measuring uses, without policy: what the library itself needs is in
+//! `portolan-sys`.
+//!
+//! | module | what it wraps |
+//! |---|---|
+//! | [`step`] | counting another process's instructions, one by one, and its system calls |
+//! | [`mqueue`] | POSIX message queues, to measure against |
+//! | [`sysv`] | System V message queues, the same |
+//! | [`tripwire`] | memory whose stores tell somebody |
+//! | [`push`] | asking for a line that was written to be moved nearer to others |
+
+pub mod mqueue;
+pub mod push;
+pub mod step;
+pub mod sysv;
+pub mod tripwire;

@@ -1,0 +1,38 @@
+//! What a wait set waits for.
+
+use super::error::WhyNoPlace;
+use std::any::Any;
+use std::fmt::Debug;
+
+/// What a [`WaitSet`](super::WaitSet) waits for: receive rights of ports, readers of channels,
+/// subscribers of topics, listeners, notifications of exports. Their documentation says when a
+/// wait names them.
+///
+/// Implemented by this library alone.
+pub trait Waitable: Guest {}
+
+impl<T: Guest> Waitable for T {}
+
+/// How it is armed. A room that has something to wait for implements this, and nothing else.
+///
+/// Armed for a set, it raises the bit of its place there when something comes; it then is in
+/// nobody else's sleep. *Link* names set and place, or is 0 for none.
+pub trait Guest: Any + Debug + Send + Sync {
+    /// What it is, in an error.
+    fn kind(&self) -> &'static str;
+
+    /// Of which membership of this process it is: its number.
+    fn membership(&self) -> u64;
+
+    /// Why it cannot be waited for in any set.
+    fn why_not(&self) -> Option<WhyNoPlace> {
+        None
+    }
+
+    /// Whether a call may find something, or say something.
+    fn may_have(&mut self) -> bool;
+
+    /// Arms it for the place that `link` names, also if it is armed; `false` if something is
+    /// there. For 0 it is disarmed.
+    fn arm_for(&mut self, link: u64) -> bool;
+}
