@@ -5,7 +5,7 @@ use super::{BindChannelError, Lagging, ReadError, Since};
 use crate::channel::Ring;
 use crate::port::segment::copy_to;
 use crate::space::Member;
-use crate::wait::{Guest, WhyNoPlace};
+use crate::wait::{Armable, WhyNoPlace};
 use crate::{Deadline, Disowned};
 use portolan_shm::bulk;
 use portolan_shm::channel::{Finished, Reading, Signalling};
@@ -255,7 +255,7 @@ impl std::fmt::Debug for FrameReader {
     }
 }
 
-impl Guest for FrameReader {
+impl Armable for FrameReader {
     fn kind(&self) -> &'static str {
         "the reader of frames"
     }

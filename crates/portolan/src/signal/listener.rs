@@ -9,7 +9,7 @@ use super::upcall::Upcalls;
 use super::{Delivery, Note, SignalError, lock, offset, shared};
 use crate::space::Member;
 use crate::space::counters;
-use crate::wait::Guest;
+use crate::wait::Armable;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Domain};
 use portolan_shm::mark;
@@ -583,7 +583,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-impl Guest for Listener {
+impl Armable for Listener {
     fn kind(&self) -> &'static str {
         "the listener"
     }

@@ -7,7 +7,7 @@
 //! | `settings` | how a domain is to be: the builder |
 //! | `member` | what all handles share |
 //! | `part` | what higher rooms keep with a membership |
-//! | `link` | this process's tie to its host, and leaving |
+//! | `host_connection` | this process's tie to its host, and leaving |
 //! | `host` | who hosts |
 //! | `answer` | what a host's socket answers, and how much of it is believed |
 //! | `entry` | the entry of a space: its process, its status |

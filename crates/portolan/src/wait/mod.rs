@@ -22,6 +22,6 @@ pub use deadline::Deadline;
 pub use error::NoDescriptor;
 pub use patience::Waiting;
 pub(crate) use patience::{Backoff, Looking, Patience, waiting_beside};
-pub(crate) use set::Guest;
+pub(crate) use set::Armable;
 pub(crate) use set::raise_link;
 pub use set::{AddError, Ready, Token, WaitError, WaitSet, WaitSetError, Waitable, WhyNoPlace};

@@ -4,7 +4,7 @@ use super::super::{Channel, Missed, ReadError, Reader, ReaderOptions};
 use super::{Delivery, Parcel, ParcelBindError, Stamp, registry_name};
 use crate::port::{ConnectError, ReceiveRight, Right, SendRight, Unsent};
 use crate::space::Member;
-use crate::wait::{Guest, WhyNoPlace};
+use crate::wait::{Armable, WhyNoPlace};
 use crate::{Access, Deadline, Message, PortOptions};
 use std::sync::Arc;
 
@@ -277,7 +277,7 @@ impl std::fmt::Debug for ParcelReader {
     }
 }
 
-impl Guest for ParcelReader {
+impl Armable for ParcelReader {
     fn kind(&self) -> &'static str {
         "the reader of parcels"
     }

@@ -4,7 +4,7 @@ use super::super::wake_writer;
 use super::{ReadError, Reader, Took};
 use crate::Deadline;
 use crate::channel::Ring;
-use crate::wait::{Guest, WhyNoPlace};
+use crate::wait::{Armable, WhyNoPlace};
 use portolan_shm::channel::Signalling;
 use portolan_shm::channel::{Barriers, Finished, Reading};
 use portolan_shm::mark;
@@ -175,7 +175,7 @@ pub(in crate::channel) fn why_not(ring: &Ring, reading: &Reading) -> Option<WhyN
     silent.then_some(WhyNoPlace::NotSignalled)
 }
 
-impl Guest for Reader {
+impl Armable for Reader {
     fn kind(&self) -> &'static str {
         "the reader"
     }

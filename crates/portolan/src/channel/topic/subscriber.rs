@@ -6,7 +6,7 @@ use super::{NotASample, RendezvousChannel, Sample, SubscribeError, TopicError, c
 use crate::channel::{ReadError, Reader, ReaderOptions, Since};
 use crate::space::Member;
 use crate::space::record::About;
-use crate::wait::Guest;
+use crate::wait::Armable;
 use crate::wait::{Token, WaitSet};
 use crate::{Deadline, Domain, EventKind, Waiting};
 use portolan_abi::port::PortName;
@@ -294,7 +294,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
     }
 }
 
-impl<T: Payload + ?Sized> Guest for Subscriber<T> {
+impl<T: Payload + ?Sized> Armable for Subscriber<T> {
     fn kind(&self) -> &'static str {
         "the subscriber"
     }

@@ -4,7 +4,7 @@ use super::{Origin, ReceiveError, ReceiveRight, Until};
 use crate::port::message::Message;
 use crate::space::counters;
 use crate::space::record::About;
-use crate::wait::Guest;
+use crate::wait::Armable;
 use crate::wait::Waiting;
 use portolan_abi::thread::{At, Wait};
 use portolan_abi::trace::EventKind;
@@ -145,7 +145,7 @@ impl ReceiveRight {
     }
 }
 
-impl Guest for ReceiveRight {
+impl Armable for ReceiveRight {
     fn kind(&self) -> &'static str {
         "the port"
     }

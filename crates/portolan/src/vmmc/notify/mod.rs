@@ -32,7 +32,7 @@ use super::export::Exported;
 use super::{Export, UpdateError};
 use crate::space::Member;
 use crate::space::record::About;
-use crate::wait::Guest;
+use crate::wait::Armable;
 use crate::{Deadline, EventKind};
 use portolan_sys::process::{EventFd, poll};
 use std::fmt;
@@ -473,7 +473,7 @@ impl fmt::Debug for Notifications {
     }
 }
 
-impl Guest for Notifications {
+impl Armable for Notifications {
     fn kind(&self) -> &'static str {
         "the notifications"
     }

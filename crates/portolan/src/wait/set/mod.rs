@@ -35,8 +35,8 @@
 #[cfg(feature = "tokio")]
 mod awaited;
 mod error;
-mod guest;
 mod nested;
+mod place;
 mod raise;
 mod ready;
 mod wait;
@@ -45,7 +45,7 @@ mod waitable;
 pub use error::{AddError, WaitError, WaitSetError, WhyNoPlace};
 pub(crate) use raise::raise_link;
 pub use ready::{Ready, Token};
-pub(crate) use waitable::Guest;
+pub(crate) use waitable::Armable;
 pub use waitable::Waitable;
 
 #[cfg(feature = "tokio")]
@@ -54,7 +54,7 @@ use crate::space::Domain;
 use crate::space::Member;
 use crate::wait::NoDescriptor;
 use crate::wait::{Patience, Waiting};
-use guest::Place;
+use place::Place;
 use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::wait_set::WaitSetEntry;
@@ -174,7 +174,7 @@ impl WaitSet {
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
         });
         let place = &mut self.places[index as usize];
-        place.guest = Some(refused);
+        place.waitable = Some(refused);
         let token = Token::new(index, place.generation);
         self.loose.push(index);
         self.stir();
@@ -194,19 +194,19 @@ impl WaitSet {
         self.get(token)?;
         let place = self.place(token.any())?;
         place.loosen();
-        let guest: Box<dyn Any> = place.guest.take()?;
+        let waitable: Box<dyn Any> = place.waitable.take()?;
         place.generation = place.generation.wrapping_add(1);
         self.loose.retain(|i| *i != token.index);
         self.vacant.push(token.index);
-        guest.downcast().ok().map(|it| *it)
+        waitable.downcast().ok().map(|it| *it)
     }
 
     /// What is in the set, for what needs no receiving; `None` if it is not in the set.
     pub fn get<T: Waitable>(&self, token: Token<T>) -> Option<&T> {
         let place = self.places.get(token.index as usize)?;
-        let guest = place.guest.as_deref()?;
-        let guest = (place.generation == token.generation).then_some(guest)?;
-        (guest as &dyn Any).downcast_ref()
+        let waitable = place.waitable.as_deref()?;
+        let waitable = (place.generation == token.generation).then_some(waitable)?;
+        (waitable as &dyn Any).downcast_ref()
     }
 
     /// What is in the set, to receive from it, read it or handle its signals; `None` if it is
@@ -218,8 +218,8 @@ impl WaitSet {
             self.loose.push(token.index);
             self.stir();
         }
-        let guest = self.place(token.any())?.guest.as_deref_mut()?;
-        (guest as &mut dyn Any).downcast_mut()
+        let waitable = self.place(token.any())?.waitable.as_deref_mut()?;
+        (waitable as &mut dyn Any).downcast_mut()
     }
 
     /// How many ports are in the set.
@@ -251,7 +251,7 @@ impl WaitSet {
 
     fn place(&mut self, token: Token) -> Option<&mut Place> {
         let place = self.places.get_mut(token.index as usize)?;
-        (place.generation == token.generation && place.guest.is_some()).then_some(place)
+        (place.generation == token.generation && place.waitable.is_some()).then_some(place)
     }
 
     /// Refuses a forked child.

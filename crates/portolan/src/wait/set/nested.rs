@@ -1,7 +1,7 @@
 //! A set whose members are armed for a place of another set, as a subscriber's (W6).
 
 use super::WaitSet;
-use super::guest::Place;
+use super::place::Place;
 
 impl WaitSet {
     /// Whether something may be at one of its members.

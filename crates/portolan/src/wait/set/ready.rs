@@ -1,6 +1,6 @@
 //! What a wait names.
 
-use super::guest::Place;
+use super::place::Place;
 use super::waitable::Waitable;
 use smallvec::SmallVec;
 use std::cmp::Ordering;

@@ -1,6 +1,6 @@
 //! Waiting: look, arm, sleep.
 
-use super::guest::link;
+use super::place::link;
 use super::{Ready, WaitError, WaitSet};
 use crate::space::counters;
 use crate::space::record::About;

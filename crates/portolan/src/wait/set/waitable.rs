@@ -9,15 +9,15 @@ use std::fmt::Debug;
 /// wait names them.
 ///
 /// Implemented by this library alone.
-pub trait Waitable: Guest {}
+pub trait Waitable: Armable {}
 
-impl<T: Guest> Waitable for T {}
+impl<T: Armable> Waitable for T {}
 
 /// How it is armed. A room that has something to wait for implements this, and nothing else.
 ///
 /// Armed for a set, it raises the bit of its place there when something comes; it then is in
 /// nobody else's sleep. *Link* names set and place, or is 0 for none.
-pub trait Guest: Any + Debug + Send + Sync {
+pub trait Armable: Any + Debug + Send + Sync {
     /// What it is, in an error.
     fn kind(&self) -> &'static str;
 

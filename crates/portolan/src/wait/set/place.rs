@@ -5,37 +5,39 @@ use super::waitable::Waitable;
 /// Room for one thing that is waited for.
 #[derive(Default)]
 pub(super) struct Place {
-    /// Goes up when its guest leaves, so that the token names nothing.
+    /// Goes up when what is there leaves, so that the token names nothing.
     pub(super) generation: u32,
-    pub(super) guest: Option<Box<dyn Waitable>>,
+    pub(super) waitable: Option<Box<dyn Waitable>>,
     pub(super) armed: bool,
 }
 
 impl Place {
     pub(super) fn may_have(&mut self) -> bool {
-        self.guest.as_mut().is_some_and(|guest| guest.may_have())
+        self.waitable
+            .as_mut()
+            .is_some_and(|waitable| waitable.may_have())
     }
 
-    /// Arms the guest, also if it is armed; `false` if something is there, and it is loose.
+    /// Arms what is there, also if it is armed; `false` if something is there, and it is loose.
     pub(super) fn arm(&mut self, link: u64) -> bool {
-        let Some(guest) = &mut self.guest else {
+        let Some(waitable) = &mut self.waitable else {
             return true;
         };
         self.armed = true;
-        if guest.arm_for(link) {
+        if waitable.arm_for(link) {
             return true;
         }
         self.loosen();
         false
     }
 
-    /// Disarms the guest; `false` if it was not armed.
+    /// Disarms what is there; `false` if it was not armed.
     pub(super) fn loosen(&mut self) -> bool {
         let was = std::mem::take(&mut self.armed);
         // A forked child has no region.
         let ours = was && !portolan_sys::fork::in_child();
-        if let Some(guest) = self.guest.as_mut().filter(|_| ours) {
-            guest.arm_for(0);
+        if let Some(waitable) = self.waitable.as_mut().filter(|_| ours) {
+            waitable.arm_for(0);
         }
         was
     }
