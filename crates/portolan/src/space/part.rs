@@ -32,6 +32,9 @@ struct Held {
 
 impl Parts {
     /// The part of this type, which is made if there is none. Not in a signal handler.
+    // Out of line: who asks for a part on the way of a message does so in rare cases.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn part<P: Part>(&self) -> &P {
         let mut place = self;
         loop {
