@@ -58,7 +58,11 @@ impl ReceiveRight {
             deadline: Deadline::NEVER,
             stop: Some(stop),
         };
-        let origin = self.next_until(&mut message, until)?;
+        self.at.member.present()?;
+        let origin = match self.look(&mut message)? {
+            Some(origin) => origin,
+            None => self.wait_until(&mut message, until)?,
+        };
         Ok(self.request_of(origin, message))
     }
 }

@@ -6,7 +6,6 @@ mod origin;
 mod wait;
 
 pub(crate) use interrupt::Bell;
-use interrupt::Until;
 pub(super) use origin::Origin;
 
 use super::rights::{self, Right};
@@ -206,26 +205,16 @@ impl ReceiveRight {
         message: &mut Message,
         deadline: Deadline,
     ) -> Result<Origin, ReceiveError> {
-        let stop = None;
-        self.next_until(message, Until { deadline, stop })
-    }
-
-    #[inline]
-    fn next_until(
-        &mut self,
-        message: &mut Message,
-        until: Until<'_>,
-    ) -> Result<Origin, ReceiveError> {
         self.at.member.present()?;
         if let Some(origin) = self.look(message)? {
             return Ok(origin);
         }
         self.settle();
         probe!(ReceiveLooked);
-        if until.deadline.is_now() {
+        if deadline.is_now() {
             return Err(ReceiveError::TimedOut);
         }
-        self.wait(message, until)
+        self.wait(message, deadline)
     }
 
     /// Chooses how this port waits.

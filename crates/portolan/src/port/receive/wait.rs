@@ -1,6 +1,8 @@
 //! Waiting for the next message: spin, then sleep.
 
-use super::{Origin, ReceiveError, ReceiveRight, Until};
+use super::interrupt::Until;
+use super::{Origin, ReceiveError, ReceiveRight};
+use crate::Deadline;
 use crate::port::message::Message;
 use crate::space::counters;
 use crate::space::record::About;
@@ -19,6 +21,16 @@ impl ReceiveRight {
     /// Spins, then sleeps, until something comes.
     #[cold]
     pub(super) fn wait(
+        &mut self,
+        message: &mut Message,
+        deadline: Deadline,
+    ) -> Result<Origin, ReceiveError> {
+        let stop = None;
+        self.wait_until(message, Until { deadline, stop })
+    }
+
+    /// The same, until it is stopped.
+    pub(super) fn wait_until(
         &mut self,
         message: &mut Message,
         until: Until<'_>,
