@@ -8,6 +8,7 @@ use rkyv::ser::writer::Buffer;
 use serde::{Deserialize, Serialize};
 
 use super::data::{Plain, Record};
+use crate::error::CliError;
 
 /// A serialiser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +26,14 @@ pub(crate) const ENTRY: u64 = 160;
 pub(crate) enum Decoded<'b> {
     Plain(Plain),
     Archived(&'b rkyv::Archived<Plain>),
+}
+
+/// A serialiser could not do its work.
+pub(crate) fn failed(what: String) -> CliError {
+    CliError::Refused {
+        what,
+        to_do: "leave its rows out: --filter names those to run",
+    }
 }
 
 impl Codec {

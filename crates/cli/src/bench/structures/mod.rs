@@ -350,7 +350,7 @@ impl Bench {
                     .allocate(room)
                     .map_err(library("allocating an extent"))?;
                 let begun = now();
-                let used = codec.encode(&map, &mut extent).map_err(CliError::Refused)?;
+                let used = codec.encode(&map, &mut extent).map_err(codec::failed)?;
                 // Cannot fail: it was encoded into so many.
                 let _ = extent.set_len(used);
                 let encoded = now();
@@ -374,7 +374,7 @@ impl Bench {
                 let begun = now();
                 let used = codec
                     .encode(&map, &mut self.buffer)
-                    .map_err(CliError::Refused)?;
+                    .map_err(codec::failed)?;
                 let encoded = now();
                 self.order(Order::Socket(codec, used as u64))?;
                 let sent = now();

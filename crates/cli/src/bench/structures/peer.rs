@@ -113,7 +113,7 @@ pub(crate) fn main(brief: &Brief, control: &Control, sockets: Vec<OwnedFd>) -> R
                 let message = receive(&mut port)?;
                 let received = now();
                 let bytes = message.at(0).unwrap_or(&[]);
-                let decoded = codec.decode(bytes).map_err(CliError::Refused)?;
+                let decoded = codec.decode(bytes).map_err(super::codec::failed)?;
                 let answer = look_up(&keys, received, now(), |key| decoded.flags(key));
                 control.send(&answer)?;
             }
@@ -125,7 +125,7 @@ pub(crate) fn main(brief: &Brief, control: &Control, sockets: Vec<OwnedFd>) -> R
                 };
                 read_all(socket, &mut buffer)?;
                 let received = now();
-                let decoded = codec.decode(&buffer).map_err(CliError::Refused)?;
+                let decoded = codec.decode(&buffer).map_err(super::codec::failed)?;
                 let answer = look_up(&keys, received, now(), |key| decoded.flags(key));
                 control.send(&answer)?;
             }
