@@ -83,7 +83,8 @@ impl Follows {
                 any
             }
             Err(what) => {
-                self.wrong = Some(what);
+                // The first: what follows from it is no finding of its own.
+                self.wrong.get_or_insert(what);
                 false
             }
         }
