@@ -11,109 +11,67 @@ use std::time::{Duration, Instant};
 const MORE: &str =
     "portolan/tokio,portolan/marks,portolan/metrics,portolan-lab/probes,portolan-cli/serialisers";
 
-/// A check.
-struct Step {
-    /// What it is called in the table.
-    name: &'static str,
-    /// The command line.
-    line: &'static [&'static str],
+/// A check: what it is called in the table, and the command line, whose words have no blanks.
+type Step = (&'static str, String);
+
+/// What the README tells newcomers to run.
+fn tests() -> String {
+    format!("cargo test --workspace --features {FEATURES}")
 }
 
-/// Seconds to minutes each. The second one is the README's test command.
-const SHORT: [Step; 5] = [
-    Step {
-        name: "lint",
-        line: &["cargo", "xtask", "lint"],
-    },
-    Step {
-        name: "tests",
-        line: &["cargo", "test", "--workspace", "--features", FEATURES],
-    },
-    Step {
-        name: "probes, breakdown",
-        line: &[
-            "cargo",
-            "test",
-            "--workspace",
-            "--features",
-            MORE,
-            "--test",
-            "probes",
-            "--test",
-            "breakdown",
-        ],
-    },
-    Step {
-        name: "serialisers",
-        line: &[
-            "cargo",
-            "test",
-            "--workspace",
-            "--features",
-            MORE,
-            "--test",
-            "bench",
-            "structures",
-        ],
-    },
-    Step {
-        name: "instructions",
-        line: &["cargo", "xtask", "instructions", "--check"],
-    },
-];
+/// Seconds to minutes each.
+fn short() -> Vec<Step> {
+    let more = format!("cargo test --workspace --features {MORE}");
+    vec![
+        ("lint", "cargo xtask lint".to_owned()),
+        ("tests", tests()),
+        (
+            "probes, breakdown",
+            format!("{more} --test probes --test breakdown"),
+        ),
+        ("serialisers", format!("{more} --test bench structures")),
+        (
+            "instructions",
+            "cargo xtask instructions --check".to_owned(),
+        ),
+    ]
+}
 
 /// Minutes each.
-const LONG: [Step; 7] = [
-    Step {
-        name: "loom",
-        line: &["cargo", "xtask", "loom"],
-    },
-    Step {
-        name: "mutants",
-        line: &["cargo", "xtask", "mutants"],
-    },
-    Step {
-        name: "miri",
-        line: &["cargo", "xtask", "miri"],
-    },
-    Step {
-        name: "fuzz",
-        line: &["cargo", "xtask", "fuzz"],
-    },
-    Step {
-        name: "torture",
-        line: &["cargo", "xtask", "torture", "--seconds", "600"],
-    },
-    Step {
-        name: "torture, guarded",
-        line: &["cargo", "xtask", "torture", "--seconds", "600", "--guarded"],
-    },
-    Step {
-        name: "torture, stops",
-        line: &["cargo", "xtask", "torture", "--seconds", "600", "--stop"],
-    },
-];
+fn long() -> Vec<Step> {
+    let torture = "cargo xtask torture --seconds 600";
+    vec![
+        ("loom", "cargo xtask loom".to_owned()),
+        ("mutants", "cargo xtask mutants".to_owned()),
+        ("miri", "cargo xtask miri".to_owned()),
+        ("fuzz", "cargo xtask fuzz".to_owned()),
+        ("torture", torture.to_owned()),
+        ("torture, guarded", format!("{torture} --guarded")),
+        ("torture, stops", format!("{torture} --stop")),
+    ]
+}
 
 /// Runs the short steps, or the long ones.
-pub(crate) fn run(long: bool) -> ExitCode {
-    let steps: &[Step] = if long { &LONG } else { &SHORT };
-    let done: Vec<(&Step, bool, Duration)> = steps
-        .iter()
+pub(crate) fn run(slow: bool) -> ExitCode {
+    let steps = if slow { long() } else { short() };
+    let done: Vec<(Step, bool, Duration)> = steps
+        .into_iter()
         .map(|check| {
             let began = Instant::now();
-            let passed = step(&mut command(check.line));
+            let words: Vec<&str> = check.1.split(' ').collect();
+            let passed = step(&mut command(&words));
             (check, passed, began.elapsed())
         })
         .collect();
-    println!("\n{:<18} {:>8}  ", "check", "took");
-    for (check, passed, took) in &done {
+    println!("\n{:<18} {:>10}", "check", "took");
+    for ((name, line), passed, took) in &done {
         let seconds = took.as_secs();
         let took = format!("{}:{:02} min", seconds / 60, seconds % 60);
         let said = match passed {
             true => "passed".to_owned(),
-            false => format!("FAILED: {}", check.line.join(" ")),
+            false => format!("FAILED: {line}"),
         };
-        println!("{:<18} {took:>10}  {said}", check.name);
+        println!("{name:<18} {took:>10}  {said}");
     }
     code(done.iter().all(|(_, passed, _)| *passed))
 }
@@ -128,10 +86,7 @@ mod tests {
     fn the_readme_and_ci_name_the_same_commands() {
         let text = |file| std::fs::read_to_string(root().join(file)).unwrap();
         let readme = text("README.md");
-        assert!(
-            readme.contains(&SHORT[1].line.join(" ")),
-            "the test command"
-        );
+        assert!(readme.contains(&tests()), "the test command");
         assert!(MORE.starts_with(FEATURES), "{MORE}");
         for file in [
             "README.md",

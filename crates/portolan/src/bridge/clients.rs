@@ -1,7 +1,7 @@
 //! A bridge serves the clients of an offer: it lets each in, gives it a place and a thread, and
 //! stops them all when the offer is dropped.
 
-use super::error::{Violation, ViolationKind};
+use super::error::{Over, Violation, ViolationKind};
 use super::options::OfferOptions;
 use crate::directory::{Offer, OfferInbox, OfferKind, Visitor, offer};
 use crate::space::Descriptor;
@@ -159,8 +159,18 @@ impl<T> Bridge<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A client's thread ends, for this reason.
+    pub(super) fn ended(&self, uid: u32, pid: u32, over: Over) {
+        let domain = self.domain.as_str();
+        match over {
+            Over::Violation(kind) => self.report(uid, pid, kind),
+            Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot serve a client"),
+            Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a client has left"),
+        }
+    }
+
     /// Keeps a client's violation until the program takes it.
-    pub(super) fn report(&self, uid: u32, pid: u32, kind: ViolationKind) {
+    fn report(&self, uid: u32, pid: u32, kind: ViolationKind) {
         let violation = Violation { uid, pid, kind };
         let domain = self.domain.as_str();
         tracing::warn!(domain, error = %violation, "a client breaks the rules");

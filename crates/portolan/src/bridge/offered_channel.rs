@@ -137,11 +137,7 @@ impl Offered for Heard {
             }
             Err(over) => over,
         };
-        match over {
-            Over::Violation(kind) => bridge.report(uid, pid, kind),
-            Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot tell a client"),
-            Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a client has left"),
-        }
+        bridge.ended(uid, pid, over);
     }
 }
 

@@ -44,11 +44,7 @@ pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Visitor, place: Option<P
         }
         Err(over) => over,
     };
-    match over {
-        Over::Violation(kind) => bridge.report(uid, pid, kind),
-        Over::Io(error) => tracing::warn!(domain, uid, pid, %error, "cannot serve a client"),
-        Over::Gone | Over::Stopped => tracing::info!(domain, uid, pid, "a client has left"),
-    }
+    bridge.ended(uid, pid, over);
 }
 
 struct PortIngress<'g> {

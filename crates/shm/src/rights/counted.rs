@@ -14,47 +14,32 @@ pub(super) trait Count: Copy {
     fn none(generation: u32) -> Self;
 }
 
-impl Count for SendCount {
-    fn unpack(word: u64) -> Self {
-        Self::unpack(word)
-    }
+macro_rules! counts {
+    ($($word:ty),*) => {$(
+        impl Count for $word {
+            fn unpack(word: u64) -> Self {
+                Self::unpack(word)
+            }
 
-    fn pack(self) -> u64 {
-        self.pack()
-    }
+            fn pack(self) -> u64 {
+                self.pack()
+            }
 
-    fn generation(self) -> u32 {
-        self.generation
-    }
+            fn generation(self) -> u32 {
+                self.generation
+            }
 
-    fn none(generation: u32) -> Self {
-        Self {
-            generation,
-            ..Self::default()
+            fn none(generation: u32) -> Self {
+                Self {
+                    generation,
+                    ..Self::default()
+                }
+            }
         }
-    }
+    )*};
 }
 
-impl Count for Travelling {
-    fn unpack(word: u64) -> Self {
-        Self::unpack(word)
-    }
-
-    fn pack(self) -> u64 {
-        self.pack()
-    }
-
-    fn generation(self) -> u32 {
-        self.generation
-    }
-
-    fn none(generation: u32) -> Self {
-        Self {
-            generation,
-            ..Self::default()
-        }
-    }
-}
+counts!(SendCount, Travelling);
 
 /// What the word counts of `port`: nothing, if it counts another port of the entry.
 pub(super) fn of<C: Count>(word: u64, port: PortName) -> C {
