@@ -331,7 +331,7 @@ impl FrameHeader {
             false => None,
         };
         let frame = Self {
-            kind: Kind::from_code(*bytes.get(4).filter(|b| **b <= Kind::ServerDead as u8)?),
+            kind: Kind::from_code(*bytes.get(4)?)?,
             header: count(8, MAX_HEADER)?,
             extents: count(12, MAX_EXTENTS)?,
             sealed: count(16, MAX_SEALED)?,

@@ -5,6 +5,7 @@
 //!
 //! | module | what it lays out |
 //! |---|---|
+//! | [`codec`] | how records and words are declared, written and read |
 //! | [`limits`] | every bound, with a line for each user of it |
 //! | [`region`] | where each table lies in a region's file |
 //! | [`signal`] | the slots of signal FIFOs, and how ranges are found |
@@ -34,6 +35,7 @@
 
 pub mod bridge;
 pub mod channel;
+pub mod codec;
 pub mod control;
 pub mod delegate;
 pub mod denied;
