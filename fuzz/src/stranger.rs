@@ -3,7 +3,6 @@
 
 use arbitrary::{Result, Unstructured};
 use portolan::Deadline;
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Ask, FrameHeader, RING, RING_BYTES, SEALED, control};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::{LINE, PAGE};
@@ -75,21 +74,16 @@ pub(crate) fn visit(
     token: Option<[u8; 16]>,
 ) -> Option<(OwnedFd, VisitAnswer)> {
     let socket = socket::connect_by(address, by()).ok()?;
-    let visit = Visit {
-        version: FORMAT_VERSION,
-        kind,
-        name,
-        token,
-    };
+    let visit = Visit { kind, name, token };
     socket::send_by(&socket, &visit.encode(), &[], by()).ok()?;
     loop {
         let mut answer = [0; VisitAnswer::BYTES];
         // Its host is busy, or out of descriptors.
         let came = socket::receive_by(&socket, &mut answer, 0, by()).ok()?;
         match VisitAnswer::decode(&answer[..came.len]) {
-            Some(VisitAnswer::Wait | VisitAnswer::Queue) => {}
-            Some(answer) => return Some((socket, answer)),
-            None => panic!("a host says what none says"),
+            Ok(VisitAnswer::Wait | VisitAnswer::Queue) => {}
+            Ok(answer) => return Some((socket, answer)),
+            Err(error) => panic!("a host says what none says: {error}"),
         }
     }
 }
@@ -100,11 +94,11 @@ pub(crate) fn welcome(listener: &OwnedFd) -> OwnedFd {
         let socket = socket::accept_by(listener, by())?;
         let mut packet = [0; Visit::BYTES];
         let came = socket::receive_by(&socket, &mut packet, 0, by())?;
-        assert!(Visit::decode(&packet[..came.len]).is_some());
+        assert!(Visit::decode(&packet[..came.len]).is_ok());
         socket::send_by(&socket, &VisitAnswer::Accepted.encode(), &[], by())?;
         let mut packet = [0; Ask::BYTES];
         let came = socket::receive_by(&socket, &mut packet, 0, by())?;
-        assert!(Ask::decode(&packet[..came.len]).is_some());
+        assert!(Ask::decode(&packet[..came.len]).is_ok());
         Ok(socket)
     };
     match heard() {

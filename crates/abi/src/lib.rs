@@ -19,6 +19,7 @@
 //! | [`bridge`] | the memory and the records of a connection between two domains |
 //! | [`rpc`] | the packets of calls and answers |
 //! | [`sum`] | the checksum of units and packets |
+//! | [`handshake`] | the form of a request and its answer, which opens a connection |
 //! | [`hello`] | what a newcomer and the host say to one another |
 //! | [`control`] | what a member and its host say to one another |
 //! | [`visit`] | what a visitor from outside and the host say to one another |
@@ -39,6 +40,7 @@ pub mod codec;
 pub mod control;
 pub mod delegate;
 pub mod denied;
+pub mod handshake;
 pub mod hello;
 pub mod limits;
 pub mod name;

@@ -5,8 +5,8 @@ use crate::stranger::{address, by, descriptor, process, taken, until};
 use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{Import, ImportOptions};
 use portolan::{Deadline, Domain};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::delegate::{Capability, Outcome, PART, Ready, Reply, Request, STAGING};
+use portolan_abi::handshake;
 use portolan_abi::hello::{Reason, Refusal};
 use portolan_abi::limits::PAGE;
 use portolan_abi::visit::{OfferKind, Visit, VisitAnswer};
@@ -104,7 +104,7 @@ impl Place {
             };
             let mut packet = [0; Visit::BYTES];
             let came = socket::receive_by(&socket, &mut packet, 0, by());
-            let visit = came.ok().and_then(|r| Visit::decode(&packet[..r.len]));
+            let visit = came.ok().and_then(|r| Visit::decode(&packet[..r.len]).ok());
             if visit.is_some_and(|v| v.kind == OfferKind::Export && v.name.as_str() == name) {
                 return socket;
             }
@@ -116,11 +116,7 @@ impl Place {
         let answers = [
             VisitAnswer::Wait,
             VisitAnswer::Queue,
-            VisitAnswer::Refused(Refusal {
-                version: FORMAT_VERSION,
-                reason: Reason::Permission,
-                value: 0,
-            }),
+            VisitAnswer::Refused(Refusal::new(Reason::Permission)),
         ];
         let which = if u.ratio(1, 8)? {
             2
@@ -129,7 +125,8 @@ impl Place {
         };
         let mut answer = answers[which].encode();
         if u.ratio(1, 8)? {
-            answer[u.choose_index(answer.len())?] = u.arbitrary()?;
+            let at = u.choose_index(answer.len())?;
+            answer[at] = u.arbitrary()?;
         }
         let _ = socket::send_by(socket, &answer, &[], by());
         Ok(())
@@ -161,7 +158,6 @@ impl Place {
             false => Vec::new(),
         };
         let granted = Granted {
-            version: FORMAT_VERSION,
             reach: *u.choose(&[Reach::ReadWrite, Reach::Read, Reach::Write])?,
             fences: u.arbitrary()?,
             way,
@@ -169,12 +165,17 @@ impl Place {
             ranges: Ranges::new(&ranges, len).unwrap_or_default(),
         };
         let mut answer = match u.ratio(1, 16)? {
-            true => Answer::Denied(Denied::Full, u.arbitrary()?),
+            true => Answer::Refused(handshake::Refusal {
+                version: u.arbitrary()?,
+                why: Denied::Full,
+                value: 0,
+            }),
             false => Answer::Granted(granted),
         }
         .encode();
         if u.ratio(1, 8)? {
-            answer[u.choose_index(answer.len())?] = u.arbitrary()?;
+            let at = u.choose_index(answer.len())?;
+            answer[at] = u.arbitrary()?;
         }
         let file = match way {
             Way::Shared => descriptor(u, len)?,
@@ -190,7 +191,7 @@ impl Place {
         let said = Answer::decode(&answer);
         let exporter = Exporter {
             // As the importer reads it.
-            brokered: matches!(said, Some(Answer::Granted(g)) if matches!(g.way, Way::Brokered(_))),
+            brokered: matches!(said, Ok(Answer::Granted(g)) if matches!(g.way, Way::Brokered(_))),
             status_page: copy(status_page),
             notification_page: copy(notification_page),
             socket,
@@ -240,8 +241,7 @@ impl Place {
             self.mislead(u, &socket)?;
         }
         let _ = socket::send_by(&socket, &VisitAnswer::Accepted.encode(), &[], soon());
-        let version = FORMAT_VERSION;
-        let mut ready = Ready { version }.encode();
+        let mut ready = Ready {}.encode();
         if u.ratio(1, 16)? {
             ready[u.choose_index(ready.len())?] = u.arbitrary()?;
         }
@@ -256,7 +256,7 @@ impl Place {
                 Err(SocketError::TimedOut) => continue,
                 Err(_) => break,
             };
-            let Some(request) = Request::decode(heard) else {
+            let Ok(request) = Request::decode(heard) else {
                 panic!("it asks what none asks: {heard:?}");
             };
             assert!(request.offset + u64::from(request.len) <= len);
@@ -277,9 +277,13 @@ impl Place {
             Outcome::Away,
             Outcome::Refused,
             Outcome::Protected,
-            Outcome::Unmapped(u.arbitrary()?),
+            Outcome::Unmapped {
+                offset: u.arbitrary()?,
+            },
             Outcome::Gone,
-            Outcome::Failed(u.arbitrary()?),
+            Outcome::Failed {
+                errno: u.arbitrary()?,
+            },
         ];
         let outcome = match u.ratio(1, 2)? {
             true => Outcome::Done,

@@ -46,6 +46,11 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// How many there are.
+    pub fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     /// Leaves reserved bytes out.
     pub fn reserved(&mut self, count: usize) {
         self.next(count);

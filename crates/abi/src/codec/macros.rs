@@ -43,13 +43,12 @@ macro_rules! record {
                 )*;
 
             fn put(&self, to: &mut $crate::codec::Writer<'_>) {
-                use $crate::codec::Field as _;
-                $(u32::put(&$magic, to);)?
+                $($crate::codec::Field::put(&$magic, to);)?
                 $(to.opening($opens);)?
                 $(to.reserved($first);)?
                 $(
-                    self.$field.put(to);
-                    $(self.$option.is_some().put(to);)?
+                    $crate::codec::Field::put(&self.$field, to);
+                    $($crate::codec::Field::put(&self.$option.is_some(), to);)?
                     $(to.reserved($reserved);)?
                 )*
             }
@@ -77,12 +76,12 @@ macro_rules! record {
             }
         }
 
-        $crate::record_methods! { $Name }
+        $crate::record_methods! { $vis $Name }
     };
 }
 
-/// Declares a record that is an enum: a tag, and the fields of its variant. All variants have the
-/// same number of bytes.
+/// Declares a record that is an enum: a tag, and the fields of its variant. A variant that has
+/// fewer bytes than the longest is followed by zeros.
 ///
 /// ```
 /// portolan_abi::tagged! {
@@ -90,7 +89,7 @@ macro_rules! record {
 ///     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 ///     pub enum Fate: u8 {
 ///         /// It has arrived.
-///         Arrived = b'A' { _: 7, },
+///         Arrived = b'A',
 ///         /// It is missing from this byte on.
 ///         Missing = b'M' {
 ///             _: 3,
@@ -102,6 +101,7 @@ macro_rules! record {
 /// let missing = Fate::Missing { from: 0x0102_0304 };
 /// assert_eq!(missing.encode(), [b'M', 0, 0, 0, 4, 3, 2, 1]);
 /// assert_eq!(Fate::decode(&missing.encode()), Ok(missing));
+/// assert_eq!(Fate::decode(b"A\0\0\0\0\0\0\0"), Ok(Fate::Arrived));
 /// assert!(Fate::decode(b"A\0\0\0\0\0\0\x01").is_err());
 /// ```
 #[macro_export]
@@ -111,69 +111,81 @@ macro_rules! tagged {
         $vis:vis enum $Name:ident: $tag:ty {
             $(
                 $(#[$doc:meta])*
-                $Variant:ident = $code:literal {
+                $Variant:ident = $code:literal $({
                     $(_: $first:literal,)?
                     $(
                         $(#[$field_doc:meta])*
                         $field:ident: $type:ty,
                         $(_: $reserved:literal,)?
-                    )*
-                },
+                    )+
+                })?,
             )+
         }
     ) => {
         $(#[$meta])*
         $vis enum $Name {
-            $($(#[$doc])* $Variant { $($(#[$field_doc])* $field: $type,)* },)+
+            $($(#[$doc])* $Variant $({ $($(#[$field_doc])* $field: $type,)+ })?,)+
         }
 
         impl $crate::codec::Field for $Name {
             const BYTES: usize = {
                 let of_each = [$(
                     <$tag as $crate::codec::Field>::BYTES
-                        $(+ $first)?
-                        $(+ <$type as $crate::codec::Field>::BYTES $(+ $reserved)?)*
+                        $($(+ $first)? $(
+                            + <$type as $crate::codec::Field>::BYTES $(+ $reserved)?
+                        )+)?
                 ),+];
-                let mut i = 1;
+                let (mut i, mut most) = (0, 0);
                 while i < of_each.len() {
-                    assert!(of_each[i] == of_each[0], "variants of different lengths");
+                    if of_each[i] > most {
+                        most = of_each[i];
+                    }
                     i += 1;
                 }
-                of_each[0]
+                most
             };
 
             fn put(&self, to: &mut $crate::codec::Writer<'_>) {
-                use $crate::codec::Field as _;
+                let after = to.left().saturating_sub(Self::BYTES);
                 match self {
-                    $(Self::$Variant { $($field),* } => {
-                        <$tag>::put(&$code, to);
-                        $(to.reserved($first);)?
+                    $(Self::$Variant $({ $($field),+ })? => {
+                        <$tag as $crate::codec::Field>::put(&$code, to);
                         $(
-                            $field.put(to);
-                            $(to.reserved($reserved);)?
-                        )*
+                            $(to.reserved($first);)?
+                            $(
+                                $crate::codec::Field::put($field, to);
+                                $(to.reserved($reserved);)?
+                            )+
+                        )?
                     })+
                 }
+                to.reserved(to.left() - after);
             }
 
             fn get(
                 from: &mut $crate::codec::Reader<'_>,
             ) -> Result<Self, $crate::codec::DecodeError> {
-                Ok(match from.field::<$tag>("tag")? {
+                let mut from_tag = $crate::codec::Reader::new(from.bytes(Self::BYTES)?);
+                let from = &mut from_tag;
+                let it = match from.field::<$tag>("tag")? {
                     $($code => {
-                        $(from.reserved($first)?;)?
                         $(
-                            let $field = from.field(stringify!($field))?;
-                            $(from.reserved($reserved)?;)?
-                        )*
-                        Self::$Variant { $($field),* }
+                            $(from.reserved($first)?;)?
+                            $(
+                                let $field = from.field(stringify!($field))?;
+                                $(from.reserved($reserved)?;)?
+                            )+
+                        )?
+                        Self::$Variant $({ $($field),+ })?
                     })+
                     _ => return Err(from.invalid()),
-                })
+                };
+                from.reserved(from.rest().len())?;
+                Ok(it)
             }
         }
 
-        $crate::record_methods! { $Name }
+        $crate::record_methods! { $vis $Name }
     };
 }
 
@@ -181,17 +193,18 @@ macro_rules! tagged {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! record_methods {
-    ($Name:ident) => {
+    ($vis:vis $Name:ident) => {
         impl $crate::codec::Record for $Name {
             const NAME: &'static str = stringify!($Name);
         }
 
+        #[allow(dead_code, reason = "a private one need not use all of them")]
         impl $Name {
             /// Bytes on the wire.
-            pub const BYTES: usize = <Self as $crate::codec::Field>::BYTES;
+            $vis const BYTES: usize = <Self as $crate::codec::Field>::BYTES;
 
             /// The record's bytes.
-            pub fn encode(&self) -> [u8; Self::BYTES] {
+            $vis fn encode(&self) -> [u8; Self::BYTES] {
                 let mut out = [0; Self::BYTES];
                 $crate::codec::Field::put(self, &mut $crate::codec::Writer::new(&mut out));
                 out
@@ -202,7 +215,7 @@ macro_rules! record_methods {
             /// # Errors
             ///
             /// [`DecodeError`](portolan_abi::codec::DecodeError): the bytes are no such record.
-            pub fn decode(bytes: &[u8]) -> Result<Self, $crate::codec::DecodeError> {
+            $vis fn decode(bytes: &[u8]) -> Result<Self, $crate::codec::DecodeError> {
                 $crate::codec::Record::of_bytes(bytes)
             }
         }
@@ -244,13 +257,14 @@ macro_rules! codes {
             $($(#[$doc])* $Variant = $code,)+
         }
 
+        #[allow(dead_code, reason = "a private one need not use all of them")]
         impl $Name {
             /// All of them, in the order of the declaration.
-            pub const ALL: [Self; [$($code),+].len()] = [$(Self::$Variant),+];
+            $vis const ALL: [Self; [$($code),+].len()] = [$(Self::$Variant),+];
 
             /// What has this number, if anything.
             #[inline]
-            pub const fn from_code(code: $number) -> Option<Self> {
+            $vis const fn from_code(code: $number) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$Variant),)+
                     _ => None,
@@ -261,7 +275,7 @@ macro_rules! codes {
                 /// What has this number; what has none is read as
                 #[doc = concat!("[`", stringify!($Unknown), "`](Self::", stringify!($Unknown), ").")]
                 #[inline]
-                pub const fn or_unknown(code: $number) -> Self {
+                $vis const fn or_unknown(code: $number) -> Self {
                     match Self::from_code(code) {
                         Some(known) => known,
                         None => Self::$Unknown,

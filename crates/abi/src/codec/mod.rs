@@ -73,7 +73,7 @@
 //! assert_eq!(Announcement::decode(&bytes), Ok(here));
 //!
 //! // Anything else is an error that says what is wrong.
-//! assert_eq!(Announcement::decode(&bytes[1..]), Err(DecodeError::Length { found: 39, wanted: 40 }));
+//! assert_eq!(Announcement::decode(&bytes[..39]), Err(DecodeError::Length { found: 39, wanted: 40 }));
 //! let with = |at: usize, byte| {
 //!     let mut bytes = bytes;
 //!     bytes[at] = byte;

@@ -42,7 +42,7 @@ impl Bits<bool> {
 /// Of a value that has more bits the lowest are packed. The type of a field is a number, `bool`,
 /// or an enum that is declared with [`codes!`](crate::codes) and has `Bits` by `bits_of!`.
 ///
-/// ```ignore
+/// ```text
 /// word! {
 ///     /// Who has a place.
 ///     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,6 @@ use crate::space::Member;
 use crate::space::answer::{check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
 use crate::{Deadline, Disowned};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::delegate::Capability;
 use portolan_abi::hello::{Reason, socket_name};
 use portolan_abi::limits::MAX_NAME;
@@ -300,12 +299,7 @@ impl PendingVisit {
     fn of(door: Door, kind: OfferKind, name: OfferName, token: Option<[u8; 16]>) -> Self {
         Self {
             door,
-            visit: Visit {
-                version: FORMAT_VERSION,
-                kind,
-                name,
-                token,
-            },
+            visit: Visit { kind, name, token },
             stage: Stage::Away(None),
             obstacle: None,
             pause: PAUSES.0,
@@ -525,8 +519,8 @@ impl PendingVisit {
             return Ok(None);
         };
         let refusal = match VisitAnswer::decode(answer) {
-            Some(VisitAnswer::Accepted) => return Ok(Some(connection)),
-            Some(wait @ (VisitAnswer::Wait | VisitAnswer::Queue)) => {
+            Ok(VisitAnswer::Accepted) => return Ok(Some(connection)),
+            Ok(wait @ (VisitAnswer::Wait | VisitAnswer::Queue)) => {
                 self.stage = Stage::Waiting(connection, Instant::now() + PATIENCE.1);
                 self.obstacle = Some(match wait {
                     VisitAnswer::Wait => Obstacle::NotOffered,
@@ -536,8 +530,8 @@ impl PendingVisit {
                 self.patience = PATIENCE.0;
                 return Ok(None);
             }
-            Some(VisitAnswer::Refused(refusal)) => refusal,
-            None => {
+            Ok(VisitAnswer::Refused(refusal)) => refusal,
+            Err(_) => {
                 let (found, wanted) = (answer.len() as u64, VisitAnswer::BYTES as u64);
                 return Err(garbled("answer", found, wanted).into());
             }
@@ -545,7 +539,7 @@ impl PendingVisit {
         let Door::Socket(Entrance { address, owner, .. }) = &self.door else {
             return Ok(None);
         };
-        self.obstacle = Some(match refusal.reason {
+        self.obstacle = Some(match refusal.why {
             Reason::Busy => Obstacle::Busy,
             Reason::Descriptors => Obstacle::HostDescriptors,
             Reason::Permission => {

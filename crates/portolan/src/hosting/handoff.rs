@@ -245,7 +245,7 @@ impl Host {
             return Some((visitor, VisitAnswer::Queue));
         };
         portolan_shm::mark!("visit.handing");
-        let record = FromHost::HandOff(number).encode();
+        let record = FromHost::HandOff { number }.encode();
         let visitors = [visitor.connection.as_fd()];
         match socket::send_by(connection, &record, &visitors, Some(Instant::now())) {
             Ok(()) => {

@@ -1,7 +1,6 @@
 //! An importer that does not keep to the library: it has what the protocol gives it, and does
 //! with it whatever the kernel lets it do.
 
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::socket_name;
 use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, Granted};
@@ -41,20 +40,15 @@ pub(crate) fn visit_as(
     token: Option<[u8; 16]>,
     patience: Duration,
 ) -> Result<(), Failed> {
-    let visit = Visit {
-        version: FORMAT_VERSION,
-        kind,
-        name,
-        token,
-    };
+    let visit = Visit { kind, name, token };
     socket::send(connection, &visit.encode(), &[])?;
     let mut bytes = [0; VisitAnswer::BYTES];
     let end = Some(Instant::now() + patience);
     loop {
         let received = socket::receive_by(connection, &mut bytes, 0, end)?;
         match VisitAnswer::decode(&bytes[..received.len]) {
-            Some(VisitAnswer::Accepted) => return Ok(()),
-            Some(VisitAnswer::Wait | VisitAnswer::Queue) if kind == OfferKind::Memory => {}
+            Ok(VisitAnswer::Accepted) => return Ok(()),
+            Ok(VisitAnswer::Wait | VisitAnswer::Queue) if kind == OfferKind::Memory => {}
             other => return Err(format!("{other:?}").into()),
         }
     }
@@ -70,14 +64,13 @@ pub(crate) fn answer(connection: &OwnedFd) -> Result<(Answer, Vec<OwnedFd>), Fai
     let mut bytes = [0; Answer::BYTES];
     let end = Some(Instant::now() + PATIENCE);
     let received = socket::receive_by(connection, &mut bytes, DESCRIPTORS, end)?;
-    let answer = Answer::decode(&bytes[..received.len]).ok_or("no answer")?;
+    let answer = Answer::decode(&bytes[..received.len]).map_err(|_| "no answer")?;
     Ok((answer, received.fds))
 }
 
 /// What an importer asks.
 pub(crate) fn question() -> Ask {
     Ask {
-        version: FORMAT_VERSION,
         // So that nobody waits for it, should the claim be believed.
         barriers: true,
         brokered: false,

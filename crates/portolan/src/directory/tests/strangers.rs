@@ -3,7 +3,6 @@
 use super::{Child, child, from_outside, joined, long, meets, said};
 use crate::directory::OfferKind;
 use crate::{Deadline, VisitError};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::{Reason, Refusal, socket_name};
 use portolan_abi::visit::{OfferName, Visit, VisitAnswer};
 use portolan_sys::socket::{self, Address, SocketError};
@@ -20,7 +19,6 @@ fn connected(domain: &str) -> OwnedFd {
 
 fn greeting(name: &str) -> Visit {
     Visit {
-        version: FORMAT_VERSION,
         kind: OfferKind::Export,
         name: OfferName::new(name).unwrap(),
         token: None,
@@ -32,7 +30,7 @@ fn heard(connection: &OwnedFd) -> Option<VisitAnswer> {
     let mut answer = [0; VisitAnswer::BYTES];
     let by = Some(Instant::now() + PATIENCE);
     match socket::receive_by(connection, &mut answer, 0, by) {
-        Ok(received) => VisitAnswer::decode(&answer[..received.len]),
+        Ok(received) => VisitAnswer::decode(&answer[..received.len]).ok(),
         Err(SocketError::Closed) => None,
         Err(error) => panic!("{error}"),
     }
@@ -40,7 +38,7 @@ fn heard(connection: &OwnedFd) -> Option<VisitAnswer> {
 
 fn refusal(answer: Option<VisitAnswer>) -> Reason {
     match answer {
-        Some(VisitAnswer::Refused(Refusal { reason, .. })) => reason,
+        Some(VisitAnswer::Refused(Refusal { why, .. })) => why,
         other => panic!("{other:?}"),
     }
 }
