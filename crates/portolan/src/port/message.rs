@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a header that lie in the message itself.
 pub const INLINE_HEADER: usize = 48;
-const INLINE_WORDS: usize = INLINE_HEADER / 8;
+pub(crate) const INLINE_WORDS: usize = INLINE_HEADER / 8;
 /// Parts of sealed memory: on its way to another domain one more stands for all extents.
 const MAX_SEALED: usize = portolan_abi::bridge::MAX_SEALED - 1;
 
@@ -209,6 +209,18 @@ impl Message {
     pub(crate) fn header_words(&mut self, len: usize) -> &mut [u64] {
         self.header_len = len.min(INLINE_HEADER);
         &mut self.words[..self.header_len.div_ceil(8)]
+    }
+
+    /// One with this short header and nothing else.
+    #[inline(always)]
+    pub(crate) fn short_of(len: usize, words: [u64; INLINE_WORDS]) -> Self {
+        Self {
+            words,
+            header_len: len,
+            structure: false,
+            extents: SmallVec::new(),
+            rest: None,
+        }
     }
 
     /// A short header from a slot: its length, and the words that it lies in.

@@ -259,6 +259,13 @@ impl ReplyPort {
     ) -> Result<(), RequestError> {
         message.clear();
         loop {
+            if let Some(short) = self.port.take_short(Kind::Reply) {
+                if short.origin.reply().map(|r| r.tag) == Some(self.tag) {
+                    message.set_words(short.header, short.words);
+                    return Ok(());
+                }
+                continue;
+            }
             let origin = match self.port.next(message, deadline) {
                 Ok(origin) => origin,
                 Err(ReceiveError::TimedOut) => return Err(RequestError::TimedOut),
@@ -327,9 +334,27 @@ impl ReceiveRight {
         access: Access,
         deadline: impl Into<Deadline>,
     ) -> Result<Request, ReceiveError> {
+        match self.take_short(Kind::Request) {
+            Some(short) => Ok(Request {
+                reply: self.answer_to(short.origin),
+                message: Message::short_of(short.header, short.words),
+            }),
+            None => self.get_any_request(access, deadline.into()),
+        }
+    }
+
+    /// The same, of any request, waiting for it.
+    #[inline(never)]
+    fn get_any_request(
+        &mut self,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<Request, ReceiveError> {
         let mut request = Request::default();
-        self.get_request_into(&mut request, access, deadline)?;
-        Ok(request)
+        match self.get_any_request_into(&mut request, access, deadline) {
+            Ok(()) => Ok(request),
+            Err(error) => Err(error),
+        }
     }
 
     /// As [`ReceiveRight::get_request`], into a request that is already there; one that was
@@ -347,7 +372,22 @@ impl ReceiveRight {
     ) -> Result<(), ReceiveError> {
         request.reply = None;
         request.message.clear();
-        let origin = self.next(&mut request.message, deadline.into())?;
+        if let Some(short) = self.take_short(Kind::Request) {
+            request.message.set_words(short.header, short.words);
+            request.reply = self.answer_to(short.origin);
+            return Ok(());
+        }
+        self.get_any_request_into(request, access, deadline.into())
+    }
+
+    #[inline(never)]
+    fn get_any_request_into(
+        &mut self,
+        request: &mut Request,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<(), ReceiveError> {
+        let origin = self.next(&mut request.message, deadline)?;
         request.reply = self.finish_request(origin, &request.message, access);
         Ok(())
     }
@@ -366,6 +406,12 @@ impl ReceiveRight {
         access: Access,
     ) -> Option<SendOnceRight> {
         self.open(message, access);
+        self.answer_to(origin)
+    }
+
+    /// The right to answer what was taken here, if it is a request.
+    #[inline]
+    fn answer_to(&self, origin: Origin) -> Option<SendOnceRight> {
         match (origin.kind(), origin.reply()) {
             (Kind::Request, Some(word)) => self.once(word),
             _ => None,

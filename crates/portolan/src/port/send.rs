@@ -159,17 +159,6 @@ pub(super) fn send(
         std::mem::forget(message);
         return Ok(());
     }
-    send_any(to, spot, message, when_full)
-}
-
-/// The same, of any message.
-#[inline(never)]
-fn send_any(
-    to: &Attached,
-    spot: &Spot,
-    mut message: Message,
-    when_full: WhenFull,
-) -> Result<(), SendError> {
     match deliver_any(to, spot, Kind::Message, None, &mut message, when_full) {
         Ok(()) => Ok(()),
         Err(reason) => Err(reason.with(message)),

@@ -114,12 +114,23 @@ impl Cursor {
 }
 
 impl<'r> Queue<'r> {
+    /// The next message, if it lies where it is expected and none was passed before it: the
+    /// straight line. Otherwise [`Queue::next`] looks for it.
+    #[inline(always)]
+    pub fn at_head(&self, cursor: &Cursor) -> Option<Found> {
+        let state = self.slot(cursor.head).state(Ordering::Acquire);
+        (state.is_published_at(cursor.head) && cursor.passed.is_empty()).then_some(Found {
+            position: cursor.head,
+            passed: false,
+        })
+    }
+
     /// Looks for the next message. Costs one load when there is none.
     #[inline]
     pub fn next(&self, cursor: &mut Cursor) -> Next {
         if cursor.passed.is_empty() {
             let state = self.slot(cursor.head).state(Ordering::Acquire);
-            if state.phase() == Phase::Published && state.position() == cursor.head {
+            if state.is_published_at(cursor.head) {
                 return Next::Found(Found {
                     position: cursor.head,
                     passed: false,

@@ -112,9 +112,21 @@ impl ReceiveRight {
         access: Access,
         deadline: impl Into<Deadline>,
     ) -> Result<Message, ReceiveError> {
+        match self.take_short(Kind::Message) {
+            // It has no pages to open.
+            Some(short) => Ok(Message::short_of(short.header, short.words)),
+            None => self.receive_any(access, deadline.into()),
+        }
+    }
+
+    /// The same, of any message, waiting for it.
+    #[inline(never)]
+    fn receive_any(&mut self, access: Access, deadline: Deadline) -> Result<Message, ReceiveError> {
         let mut message = Message::default();
-        self.receive_into(&mut message, access, deadline)?;
-        Ok(message)
+        match self.receive_any_into(&mut message, access, deadline) {
+            Ok(()) => Ok(message),
+            Err(error) => Err(error),
+        }
     }
 
     /// As [`ReceiveRight::receive`], into a message that is already there; what it held is
@@ -131,7 +143,21 @@ impl ReceiveRight {
         deadline: impl Into<Deadline>,
     ) -> Result<(), ReceiveError> {
         message.clear();
-        let origin = self.next(message, deadline.into())?;
+        if let Some(short) = self.take_short(Kind::Message) {
+            message.set_words(short.header, short.words);
+            return Ok(());
+        }
+        self.receive_any_into(message, access, deadline.into())
+    }
+
+    #[inline(never)]
+    fn receive_any_into(
+        &mut self,
+        message: &mut Message,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<(), ReceiveError> {
+        let origin = self.next(message, deadline)?;
         self.finish(origin, message, access)
     }
 
