@@ -321,6 +321,14 @@ impl Message {
         }
     }
 
+    /// It was sent, and all that it held with it: drops it, without a look at each part.
+    #[inline(always)]
+    pub(crate) fn sent(self) {
+        if self.is_header_only() && !self.extents.spilled() {
+            std::mem::forget(self);
+        }
+    }
+
     /// What it held is gone, its header with it.
     #[inline(always)]
     pub(crate) fn emptied(&mut self) {

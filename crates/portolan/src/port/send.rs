@@ -155,8 +155,7 @@ pub(super) fn send(
     when_full: WhenFull,
 ) -> Result<(), SendError> {
     if post_short(to, spot, Kind::Message, None, &mut message) {
-        // Nothing is left in it that a drop would give back.
-        std::mem::forget(message);
+        message.sent();
         return Ok(());
     }
     match deliver_any(to, spot, Kind::Message, None, &mut message, when_full) {
