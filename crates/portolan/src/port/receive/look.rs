@@ -2,6 +2,7 @@
 
 use super::{Origin, QueueClosed, ReceiveRight};
 use crate::port::message::{INLINE_HEADER, INLINE_WORDS, Message, Notice};
+use crate::Extent;
 use crate::port::rights::{self, Right};
 use crate::port::send;
 use crate::port::watches;
@@ -47,22 +48,10 @@ impl ReceiveRight {
     /// and [`Self::next`] is to be asked.
     #[inline(always)]
     pub(in crate::port) fn take_short(&mut self, kind: Kind) -> Option<Short> {
-        // The first of these before our own lines are looked at: a forked child has none.
-        if self.at.member.present().is_err()
-            || self.at.traces(EventKind::Receive)
-            || self.by_urgency
-        {
-            return None;
-        }
-        let queue = self.at.queue();
-        let found = queue.at_head(&self.cursor)?;
-        probe!(ReceiveSeen);
-        let slot = queue.slot(found.position());
+        let (found, slot) = self.found_straight()?;
         let has_reply = kind != Kind::Message;
-        let (most, header) = (
-            INLINE_HEADER - if has_reply { 8 } else { 0 },
-            slot.meta().wrapping_sub(Meta::short(kind, has_reply)),
-        );
+        let most = INLINE_HEADER - if has_reply { 8 } else { 0 };
+        let header = slot.meta().wrapping_sub(Meta::short(kind, has_reply, 0));
         if header > most as u64 {
             return None;
         }
@@ -81,6 +70,52 @@ impl ReceiveRight {
             header: header as usize,
             words,
         })
+    }
+
+    /// The slot that comes next, if something is published there, while nobody traces and the port
+    /// hands out messages as they come.
+    #[inline(always)]
+    fn found_straight(&self) -> Option<(Found, Slot<'_>)> {
+        // The first of these before our own lines are looked at: a forked child has none.
+        if self.at.member.present().is_err()
+            || self.at.traces(EventKind::Receive)
+            || self.by_urgency
+        {
+            return None;
+        }
+        let queue = self.at.queue();
+        let found = queue.at_head(&self.cursor)?;
+        probe!(ReceiveSeen);
+        Some((found, queue.slot(found.position())))
+    }
+
+    /// The same, of a message with one extent.
+    #[inline(always)]
+    pub(super) fn take_one(&mut self) -> Option<(Short, Extent)> {
+        let (found, slot) = self.found_straight()?;
+        let header = slot.meta().wrapping_sub(Meta::short(Kind::Message, false, 1));
+        if header > (INLINE_HEADER - 16) as u64 {
+            return None;
+        }
+        let [page, len, a, b, c, d] = slot.first_line();
+        let extent = wire::take_extent(&self.at.member, [page, len])?;
+        let origin = Origin::new(Kind::Message, 0);
+        self.commit(found, origin, Some(extent.len()));
+        let short = Short {
+            origin,
+            header: header as usize,
+            words: [a, b, c, d, 0, 0],
+        };
+        Some((short, extent))
+    }
+
+    /// Whether nothing is there to be taken, as far as one look tells.
+    #[inline(always)]
+    pub(super) fn finds_nothing(&self) -> bool {
+        let queue = self.at.queue();
+        !self.by_urgency
+            && queue.is_empty_at_head(&self.cursor)
+            && queue.port.sleep.events_of(self.at.port.generation) == 0
     }
 
     /// Takes a found message: all of it is ours before the queue is told.

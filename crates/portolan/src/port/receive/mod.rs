@@ -126,6 +126,16 @@ impl ReceiveRight {
     /// The same, of any message, waiting for it.
     #[inline(never)]
     fn receive_any(&mut self, access: Access, deadline: Deadline) -> Result<Message, ReceiveError> {
+        if let Some((short, extent)) = self.take_one() {
+            let mut message = Message::short_of(short.header, short.words);
+            message.extents.push(extent);
+            self.open(&message, access);
+            return Ok(message);
+        }
+        if deadline.is_now() && self.at.member.present().is_ok() && self.finds_nothing() {
+            self.settle();
+            return Err(ReceiveError::TimedOut);
+        }
         let mut message = Message::default();
         match self.receive_any_into(&mut message, access, deadline) {
             Ok(()) => Ok(message),
