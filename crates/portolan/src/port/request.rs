@@ -272,7 +272,7 @@ impl ReplyPort {
     #[inline(always)]
     fn take_short(&mut self) -> Option<Short> {
         loop {
-            let short = self.port.take_short(Kind::Reply)?;
+            let short = self.port.take_short(Kind::Reply).ok()?;
             // As in `wait_any`.
             if short.origin.reply().is_some_and(|r| r.tag == self.tag) {
                 return Some(short);
@@ -373,11 +373,11 @@ impl ReceiveRight {
         deadline: impl Into<Deadline>,
     ) -> Result<Request, ReceiveError> {
         match self.take_short(Kind::Request) {
-            Some(short) => Ok(Request {
+            Ok(short) => Ok(Request {
                 reply: self.answer_to(short.origin),
                 message: Message::short_of(short.header, short.words),
             }),
-            None => self.get_any_request(access, deadline.into()),
+            Err(_) => self.get_any_request(access, deadline.into()),
         }
     }
 
@@ -410,7 +410,7 @@ impl ReceiveRight {
     ) -> Result<(), ReceiveError> {
         request.reply = None;
         request.message.clear();
-        if let Some(short) = self.take_short(Kind::Request) {
+        if let Ok(short) = self.take_short(Kind::Request) {
             request.message.set_words(short.header, short.words);
             request.reply = self.answer_to(short.origin);
             return Ok(());

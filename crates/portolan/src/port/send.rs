@@ -12,13 +12,13 @@ use crate::space::region::Attached;
 use crate::wait::Backoff;
 use crate::wait::raise_link;
 use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor};
-use portolan_abi::owner::Destination;
+use portolan_abi::owner::{Descriptor, Destination};
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, Meta, inline_capacity};
 use portolan_abi::thread::Wait;
 use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
-use portolan_shm::owner::OwnerError;
+use portolan_shm::owner::{OwnerError, OwnerRow};
 use portolan_shm::queue::{ClaimError, Published, Queue, Spot};
 use portolan_sys::futex;
 use std::sync::atomic::Ordering;
@@ -223,7 +223,11 @@ fn post_one(
         return false;
     };
     probe!(SendCalled);
-    if !is_straight(to) || check_extent(to, extent).is_err() {
+    if !is_straight(to) {
+        return false;
+    }
+    let row = to.member.row();
+    if check_extent(to, &row, extent).is_err() {
         return false;
     }
     probe!(SendChecked);
@@ -233,6 +237,7 @@ fn post_one(
     };
     probe!(SendPlanned);
     let carried = Carried {
+        row: Some(row),
         extents: std::slice::from_ref(extent),
         ..Carried::NOTHING
     };
@@ -415,11 +420,7 @@ fn post_and_give(
     plan: &Plan,
     message: &mut Message,
 ) -> Result<u64, Unsent> {
-    let carried = Carried {
-        extents: &message.extents,
-        page: message.page(),
-        rights: message.rights(),
-    };
+    let carried = Carried::of(&to.member, message);
     let posted = post_untraced(to, spot, kind, plan, message, carried)?;
     let bytes = given(message);
     message.emptied();
@@ -430,28 +431,44 @@ fn post_and_give(
 /// What changes owner with a message.
 #[derive(Clone, Copy)]
 struct Carried<'m> {
+    /// Our owner words, if there is anything.
+    row: Option<OwnerRow<'m>>,
     extents: &'m [Extent],
     /// The extent in which a long header lies.
     page: Option<&'m Extent>,
     rights: &'m [Right],
 }
 
-impl Carried<'_> {
+impl<'m> Carried<'m> {
     const NOTHING: Self = Self {
+        row: None,
         extents: &[],
         page: None,
         rights: &[],
     };
 
-    #[inline(always)]
-    fn is_nothing(&self) -> bool {
-        self.extents.is_empty() && self.page.is_none() && self.rights.is_empty()
+    fn of(member: &'m Member, message: &'m Message) -> Self {
+        let (page, rights) = (message.page(), message.rights());
+        let anything = !message.extents.is_empty() || page.is_some() || !rights.is_empty();
+        Self {
+            row: anything.then(|| member.row()),
+            extents: &message.extents,
+            page,
+            rights,
+        }
     }
 
+    /// Notes of each extent what happens to it.
+    // Loops and no iterator's methods, which the compiler leaves out of line.
     #[inline(always)]
-    fn each_extent(&self, mut f: impl FnMut(&Extent)) {
-        self.extents.iter().for_each(&mut f);
-        self.page.into_iter().for_each(f);
+    fn note(&self, mut note: impl FnMut(&OwnerRow<'_>, &Descriptor)) {
+        let Some(row) = &self.row else { return };
+        for extent in self.extents {
+            note(row, &extent.descriptor());
+        }
+        if let Some(page) = self.page {
+            note(row, &page.descriptor());
+        }
     }
 }
 
@@ -506,7 +523,6 @@ fn post_untraced(
     let member = &to.member;
     let queue = to.queue();
     // All that can be done before the claim is: see `Claim::fill`.
-    let row = (!carried.is_nothing()).then(|| member.row());
     let takes = takes(to, kind);
     // Before the claim as well as under it: our queue's memory may be another port's, and our
     // spot its end, if the right was a dead name when we came by it (see `Queue::claim`).
@@ -534,11 +550,8 @@ fn post_untraced(
     let position = claim.position();
     probe!(SendClaimed);
     let destination = Destination::new(to.port.index, position);
-    if let Some(row) = &row {
-        carried.each_extent(|e| {
-            let d = e.descriptor();
-            row.sending(d.page, d.generation, destination);
-        });
+    if carried.row.is_some() {
+        carried.note(|row, d| row.sending(d.page, d.generation, destination));
         mark!("send.noted");
         if !carried.rights.is_empty() {
             Right::leave(member, carried.rights, destination);
@@ -555,12 +568,7 @@ fn post_untraced(
         take_back(to, &carried, position);
         return Err(Unsent::DeadName);
     }
-    if let Some(row) = &row {
-        carried.each_extent(|e| {
-            let d = e.descriptor();
-            row.sent(d.page, d.generation, destination);
-        });
-    }
+    carried.note(|row, d| row.sent(d.page, d.generation, destination));
     mark!("send.cleared");
     probe!(SendCleared);
     Ok(Posted {
@@ -601,8 +609,9 @@ fn refuse(status: u64, to: &Attached) -> Unsent {
 #[inline]
 pub(super) fn check(to: &Attached, message: &Message) -> Result<(), Unsent> {
     let member = &to.member;
+    let row = member.row();
     for extent in &message.extents {
-        check_extent(to, extent)?;
+        check_extent(to, &row, extent)?;
     }
     match message.rest() {
         Some(rest) if rest.rights.iter().any(|r| !r.is_of(member)) => Err(Unsent::Foreign),
@@ -617,13 +626,13 @@ pub(super) fn check(to: &Attached, message: &Message) -> Result<(), Unsent> {
 }
 
 #[inline(always)]
-fn check_extent(to: &Attached, extent: &Extent) -> Result<(), Unsent> {
+fn check_extent(to: &Attached, row: &OwnerRow<'_>, extent: &Extent) -> Result<(), Unsent> {
     if !extent.is_of(&to.member) {
         return Err(Unsent::Foreign);
     }
     probe!(SendDescriptor);
     let d = extent.descriptor();
-    to.member.row().check(d.page, d.generation)?;
+    row.check(d.page, d.generation)?;
     probe!(SendOwner);
     Ok(())
 }
@@ -632,9 +641,7 @@ fn check_extent(to: &Attached, extent: &Extent) -> Result<(), Unsent> {
 #[cold]
 fn take_back(to: &Attached, carried: &Carried<'_>, position: u64) {
     let member = &to.member;
-    let row = member.row();
-    carried.each_extent(|e| {
-        let d = e.descriptor();
+    carried.note(|row, d| {
         let _ = row.hold(d.page, d.generation);
     });
     Right::stay(member, carried.rights);

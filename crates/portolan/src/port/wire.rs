@@ -55,13 +55,7 @@ pub(super) fn plan(
     let first = usize::from(reply.is_some());
     let extents = message.extents.len();
     if message.rest().is_some() || 8 * first + 16 * extents + message.header_len() > FIRST_LINE {
-        return plan_rich(
-            member,
-            message,
-            kind,
-            reply.unwrap_or(0),
-            capacity,
-        );
+        return plan_rich(member, message, kind, reply.unwrap_or(0), capacity);
     }
     let meta = Meta::plain(Plain {
         kind,
