@@ -3,9 +3,9 @@
 //!
 //! The counts of `portolan bench instructions` stand in `docs/instructions.json`, a row a line,
 //! under the build that they were counted with. A row that grows by more than [`LEEWAY`] fails
-//! the check; a change that means it to grow has the file changed with it (`--update`), so that
-//! whoever reads the change sees by how much. Another compiler, other flags or another C
-//! library make other instructions: there the counts are printed, and nothing fails.
+//! the check; a change that means it to grow changes the file too (`--update`), so that its
+//! reviewer sees by how much. Another compiler, other flags or another C library make other
+//! instructions: there the counts are printed, and nothing fails.
 
 use crate::checks::{code, command, root};
 use serde::{Deserialize, Serialize};

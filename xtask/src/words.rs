@@ -23,6 +23,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("porter", "ingress"),
     ("reception", "acceptor"),
     ("rope", "host connection"),
+    ("whoever", "the thing in the code that does it"),
 ];
 
 /// Where words are looked for, below the root.

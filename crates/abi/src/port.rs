@@ -42,11 +42,11 @@ pub struct PortStatus {
     pub copied: bool,
     /// Takes one client's replies; not named, not listed.
     pub replies: bool,
-    /// Is a segment: nobody's, and lives as long as anybody holds a right on it. Its one
-    /// message, which nobody takes, holds the memory.
+    /// Is a segment: it has no owner, and lives as long as a right on it exists. Its one
+    /// message, which no receiver takes, holds the memory.
     pub shared: bool,
-    /// Of a segment: its publisher is about to give it another name, as `owner` says. Whoever
-    /// makes a right from the name takes this back.
+    /// Of a segment: its publisher, the space in `owner`, is about to give it another name. A space
+    /// that makes a right from the name clears this.
     pub reissuing: bool,
     /// Which port of this entry it is.
     pub generation: u32,

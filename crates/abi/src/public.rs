@@ -33,8 +33,8 @@ pub struct PublicState {
     pub kind: Option<PublicKind>,
     /// It is being written.
     pub busy: bool,
-    /// How often the entry was used. Whoever reads the entry between two equal words with no
-    /// write under way has read one use of it.
+    /// How often the entry was used. A reader that finds the same word before and after, with
+    /// `busy` unset, has read one use of the entry.
     pub number: u32,
 }
 

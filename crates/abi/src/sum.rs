@@ -143,8 +143,8 @@ const fn halves(word: u64) -> u64 {
     word.wrapping_add(product)
 }
 
-/// Of what comes after the first [`SHORT`] bytes, of which there is some. By tables: whoever
-/// has the instruction does better.
+/// Computes the sum of the bytes after the first [`SHORT`], of which there is at least one. It uses
+/// tables: a caller whose processor has the instruction uses that instead.
 pub fn of_long(bytes: &[u8]) -> u64 {
     let mut lanes = BEGIN;
     let (vectors, tail) = bytes.as_chunks::<VECTOR>();

@@ -197,13 +197,13 @@ impl Visit {
 /// What a visitor hears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VisitAnswer {
-    /// Nobody has offered that yet: the connection is kept until somebody does.
+    /// There is no such offer yet: the host keeps the connection until a member makes it.
     Wait,
-    /// It is offered, and whoever offers it does not take visitors just now: kept as well.
+    /// The offer exists, and its acceptor takes no client just now: the host keeps the connection.
     Queue,
-    /// From here on the connection leads to whoever made the offer.
+    /// From here on the connection leads to the acceptor.
     Accepted,
-    /// No.
+    /// The host refuses, and says why.
     Refused(Refusal),
 }
 

@@ -74,7 +74,7 @@ pub enum Way {
         /// memory looks there, and so knows that this is the exporter's memory.
         status_page: u64,
     },
-    /// The host of the exporter's domain copies for whoever shows this.
+    /// The host of the exporter's domain copies for an importer that shows this capability.
     Brokered(Capability),
 }
 

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has had enough (`portolan ls | head -1`).
+        // The reader of our output has closed it (`portolan ls | head -1`).
         Err(CliError::Measure(MeasureError::ReaderLeft)) => ExitCode::SUCCESS,
         Err(error) => {
             error.report();

@@ -127,7 +127,7 @@ pub(crate) struct Bridge {
     pub(crate) space: u8,
     pub(crate) kind: &'static str,
     pub(crate) offer: String,
-    /// Known to whoever connects.
+    /// Known to the client only.
     pub(crate) domain: Option<String>,
     pub(crate) user: u32,
     pub(crate) pid: u32,

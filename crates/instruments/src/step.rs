@@ -33,8 +33,7 @@ const CALL: i32 = libc::SIGTRAP | 0x80;
 /// How long a thread may take to its next stop.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Says that a count begins or ends here, to whoever steps through the calling thread;
-/// does nothing else.
+/// Tells a [`Stepper`] of the calling thread that a count begins or ends here; does nothing else.
 #[inline(never)]
 pub fn mark() {
     // SAFETY:
@@ -264,7 +263,7 @@ impl Drop for Stepper {
     }
 }
 
-/// A thread that kills the one that is stepped through if it does not stop in time: whoever
+/// A thread that kills the stepped thread if it does not stop in time, because the thread that
 /// waits for a stop cannot wait for anything else.
 #[derive(Debug)]
 struct Guard {

@@ -116,7 +116,7 @@ pub enum NotFrozen {
         /// How many.
         running: usize,
     },
-    /// Whoever wrote them: they are not the state of a server.
+    /// The writer's of these bytes: they are not the state of a server.
     #[error("the bytes are not the state of a server: at {at} of {len}")]
     Bytes {
         /// Where it shows.

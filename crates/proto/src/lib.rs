@@ -26,9 +26,9 @@
 //! - **T3** An answer is kept until its number's place (number mod [`WINDOW`]) is used by a
 //!   later call, or the client says *done*. The client uses a place again only when the call
 //!   in it has ended.
-//! - **T4** Whoever misses something asks for it; nothing is sent again unasked. The client
+//! - **T4** Each side asks for what it misses; nothing is sent again unasked. The client
 //!   asks after a period without an answer, and waits longer once it knows that the call has
-//!   arrived. While no call is open nobody asks and there is no timeout.
+//!   arrived. While no call is open the client asks nothing and has no timeout.
 //! - **T5** Whatever a peer sends, a machine answers with packets of bounded number and keeps
 //!   bounded memory; what no honest peer sends closes the connection ([`Misbehaved`]).
 //! - **T6** An epoch ends only when a server with a higher incarnation presents itself. Calls

@@ -96,7 +96,7 @@ pub fn seal(
     unsealed.write(sum_of(header.flags, body), out);
 }
 
-/// A packet without its checksum: whoever copies its body makes that.
+/// A packet without its checksum, which the copy of its body computes.
 #[derive(Debug)]
 pub struct Unsealed<'a> {
     pub(crate) key: &'a Seal,
@@ -212,7 +212,7 @@ fn checksum(
 ///
 /// # Errors
 ///
-/// [`Damaged`]: whoever receives it drops it.
+/// [`Damaged`]: the receiver drops the packet.
 pub fn open<'p>(
     key: &Seal,
     position: u64,

@@ -31,7 +31,7 @@ pub struct ServerCounts {
 
 /// The server's half of a connection; see the [crate].
 ///
-/// It has no timer: whoever misses something is the client, and asks.
+/// It has no timer: the client asks for what it misses.
 #[derive(Debug)]
 pub struct Server {
     pub(crate) end: End,

@@ -8,7 +8,7 @@
 //!
 //! - **E1** An entry's bit is set and taken back by the space that has it in *binding*, or by
 //!   the host when that space is dead. So every entry that is open, moving, closing or lingering
-//!   has its bit; whoever looks for ports looks at these.
+//!   has its bit; a search for ports looks at these bits only.
 //! - **E2** Which entry comes next is a hint. The status word decides, by compare-exchange.
 
 use crate::atomic::{AtomicU64, Ordering};

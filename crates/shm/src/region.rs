@@ -170,7 +170,7 @@ pub struct ThreadLine {
 const _: () = assert!(size_of::<ThreadLine>() as u64 == portolan_abi::region::THREAD_BYTES);
 
 impl ThreadLine {
-    /// As nobody has used it. For whoever makes a space of its entry.
+    /// Sets all counters to zero. Only the space that has just claimed the entry calls it.
     pub fn wipe(&self) {
         let Self {
             sent,
@@ -194,9 +194,9 @@ impl ThreadLine {
     }
 }
 
-/// What a space has outside the region, for observers; only that space writes it while it
-/// lives. Whoever takes the entry writes the first line and the texts, then the state; whoever
-/// works for what it tells of, the counters.
+/// Shows observers a thing that a space has outside the region; only that space writes the entry
+/// while it lives. The thread that takes the entry writes the first line and the texts, then the
+/// state; the threads that serve the shown thing write the counters.
 #[repr(C, align(64))]
 pub struct PublicEntry {
     /// [`portolan_abi::public::PublicState`].
@@ -355,7 +355,7 @@ impl<'r> Tables<'r> {
     /// # Safety
     ///
     /// - `base` is aligned to a page and `geometry.pool` bytes from it are mapped,
-    ///   readable and writable, for as long as `'r`. Readable is enough for whoever
+    ///   readable and writable, for as long as `'r`. Readable is enough for a caller that
     ///   only loads: on the machines we run on, an aligned load of a word is a load,
     ///   whatever its order.
     /// - Every process that maps them writes them only through this crate. This is
@@ -438,8 +438,8 @@ impl<'r> Tables<'r> {
         RightRow::new(&self.rights[first..first + MAX_PORTS], self.ports)
     }
 
-    /// The trace ring of `space`, of `1 << size` events. Whoever reads or writes it has made
-    /// sure that it has memory.
+    /// The trace ring of `space`, of `1 << size` events. Before the caller reads or writes it, it
+    /// must have made sure that the ring has memory.
     pub fn trace_ring(&self, space: u8, size: u8) -> Ring<'r> {
         let first = usize::from(space) * TRACE_LINES;
         Ring::new(&self.traces[first..first + TRACE_LINES], size)

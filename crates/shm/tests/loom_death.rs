@@ -183,7 +183,7 @@ fn a_receiver_dies_before_one_that_waits() {
     });
 }
 
-/// Whoever receives next, after a receiver that died, finds its place.
+/// The next receiver, after one that died, finds its place.
 #[test]
 fn another_receiver_goes_on() {
     explore_deaths("receiver, another goes on", 2, |k| {

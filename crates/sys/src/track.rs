@@ -16,7 +16,7 @@
 //!
 //! - **T1** A store is reported by the first [`Tracker::take_written`] that begins after it,
 //!   or by an earlier one that ran beside it.
-//! - **T2** Whoever reads a page after it was reported sees at least the stores that were
+//! - **T2** A read of a page after it was reported sees at least the stores that were
 //!   made before the report; a store after it is reported again.
 //!
 //! Stores by system calls count, stores through other mappings of the same memory do not.

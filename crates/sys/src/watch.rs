@@ -233,8 +233,8 @@ impl AsFd for Alarm {
 
 /// A Unix signal of this process as a descriptor: readable once it came.
 ///
-/// Whoever handled it before is still called; if nobody did, the signal does what
-/// it does by default no more, also after this is dropped.
+/// An earlier handler of the signal is still called. If there was none, the signal's default
+/// action is off from here on, also after this is dropped.
 ///
 /// # Examples
 ///

@@ -144,8 +144,8 @@ impl Drop for Copied {
     }
 }
 
-/// The same as `fork`, but nobody is told who wants to be: neither the C library, nor whoever
-/// has it let go of descriptors.
+/// The same as `fork`, but without the fork handlers: neither the C library's run, nor those by
+/// which a library closes its descriptors in the child.
 fn copy() -> libc::c_long {
     // SAFETY:
     // - Like `fork`: a copy of this process, on a copy of this stack.

@@ -125,7 +125,7 @@ impl Place {
         }
     }
 
-    /// Whoever follows the rules is not hurt by those who do not.
+    /// An honest client is still served.
     fn serves_others(&mut self) {
         let hello = || Message::new(HELLO).unwrap_or_default();
         if let Err(error) = self.rights[0].send(hello(), long()) {

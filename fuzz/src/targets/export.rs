@@ -150,7 +150,7 @@ impl Place {
         hello
     }
 
-    /// Whoever follows the rules is not hurt by those who do not.
+    /// An honest importer is still served.
     fn serves_others(&mut self) {
         self.notifications.unblock();
         self.notifications.accept();
@@ -200,7 +200,7 @@ impl Place {
 /// What came of asking.
 enum Let {
     In(Importer),
-    /// The host copies for whoever shows this.
+    /// The host copies for an importer that shows this capability.
     Ask(Capability),
 }
 

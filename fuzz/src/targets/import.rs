@@ -96,7 +96,7 @@ impl Place {
         done
     }
 
-    /// Whoever comes for this; those of before may have asked again.
+    /// Accepts the importer that asks for this export; earlier importers may ask again.
     fn visited(&self, name: &str) -> OwnedFd {
         loop {
             let Ok(socket) = socket::accept_by(&self.host, by()) else {
@@ -229,7 +229,7 @@ impl Place {
         })
     }
 
-    /// Gives whoever comes memory to copy through, and answers it.
+    /// Gives the next importer staging memory, and answers its requests.
     fn copy_slot(&self, u: &mut Unstructured<'_>, len: u64, over: impl Fn() -> bool) -> Result<()> {
         let Ok(socket) = socket::accept_by(&self.host, soon()) else {
             return Ok(());

@@ -196,7 +196,7 @@ fn idle() -> Group {
     }
 }
 
-/// Whoever shares and is busy is given channels, which are taken from another.
+/// A busy client that shares is given channels of its own, which are taken from another client.
 fn promotions() -> Group {
     let rows = [Shape::Promotion, Shape::Demotion];
     Group {

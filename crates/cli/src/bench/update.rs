@@ -226,7 +226,7 @@ fn messages(bytes: u64) -> Group {
     group(rows)
 }
 
-/// Memory that is taken back from whoever has imported it.
+/// Memory that is taken back from its importers.
 fn end() -> Group {
     let copy = operation(Update::FreshCopy, RETURNED);
     let unexport = Entry::new(operation(Update::Unexport, RETURNED));

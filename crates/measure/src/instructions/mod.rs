@@ -201,7 +201,7 @@ fn once(
     };
     let mut child = Child::start_scene(brief, PLAIN)?;
     let Ready { thread } = child.expect()?;
-    // We share the processor of whoever is stepped through.
+    // We share the processor of the stepped process.
     cpus::pin(match scene.whose {
         Whose::Ours => cpus.ours,
         Whose::Server => cpus.peer(0),

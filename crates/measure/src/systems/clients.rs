@@ -58,7 +58,7 @@ struct Clients {
     domain: Domain,
 }
 
-/// Starts the server, and connects whoever is to be there.
+/// Starts the server, and connects the clients of the case.
 pub(crate) fn start(case: &Case, cpus: &Cpus) -> Result<Box<dyn Run>> {
     let domain = join(case, std::process::id())?;
     let server = start_server(case, cpus)?;

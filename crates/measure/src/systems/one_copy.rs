@@ -61,7 +61,7 @@ impl OneCopy {
         };
         end.address(ours)
             .store(end.from.as_ptr().addr() as u64, Ordering::Relaxed);
-        // Release: whoever is told of a message, or sees this, sees the address.
+        // Release: a peer that is told of a message, or sees the process id, sees the address.
         end.process(ours)
             .store(std::process::id(), Ordering::Release);
         // Only some systems ask for that, and others do not know it.

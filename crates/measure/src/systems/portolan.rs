@@ -399,7 +399,7 @@ pub(crate) struct Request {
     message: Message,
     request: portolan::Request,
     waiting: Waiting,
-    /// Whether whoever gets a message touches each of its pages.
+    /// Whether the receiver of a message touches each of its pages.
     touches: bool,
     domain: Domain,
 }

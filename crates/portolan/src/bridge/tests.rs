@@ -340,7 +340,7 @@ fn requests_go_over_and_answers_come_back() {
 }
 
 #[test]
-fn whoever_has_dropped_its_rights_can_leave_and_all_that_was_sent_has_gone_over() {
+fn a_client_that_has_dropped_its_rights_can_leave_and_all_sent_messages_have_gone_over() {
     for _ in 0..20 {
         let Two {
             ours,
@@ -484,7 +484,7 @@ fn a_form_that_is_none_is_refused_and_none_at_all_too() {
 }
 
 #[test]
-fn whoever_tells_what_no_channel_has_is_believed_in_nothing_more() {
+fn an_ingress_that_announces_an_impossible_channel_is_believed_in_nothing_more() {
     let copy = |tag, extents| FrameHeader {
         extents,
         tag,

@@ -61,10 +61,10 @@ impl std::fmt::Debug for AccessToken {
     }
 }
 
-/// Who may visit what is offered.
+/// Says which processes may connect to an offer.
 ///
-/// Whoever one of users, groups and processes names is admitted; a token is asked for in
-/// addition. The kernel says who a visitor is, as of the moment when it connected. The
+/// A process is admitted if its user, one of its groups or its id is listed; a token is asked for
+/// in addition. The kernel says who a client is, as of the moment when it connected. The
 /// user and group that it names when it cannot tell (65534, `nobody`) match nothing, not
 /// even [`anyone`](Self::anyone).
 ///

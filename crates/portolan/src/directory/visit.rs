@@ -60,7 +60,7 @@ pub enum VisitError {
     },
     /// The caller's: the offer's permissions do not admit this process.
     #[error(
-        "user {user} may not have the {kind} {name:?}: whoever offers it must permit that user, one of its groups, or this process (Permissions)"
+        "user {user} may not have the {kind} {name:?}: its offer must permit that user, one of its groups, or this process (Permissions)"
     )]
     NotPermitted {
         /// What was asked for.
@@ -71,7 +71,7 @@ pub enum VisitError {
         user: u64,
     },
     /// The caller's: the offer asks for a token, and this is not it.
-    #[error("the {kind} {name:?} asks for a token, and {} was shown: get it from whoever offers it", if *.shown { "another" } else { "none" })]
+    #[error("the {kind} {name:?} asks for a token, and {} was shown: get it from the offering process", if *.shown { "another" } else { "none" })]
     WrongToken {
         /// What was asked for.
         kind: &'static str,
@@ -119,7 +119,7 @@ pub enum VisitError {
     Busy,
     /// The host's or the offering process's: no answer came in time.
     #[error(
-        "neither the domain's host nor whoever offers it answered by the deadline: allow more time, or see whether one of them is stopped"
+        "neither the domain's host nor the offering process answered by the deadline: allow more time, or see whether one of them is stopped"
     )]
     Unanswered,
     /// The domain's: what stands in the way of everybody who connects to it.

@@ -1,4 +1,4 @@
-//! Entries of ports, and the memory of their queues: taken by a bind, given back by a close.
+//! Takes a port's entry and the memory of its queue for a bind, and gives both back at a close.
 //!
 //! ```text
 //!  free --> binding, ours --> queue named, its units taken, memory had --> open
@@ -7,19 +7,19 @@
 //!                                                                       slots closed
 //! ```
 //!
-//! Whoever has an entry in *binding* is named by its status word, the entry names the queue's
-//! units, and these name the entry. So the host finds all that a space had taken which died
-//! here, and gives it back ([`give_back`] may be repeated).
+//! The status word of an entry in *binding* names the space that has it, the entry names the
+//! queue's units, and these name the entry. So the host finds everything that a space had taken
+//! before it died here, and gives it back ([`give_back`] may be repeated).
 //!
 //! # What counts against the domain's limit
 //!
-//! Memory of queues counts in whole chunks of 2 MiB, as memory of extents does; what is less than
-//! a chunk comes with the domain, as its tables do. `queue_chunks` says how many there may be.
-//! Whoever takes memory notes it at its units, then makes sure that there may be as much; whoever
-//! gives some up lowers the number, then looks again. A death in between leaves the number wrong
-//! until the next one does that, at the latest the host ([`settle`]).
+//! Memory of queues counts in whole chunks of 2 MiB, as memory of extents does; less than a chunk
+//! comes with the domain, as its tables do. `queue_chunks` says how many there may be. A space that
+//! takes memory notes it at its units, then makes sure that there may be as much; a space that
+//! gives memory up lowers the number, then looks again. A death in between leaves the number wrong
+//! until the next space does that, at the latest the host ([`settle`]).
 //!
-//! What closed ports had is kept for the next ones, up to [`SPARE`] of each width of slot; more,
+//! Closed ports leave their memory to the next ones, up to [`SPARE`] of each width of slot; more,
 //! and all of it where memory is short, goes back to the system.
 
 use super::BindError;

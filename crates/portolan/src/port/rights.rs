@@ -158,7 +158,7 @@ impl SendOnceRight {
     ///
     /// # Errors
     ///
-    /// [`SendError`] holds the message. The right is used up; whoever waits for the answer
+    /// [`SendError`] holds the message. The right is used up; the client that waits for the answer
     /// is told that none will come.
     pub fn send(mut self, mut message: Message) -> Result<(), SendError> {
         self.post(Kind::Reply, &mut message)

@@ -573,7 +573,7 @@ fn given(member: &Member, message: &mut Message) {
     counters::sent(member, bytes);
 }
 
-/// Wakes whoever receives from the port: the wait set while it is armed there, else itself.
+/// Wakes the port's receiver: through the wait set while the port is armed there, else directly.
 #[cold]
 pub(crate) fn wake(member: &Member, queue: &Queue<'_>, port: u16) {
     let sleep = &queue.port.sleep;

@@ -114,8 +114,8 @@ impl SharedReceiver {
                 }
             }
             inner.right.hush();
-            // Sleep marks are set under the lock, for all who sleep; whoever takes a message
-            // while others sleep sets them again behind it.
+            // Sleep marks are set under the lock, for all sleeping threads; a thread that takes a
+            // message while others sleep sets them again behind it.
             let bell = inner
                 .right
                 .at()

@@ -47,7 +47,7 @@ pub struct ShareError {
 }
 
 impl Domain {
-    /// Shares an extent where it lies: whoever has a right on it reads it, and nobody
+    /// Shares an extent where it lies: every space with a right on it may read it, and no space
     /// writes it any more.
     ///
     /// # Errors

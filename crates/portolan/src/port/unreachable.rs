@@ -1,10 +1,11 @@
-//! Ports that nobody can receive from any more: their receive rights lie in queues of one another.
+//! Finds and closes ports whose receive rights lie in queues of one another, out of every space's
+//! reach.
 //!
 //! A port that moves names, in its transit word, the slot in which its receive right lies. So
 //! each moving port leads to one other port, that one to the next if it moves too, and so on.
 //! Where the way ends at a port that some space receives from, or at a slot that a sender has
 //! claimed and not published yet, the right may still be taken. Where it comes back to itself it
-//! can not: whoever could take one of these rights would have to have taken another one before.
+//! cannot: a space that takes one of these rights would have to have taken another one before.
 //!
 //! # Invariants
 //!

@@ -167,7 +167,7 @@ impl Stub {
         method::spare(ready.body);
         let id = begun?;
         connection.ended(begins.map(|begins| connection.trace(&inner, begins, id, bytes)));
-        // Nobody waits, so whoever calls next does what is due; the driver, if there is one.
+        // No thread waits for an answer, so the driver does what is due, or else the next caller.
         connection.review(&mut inner);
         connection.tell_driver(&mut inner);
         Ok(())

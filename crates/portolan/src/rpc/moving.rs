@@ -235,7 +235,7 @@ pub fn take_over<S: Service>(
         shared.inherit(SharedChannels::over(calls, answers, shared)?);
         mark!("serve.inherited");
     }
-    // Before the door is open, so that whoever asks for more is known.
+    // Before the door is open, so that a client that asks for a promotion is known.
     for client in clients {
         client.settle(shared, &port)?.ok_or_else(not_this)?;
         mark!("serve.taken_over");

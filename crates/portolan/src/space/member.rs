@@ -75,7 +75,7 @@ impl Member {
         self.parts.part()
     }
 
-    /// Whether every page of the region is open here, whoever owns it.
+    /// Whether every page of the region is open here, also those of other owners.
     pub(crate) fn always_open(&self) -> bool {
         self.guard.is_none()
     }

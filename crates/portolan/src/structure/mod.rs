@@ -201,7 +201,7 @@ pub struct NoStructure {
     pub message: Box<Message>,
 }
 
-// The bound stands at each: so whoever forgot a derive is told which.
+// The bound stands at each method, so that the compiler names the derive that is missing.
 impl<T> Structure<T> {
     /// Builds a structure in fresh extents of the domain.
     ///

@@ -49,7 +49,7 @@ pub(super) fn read<T: Root>(message: &Message) -> Result<&T::At<'_>, RootError> 
     // SAFETY:
     // - a `T`, of this build: `checked`;
     // - readable and unchanged: the message holds every extent (`checked`) and is borrowed,
-    //   and whoever writes to them through it makes it say that it holds no structure.
+    //   and a write to them through it makes it say that it holds no structure.
     unsafe { root::read::<T>(header) }.ok_or(RootError::Torn)
 }
 

@@ -172,7 +172,7 @@ pub struct PortSurvey {
     pub depth: usize,
     /// Slots of its queue; one of them is kept for the message that is being read.
     pub slots: usize,
-    /// Messages taken out of it, by whoever had this number.
+    /// Messages taken out of it, by all receivers that this port has had.
     pub taken: u64,
     /// Bytes in the extents of those.
     pub taken_bytes: u64,

@@ -87,7 +87,7 @@ impl ExportError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Whoever's: the exporter was not found, or does not permit it.
+    /// As the connection says: the exporter was not found, or does not permit it.
     #[error(transparent)]
     Visit(#[from] VisitError),
     /// The state's: the exporter was found, and did not answer in time.

@@ -38,8 +38,8 @@
 //! # Invariants
 //!
 //! - **M1** Position `p` lies in unit `p mod n`. A unit's stamp only grows.
-//! - **M2** Whoever copies a payload between two looks at one `done(p)` has what was
-//!   written at `p`. With several writers a checksum, seeded with the position, tells
+//! - **M2** A reader that copies a payload and finds the same `done(p)` before and after has
+//!   the bytes written at `p`. With several writers a checksum, seeded with the position, tells
 //!   whole units from those that a stopped writer scribbled over.
 //! - **M3** One writer: units of a message lie at consecutive positions, from one that says
 //!   *first* to one that says *last*. If a writer dies, a *first* follows a message that
@@ -546,8 +546,8 @@ impl<'a> Channel<'a> {
 
     /// Returns what a dead space held: its readers' entries, its place as the writer.
     ///
-    /// Whoever could be owed a wake by it is to be woken afterwards ([`Self::rouse`],
-    /// [`Self::rouse_writer`]).
+    /// The dead space may have owed wakes to readers and to the writer: the caller must wake both
+    /// afterwards ([`Self::rouse`], [`Self::rouse_writer`]).
     pub fn reclaim(&self, space: u8) {
         for entry in self.readers {
             match entry.state() {

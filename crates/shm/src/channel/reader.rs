@@ -467,7 +467,8 @@ impl Channel<'_> {
         self.room_made()
     }
 
-    /// Whether the writer waits; whoever is told so must wake it ([`Self::rouse_writer`]).
+    /// Whether the writer waits for room. If it does, the caller must wake it
+    /// ([`Self::rouse_writer`]).
     #[inline]
     pub fn room_made(&self) -> Finished {
         store_load_barrier();

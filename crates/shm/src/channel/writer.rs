@@ -430,7 +430,7 @@ impl<'a> Channel<'a> {
         };
         let finished = self.publish(pen, len, flags, signals);
         pen.next += 1;
-        // Release: whoever goes on from here sees what came before.
+        // Release: a writer that continues at this position sees the units before it.
         self.head.writer.next.store(pen.next, Ordering::Release);
         mark!("channel.advanced");
         finished
@@ -521,7 +521,7 @@ impl<'a> Channel<'a> {
         Err(WriteError::Contended)
     }
 
-    /// Takes the unit of `position` from whoever wrote it a lap ago, done or not.
+    /// Takes the unit of `position` from the writer that took it a lap ago, done or not.
     fn take(&self, position: u64, space: u8) -> bool {
         let unit: Unit<'a> = self.unit(position);
         let mut found = Stamp(unit.stamp().load(Ordering::Relaxed));

@@ -8,7 +8,7 @@ use crate::atomic::Ordering;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
 
 impl SleepLine {
-    /// No events. For whoever is binding the port of this generation.
+    /// Clears all events. Only the space that is binding the port of this generation calls it.
     pub fn clear_events(&self, generation: u32) {
         // An exchange, among the exchanges of those who told the port before of something. The
         // status follows with Release.

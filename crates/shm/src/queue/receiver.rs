@@ -497,7 +497,7 @@ impl<'r> Queue<'r> {
                         return false;
                     }
                 }
-                // Whoever claims it finds `asleep`.
+                // The next sender that claims it finds `asleep`.
                 Phase::Free => {}
             }
         }

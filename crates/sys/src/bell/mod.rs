@@ -10,8 +10,8 @@
 //!    +------ disarm -------+------ drain -----+
 //! ```
 //!
-//! An armed bell is a sleeper like any other: of those that wake a limited number it may be
-//! the one that is woken. Whoever wants another sleeper woken instead disarms it before.
+//! An armed bell is a sleeper like any other: a wake of a limited number of sleepers may wake the
+//! bell. A caller that wants another sleeper woken instead must disarm the bell before.
 //!
 //! It uses an io_uring futex wait, whose ring can be polled. Where io_uring is missing or
 //! forbidden, as in many containers, a sleeping helper thread does the same. Neither

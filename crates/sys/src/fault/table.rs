@@ -148,7 +148,7 @@ impl Slot {
     fn write(&self, start: usize, end: usize, handler: *mut (), context: usize) {
         // SeqCst pairs with `ask` for F2, see there.
         self.version.fetch_add(1, Ordering::SeqCst);
-        // Release pairs with the Acquire fence in `ask`: whoever reads one of the new
+        // Release pairs with the Acquire fence in `ask`: a handler that reads one of the new
         // values sees the odd version too.
         fence(Ordering::Release);
         self.start.store(start, Ordering::Relaxed);

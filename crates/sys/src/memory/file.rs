@@ -173,7 +173,7 @@ pub enum AllocateError {
     Io(#[from] io::Error),
 }
 
-/// The same file, open for reading only: whoever gets this descriptor cannot write.
+/// Opens the same file for reading only: a process that gets this descriptor cannot write.
 ///
 /// # Errors
 ///

@@ -5,7 +5,7 @@
 //! ```text
 //!              resume (UFFDIO_CONTINUE)
 //!   closed ------------------------------> open      content stays in the file,
-//!      ^                                     |       whoever has the page open
+//!      ^                                     |       whichever process has it open
 //!      +-------------------------------------+
 //!              memory::zap (MADV_DONTNEED)
 //! ```

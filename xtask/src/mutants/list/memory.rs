@@ -49,7 +49,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "owner-free-relaxed",
-        breaks: "O4: who allocates an extent uses its bytes beside whoever freed it",
+        breaks: "O4: a space that allocates an extent uses its bytes beside the space that freed it",
         file: OWNER,
         find: ".store(AllocWord::new(Alloc::Free, generation).0, Ordering::Release);",
         replace: ".store(AllocWord::new(Alloc::Free, generation).0, Ordering::Relaxed);",

@@ -1,8 +1,8 @@
-//! What a worker serves, and what it calls: at most once, however often servers die and move.
+//! Serves calls and makes them, and checks that each runs at most once, however often servers die
+//! and move.
 //!
-//! Each call has a word on the board, outside the region. Whoever runs it adds one there, in
-//! whichever process, so a call that runs twice shows at once, and one that has a result and
-//! never ran shows too.
+//! Each call has a word on the board, outside the region. The server that runs it adds one there,
+//! so a call that runs twice shows at once, and one that has a result and never ran shows too.
 
 use super::super::board::{Board, Entry, MAX_WORKERS};
 use super::super::{Doing, payload};
@@ -456,7 +456,7 @@ fn serves() -> bool {
     };
     let name = |thread: &Path| std::fs::read_to_string(thread.join("comm")).unwrap_or_default();
     let ours = std::process::id().to_string();
-    // Whoever has just begun has the name of whoever began it.
+    // A thread that has just begun has the name of the thread that started it.
     let unnamed = name(&Path::new("/proc/self/task").join(&ours));
     threads.flatten().any(|thread| {
         let (at, name) = (thread.path(), name(&thread.path()));

@@ -253,8 +253,8 @@ impl Worker {
         self.absorb(message);
     }
 
-    /// Makes two ports that hold one another, where nobody can reach them, and has them closed, as
-    /// whoever is short of memory does. If it dies before, the host closes them.
+    /// Makes two ports that hold one another, so that no space can reach them, and has them closed,
+    /// as a space that is short of memory does. If the worker dies before, the host closes them.
     pub(super) fn tie_a_ring(&mut self) {
         self.doing(Doing::Sending);
         let Some(domain) = self.domain.clone() else {

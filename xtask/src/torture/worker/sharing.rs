@@ -60,7 +60,7 @@ impl Worker {
         }
     }
 
-    /// Signals to whoever listens to a segment.
+    /// Signals an address of a segment, which reaches its listeners.
     pub(super) fn tell(&mut self) {
         self.doing(Doing::Sharing);
         let Some(domain) = &self.domain else { return };

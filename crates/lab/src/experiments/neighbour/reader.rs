@@ -29,8 +29,8 @@ struct Order {
     nanos: u64,
 }
 
-/// Ready, or so many bytes in so much processor time: whoever else wants its processor
-/// does not count.
+/// Ready, or so many bytes in so much processor time, in which other users of the processor do not
+/// count.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     bytes: u64,

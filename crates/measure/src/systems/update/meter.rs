@@ -12,7 +12,7 @@ const STORES: usize = 64;
 pub(super) enum Meter {
     /// Its time.
     Clock,
-    /// Between two marks, for whoever steps through this process.
+    /// Between two marks, for the process that steps through this one.
     Marks,
 }
 

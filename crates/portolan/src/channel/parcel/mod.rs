@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A parcel does not lie in the ring. It goes to a port of the reader's, and then the
-//! note that announces it is committed. So at every instant a parcel is somebody's by
-//! the rules that hold for all extents and rights, whoever dies: what was sent and never
-//! announced is dropped by its reader, and a dead reader's port is drained by the host.
+//! note that announces it is committed. So at every instant a parcel has an owner by the rules
+//! that hold for all extents and rights, whichever process dies: a reader drops parcels that were
+//! sent and never announced, and the host empties a dead reader's port.
 //!
 //! Readers register at the writer's *registry*, a port with a name made of the channel's. A parcel
 //! of any size costs one message by port for each reader.

@@ -158,7 +158,7 @@ impl ParcelWriter {
         self.readers.len()
     }
 
-    /// Sees to it that whoever must get this parcel is known (P4).
+    /// Waits until every reader that must get this parcel is known (P4).
     fn meet(&mut self, parcel: &Parcel, deadline: Deadline) -> Result<(), NoParcel> {
         loop {
             self.enrol();

@@ -24,7 +24,7 @@ pub struct Publisher<T: ?Sized> {
     /// Bytes of memory that a structure begins with.
     pub(super) usual: usize,
     channel: Channel,
-    /// Keeps it, for whoever comes.
+    /// Keeps the rendezvous channel alive for publishers and subscribers to come.
     _rendezvous: Channel,
     id: u8,
     of: PhantomData<fn(&T)>,

@@ -323,7 +323,7 @@ fn populate(member: &Member, first: usize, count: usize) -> bool {
     true
 }
 
-/// Any free extent of the size, whoever its home is.
+/// Claims any free extent of the size, of any home.
 fn scavenge(member: &Member, size: Size) -> Option<(u32, u32)> {
     let tables = member.tables();
     tables.chunks.part(size).find_map(|index| {
@@ -337,7 +337,7 @@ fn scavenge(member: &Member, size: Size) -> Option<(u32, u32)> {
     })
 }
 
-/// Gives every unused chunk back to the domain, whoever its home is.
+/// Gives every unused chunk back to the domain, of any home.
 pub(super) fn give_all_back(member: &Member) -> usize {
     let tables = member.tables();
     (0..tables.chunks.len())

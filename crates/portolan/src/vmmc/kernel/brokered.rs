@@ -348,8 +348,8 @@ mod tests {
     use std::os::fd::{AsFd, OwnedFd};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    /// Takes whoever comes for one that it copies for; answers all requests with `outcome`, and
-    /// counts those. Errors are the other side's going.
+    /// Accepts any importer; answers all requests with `outcome`, and counts them. An error means
+    /// that the importer has gone.
     fn host(socket: &OwnedFd, outcome: Outcome, asked: &AtomicUsize) -> Result<(), SocketError> {
         let soon = || Some(Instant::now() + Duration::from_millis(100));
         let late = || Some(Instant::now() + portolan_testkit::PATIENCE);

@@ -79,8 +79,8 @@ use std::sync::atomic::AtomicBool;
 ///
 /// The set is a descriptor ([`AsFd`]) that is readable while a wait may find something.
 /// Whenever it is readable, call `wait(Deadline::NOW)` and serve what it names. Until such
-/// a wait has found nothing the descriptor stays readable, so whoever is told of changes
-/// only (`EPOLLET`, mio) goes on until then. `epoll_wait` may return `EINTR` when it
+/// a wait has found nothing the descriptor stays readable, so a program that is told of changes
+/// only (`EPOLLET`, mio) must go on until then. `epoll_wait` may return `EINTR` when it
 /// becomes readable; call it again. For tokio there is `wait_async`, with the feature
 /// `tokio`.
 ///

@@ -33,7 +33,7 @@ impl Channel<'_> {
         Finished::Done
     }
 
-    /// Whether a reader sleeps; whoever is told so must wake them all (M7).
+    /// Whether a reader sleeps. If one does, the caller must wake all readers (M7).
     #[inline]
     pub(super) fn owed(&self) -> Finished {
         store_load_barrier();
