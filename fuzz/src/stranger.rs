@@ -1,14 +1,14 @@
-//! What targets share that play a stranger between domains: a visitor of something that is
+//! What targets share that play a stranger between domains: a client of something that is
 //! offered, or a process that offers it.
 
 use arbitrary::{Result, Unstructured};
 use portolan::Deadline;
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Ask, FrameHeader, RING, RING_BYTES, SEALED, control};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::{LINE, PAGE};
 use portolan_abi::slot::Kind;
-use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::memory;
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Address, SocketError};
@@ -61,33 +61,33 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// A connection that leads to the offering side.
 pub(crate) fn accepted(address: &Address, kind: OfferKind, name: &str) -> Option<OwnedFd> {
-    match visit(address, kind, OfferName::new(name)?, None)? {
-        (socket, VisitAnswer::Accepted) => Some(socket),
+    match connect(address, kind, OfferName::new(name)?, None)? {
+        (socket, ConnectAnswer::Accepted) => Some(socket),
         (_, other) => panic!("not accepted by {name}: {other:?}"),
     }
 }
 
 /// A connection to a host, and what it says in the end; nothing, if it has no room or hangs up.
-pub(crate) fn visit(
+pub(crate) fn connect(
     address: &Address,
     kind: OfferKind,
     name: OfferName,
     token: Option<[u8; 16]>,
-) -> Option<(OwnedFd, VisitAnswer)> {
+) -> Option<(OwnedFd, ConnectAnswer)> {
     let socket = socket::connect_by(address, by()).ok()?;
-    let visit = Visit {
+    let request = ConnectRequest {
         version: FORMAT_VERSION,
         kind,
         name,
         token,
     };
-    socket::send_by(&socket, &visit.encode(), &[], by()).ok()?;
+    socket::send_by(&socket, &request.encode(), &[], by()).ok()?;
     loop {
-        let mut answer = [0; VisitAnswer::BYTES];
+        let mut answer = [0; ConnectAnswer::BYTES];
         // Its host is busy, or out of descriptors.
         let came = socket::receive_by(&socket, &mut answer, 0, by()).ok()?;
-        match VisitAnswer::decode(&answer[..came.len]) {
-            Some(VisitAnswer::Wait | VisitAnswer::Queue) => {}
+        match ConnectAnswer::decode(&answer[..came.len]) {
+            Some(ConnectAnswer::Wait | ConnectAnswer::Queue) => {}
             Some(answer) => return Some((socket, answer)),
             None => panic!("a host says what none says"),
         }
@@ -98,10 +98,10 @@ pub(crate) fn visit(
 pub(crate) fn welcome(listener: &OwnedFd) -> OwnedFd {
     let heard = || -> std::result::Result<OwnedFd, SocketError> {
         let socket = socket::accept_by(listener, by())?;
-        let mut packet = [0; Visit::BYTES];
+        let mut packet = [0; ConnectRequest::BYTES];
         let came = socket::receive_by(&socket, &mut packet, 0, by())?;
-        assert!(Visit::decode(&packet[..came.len]).is_some());
-        socket::send_by(&socket, &VisitAnswer::Accepted.encode(), &[], by())?;
+        assert!(ConnectRequest::decode(&packet[..came.len]).is_some());
+        socket::send_by(&socket, &ConnectAnswer::Accepted.encode(), &[], by())?;
         let mut packet = [0; Ask::BYTES];
         let came = socket::receive_by(&socket, &mut packet, 0, by())?;
         assert!(Ask::decode(&packet[..came.len]).is_some());

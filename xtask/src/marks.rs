@@ -264,11 +264,11 @@ pub(crate) static MARKS: [&str; 270] = [
     "update.copied",
     "update.copied_later",
     "update.kernel",
-    "visit.accepted",
-    "visit.handed",
-    "visit.handing",
-    "visit.received",
-    "visit.waits",
+    "connect.accepted",
+    "connect.handed",
+    "connect.handing",
+    "connect.received",
+    "connect.waits",
     "watch.fired",
     "watch.firing",
     "watch.taken",
@@ -314,9 +314,8 @@ pub(crate) fn passer(name: &str) -> Passer {
         "join.before_listen" | "join.listening" | "join.fallback" | "join.created"
         | "join.hosting" => Passer::Creator,
         "leave.asked" | "leave.returned" | "reclaim.row" => Passer::Host,
-        "offer.entered" | "offer.withdrawn" | "visit.waits" | "visit.handing" | "visit.handed" => {
-            Passer::Host
-        }
+        "offer.entered" | "offer.withdrawn" | "connect.waits" | "connect.handing"
+        | "connect.handed" => Passer::Host,
         // Structures in topics.
         "topic.kept" | "topic.shared" => Passer::Tests,
         // Between users.

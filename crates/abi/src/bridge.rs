@@ -1,11 +1,11 @@
 //! The records that two processes of different domains exchange, and the memory that they share.
 //!
 //! ```text
-//! visitor -> offering process   Ask                           "let me send"
-//! offering process -> visitor   Granted + the connection's memory and a pidfd, or Denied
-//! offering process -> visitor   of a channel: [`Form`], in the byte ring back
+//! client -> offering process    Ask                           "let me send"
+//! offering process -> client    Granted + the connection's memory and a pidfd, or Denied
+//! offering process -> client    of a channel: [`Form`], in the byte ring back
 //! from then on, both ways:      one byte [`RING`]             "look at the byte ring"
-//! visitor -> offering process   [`SEALED`] + descriptors      those that the next frame names
+//! client -> offering process    [`SEALED`] + descriptors      those that the next frame names
 //! ```
 //!
 //! The connection's memory is a control page and two *byte rings*, one for each direction. A byte
@@ -111,7 +111,7 @@ pub fn bytes_taken(header: usize, parts: impl Iterator<Item = u64>) -> u64 {
 /// "Let me send."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The format that the visitor speaks.
+    /// The format that the client speaks.
     pub version: u32,
     /// It will send sealed memory, by descriptor.
     pub sealed: bool,

@@ -1,4 +1,4 @@
-//! Why an acceptor refuses a visitor that the host has handed to it: the same for a port, a
+//! Why an acceptor refuses a client that the host has handed to it: the same for a port, a
 //! channel and an export, but for what only one of them can be.
 
 /// Why not.

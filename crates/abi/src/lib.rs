@@ -20,8 +20,8 @@
 //! | [`sum`] | the checksum of units and packets |
 //! | [`hello`] | what a newcomer and the host say to one another |
 //! | [`control`] | what a member and its host say to one another |
-//! | [`visit`] | what a visitor from outside and the host say to one another |
-//! | [`denied`] | why a visitor is not let in |
+//! | [`connect`] | what a client from outside and the host say to one another |
+//! | [`denied`] | why a client is not let in |
 //! | [`vmmc`] | what importers and exporters say to one another, and the pages they share |
 //! | [`delegate`] | the records between exporter, host and importer where the host copies |
 //!
@@ -34,6 +34,7 @@
 
 pub mod bridge;
 pub mod channel;
+pub mod connect;
 pub mod control;
 pub mod delegate;
 pub mod denied;
@@ -51,7 +52,6 @@ pub mod space;
 pub mod sum;
 pub mod thread;
 pub mod trace;
-pub mod visit;
 pub mod vmmc;
 
 /// The format of a region. A member that speaks another one is refused at the door.

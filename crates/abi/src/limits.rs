@@ -30,7 +30,7 @@ pub const MAX_HEADER: usize = 4096;
 pub const MAX_EXTENTS: usize = 1024;
 /// Rights of one message at the most.
 pub const MAX_RIGHTS: usize = 64;
-/// Offers to visitors in one domain at the most.
+/// Offers to clients in one domain at the most.
 pub const MAX_OFFERS: usize = 65_536;
 /// Users, groups and processes, of each, that one offer permits at the most.
 pub const MAX_GRANTS: usize = 64;

@@ -13,8 +13,8 @@ use portolan::{
 };
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, Granted, connection_bytes};
+use portolan_abi::connect::OfferKind;
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, PAGE};
-use portolan_abi::visit::OfferKind;
 use portolan_sys::socket::{self, Address};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};

@@ -1,7 +1,7 @@
 //! An importer that follows no rule attacks exported memory: it writes its notification page as a
 //! file, and asks the host for arbitrary copies. The domain and the socket are real.
 
-use crate::stranger::{accepted, address, by, descriptor, long, taken, until, visit};
+use crate::stranger::{accepted, address, by, connect, descriptor, long, taken, until};
 use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{
     Export, ExportMemory, ExportOptions, Import, Notification, Notifications, OrdinaryMemory,
@@ -9,9 +9,9 @@ use portolan::vmmc::{
 };
 use portolan::{Domain, Permissions};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::connect::{ConnectAnswer, OfferKind};
 use portolan_abi::delegate::{Act, Capability, Outcome, PARTS, Ready, Reply, Request, STAGING};
 use portolan_abi::limits::PAGE;
-use portolan_abi::visit::{OfferKind, VisitAnswer};
 use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, RING, Way, notification_page};
 use portolan_sys::socket::{self, Address};
 use std::fs::File;
@@ -82,11 +82,11 @@ pub(super) fn run(data: &[u8]) {
     let mut place = taken(&PLACE, Place::make);
     let mut u = Unstructured::new(data);
     // It ends where the bytes do.
-    let _ = place.visit(&mut u);
+    let _ = place.connect(&mut u);
 }
 
 impl Place {
-    fn visit(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+    fn connect(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let which = usize::from(u.arbitrary::<bool>()?);
         let Some(socket) = accepted(&self.address, OfferKind::Export, EXPORTS[which]) else {
             return Ok(());
@@ -98,7 +98,7 @@ impl Place {
             }
             None => None,
         };
-        let visited = stranger.as_ref().map(|stranger| self.suffer(u, stranger));
+        let suffered = stranger.as_ref().map(|stranger| self.suffer(u, stranger));
         if which == 0 && u.ratio(1, 16)? {
             self.end_and_begin(stranger.as_ref());
         }
@@ -108,7 +108,7 @@ impl Place {
             shared.as_ref().is_some_and(|e| e.importers() == 1) && lent.importers() == 0
         });
         self.serves_others();
-        visited.unwrap_or(Ok(()))
+        suffered.unwrap_or(Ok(()))
     }
 
     /// The stranger does what it likes while the exporter takes what was posted.
@@ -364,7 +364,7 @@ fn beset(u: &mut Unstructured<'_>, address: &Address, capability: &Capability) -
         panic!("a capability that has no name");
     };
     let token = Some(capability.token);
-    let Some((socket, VisitAnswer::Accepted)) = visit(address, OfferKind::Memory, name, token)
+    let Some((socket, ConnectAnswer::Accepted)) = connect(address, OfferKind::Memory, name, token)
     else {
         // There are as many as there may be.
         return Ok(());

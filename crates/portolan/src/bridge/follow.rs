@@ -8,7 +8,7 @@ use super::error::{ConnectToError, Over, ViolationKind};
 use super::options::ConnectOptions;
 use super::side::{Side, crossing};
 use crate::channel::{Channel, ChannelOptions, MakeChannelError, WriteError, Writer};
-use crate::directory::{AcceptedVisit, OfferKind};
+use crate::directory::{AcceptedConnection, OfferKind};
 use crate::space::Builder;
 use crate::space::public::Shown;
 use crate::{Deadline, Domain, EventKind, NoDescriptor, Protection};
@@ -125,7 +125,7 @@ impl Domain {
 /// Follows over a connection that leads to the offering process.
 pub(super) fn follow_over(
     domain: &Domain,
-    accepted: AcceptedVisit,
+    accepted: AcceptedConnection,
     sought: &Sought<'_>,
     options: &ConnectOptions,
 ) -> Result<Followed, ConnectToError> {

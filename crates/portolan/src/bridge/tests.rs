@@ -7,7 +7,7 @@ use super::memory::ConnectionMemory;
 use super::side::Side;
 use super::*;
 use crate::channel::{ChannelOptions, ReadError, ReaderOptions};
-use crate::directory::{AcceptedVisit, OfferKind, visit_own};
+use crate::directory::{AcceptedConnection, OfferKind, connect_own};
 use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
@@ -60,7 +60,7 @@ fn nobody() -> Builder {
 }
 
 fn join(ours: &Domain, theirs: &Domain, options: &ConnectOptions) -> SendRight {
-    let accepted = visit_own(theirs.member(), OfferKind::Port, "frames", None, long()).unwrap();
+    let accepted = connect_own(theirs.member(), OfferKind::Port, "frames", None, long()).unwrap();
     connect_over(ours, accepted, &Sought::of(&nobody(), "frames"), options).unwrap()
 }
 
@@ -240,7 +240,7 @@ fn two_clients_and_no_more() {
     let offer = OfferOptions::default().most_clients(2);
     let mut two = two(PortOptions::unnamed(), offer, ConnectOptions::default());
     let second = join(&two.ours, &two._theirs, &ConnectOptions::default());
-    let accepted = visit_own(
+    let accepted = connect_own(
         two._theirs.member(),
         OfferKind::Port,
         "frames",
@@ -408,7 +408,7 @@ fn other_descriptors_than_a_pairs_are_refused() {
         let options = ConnectOptions::default();
         let right = connect_over(
             &domain,
-            AcceptedVisit { connection },
+            AcceptedConnection { connection },
             &Sought::of(&nobody(), "frames"),
             &options,
         );
@@ -447,7 +447,7 @@ fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, Conne
     let options = ConnectOptions::default().deadline(Deadline::after(Duration::from_secs(3)));
     let followed = follow_over(
         domain,
-        AcceptedVisit { connection },
+        AcceptedConnection { connection },
         &Sought::of(&nobody(), "news"),
         &options,
     );
@@ -562,7 +562,7 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     let other = Domain::builder("other");
     let right = connect_over(
         &domain,
-        AcceptedVisit { connection },
+        AcceptedConnection { connection },
         &Sought::of(&other, "frames"),
         &options,
     )
@@ -614,7 +614,8 @@ fn a_client_that_counts_what_was_never_written_is_thrown_out_alone() {
         .offer("news", &Permissions::own_user(), OfferOptions::default())
         .unwrap();
     let mut writer = channel.bind_writer().unwrap();
-    let connect = || visit_own(theirs.member(), OfferKind::Channel, "news", None, long()).unwrap();
+    let connect =
+        || connect_own(theirs.member(), OfferKind::Channel, "news", None, long()).unwrap();
     let honest = follow_over(
         &ours,
         connect(),

@@ -1,13 +1,13 @@
-//! Permissions say which visitors an offer admits, by the credentials that the kernel reports.
+//! Permissions say which clients an offer admits, by the credentials that the kernel reports.
 
 use crate::space::OVERFLOW_ID;
+use portolan_abi::connect::Grants;
 use portolan_abi::limits::MAX_GRANTS;
-use portolan_abi::visit::Grants;
 use portolan_sys::process::{self, PidFd, start_time};
 use portolan_sys::socket::Peer;
 use std::io;
 
-/// A secret that visitors must know, in addition to being permitted: 128 random bits.
+/// A secret that clients must know, in addition to being permitted: 128 random bits.
 ///
 /// It is handed on however the two sides like: by a file, an environment variable, a
 /// message. Two are compared in a time that says nothing of where they differ, and
@@ -196,7 +196,7 @@ pub enum GrantError {
     OverflowId,
 }
 
-/// What is found about a visitor.
+/// What is found about a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Admitted,
@@ -211,7 +211,7 @@ pub(crate) fn started(peer: &Peer, pidfd: &PidFd) -> Option<u64> {
     started.filter(|_| !pidfd.is_dead())
 }
 
-/// Whether `grants` admit a visitor that shows `token`. `started` says when it started,
+/// Whether `grants` admit a client that shows `token`. `started` says when it started,
 /// if it can be told, and is asked only where that matters.
 pub(crate) fn judge(
     grants: &Grants,

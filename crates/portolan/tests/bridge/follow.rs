@@ -316,7 +316,7 @@ fn what_cannot_be_offered_or_followed_is_refused() {
     // A port of that name is another thing.
     let soon = ConnectOptions::default().deadline(Deadline::NOW);
     let none = domain.connect_to(&Domain::builder(&theirs.name), "news", soon);
-    assert!(matches!(none, Err(ConnectToError::Visit(_))), "{none:?}");
+    assert!(matches!(none, Err(ConnectToError::Connect(_))), "{none:?}");
     drop(theirs.domain);
 }
 

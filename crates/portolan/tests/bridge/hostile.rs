@@ -9,10 +9,10 @@ use portolan::{
 };
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, FrameHeader, Granted, RING, control};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::LINE;
 use portolan_abi::slot::Kind;
-use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::shared::Window;
 use portolan_sys::socket::{self, Address, SocketError};
 use portolan_testkit::{PATIENCE, unique, until};
@@ -25,20 +25,20 @@ pub(crate) fn accepted(domain: &str) -> OwnedFd {
     let user = portolan_sys::process::user();
     let address = Address::Abstract(socket_name(user, domain).unwrap().into_bytes());
     let socket = socket::connect(&address).unwrap();
-    let visit = Visit {
+    let request = ConnectRequest {
         version: FORMAT_VERSION,
         kind: OfferKind::Port,
         name: OfferName::new("frames").unwrap(),
         token: None,
     };
-    socket::send(&socket, &visit.encode(), &[]).unwrap();
+    socket::send(&socket, &request.encode(), &[]).unwrap();
     loop {
-        let mut answer = [0; VisitAnswer::BYTES];
+        let mut answer = [0; ConnectAnswer::BYTES];
         let received = socket::receive(&socket, &mut answer, 0).unwrap();
-        match VisitAnswer::decode(&answer[..received.len]).unwrap() {
-            VisitAnswer::Accepted => return socket,
-            VisitAnswer::Wait | VisitAnswer::Queue => {}
-            VisitAnswer::Refused(refusal) => panic!("{refusal:?}"),
+        match ConnectAnswer::decode(&answer[..received.len]).unwrap() {
+            ConnectAnswer::Accepted => return socket,
+            ConnectAnswer::Wait | ConnectAnswer::Queue => {}
+            ConnectAnswer::Refused(refusal) => panic!("{refusal:?}"),
         }
     }
 }

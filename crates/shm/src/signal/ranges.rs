@@ -239,15 +239,15 @@ impl<'a> Ranges<'a> {
         }
     }
 
-    /// Visits places from where `block` hashes to up to the first one that was never used,
+    /// Looks at places from where `block` hashes to up to the first one that was never used,
     /// or until told that it is enough.
     #[inline]
-    fn search(&self, block: Block, mut visit: impl FnMut(usize, &'a AtomicU64) -> bool) {
+    fn search(&self, block: Block, mut found: impl FnMut(usize, &'a AtomicU64) -> bool) {
         let first = block.hash(self.places.len());
         for step in 0..self.places.len() {
             let index = (first + step) & (self.places.len() - 1);
             let place = &self.places[index];
-            if place.load(Ordering::Acquire) == Block::NEVER || visit(index, place) {
+            if place.load(Ordering::Acquire) == Block::NEVER || found(index, place) {
                 return;
             }
         }

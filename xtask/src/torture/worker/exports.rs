@@ -416,7 +416,7 @@ impl Worker {
             Ok(import) => import,
             // No worker exports it now, or its exporter is stopped, or something runs out.
             Err(
-                ImportError::Visit(_)
+                ImportError::Connect(_)
                 | ImportError::TimedOut { .. }
                 | ImportError::ExporterResources { .. }
                 | ImportError::Map(_)

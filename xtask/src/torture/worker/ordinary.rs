@@ -274,7 +274,7 @@ impl Worker {
             // No worker exports it now, or its exporter is stopped, or something runs out; or this
             // user may not write other processes' memory.
             Err(
-                ImportError::Visit(_)
+                ImportError::Connect(_)
                 | ImportError::TimedOut { .. }
                 | ImportError::ExporterResources { .. }
                 | ImportError::Unreachable(_)

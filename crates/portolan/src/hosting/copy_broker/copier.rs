@@ -155,7 +155,7 @@ impl Copier {
         Ok(())
     }
 
-    /// Gives a visitor its staging memory.
+    /// Gives a client its staging memory.
     fn meet(
         &mut self,
         poll_loop: &PollLoop,

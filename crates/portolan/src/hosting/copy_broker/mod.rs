@@ -5,7 +5,7 @@
 //! membership thread                                   copy broker, a thread for each such member
 //!   Delegate n + mem, maps  ------------------------->  keeps them
 //!   Offer n  ---------------------------------------->  are they that member's? --> entered: Done
-//!   a visitor with the capability: accepted  -------->  gets staging memory; requests, replies
+//!   a client with the capability: accepted  --------->  gets staging memory; requests, replies
 //!   Withdraw n  ------------------------------------->  forgets them ----------> Done
 //!   death, lost connection  ------------------------->  forgets all
 //! ```
@@ -34,11 +34,11 @@ use crate::space::host::me;
 use crate::space::host_connection::HostSockets;
 use crate::wait::poller::{PollLoop, Poller};
 use copier::Copier;
+use portolan_abi::connect::ConnectAnswer;
 use portolan_abi::control::{Announcement, Decline, FromHost};
 use portolan_abi::delegate::Delegation;
 use portolan_abi::hello::Reason;
 use portolan_abi::space::HostWord;
-use portolan_abi::visit::VisitAnswer;
 use portolan_shm::atomic::Ordering;
 use portolan_sys::fork::{CloseOnFork, close_in_child};
 use portolan_sys::process::{EventFd, spawn_quiet};
@@ -341,7 +341,7 @@ impl Host {
         let Some(copy_slot) = CopySlot::take(&self.copy_brokers.told, peer.uid) else {
             return refuse(member, &connection, Reason::Busy, peer.uid.into());
         };
-        if tell(&connection, VisitAnswer::Accepted) {
+        if tell(&connection, ConnectAnswer::Accepted) {
             portolan_shm::mark!("broker.accepted");
             self.copy_brokers
                 .order(by, |_| Order::Meet(number, connection, copy_slot));
