@@ -420,9 +420,9 @@ impl<'r> Tables<'r> {
 
     /// The thread lines of `space`.
     #[inline]
-    pub fn thread_lines(&self, space: u8) -> &'r [ThreadLine] {
-        let first = usize::from(space) * THREAD_LINES;
-        &self.threads[first..first + THREAD_LINES]
+    pub fn thread_lines(&self, space: u8) -> &'r [ThreadLine; THREAD_LINES] {
+        let (all, _) = self.threads.as_chunks();
+        &all[usize::from(space)]
     }
 
     /// The public entries of `space`.

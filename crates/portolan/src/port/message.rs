@@ -257,6 +257,12 @@ impl Message {
         }
     }
 
+    /// Whether it is a short header and nothing else.
+    #[inline(always)]
+    pub(crate) fn is_header_only(&self) -> bool {
+        self.rest.is_none() && self.extents.is_empty()
+    }
+
     #[inline]
     pub(crate) fn rest(&self) -> Option<&Rest> {
         self.rest.as_deref()
@@ -301,6 +307,13 @@ impl Message {
         if self.rest.is_some() {
             self.rest = None;
         }
+    }
+
+    /// What it held is gone, its header with it.
+    #[inline(always)]
+    pub(crate) fn emptied(&mut self) {
+        self.header_len = 0;
+        self.structure = false;
     }
 
     /// Appends an extent.

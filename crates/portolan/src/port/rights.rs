@@ -110,7 +110,14 @@ impl SendRight {
         message: &mut Message,
         when_full: impl Into<WhenFull>,
     ) -> Result<(), super::Unsent> {
-        send::send_from(&self.to, &self.spot, message, when_full.into())
+        send::deliver(
+            &self.to,
+            &self.spot,
+            Kind::Message,
+            None,
+            message,
+            when_full.into(),
+        )
     }
 
     #[cfg(feature = "tokio")]

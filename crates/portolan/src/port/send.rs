@@ -154,18 +154,26 @@ pub(super) fn send(
     mut message: Message,
     when_full: WhenFull,
 ) -> Result<(), SendError> {
-    send_from(to, spot, &mut message, when_full).map_err(|reason| reason.with(message))
+    if post_short(to, spot, Kind::Message, None, &mut message) {
+        // Nothing is left in it that a drop would give back.
+        std::mem::forget(message);
+        return Ok(());
+    }
+    send_any(to, spot, message, when_full)
 }
 
-/// As [`send`]; what was sent leaves `message` empty.
-#[inline]
-pub(super) fn send_from(
+/// The same, of any message.
+#[inline(never)]
+fn send_any(
     to: &Attached,
     spot: &Spot,
-    message: &mut Message,
+    mut message: Message,
     when_full: WhenFull,
-) -> Result<(), Unsent> {
-    deliver(to, spot, Kind::Message, None, message, when_full)
+) -> Result<(), SendError> {
+    match deliver_any(to, spot, Kind::Message, None, &mut message, when_full) {
+        Ok(()) => Ok(()),
+        Err(reason) => Err(reason.with(message)),
+    }
 }
 
 /// Sends a message of any kind, waiting for room as `when_full` says. What was sent leaves
@@ -179,17 +187,56 @@ pub(super) fn deliver(
     message: &mut Message,
     when_full: WhenFull,
 ) -> Result<(), Unsent> {
-    if message.holds_sealed() {
-        return sealed::laid_down(to, message, |message| {
-            deliver_laid(to, spot, kind, reply, message, when_full)
-        });
+    if post_short(to, spot, kind, reply, message) {
+        return Ok(());
     }
-    deliver_laid(to, spot, kind, reply, message, when_full)
+    deliver_any(to, spot, kind, reply, message, when_full)
 }
 
-/// The same, of a message whose sealed memory, if it has any, was laid down.
+/// One attempt; otherwise as [`deliver`].
 #[inline(always)]
-fn deliver_laid(
+pub(super) fn try_post(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<RightWord>,
+    message: &mut Message,
+) -> Result<(), Unsent> {
+    if post_short(to, spot, kind, reply, message) {
+        return Ok(());
+    }
+    try_post_any(to, spot, kind, reply, message)
+}
+
+/// The straight line: one attempt with a short header and nothing else, to a port that needs no
+/// preparation, while nobody traces. `false`: nothing was sent, and the general way may send it,
+/// or says why not.
+#[inline(always)]
+fn post_short(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<RightWord>,
+    message: &mut Message,
+) -> bool {
+    if !message.is_header_only() {
+        return false;
+    }
+    probe!(SendCalled);
+    // The first of these before our own lines are looked at: a forked child has none.
+    if to.member.present().is_err() || to.prepares || to.traces(EventKind::Send) {
+        return false;
+    }
+    probe!(SendChecked);
+    let Some(plan) = Plan::short(message, kind, reply) else {
+        return false;
+    };
+    probe!(SendPlanned);
+    post_untraced(to, spot, kind, &plan, message).is_ok()
+}
+
+#[inline(never)]
+fn deliver_any(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
@@ -197,6 +244,11 @@ fn deliver_laid(
     message: &mut Message,
     when_full: WhenFull,
 ) -> Result<(), Unsent> {
+    if message.holds_sealed() {
+        return sealed::laid_down(to, message, |message| {
+            deliver_any(to, spot, kind, reply, message, when_full)
+        });
+    }
     if to.prepares {
         return prepare::deliver(to, spot, kind, reply, message, when_full);
     }
@@ -208,9 +260,8 @@ fn deliver_laid(
     }
 }
 
-/// One attempt; otherwise as [`deliver`].
-#[inline]
-pub(super) fn try_post(
+#[inline(never)]
+fn try_post_any(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
@@ -219,7 +270,7 @@ pub(super) fn try_post(
 ) -> Result<(), Unsent> {
     if message.holds_sealed() {
         return sealed::laid_down(to, message, |message| {
-            try_post(to, spot, kind, reply, message)
+            try_post_any(to, spot, kind, reply, message)
         });
     }
     if to.prepares {
@@ -330,7 +381,7 @@ pub(super) fn post(
     message: &mut Message,
 ) -> Result<(), Unsent> {
     // Before the claim, and so before anybody can take the message.
-    if to.member.traces(EventKind::Send) {
+    if to.traces(EventKind::Send) {
         return post_traced(to, spot, kind, plan, message);
     }
     post_untraced(to, spot, kind, plan, message).map(drop)
@@ -366,7 +417,8 @@ fn post_untraced(
     let member = &to.member;
     let queue = to.queue();
     // All that can be done before the claim is: see `Claim::fill`.
-    let row = member.row();
+    let moves = plan.moves();
+    let row = moves.then(|| member.row());
     let takes = takes(to, kind);
     // Before the claim as well as under it: our queue's memory may be another port's, and our
     // spot its end, if the right was a dead name when we came by it (see `Queue::claim`).
@@ -393,7 +445,7 @@ fn post_untraced(
     let position = claim.position();
     probe!(SendClaimed);
     let destination = Destination::new(to.port.index, position);
-    if !plan.is_header_only() {
+    if let Some(row) = &row {
         each_extent(message, |e| {
             let d = e.descriptor();
             row.sending(d.page, d.generation, destination);
@@ -414,13 +466,17 @@ fn post_untraced(
         take_back(to, message, position);
         return Err(Unsent::DeadName);
     }
-    each_extent(message, |e| {
-        let d = e.descriptor();
-        row.sent(d.page, d.generation, destination);
-    });
+    if let Some(row) = &row {
+        each_extent(message, |e| {
+            let d = e.descriptor();
+            row.sent(d.page, d.generation, destination);
+        });
+    }
     mark!("send.cleared");
     probe!(SendCleared);
-    given(member, message);
+    let bytes = if moves { given(message) } else { 0 };
+    message.emptied();
+    counters::sent(to.own().threads, bytes);
     probe!(SendGiven);
     if published == Published::Wake {
         wake(member, queue, to.port.index);
@@ -553,11 +609,10 @@ pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: Right
     true
 }
 
-/// The receiver has it all: forget our handles.
+/// The receiver has it all: forget our handles; how many bytes of extents it was.
 #[inline]
-fn given(member: &Member, message: &mut Message) {
+fn given(message: &mut Message) -> u64 {
     let mut bytes = 0;
-    message.structure = false;
     while let Some(mut extent) = message.extents.pop() {
         bytes += extent.len() as u64;
         extent.forget();
@@ -570,7 +625,7 @@ fn given(member: &Member, message: &mut Message) {
         rest.rights.into_iter().for_each(Right::given);
         rest.laid.into_iter().for_each(Laid::given);
     }
-    counters::sent(member, bytes);
+    bytes
 }
 
 /// Wakes the port's receiver: through the wait set while the port is armed there, else directly.

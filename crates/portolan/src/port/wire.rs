@@ -37,6 +37,8 @@ pub(super) struct Plan {
 enum Shape {
     /// A short header and nothing else: written from where it lies.
     Header,
+    /// The same and a reply word, all in the first line.
+    Reply,
     /// Reply word, extents and header, all in the first line.
     Line,
     /// Anything: written word by word.
@@ -93,11 +95,41 @@ pub(super) fn plan(
             at += 1;
         }
     }
-    Ok(Plan {
-        meta,
-        line,
-        shape: Shape::Line,
-    })
+    let shape = if extents == 0 {
+        Shape::Reply
+    } else {
+        Shape::Line
+    };
+    Ok(Plan { meta, line, shape })
+}
+
+impl Plan {
+    /// That of a message which is a short header and nothing else, and perhaps a reply word;
+    /// nothing, if that does not fit into one line.
+    #[inline(always)]
+    pub(super) fn short(message: &Message, kind: Kind, reply: Option<RightWord>) -> Option<Self> {
+        let header = message.header_len();
+        if reply.is_some() && header > FIRST_LINE - 8 {
+            return None;
+        }
+        let meta = Meta::plain(Plain {
+            kind,
+            header,
+            extents: 0,
+            reply: reply.is_some(),
+            structure: false,
+        });
+        // Words past the header's end are written too, and not read.
+        let words = message.words();
+        let (line, shape) = match reply {
+            None => ([0; 6], Shape::Header),
+            Some(reply) => {
+                let [a, b, c, d, e, _] = *words;
+                ([reply.pack(), a, b, c, d, e], Shape::Reply)
+            }
+        };
+        Some(Self { meta, line, shape })
+    }
 }
 
 /// Inline bytes of a slot's first line.
@@ -160,10 +192,10 @@ fn spill(member: &Arc<Member>, message: &mut Message) -> Result<(), AllocateErro
 }
 
 impl Plan {
-    /// Whether nothing changes owner with the message.
+    /// Whether something changes owner with the message.
     #[inline(always)]
-    pub(super) fn is_header_only(&self) -> bool {
-        self.shape == Shape::Header
+    pub(super) fn moves(&self) -> bool {
+        !matches!(self.shape, Shape::Header | Shape::Reply)
     }
 
     /// Writes the message into a claimed slot.
@@ -172,7 +204,7 @@ impl Plan {
         match self.shape {
             // Words past the header's end are written too, and not read.
             Shape::Header => claim.fill(self.meta, message.words()),
-            Shape::Line => claim.fill(self.meta, &self.line),
+            Shape::Reply | Shape::Line => claim.fill(self.meta, &self.line),
             Shape::Rich => {
                 claim.fill(self.meta, &self.line);
                 Self::write_rich(message, claim, usize::from(self.line[0] != 0));

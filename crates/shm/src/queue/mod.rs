@@ -284,8 +284,14 @@ impl<'r> Queue<'r> {
     pub fn slot(&self, position: u64) -> Slot<'r> {
         // A power of two: masking keeps the index in bounds whatever was read.
         let index = usize::try_from(position & (self.slots_u64() - 1)).unwrap_or(0);
+        let first = index * self.slot_lines;
         Slot {
-            lines: &self.lines[index * self.slot_lines..(index + 1) * self.slot_lines],
+            first: &self.lines[first],
+            // Never the default; and where nobody looks beyond the first line, no instruction.
+            more: self
+                .lines
+                .get(first + 1..first + self.slot_lines)
+                .unwrap_or_default(),
         }
     }
 
@@ -356,12 +362,13 @@ impl<'r> Queue<'r> {
 /// One slot of a queue.
 #[derive(Clone, Copy)]
 pub struct Slot<'r> {
-    lines: &'r [Line],
+    first: &'r Line,
+    more: &'r [Line],
 }
 
 impl<'r> Slot<'r> {
     fn words(&self) -> &'r [AtomicU64; 8] {
-        &self.lines[0].words
+        &self.first.words
     }
 
     /// Its state.
@@ -391,13 +398,17 @@ impl<'r> Slot<'r> {
     #[inline]
     pub fn inline(&self, index: usize) -> &'r AtomicU64 {
         let at = index + 2;
-        &self.lines[at / 8].words[at % 8]
+        let line = match at / 8 {
+            0 => self.first,
+            beyond => &self.more[beyond - 1],
+        };
+        &line.words[at % 8]
     }
 
     /// How many inline words it has.
     #[inline]
     pub fn inline_words(&self) -> usize {
-        self.lines.len() * 8 - 2
+        self.more.len() * 8 + 6
     }
 
     /// The inline words of the first line, read at one go: unrolled, as they are written.
