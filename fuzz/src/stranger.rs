@@ -4,7 +4,7 @@
 use arbitrary::{Result, Unstructured};
 use portolan::Deadline;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Ask, FrameHeader, RING, RING_BYTES, SEALED, control};
+use portolan_abi::bridge::{Ask, FrameHeader, WAKE, RING_BYTES, SEALED, control};
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::{LINE, PAGE};
@@ -189,9 +189,9 @@ impl Stranger {
         Ok(())
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         // Where there is no room for it, enough wait there.
-        let _ = socket::send_by(&self.socket, &[RING], &[], Some(Instant::now()));
+        let _ = socket::send_by(&self.socket, &[WAKE], &[], Some(Instant::now()));
     }
 
     fn set(&self, ring: usize, word: usize, value: u64) {
@@ -260,7 +260,7 @@ impl Stranger {
             let len = usize::try_from(*len).unwrap_or(0).min(5000);
             self.write(&vec![9; len]);
         }
-        self.ring();
+        self.wake();
         Ok(())
     }
 
@@ -291,7 +291,7 @@ impl Stranger {
             // What is announced longer than this does not come.
             self.write(&vec![9; usize::try_from(len).unwrap_or(0).min(5000)]);
         }
-        self.ring();
+        self.wake();
         Ok(())
     }
 
@@ -313,7 +313,7 @@ impl Stranger {
             _ => u.arbitrary()?,
         };
         self.set(ring, word, says);
-        self.ring();
+        self.wake();
         Ok(())
     }
 
@@ -328,7 +328,7 @@ impl Stranger {
 
     /// Any packet.
     fn say(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let packets: [&[u8]; 5] = [&[RING], &[SEALED], b"RR", b"X", &[0; 100]];
+        let packets: [&[u8]; 5] = [&[WAKE], &[SEALED], b"RR", b"X", &[0; 100]];
         let packet = *u.choose(&packets)?;
         let _ = socket::send_by(&self.socket, packet, &[], Some(Instant::now()));
         Ok(())
@@ -338,7 +338,7 @@ impl Stranger {
     pub(crate) fn take(&mut self) {
         let other = 1 - self.out;
         self.set(other, control::TAIL, self.get(other, control::HEAD));
-        self.ring();
+        self.wake();
         let mut packet = [0; 2];
         while let Ok(Some(_)) = socket::try_receive(&self.socket, &mut packet, 16) {}
     }
@@ -361,7 +361,7 @@ impl Stranger {
             });
         }
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let packet = if u.ratio(1, 16)? { RING } else { SEALED };
+        let packet = if u.ratio(1, 16)? { WAKE } else { SEALED };
         let _ = socket::send_by(&self.socket, &[packet], &fds, Some(Instant::now()));
         Ok(())
     }

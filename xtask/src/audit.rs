@@ -491,8 +491,8 @@ impl Audit<'_> {
                 PortPhase::Open if self.is_live(status.owner) => {
                     *owned.entry(status.owner).or_default() += u64::from(!status.replies);
                 }
-                PortPhase::Moving if self.is_in_ring(port) => self.found.unreleased.push(format!(
-                    "port {index} moves into a ring: nobody can take its right"
+                PortPhase::Moving if self.is_in_cycle(port) => self.found.unreleased.push(format!(
+                    "port {index} moves into a cycle: nobody can take its right"
                 )),
                 PortPhase::Moving
                     if moving.contains(&PortName {
@@ -525,7 +525,7 @@ impl Audit<'_> {
 
 impl Audit<'_> {
     /// Whether the way from a moving port, from queue to queue, never ends.
-    fn is_in_ring(&self, port: &Port) -> bool {
+    fn is_in_cycle(&self, port: &Port) -> bool {
         let next = |port: &&Port| {
             let to = port.transit.port();
             let next = self.ports.iter().find(|p| p.index == to);

@@ -32,7 +32,7 @@ pub(crate) static MARKS: [&str; 270] = [
     "bridge.granted",
     "bridge.granting",
     "bridge.half",
-    "bridge.handed_on",
+    "bridge.delivered",
     "bridge.heard",
     "bridge.requested",
     "bridge.shown",

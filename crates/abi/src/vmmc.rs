@@ -3,7 +3,7 @@
 //! ```text
 //! importer -> exporter   Ask                     "show it to me"
 //! exporter -> importer   Granted + descriptors, or Denied
-//! importer -> exporter   one byte [`RING`]       "look at what I posted"
+//! importer -> exporter   one byte [`WAKE`]       "look at what I posted"
 //! ```
 //!
 //! The descriptors: the export's memory, its status page, the importer's notification page, and
@@ -25,7 +25,7 @@ pub const ASK_MAGIC: u32 = 0x4149_5450;
 /// First bytes of the answer.
 pub const ANSWER_MAGIC: u32 = 0x4145_5450;
 /// "Look at what I posted."
-pub const RING: u8 = b'R';
+pub const WAKE: u8 = b'R';
 /// Most descriptors that come with [`Granted`].
 pub const DESCRIPTORS: usize = 4;
 /// Byte ranges that an export may be restricted to.
@@ -325,7 +325,7 @@ pub mod status_page {
     /// Word: how far the export is. Alone in its line, which is written twice in all, so a
     /// writer that looks at it has it in its cache.
     pub const STATE: usize = 0;
-    /// Word: not zero while the exporter sleeps and is to be rung for.
+    /// Word: not zero while the exporter sleeps and must be woken.
     pub const SLEEPS: usize = 8;
     /// Word: not zero while the exporter wants to be notified at all.
     pub const LISTENS: usize = 9;

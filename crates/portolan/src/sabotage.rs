@@ -7,7 +7,7 @@ static OFF: OnceLock<String> = OnceLock::new();
 /// The rules, as [`switch_off`] takes them: those of the reclaim, which the host follows after a
 /// death, and `holes`, which a space that gives memory to the kernel follows against its own death.
 pub const RULES: [&str; 12] = [
-    "extents", "moving", "claims", "ports", "rings", "rights", "chunks", "waits", "signals",
+    "extents", "moving", "claims", "ports", "cycles", "rights", "chunks", "waits", "signals",
     "channels", "wakes", "holes",
 ];
 

@@ -276,12 +276,12 @@ impl Server {
             }
         }
         self.seen = self.seen.max(number + 1);
-        self.hand_on(link);
+        self.deliver(link);
         Ok(())
     }
 
     #[inline]
-    fn hand_on<L: Link + ?Sized>(&mut self, link: &mut L) {
+    fn deliver<L: Link + ?Sized>(&mut self, link: &mut L) {
         self.in_order();
         if self.untold >= Self::UNTOLD {
             self.tell(link);

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A sender that wakes a port in a wait set sets its leaf bit, then the bits above,
-//! then rings the doorbell: a cost that does not grow with the number of members.
+//! then changes the doorbell and wakes the set: a cost that does not grow with the number of members.
 //! The waiter clears a word before it looks below it, so a bit set meanwhile shows
 //! up again (no wake-up is lost; a spurious one is possible).
 

@@ -485,7 +485,7 @@ fn a_raiser_dies() {
                 let died = victim.join().unwrap();
                 if died {
                     raise();
-                    // The dead may have rung without waking.
+                    // The dead may have changed the doorbell without waking.
                     futex.wake();
                 }
                 assert_eq!(waiter.join().unwrap(), [70]);

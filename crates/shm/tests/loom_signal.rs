@@ -38,7 +38,7 @@ impl World {
             Pushed::Done => true,
             Pushed::Wake => {
                 self.fifo()
-                    .rouse(|control| self.futex.ring(&control.doorbell));
+                    .rouse(|control| self.futex.change_and_wake(&control.doorbell));
                 true
             }
             Pushed::Full => false,
@@ -142,7 +142,7 @@ fn a_sender_dies() {
             over.store(died, Ordering::SeqCst);
             if died {
                 // The host wakes whom the dead may have owed a wake.
-                world.futex.ring(&world.entry.control.doorbell);
+                world.futex.change_and_wake(&world.entry.control.doorbell);
             }
             let (got, mut head) = reader.join().unwrap();
             assert!(died || got == Some(10));

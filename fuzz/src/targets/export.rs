@@ -12,7 +12,7 @@ use portolan_abi::FORMAT_VERSION;
 use portolan_abi::connect::{ConnectAnswer, OfferKind};
 use portolan_abi::delegate::{Act, Capability, Outcome, PARTS, Ready, Reply, Request, STAGING};
 use portolan_abi::limits::PAGE;
-use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, RING, Way, notification_page};
+use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, WAKE, Way, notification_page};
 use portolan_sys::socket::{self, Address};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -303,7 +303,7 @@ impl Importer {
                 break;
             }
         }
-        self.ring();
+        self.wake();
         Ok(())
     }
 
@@ -322,7 +322,7 @@ impl Importer {
             _ => u.arbitrary()?,
         };
         self.set(word, says);
-        self.ring();
+        self.wake();
         Ok(())
     }
 
@@ -339,13 +339,13 @@ impl Importer {
         Ok(())
     }
 
-    fn ring(&self) {
-        let _ = socket::send_by(&self.socket, &[RING], &[], Some(Instant::now()));
+    fn wake(&self) {
+        let _ = socket::send_by(&self.socket, &[WAKE], &[], Some(Instant::now()));
     }
 
     /// Any packet, with descriptors or not.
     fn say(&self, u: &mut Unstructured<'_>) -> Result<()> {
-        let packets: [&[u8]; 4] = [&[RING], b"RR", b"X", &[0; 100]];
+        let packets: [&[u8]; 4] = [&[WAKE], b"RR", b"X", &[0; 100]];
         let shown = match u.ratio(1, 4)? {
             true => descriptor(u, PAGE as u64)?,
             false => None,

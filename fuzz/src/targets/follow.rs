@@ -168,7 +168,7 @@ impl Place {
             match (&mut stranger, form) {
                 (Some(stranger), Some(form)) => {
                     stranger.write(&form);
-                    stranger.ring();
+                    stranger.wake();
                 }
                 // It says nothing of its channel, and goes.
                 _ => stranger = None,

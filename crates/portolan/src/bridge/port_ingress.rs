@@ -50,7 +50,7 @@ pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Client, place: Option<Pl
 struct PortIngress<'g> {
     bridge: &'g Bridge<OfferedTo>,
     side: Side,
-    /// Rings when the real port is closed.
+    /// Notified when the real port is closed.
     bell: FutexFd,
     /// The value for which it is armed.
     armed: Option<u32>,

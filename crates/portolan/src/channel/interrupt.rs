@@ -41,7 +41,7 @@ impl Interrupter {
         let member = &self.ring.segment().right().to.member;
         if member.present().is_ok() {
             let channel = self.ring.channel();
-            channel.ring();
+            channel.change_doorbell();
             futex::wake(&channel.head().sleep.doorbell, u32::MAX);
         }
     }

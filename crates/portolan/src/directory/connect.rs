@@ -171,7 +171,7 @@ pub(crate) struct PendingConnection {
     obstacle: Option<Obstacle>,
     pause: Duration,
     patience: Duration,
-    /// Rings when something is offered in a private domain; made on demand.
+    /// Notified when something is offered in a private domain; made on demand.
     bell: Option<Arc<EventFd>>,
 }
 
@@ -326,7 +326,7 @@ impl PendingConnection {
         if let Door::Private(member) = &self.door {
             let member = Arc::clone(member);
             if let Some(bell) = &self.bell {
-                // Before the look: what is offered after it rings again.
+                // Before the look: a later offer notifies it again.
                 let _ = bell.drain();
             }
             return self.ask_within(&member);

@@ -257,7 +257,7 @@ struct Table {
     /// What the host is to be told of, in this order: what is gone, then what is new.
     withdrawn: VecDeque<u32>,
     fresh: VecDeque<u32>,
-    /// To be rung when something is offered.
+    /// Notified when something is offered.
     bells: Vec<Weak<EventFd>>,
     /// Delegations that are withdrawn and not yet answered, each with the number of answers to
     /// come.
@@ -331,7 +331,7 @@ impl Offers {
         Ok(number)
     }
 
-    /// Rings whenever something is offered; it has rung now.
+    /// An event descriptor that is notified whenever something is offered; it is readable now.
     pub(crate) fn bell(&self) -> io::Result<Arc<EventFd>> {
         let bell = Arc::new(EventFd::new()?);
         bell.notify()?;

@@ -9,7 +9,7 @@ use std::io;
 
 /// A secret that clients must know, in addition to being permitted: 128 random bits.
 ///
-/// It is handed on however the two sides like: by a file, an environment variable, a
+/// It is given to clients however the two sides like: by a file, an environment variable, a
 /// message. Two are compared in a time that says nothing of where they differ, and
 /// `Debug` does not show it.
 ///
@@ -38,7 +38,7 @@ impl AccessToken {
         Self(bytes)
     }
 
-    /// Its bytes, to hand on.
+    /// Its bytes, to give to a client.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0
     }

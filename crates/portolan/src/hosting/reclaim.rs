@@ -164,7 +164,7 @@ impl<'m> Estate<'m> {
         self.keep("moving", Self::close_unsent_ports);
         self.keep("claims", Self::void_claims);
         self.keep("ports", Self::close_ports);
-        self.keep("rings", |estate| {
+        self.keep("cycles", |estate| {
             port::unreachable::close(estate.member);
         });
         self.keep("rights", Self::drop_rights);

@@ -388,7 +388,7 @@ impl Server {
         // SeqCst: before the bell, and pairs with the threads that look.
         self.shared.stopping.store(true, Ordering::SeqCst);
         let port = self.door.take().and_then(|(bell, door)| {
-            bell.ring();
+            bell.wake();
             door.join().ok()?
         });
         if let Some((interrupter, listener)) = self.listener.take() {

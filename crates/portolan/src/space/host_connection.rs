@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) sockets: Option<HostSockets>,
     /// What stops the membership thread.
     thread: Mutex<Option<Depart>>,
-    // The last field: when it rings, the region is unmapped and the sockets are closed.
+    // The last field: when it is notified, the region is unmapped and the sockets are closed.
     bell: Bell,
 }
 

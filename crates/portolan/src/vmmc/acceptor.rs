@@ -21,7 +21,7 @@ use crate::space::Descriptor;
 use crate::space::{Member, Part};
 use crate::wait::poller::{PollLoop, Poller, Seen};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::vmmc::{Answer, Ask, Denied, RING};
+use portolan_abi::vmmc::{Answer, Ask, Denied, WAKE};
 use portolan_sys::machine::rlimit_nofile;
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Peer, SocketError};
@@ -39,7 +39,7 @@ const AT_ONCE: usize = 32;
 
 /// The acceptor of a membership.
 pub(crate) struct Acceptor {
-    /// The thread; rung when there are orders.
+    /// The thread; woken when there are orders.
     poller: Poller,
     orders: Arc<Orders>,
 }
@@ -96,7 +96,7 @@ impl Acceptor {
 
     fn order(&self, order: Order) {
         locked(&self.orders).push(order);
-        self.poller.poll_loop().ring();
+        self.poller.poll_loop().wake();
     }
 }
 
@@ -212,7 +212,7 @@ impl ImporterPeers {
         }
         // There may be more records, and epoll need not report them again.
         self.unheard.push(number);
-        poll_loop.ring();
+        poll_loop.wake();
     }
 
     fn forget(&mut self, poll_loop: &PollLoop, number: u64) {
@@ -265,8 +265,8 @@ impl ImporterPeer {
         };
         let bytes = bytes.get(..received.len).unwrap_or_default();
         if self.granted {
-            if bytes == [RING] {
-                export.rung(number);
+            if bytes == [WAKE] {
+                export.importer_woke(number);
                 return Heard::Fine;
             }
         } else {

@@ -340,7 +340,7 @@ impl Exported {
         ]);
         let process = peer.pid;
         let notification_page = Arc::new(notification_page);
-        // Before it can post: an importer does not ring again for a note that we have not seen.
+        // Before it can post: an importer sends no second wake for a note that we have not seen.
         let who = ImporterId::new(number, peer.uid, process);
         self.notes.enter(number, who, &notification_page);
         portolan_shm::mark!("export.granting");
@@ -377,9 +377,9 @@ impl Exported {
         })
     }
 
-    /// An importer rings.
-    pub(super) fn rung(&self, number: u64) {
-        self.notes.rung(number);
+    /// An importer has sent a wake.
+    pub(super) fn importer_woke(&self, number: u64) {
+        self.notes.importer_woke(number);
     }
 
     /// Forgets an importer.

@@ -232,7 +232,7 @@ fn a_follower_dies_at_every_step() {
         "bridge.asked",
         "bridge.connected",
         "bridge.followed",
-        "bridge.handed_on",
+        "bridge.delivered",
         "bridge.skipped",
         "byte_ring.read",
     ] {

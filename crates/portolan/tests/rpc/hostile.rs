@@ -225,7 +225,7 @@ impl Hostile {
         let words = self.words_at(self.writer.position());
         words[1].store(meta.0, Ordering::Relaxed);
         words[0].store(stamp.0, Ordering::Release);
-        // A reader of this space, to ring the bell for.
+        // A reader of this space, which gets the wake.
         let mut bell = self.channel.bind_reader(ReaderOptions::default()).unwrap();
         bell.interrupter().interrupt();
     }

@@ -338,7 +338,7 @@ fn an_importer_that_rings_for_ever_holds_up_nobody() {
             while !stop.load(Ordering::Relaxed) {
                 let _ = socket::send_by(
                     &connection,
-                    &[portolan_abi::vmmc::RING],
+                    &[portolan_abi::vmmc::WAKE],
                     &[],
                     Some(std::time::Instant::now()),
                 );

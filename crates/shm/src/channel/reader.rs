@@ -503,7 +503,7 @@ impl Channel<'_> {
     pub fn arm(&self, reading: &mut Reading, barriers: &impl Barriers) -> (Option<u32>, Finished) {
         let sleep = &self.head.sleep;
         let bell = sleep.doorbell.load(Ordering::Acquire);
-        self.take_ticket();
+        self.count_arming();
         mark!("channel.armed");
         reading.moved = false;
         let owed = core::mem::take(&mut reading.owed);

@@ -460,7 +460,7 @@ impl<'a> Channel<'a> {
             store_load_barrier();
         }
         mark!("channel.published");
-        // Tickets are no matter here.
+        // The arming count does not matter here.
         let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed) & (ASLEEP | FENCED);
         pen.signals += 1;
         if let Signalling::Bytes(_) = self.mode.signalling {

@@ -2,7 +2,7 @@
 
 use super::super::board::Entry;
 use super::Worker;
-use super::calls::TallyClient;
+use super::calls::CountingClient;
 use portolan::rpc::{self, Awaited, RpcError, Task};
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
@@ -43,7 +43,7 @@ impl Future for All {
 
 impl Worker {
     /// Whether the connection is of no use any more.
-    pub(super) fn await_calls(&mut self, client: &TallyClient) -> bool {
+    pub(super) fn await_calls(&mut self, client: &CountingClient) -> bool {
         let at = self.at;
         let mut calls = Vec::new();
         for _ in 0..=self.random.below(BATCH) {

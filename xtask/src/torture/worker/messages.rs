@@ -255,7 +255,7 @@ impl Worker {
 
     /// Makes two ports that hold one another, so that no space can reach them, and has them closed,
     /// as a space that is short of memory does. If the worker dies before, the host closes them.
-    pub(super) fn tie_a_ring(&mut self) {
+    pub(super) fn tie_a_cycle(&mut self) {
         self.doing(Doing::Sending);
         let Some(domain) = self.domain.clone() else {
             return;

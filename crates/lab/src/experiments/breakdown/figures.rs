@@ -5,7 +5,7 @@ use portolan::probes::Letter;
 use super::load::{Load, PAGE};
 use super::pair::Kind;
 use super::run::{FEWEST, Findings, MOST, USES};
-use super::tally::{Figures, Part, Segment, Spread, Time};
+use super::statistics::{Figures, Part, Segment, Spread, Time};
 use super::tree::{self, GROUPS, MOVEMENT, TREE};
 use super::verdicts;
 use crate::outcome::{Axis, Cell, Origin, Outcome, Plot, Table};

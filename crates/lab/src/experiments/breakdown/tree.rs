@@ -2,7 +2,7 @@
 
 use portolan::probes::Point::{self, *};
 
-use super::tally::Part;
+use super::statistics::Part;
 
 /// What a part of the work is for: Figure 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::figures::{
 };
 use super::pair::Kind;
 use super::run::Findings;
-use super::tally::Part;
+use super::statistics::Part;
 use crate::outcome::{Answer, Cell, Verdict};
 use crate::unit::Unit;
 

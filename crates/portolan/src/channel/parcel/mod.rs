@@ -25,7 +25,7 @@
 //!   a reader that lagged and was dropped; the reader closes its inbox when it learns that.
 //! - **P4** Nothing with a parcel is announced while a reader that the writer waits for is
 //!   not known to it, by its entry.
-//! - **P5** A writer that has opened a registry, or made room at one that was full, rings the
+//! - **P5** A writer that has opened a registry, or made room at one that was full, wakes the
 //!   channel's readers. A reader without a registry marks itself as asleep, and then looks for one.
 //!   So it need not block on that: it is woken as for a message.
 

@@ -102,7 +102,7 @@ impl Reader {
             return Ok(());
         };
         self.check_interrupted()?;
-        // It rings after it has left, so a change of the bell tells of what this misses.
+        // It changes the doorbell after it has left, so a change tells of what this look misses.
         if self.nothing()? == Took::Nothing {
             mark!("channel.before_sleep");
             let doorbell = &self.ring.channel().head().sleep.doorbell;

@@ -204,7 +204,7 @@ impl Copier {
         }
         // There may be more requests, and epoll need not report them again.
         self.unheard.push(number);
-        poll_loop.ring();
+        poll_loop.wake();
     }
 
     fn dismiss(&mut self, poll_loop: &PollLoop, number: u64) {

@@ -95,7 +95,7 @@ enum Order {
 impl CopyBroker {
     fn order(&self, order: Order) {
         locked(&self.orders).push(order);
-        self.poller.poll_loop().ring();
+        self.poller.poll_loop().wake();
     }
 }
 

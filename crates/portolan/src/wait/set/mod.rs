@@ -1,6 +1,5 @@
-//! Wait sets: one place to wait for any number of ports, and of readers of channels, for
-//! which what is said of ports below holds too; of listeners, of subscribers of topics, and of
-//! what importers notify an exporter of.
+//! A wait set lets one thread wait for any number of ports, readers of channels, listeners,
+//! subscribers of topics and notifications of importers. This text says *port* for all of them.
 //!
 //! ```text
 //!              wait: nothing there                  a sender raises its bit
@@ -11,7 +10,7 @@
 //!
 //! A port of a set is *armed* while it is idle: its senders find its sleep marks, as those
 //! of any sleeping receiver, and its *link*, which says to raise a bit of the set instead
-//! of ringing the port's own doorbell. A port that was reported is *loose*: it is used as
+//! of waking the port's own receiver. A port that was reported is *loose*: it is used as
 //! if it were in no set, until a wait finds it empty and arms it again.
 //!
 //! # Invariants
