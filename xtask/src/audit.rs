@@ -1,4 +1,4 @@
-//! The auditor: whether anything was lost, by the region's bytes and by journals kept
+//! The auditor finds out whether anything was lost, by the region's bytes and by journals kept
 //! outside it.
 //!
 //! It knows the layouts, and none of the library's algorithms: it does not follow what a

@@ -1,5 +1,5 @@
-//! `cargo xtask instructions`: what one operation takes, against what the repository says that
-//! it may.
+//! `cargo xtask instructions` compares the instructions of each operation with the counts in the
+//! repository.
 //!
 //! The counts of `portolan bench instructions` stand in `docs/instructions.json`, a row a line,
 //! under the build that they were counted with. A row that grows by more than [`LEEWAY`] fails

@@ -1,4 +1,4 @@
-//! The marked steps of the library, and who passes them.
+//! Lists the marked steps of the library, and says which processes pass each.
 
 /// Every mark, in order. A test compares it with the sources.
 pub(crate) static MARKS: [&str; 270] = [

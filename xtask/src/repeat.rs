@@ -1,5 +1,5 @@
 //! Runs the tests that start processes again and again, from their built binaries, while all
-//! processors are busy: what fails once in so many runs has a cause that a quiet run hides.
+//! processors are busy. A test that fails once in so many runs has a cause that a quiet run hides.
 
 use crate::built::{self, Binary};
 use crate::checks::{FEATURES, code, command, root};

@@ -1,4 +1,5 @@
-//! The records that two processes of different domains exchange, and the memory that they share.
+//! Lays out the records that two processes of different domains exchange, and the memory that they
+//! share.
 //!
 //! ```text
 //! client -> offering process    Ask                           "let me send"

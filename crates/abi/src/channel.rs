@@ -1,4 +1,4 @@
-//! The memory of a channel: a head, its readers, and a ring of units.
+//! Lays out the memory of a channel: a head, its readers, and a ring of units.
 //!
 //! ```text
 //! head (4 lines) | readers (a line each) | units

@@ -1,4 +1,5 @@
-//! The records that a client, the host and an acceptor (the process that made an offer) exchange.
+//! Lays out the records that a client, the host and an acceptor (the process that made an offer)
+//! exchange.
 //!
 //! ```text
 //! client -> host      ConnectRequest               "connect me to this offer"

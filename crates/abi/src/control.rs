@@ -1,4 +1,4 @@
-//! The records that a member and its host exchange after the member has joined.
+//! Lays out the records that a member and its host exchange after the member has joined.
 //!
 //! ```text
 //! member -> host   Arrived                  "mapped, and a member"

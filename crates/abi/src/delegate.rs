@@ -1,5 +1,5 @@
-//! The records by which an exporter of ordinary memory delegates to the domain's host, and by which
-//! an importer has the host copy.
+//! Lays out the records by which an exporter of ordinary memory delegates to the domain's host, and
+//! by which an importer has the host copy.
 //!
 //! ```text
 //! exporter -> host      Delegate n: Delegation + mem, maps  "copy to and from this memory of mine"

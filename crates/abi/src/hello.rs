@@ -1,4 +1,4 @@
-//! Defines the records that a newcomer and the host exchange over the rendezvous socket.
+//! Lays out the records that a newcomer and the host exchange over the rendezvous socket.
 //!
 //! Fixed-size little-endian records over a sequenced-packet socket, each with a
 //! magic and the format version first, so that members of another version can

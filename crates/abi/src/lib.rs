@@ -1,4 +1,5 @@
-//! The bytes that cross a process: layouts, limits and packed words of a Portolan region.
+//! This crate defines the bytes that cross a process: layouts, limits and packed words of a
+//! Portolan region.
 //!
 //! Everything here is plain data and arithmetic. The algorithms over these
 //! words live in `portolan-shm`; what maps them into memory lives in `portolan`.

@@ -1,4 +1,4 @@
-//! Every bound of a region, as a named constant.
+//! Names every bound of a region by a constant.
 
 /// Bytes of a page, the smallest extent.
 pub const PAGE: usize = 4096;

@@ -1,4 +1,4 @@
-//! Owner words, allocation words and chunk words: who holds which pages.
+//! Packs owner words, allocation words and chunk words, which say which space holds which pages.
 //!
 //! An extent is named by the index of its first page in the pool. Two records
 //! speak about it:

@@ -1,4 +1,4 @@
-//! A port's status word, where its queue lies, and rights as they travel.
+//! Packs a port's status word, the place of its queue, and rights as they travel.
 
 use crate::limits::{
     MAX_SLOT_LINES, MAX_SLOTS, MAX_UNITS, MIN_SLOTS, PAGE, QUEUE_HEAP, UNIT_SLOTS,

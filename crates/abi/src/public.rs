@@ -1,4 +1,4 @@
-//! Public entries: what a space does that lies outside the region, as observers see it.
+//! Packs public entries, which show observers what a space has outside the region.
 //!
 //! An export's memory and a connection to another domain lie in memory of their own. The space
 //! that has them says so in an entry of its own row, which nobody else writes while it lives;

@@ -1,4 +1,4 @@
-//! Where each table lies in a region's file.
+//! Lays out the tables of a region's file.
 //!
 //! ```text
 //! header | spaces | thread lines | public entries | ports | name hashes | ports in use

@@ -1,4 +1,4 @@
-//! The words of a queue's slot.
+//! Packs the words of a queue's slot.
 //!
 //! ```text
 //! line 0:  state | meta | 48 bytes inline          line 1..: 64 bytes inline each

@@ -1,4 +1,4 @@
-//! The checksum of units and packets.
+//! Computes the checksum of units and packets.
 //!
 //! ```text
 //! bytes:     | 32 bytes, as words | v0 v1 v2 ...  vectors of 32 bytes | rest, zeros |

@@ -1,4 +1,5 @@
-//! What an importer and an exporter say to one another, and the two pages they share.
+//! Lays out the records that an importer and an exporter exchange, and the two pages that they
+//! share.
 //!
 //! ```text
 //! importer -> exporter   Ask                     "show it to me"

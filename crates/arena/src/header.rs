@@ -1,4 +1,5 @@
-//! The head of an arena, at the beginning of its first extent.
+//! The head of an arena, at the beginning of its first extent, says where the root and free memory
+//! lie.
 //!
 //! ```text
 //! first extent:   [Header][ handed out | next -->            end ]

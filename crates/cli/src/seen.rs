@@ -1,5 +1,5 @@
-//! What `ls --json` and `top --json` print alike of a survey: the words for kinds and states,
-//! the memory, and everything besides spaces and ports.
+//! Makes the JSON of a survey that `ls --json` and `top --json` share: the words for kinds and
+//! states, the memory, and everything besides spaces and ports.
 
 use portolan::vmmc::Reach;
 use portolan::{

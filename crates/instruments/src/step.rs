@@ -1,5 +1,5 @@
-//! Counting a thread's instructions by stepping through them, where there are no counters; and
-//! its system calls.
+//! Counts a thread's instructions and system calls by stepping through them, where there are no
+//! counters.
 //!
 //! The thread belongs to another process, which says by [`mark`] where the count begins and
 //! where it ends. Between two marks the thread is stopped after each instruction in user

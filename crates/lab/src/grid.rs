@@ -1,4 +1,4 @@
-//! Figures for many messages at once: loads by what is done with them.
+//! Measures many messages at once, by load and by use.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! The laboratory: the papers' experiments, done again on this machine.
+//! The program `portolan-lab` repeats the papers' experiments on this machine.
 //!
 //! ```text
 //! portolan-lab list                    what there is

@@ -1,4 +1,4 @@
-//! Two spaces that pass a message to and fro: the papers' first experiment.
+//! Runs two spaces that pass a message to and fro, which is the papers' first experiment.
 //!
 //! ```text
 //! driver (this process)                       echo (a further process)

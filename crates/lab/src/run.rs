@@ -1,4 +1,4 @@
-//! The commands: list the experiments, run some, leave what they found.
+//! Runs the commands: lists the experiments, runs some, and writes their results.
 
 use std::fs;
 use std::io;

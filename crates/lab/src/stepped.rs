@@ -1,4 +1,4 @@
-//! Instructions of a signal's parts, and of a call, counted by stepping through them.
+//! Counts the instructions of a signal's parts, and of a call, by stepping through them.
 //!
 //! ```text
 //! coordinator                      child

@@ -1,4 +1,4 @@
-//! A report for a terminal.
+//! Prints a report on a terminal.
 
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::report::{self, About, Earlier, Ending, Record, Report};

@@ -1,5 +1,5 @@
-//! The further processes of one run: this program again, under the control of
-//! the process that the user started.
+//! Starts and runs the further processes of one run: this program again, under the control of the
+//! process that the user started.
 //!
 //! ```text
 //! coordinator ── control socket (the child's standard input) ── child

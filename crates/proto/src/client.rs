@@ -1,4 +1,4 @@
-//! The client's half.
+//! The client's half of a connection makes calls, and asks for answers that it misses.
 
 use crate::assembly::{Progress, first_burst};
 use crate::call::{Call, CallId, ClientCounts, Outcome, Phase, Place, index, span};

@@ -1,4 +1,4 @@
-//! What can go wrong, and whose fault it is.
+//! Errors say what went wrong in the transport, and whose fault it is.
 
 use portolan_abi::rpc::Kind;
 

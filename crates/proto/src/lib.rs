@@ -1,5 +1,5 @@
-//! The transport of calls: what makes a channel that loses things into calls that end in
-//! their result or an error, and never run twice.
+//! This crate is the transport of calls: over a channel that loses packets it makes calls that end
+//! in their result or an error, and never run twice.
 //!
 //! Everything here is state and arithmetic. Time is handed in ([`Time`]), packets go through
 //! a [`Link`] that the caller provides, and nothing is random, so a whole world of clients,

@@ -1,4 +1,4 @@
-//! The server's half.
+//! The server's half of a connection takes calls in, and keeps answers until the client has them.
 
 mod order;
 

@@ -1,4 +1,5 @@
-//! Chunks: 2 MiB of the pool, free, cut into extents of one size, or part of a run.
+//! Chunk words say what each chunk of 2 MiB of the pool is: free, cut into extents of one size, or
+//! part of a run.
 //!
 //! ```text
 //!         claim             cut              give back (all extents withdrawn first)

@@ -1,4 +1,4 @@
-//! Names of ports: of all that bind one name at the same time one gets it, and nobody waits.
+//! Gives a port's name to one of all that bind it at the same time; no binder waits.
 //!
 //! A word for each port's entry says what it has to do with a name:
 //!

@@ -1,4 +1,4 @@
-//! Who holds an extent: allocation words and owner rows.
+//! Allocation words and owner rows say which space holds an extent.
 //!
 //! ```text
 //!            allocate                  begin send             publish (the slot decides)

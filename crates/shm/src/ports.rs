@@ -1,4 +1,4 @@
-//! Which entries of ports are in use, and which is taken next.
+//! Keeps which entries of ports are in use, and which is taken next.
 //!
 //! Entries are taken in turn, not lowest first: the generation of one entry, which tells its
 //! ports apart, then goes up once a round and not once a bind. The round is as long as it must

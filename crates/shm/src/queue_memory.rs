@@ -1,4 +1,4 @@
-//! Queue memory: which port has which part of it, and which parts have memory behind them.
+//! Queue memory records which port has which units, and which units have memory behind them.
 //!
 //! The queues of each width of slot have addresses of their own, cut into *units* of 64 slots,
 //! which are as many pages as a slot has lines. A queue takes a run of units; the run is a power

@@ -1,4 +1,4 @@
-//! A region's tables, as references.
+//! Presents a region's tables as references.
 //!
 //! The one promise that everything here rests on is made in [`Tables::new`]: the
 //! memory is mapped, and all who write it follow this crate's protocols or are dead.

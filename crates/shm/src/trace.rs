@@ -1,4 +1,4 @@
-//! A space's ring of events: what its threads, and its fault handler, recorded last.
+//! A trace ring keeps the events that a space's threads, and its fault handler, recorded last.
 //!
 //! Written by every thread of one space, read by one tracer elsewhere. Nobody waits for
 //! anybody; a writer may be killed, or stopped for ever, at any instruction.

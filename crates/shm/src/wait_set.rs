@@ -1,4 +1,4 @@
-//! Ready bits of many ports, summarised upwards.
+//! Summarises the ready bits of many members upwards, so that one look finds a ready one.
 //!
 //! ```text
 //!  summit:            1 word, one bit for 64 ridges' worth

@@ -1,4 +1,4 @@
-//! Watches: entries that say who wants to be told when a port has died.
+//! A watch entry says which port wants to be told when another port has died.
 //!
 //! ```text
 //! free --take--> being written --arm--> armed --fire--> fired

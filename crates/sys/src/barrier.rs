@@ -1,4 +1,4 @@
-//! Barriers in other processes: what lets one side of a pair do without its own.
+//! Makes barriers in other processes, so that one side of a pair can do without its own.
 //!
 //! ```text
 //! the one, often:   store a; (nothing)               ; load b

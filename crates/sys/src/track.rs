@@ -1,4 +1,4 @@
-//! Which pages of a range were written, without a fault handler.
+//! Finds the pages of a range that were written, without a fault handler.
 //!
 //! The kernel write-protects the range; the first store to a page takes the protection off
 //! by itself, in the kernel, and so leaves a mark. Asking for the marks puts the protection

@@ -1,4 +1,4 @@
-//! Waiting for many descriptors, timers and Unix signals at once, by change.
+//! A watch waits for many descriptors, timers and Unix signals at once, by change.
 //!
 //! A [`Watch`] is an epoll: each descriptor that is added has a number, and
 //! [`wait`](Watch::wait) says the numbers of those where something is new. Timers

@@ -1,4 +1,4 @@
-//! Another process of a test, told what to do line by line.
+//! Orders tell another process of a test what to do, line by line.
 //!
 //! It runs one test, which calls [`obey`] and does nothing else.
 

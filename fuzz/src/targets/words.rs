@@ -35,7 +35,7 @@ fn records(data: &[u8]) {
         Some(Greeting::Hello(hello)) => Greeting::decode(&hello.encode()),
         Some(Greeting::Return(back)) => Greeting::decode(&back.encode()),
         Some(Greeting::Look(look)) => Greeting::decode(&look.encode()),
-        Some(Greeting::Connect(visit)) => Greeting::decode(&visit.encode()),
+        Some(Greeting::Connect(request)) => Greeting::decode(&request.encode()),
         // Of another format only the first eight bytes mean anything to us.
         Some(Greeting::OtherConnect(_)) => Greeting::decode(data.get(..8).unwrap_or_default()),
         None => None,

@@ -1,4 +1,5 @@
-//! The deaths: where the victim dies, what it was at, and what somebody else waits for.
+//! Lists the staged deaths: where the victim dies, what it was doing, and what another process
+//! waits for.
 
 use super::actor::{Actor, stay};
 use super::{Failure, PATIENCE, Part};

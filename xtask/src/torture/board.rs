@@ -1,4 +1,4 @@
-//! The board: what coordinator and workers tell one another, in memory outside the region.
+//! The board carries words between coordinator and workers, in memory outside the region.
 //!
 //! It outlives every worker, so it is also where their **journals** stand: what each
 //! holds by its own count, for the auditor.

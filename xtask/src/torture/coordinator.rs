@@ -1,4 +1,4 @@
-//! The coordinator: spawns workers, kills them everywhere, and lets the auditor look.
+//! The coordinator spawns workers, kills them everywhere, and lets the auditor look.
 
 mod disturb;
 mod quiet;

@@ -1,4 +1,4 @@
-//! A worker: one process that does a random mix of everything, until it is killed.
+//! A worker is one process that does a random mix of everything, until it is killed.
 
 mod awaited;
 pub(super) mod bells;

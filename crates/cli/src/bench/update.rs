@@ -1,5 +1,5 @@
-//! Which rows `bench update` has: words, copies and stores that reach memory which another
-//! process exports, what it costs to begin and to end that, and messages between domains.
+//! Lists the rows of `bench update`: words, copies and stores that reach memory which another
+//! process exports, the costs of beginning and ending that, and messages between domains.
 
 use portolan_measure::case::update::{Target, Update, Way};
 use portolan_measure::case::{Case, Mode, Pattern, Payload, Protection, System};

@@ -1,4 +1,4 @@
-//! Where a message goes to or comes from: the domain and the port that a command names.
+//! Finds the domain and the port that a command names.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! `portolan port serve`: a command answers each request.
+//! `portolan port serve` runs a command that answers each request.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! Table IV: asynchronous and synchronous, with a user and with a process to which
+//! Table IV compares asynchronous and synchronous messages, with a user and with a process to which
 //! everything is always open.
 
 use std::time::Duration;

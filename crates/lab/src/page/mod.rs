@@ -1,4 +1,4 @@
-//! A report as one page that needs nothing else: no network, no script.
+//! Renders a report as one page that needs no network and no script.
 //!
 //! The markup is well-formed, so that a strict parser can check it: every element is
 //! closed, every text escaped ([`markup`]). Colours come from one style sheet, light or

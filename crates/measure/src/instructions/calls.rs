@@ -1,4 +1,4 @@
-//! Both sides of a call: one process whose first thread calls, and another thread serves.
+//! Counts both sides of a call, in one process: its first thread calls, and another thread serves.
 //!
 //! The client's side is counted from the call to its result. A thread that is stepped through
 //! is slow, so the answer is there when it looks for it.

@@ -1,4 +1,4 @@
-//! Instructions and system calls of one operation at a time.
+//! Counts the instructions and system calls of one operation at a time.
 //!
 //! A scene is one further process that sends to itself, round after round; of each round the
 //! same parts are counted. Nothing is traced, nobody sleeps, nobody else takes part (but for

@@ -1,5 +1,5 @@
-//! Rows about clients of a service rather than about one call: what an idle one keeps, what
-//! it costs to be given channels of its own and to lose them, and the transport's timer.
+//! Measures clients of a service rather than one call: what an idle one keeps, what it costs to be
+//! given channels of its own and to lose them, and the transport's timer.
 //!
 //! The peer serves ([`super::Call`]); an order of no rounds has it say what it has used.
 

@@ -1,4 +1,4 @@
-//! The mechanisms under test.
+//! Lists the mechanisms under test, and defines the traits of their ends.
 //!
 //! Each is one [`Endpoint`] type. To add one: a variant of
 //! [`System`](crate::case::System), a file here, a line in [`with_endpoint`], and

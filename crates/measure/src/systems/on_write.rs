@@ -1,4 +1,4 @@
-//! Signal-on-write, emulated: the sender does nothing but store, and the trap signals.
+//! Measures emulated signal-on-write: the sender does nothing but store, and the trap signals.
 //!
 //! Each side stores to a page of its own that it has mapped for reading only. The handler of
 //! the trap opens the page and signals a line of the other side in a domain; the other side

@@ -1,5 +1,5 @@
-//! One copy by the kernel: the sender says that there is something and wakes the receiver, which
-//! has the kernel copy it out of the sender's memory (`process_vm_readv`).
+//! Measures one copy by the kernel: the sender says that there is something and wakes the receiver,
+//! which has the kernel copy it out of the sender's memory (`process_vm_readv`).
 //!
 //! ```text
 //! window: | there: told, taken, waits, process, address | back: the same |

@@ -1,4 +1,4 @@
-//! The errors of connections between domains, each with the side whose fault it is.
+//! Errors of connections between domains say which side is at fault.
 
 use crate::channel::MakeChannelError;
 use crate::{BindError, NoDescriptor, OfferConnectError};

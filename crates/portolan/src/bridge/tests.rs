@@ -1,4 +1,4 @@
-//! Two domains in one process, and what a stranger may send over the raw connection.
+//! Tests two domains in one process, and hostile packets and bytes over the raw connection.
 
 use super::connect::{Sought, agree, connect_over};
 use super::control_socket::ControlSocket;

@@ -1,4 +1,4 @@
-//! Ending another thread's wait.
+//! Ends another thread's wait at a channel.
 
 use crate::channel::Ring;
 use portolan_sys::futex;

@@ -1,4 +1,4 @@
-//! Channels under tokio.
+//! A task reads and writes channels under tokio.
 //!
 //! As elsewhere, an async call looks as a blocking one does, sets the same sleep marks, and
 //! arms a bell instead of sleeping. What is cancelled loses nothing.

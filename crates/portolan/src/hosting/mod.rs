@@ -1,4 +1,4 @@
-//! Hosting: processes join a domain, one member hosts it, and the host reclaims the dead.
+//! Processes join a domain, one member hosts it, and the host reclaims what the dead held.
 //!
 //! ```text
 //!                 bind and listen first                     leave: all returned

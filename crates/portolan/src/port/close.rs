@@ -1,4 +1,4 @@
-//! Closing a port: by its owner, or on behalf of a dead one. Each step may be repeated.
+//! Closes a port, for its owner or on behalf of a dead one. Each step may be repeated.
 
 use super::rights::Right;
 use super::watches::{drop_watches, fire_watches};

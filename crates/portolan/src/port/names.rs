@@ -1,5 +1,5 @@
-//! Names of ports: won without a lock ([`portolan_shm::names`]), and a futex for those who wait
-//! for one.
+//! Gives each name to one port without a lock ([`portolan_shm::names`]), and wakes the threads that
+//! wait for a name.
 
 use super::{BindError, SendRight};
 use crate::space::Member;

@@ -1,4 +1,4 @@
-//! Rights: what a program holds on a port, and what becomes of them when they travel.
+//! Rights are what a program holds on a port; they may travel in messages.
 
 use super::request::ReplyPorts;
 use super::{ReceiveRight, SendError, WhenFull, send};

@@ -1,4 +1,5 @@
-//! Sealed memory: filled once, then shown to any number of receivers, and changed by nobody.
+//! Sealed memory is filled once, then shown to any number of receivers; no process can change it
+//! any more.
 //!
 //! It has a descriptor, and goes to other domains by that. Within a process it goes from thread
 //! to thread as any value; a message that carries it through a port holds a *token*, and the

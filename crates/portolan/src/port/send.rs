@@ -1,4 +1,4 @@
-//! Sending: check everything, claim, write, publish.
+//! Sends a message: checks everything, claims a slot, writes it, publishes it.
 
 use super::sealed;
 use crate::port::message::{Long, Message};

@@ -1,4 +1,4 @@
-//! One port, several receiving threads of its space.
+//! Shares one port among several receiving threads of its space.
 
 use super::receive::Origin;
 use super::{Access, ReceiveError, ReceiveRight, Request, SendRight};

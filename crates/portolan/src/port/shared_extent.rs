@@ -1,4 +1,4 @@
-//! Shared extents: memory that many read at once, and nobody writes any more.
+//! A shared extent is memory that many spaces read at once, and no space writes any more.
 
 use crate::port::segment::{Segment, SegmentError};
 use crate::port::shared_entries;

@@ -1,4 +1,4 @@
-//! Async receive, request and send, under tokio.
+//! A task receives, requests and sends under tokio.
 //!
 //! An async call looks, as a blocking one does. If nothing is there it sets the same sleep
 //! marks, but instead of sleeping on the port's doorbell it arms a *bell*: a descriptor

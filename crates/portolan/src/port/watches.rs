@@ -1,5 +1,4 @@
-//! Watches: who wants to be told when a port has died. The states are in
-//! [`portolan_shm::watch`].
+//! A watch tells a port that another port has died. The states are in [`portolan_shm::watch`].
 
 use super::ReceiveRight;
 use super::rights::{SendRight, raise};

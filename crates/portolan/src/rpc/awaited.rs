@@ -1,4 +1,4 @@
-//! Calls that are awaited, under whatever runtime.
+//! Tasks await calls, under any runtime or none.
 //!
 //! A future has no thread that could wait for its answer, nor a timer. So a connection has a
 //! *driver* from its first awaited call on: one thread that reads what comes, reviews what is

@@ -1,4 +1,4 @@
-//! What clients call through: stubs, and the calls that they have begun.
+//! A stub makes calls for a client, and a pending call tells when its answer is there.
 
 use super::client_end::{Connection, Last, Ready, Traced, unsendable};
 use super::error::RpcError;

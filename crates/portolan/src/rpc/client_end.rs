@@ -1,5 +1,5 @@
-//! The client's end of a connection: how calls begin, are waited for and end, for stubs and
-//! for those who await.
+//! The client's end of a connection begins calls, waits for answers, and ends calls, for stubs and
+//! for tasks that await.
 
 use super::awaited::Waiters;
 use super::error::RpcError;

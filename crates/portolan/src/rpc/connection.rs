@@ -1,4 +1,4 @@
-//! The server's end of a connection.
+//! The server's end of a connection reads one client's calls, and answers them.
 
 use super::handoff_lock::HandoffLock;
 use super::link::{self, Ends, Inlet, LinkState, Source, Ways};

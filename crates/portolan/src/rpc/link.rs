@@ -1,4 +1,4 @@
-//! Two channels as the link of a connection.
+//! Carries a connection's packets over two channels.
 
 use crate::channel::{Interrupter, ReadError, Reader, Writer};
 use crate::{Deadline, Disowned};

@@ -1,4 +1,4 @@
-//! Calls: a trait in one process, its implementation in another.
+//! A service is a trait that one process implements and other processes call.
 //!
 //! ```
 //! use portolan::rpc::{self, CallError, Schema};

@@ -1,4 +1,4 @@
-//! A server that moves to another process, in the middle of calls.
+//! Moves a server to another process, in the middle of calls.
 //!
 //! It stops taking calls, lets those that run end, and sends what it knows: its port, and for
 //! each client both channels and the transport's state. The new one has the incarnation of

@@ -1,4 +1,4 @@
-//! Extents that move with a call or an answer.
+//! Moves extents with a call or an answer.
 //!
 //! Bytes go through the channel, where they may be lost and are sent again; an extent can
 //! be sent once. So the extents of a call go through a port, as a *parcel* with a number,

@@ -1,4 +1,4 @@
-//! Room for so many calls at a time.
+//! Limits how many calls run at a time.
 
 use super::link;
 use crate::Deadline;

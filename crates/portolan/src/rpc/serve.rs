@@ -1,4 +1,4 @@
-//! The server: its port, its connections, its threads.
+//! A server has a port, connections and threads, and serves one trait on them.
 
 use super::connection::Connection;
 use super::door;

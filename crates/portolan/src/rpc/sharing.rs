@@ -1,4 +1,4 @@
-//! A client that shares channels with others until it is busy; see `shared_channels.rs`.
+//! A client shares channels with others until it is busy; see `shared_channels.rs`.
 
 use super::client_end::{Connection, Inner};
 use super::connect::Shape;

@@ -1,4 +1,4 @@
-//! What answers at a domain's socket, and what a newcomer believes of it.
+//! Reads the answer at a domain's socket, and checks how much of it a newcomer may believe.
 
 use super::descriptor::Descriptor;
 use super::{JoinError, OVERFLOW_ID};

@@ -1,4 +1,4 @@
-//! The handle of a membership.
+//! A domain handle gives a program its membership.
 
 use super::host::{host_of, me};
 use super::host_connection::{self, Settled};

@@ -1,4 +1,4 @@
-//! Who hosts a domain.
+//! Says which member hosts a domain.
 
 use super::member::Member;
 use portolan_abi::space::HostWord;

@@ -1,4 +1,4 @@
-//! One space: this process's membership in a domain, shared by every handle that it makes.
+//! A member is this process's membership in a domain, shared by every handle that it makes.
 
 use super::drain::Drains;
 use super::extent::{Cache, Relief};

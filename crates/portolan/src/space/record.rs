@@ -1,4 +1,4 @@
-//! Recording: what a traced thread does besides its work.
+//! Records events of this space while it is traced.
 //!
 //! While nobody traces, each place that could record looks at one word of its space's
 //! entry, in a line that nobody writes meanwhile, and goes on. All else is out of line.

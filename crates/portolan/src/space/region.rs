@@ -1,4 +1,4 @@
-//! The region of a domain, mapped: the one file where a mapping becomes structures and slices.
+//! Maps the region of a domain. This is the one file where a mapping becomes structures and slices.
 //!
 //! Everything else in this crate is safe code. Two promises are made here:
 //! that a mapped region's tables follow the protocols of `portolan-shm`

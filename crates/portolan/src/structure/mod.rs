@@ -1,4 +1,4 @@
-//! Maps, trees, lists and strings that are handed over as they are.
+//! Structures are maps, trees, lists and strings that move from process to process as they are.
 //!
 //! The region has one address in every member of a domain. So a data structure whose parts
 //! all lie in a message's extents is valid wherever the message arrives: nothing is

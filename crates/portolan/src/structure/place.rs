@@ -1,4 +1,4 @@
-//! The one file of this module where an extent becomes the head of an arena.
+//! Turns an extent into the head of an arena. This is the one file of this room that does so.
 //!
 //! Its promises: an arena's extents are held by one message, which nobody else can write
 //! to while it says [`Message::structure`]; and a root is lent out only after the message

@@ -1,4 +1,4 @@
-//! A survey: who is in a domain, which ports there are, and who owns how much.
+//! A survey lists a domain's spaces and ports, and how much each space owns.
 //!
 //! It only reads, and stops nobody: what it says of one word was true at some instant
 //! of the survey, and sums of several words may be off by what moved meanwhile. Tables

@@ -1,4 +1,4 @@
-//! Reading a region without being in the domain.
+//! An observer reads a region without being in the domain.
 //!
 //! An observer asks the host once for the region's file, which it gets open for reading
 //! only; afterwards nobody knows of it. It has no space and no connection, cannot write,

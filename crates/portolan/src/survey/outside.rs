@@ -1,5 +1,5 @@
-//! What a survey finds of what lies outside the region: exports, and connections between
-//! domains, as the spaces that have them say.
+//! Lists what spaces have outside the region, as they say in their public entries: exports, and
+//! connections between domains.
 
 use super::{Ground, SpaceSurvey};
 use crate::vmmc::Reach;

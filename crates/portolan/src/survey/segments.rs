@@ -1,4 +1,4 @@
-//! A survey's segments: memory that several spaces have, and what each is used for.
+//! Lists a domain's segments for a survey, and says what each is used for.
 
 use super::Ground;
 use portolan_abi::channel::{

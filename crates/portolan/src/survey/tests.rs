@@ -1,4 +1,4 @@
-//! Looking at a region that says anything.
+//! Tests surveys of a region that contains anything.
 
 use super::{Ground, take};
 use crate::space::region::Picture;

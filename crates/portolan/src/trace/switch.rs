@@ -1,4 +1,4 @@
-//! Switching a trace on and off, from outside.
+//! Switches a trace on and off, from outside the traced spaces.
 //!
 //! ```text
 //! header's tracer word:  0 --tracer--> tracer --tracer, or host after its death--> 0

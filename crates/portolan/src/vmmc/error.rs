@@ -1,4 +1,4 @@
-//! Errors of exports, imports and updates.
+//! Errors of exports, imports and updates say which side is at fault.
 
 use crate::{OfferConnectError, OfferError};
 use portolan_abi::vmmc::MAX_RANGES;

@@ -1,4 +1,4 @@
-//! A descriptor that tokio's reactor watches for a word that changes.
+//! A bell tells tokio's reactor that a word has changed.
 
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;

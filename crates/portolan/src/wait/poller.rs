@@ -1,4 +1,5 @@
-//! Threads that sleep in epoll and run a closure for each descriptor that becomes ready.
+//! A poller is a thread that sleeps in epoll, and runs a closure for each descriptor that becomes
+//! ready.
 //!
 //! A [`Poller`] owns one such thread and stops it when it is dropped. A [`PollSet`] is a poller
 //! for things of one kind, which are added and removed while the thread sleeps; each has an

@@ -1,5 +1,5 @@
-//! A channel: a stream of messages in a ring of units, one writer and any number of
-//! readers (or several writers, on a channel that many call on).
+//! A channel carries a stream of messages in a ring of units, from one writer to any number of
+//! readers (or from several writers, on a channel that many call on).
 //!
 //! ```text
 //!           begin               finish                begin, a lap later

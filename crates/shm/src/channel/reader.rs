@@ -1,4 +1,4 @@
-//! Reading from a channel (M2, M4, M5).
+//! A reader reads from a channel (M2, M4, M5).
 
 use super::{Channel, FENCED, Finished, Lagging, Meta, ReaderEntry, ReaderState};
 use crate::atomic::{AtomicU64, Ordering, fence, store_load_barrier};

@@ -1,4 +1,4 @@
-//! Writing to a channel (M1, M3, M4, M5).
+//! A writer writes to a channel (M1, M3, M4, M5).
 
 mod waking;
 

@@ -1,4 +1,4 @@
-//! Events that a port's receiver is told beside messages.
+//! Tells a port's receiver of events beside messages.
 //!
 //! - **E1** An event is told to the port that it is for, or to none: the word of events holds the
 //!   port's generation, and is written anew at bind. What names a request beside it does too.

@@ -1,4 +1,4 @@
-//! A port's queue: any number of senders, one space that receives.
+//! A port's queue has any number of senders, and one space that receives.
 //!
 //! A ring of slots, each one or more cache lines. The slot's state word decides
 //! everything; there is no index that leads to it, so a receiver that polls the

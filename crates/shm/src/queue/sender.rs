@@ -1,4 +1,4 @@
-//! The sending side: claim, fill, publish.
+//! The sending side claims, fills and publishes slots.
 
 use super::{PortEntry, Queue, Slot};
 use crate::atomic::{AtomicU64, Ordering, store_load_barrier};

@@ -1,4 +1,4 @@
-//! Send rights that travel, and whether a port has any send right left (R2).
+//! Counts send rights that travel, and decides whether a port has any send right left (R2).
 //!
 //! A right that moves from one space to another is counted by three words in turn: the
 //! sender's row, the port's count of *travelling* rights, the taker's row. Each counts it

@@ -1,4 +1,4 @@
-//! The queue of signals of one thread (S1 to S3).
+//! A FIFO queues the signals of one thread (S1 to S3).
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, pause, store_load_barrier};
 use crate::bulk;

@@ -1,4 +1,4 @@
-//! From an address to the handlers of the ranges that hold it (S4).
+//! Finds the handlers of an address, by the ranges that hold it (S4).
 //!
 //! The table of blocks changes under a lock. A holder that is stopped delays no other thread: a
 //! handler can be added *unlisted*, without blocks, and taken out as an *orphan*, whose blocks

@@ -1,4 +1,4 @@
-//! A bell with an io_uring: a futex wait in a ring that can be polled.
+//! Makes a bell with an io_uring: a futex wait in a ring that can be polled.
 
 use std::fmt;
 use std::io;

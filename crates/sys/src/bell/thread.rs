@@ -1,4 +1,4 @@
-//! A bell with a helper thread that sleeps on the word and writes an eventfd.
+//! Makes a bell with a helper thread, which sleeps on the word and writes an eventfd.
 //!
 //! The helper waits for two words at once: the user's, and `orders`, which is changed
 //! whenever there is a new order. So it can be called off without disturbing anyone else

@@ -1,4 +1,4 @@
-//! The table of watched ranges.
+//! Keeps the table of watched ranges.
 //!
 //! A slot is a sequence lock: `version` is odd while its writer is at work. A reader
 //! that meets an odd or changed version passes on, because a range that is being put in

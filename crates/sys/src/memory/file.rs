@@ -1,4 +1,4 @@
-//! Memory files: made sealed, verified before use, filled and emptied by range.
+//! Makes memory files: sealed, verified before use, filled and emptied by range.
 
 use std::io;
 use std::ops::Range;

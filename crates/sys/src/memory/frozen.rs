@@ -1,4 +1,4 @@
-//! Sealed memory as bytes: filled while it is nobody else's, then frozen, then shown.
+//! Freezes memory: it is filled while one process has it, then sealed, then shown as bytes.
 //!
 //! ```text
 //! Blank --freeze--> Frozen --descriptor--> Frozen::verify      in each receiver

@@ -1,4 +1,4 @@
-//! Mappings of memory files, at a fixed address or anywhere.
+//! Maps memory files, at a fixed address or anywhere.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

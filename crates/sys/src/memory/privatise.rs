@@ -1,4 +1,4 @@
-//! Shared memory becomes private at the same address, while it is in use.
+//! Makes shared memory private at the same address, while it is in use.
 //!
 //! A process that showed a range of its memory to others takes it back. Its own threads
 //! go on reading and writing; whatever the others kept, a descriptor or a mapping, reaches

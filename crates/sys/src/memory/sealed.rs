@@ -1,4 +1,4 @@
-//! Memory that nobody can change any more: filled, sealed against writing, then shown.
+//! Seals memory against writing after it was filled, so that no process can change it any more.
 //!
 //! ```text
 //! create_unsealed --> fill --> seal --> verify_sealed --> Mapping::private

@@ -1,4 +1,4 @@
-//! Private memory becomes shared at the same address, while it is in use.
+//! Makes private memory shared at the same address, while it is in use.
 //!
 //! The opposite of [`privatise`](super::privatise), and harder: the kernel lets nobody put
 //! existing private pages into a file. They have to be copied, and a store made after a

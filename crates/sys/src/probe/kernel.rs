@@ -1,4 +1,4 @@
-//! Trials of kernel mechanisms.
+//! Tries kernel mechanisms.
 
 use std::fmt::Display;
 use std::io;

@@ -1,4 +1,4 @@
-//! Opening and closing single pages of shared memory with userfaultfd.
+//! Opens and closes single pages of shared memory with userfaultfd.
 //!
 //! A registered range has two states for each of its pages *in this process*:
 //!

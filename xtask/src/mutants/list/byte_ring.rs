@@ -1,4 +1,5 @@
-//! Byte rings between processes that need not trust each other: L1 to L3 of `shm/byte_ring`.
+//! Lists mutants of byte rings between processes that need not trust each other: L1 to L3 of
+//! `shm/byte_ring`.
 
 use super::{Mutant, Test, model};
 

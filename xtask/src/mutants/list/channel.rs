@@ -1,4 +1,4 @@
-//! Channels: M1 to M6 of `shm/channel`.
+//! Lists mutants of channels: M1 to M6 of `shm/channel`.
 
 use super::{Mutant, model, shm};
 

@@ -1,4 +1,5 @@
-//! Extents and the chunks that they are cut from: O1 to O5 of `shm/owner`, C1 to C3 of `shm/chunk`.
+//! Lists mutants of extents and of the chunks that they are cut from: O1 to O5 of `shm/owner`, C1
+//! to C3 of `shm/chunk`.
 
 use super::{Mutant, model, shm};
 

@@ -1,4 +1,4 @@
-//! What the coordinator does to its workers: kills, stops and dismissals, at marks and at random.
+//! The coordinator kills, stops and dismisses workers, at marks and at random.
 
 use super::super::Doing;
 use super::super::board::Entry;

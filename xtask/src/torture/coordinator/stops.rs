@@ -1,5 +1,5 @@
-//! Workers that are stopped at marks, one after another and several at once; all others must go
-//! on within a second, but for what [`WAITS`] lists.
+//! Stops workers at marks, one after another and several at once; all others must go on within a
+//! second, but for what [`WAITS`] lists.
 
 use super::super::Doing;
 use super::super::board::Entry;

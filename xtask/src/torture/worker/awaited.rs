@@ -1,4 +1,4 @@
-//! Calls that a worker awaits: several at once, some of which it gives up.
+//! Awaits calls: several at once, some of which the worker gives up.
 
 use super::super::board::Entry;
 use super::Worker;

@@ -1,4 +1,4 @@
-//! A worker connects to other workers' bridges, from a domain of its own.
+//! Connects to other workers' bridges, from a domain of the worker's own.
 
 use super::super::Doing;
 use super::super::board::{Entry, MAX_WORKERS};

@@ -1,4 +1,4 @@
-//! What a worker sends, receives, asks and answers.
+//! Sends, receives, asks and answers.
 
 use super::super::board::Entry;
 use super::super::{Doing, payload};

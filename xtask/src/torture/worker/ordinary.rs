@@ -1,5 +1,4 @@
-//! What a worker exports of its ordinary memory, and what it has imported of others': the kernel
-//! copies, to the byte.
+//! Exports ordinary memory and imports others': the kernel copies, to the byte.
 //!
 //! ```text
 //! [id of this export][strip of worker 0][guard][strip of worker 1][guard] ...

@@ -1,4 +1,4 @@
-//! What a worker does with memory that others have too: segments, and signals about them.
+//! Uses memory that others have too: segments, and signals about them.
 
 use super::{Doing, SHORT, Worker};
 use portolan::{Deadline, Domain, HandlerId, Listener, ListenerOptions, Segment};

@@ -1,5 +1,5 @@
-//! What a worker publishes, and what it is subscribed to: samples that are copied, and long
-//! ones, which lie in memory that all their readers have a right on.
+//! Publishes and subscribes: samples that are copied, and long ones, which lie in memory that all
+//! their readers have a right on.
 
 use super::super::Doing;
 use super::super::board::Entry;

@@ -1,4 +1,4 @@
-//! A process that sends to itself: every segment but the wake, and nothing beside.
+//! Runs a process that sends to itself, which passes every segment but the wake.
 
 use portolan::probes::{self, Point, Points};
 use portolan::{

@@ -1,4 +1,4 @@
-//! The tables and plots.
+//! Makes the tables and plots of the breakdown.
 
 use portolan::probes::Letter;
 

@@ -1,4 +1,4 @@
-//! Figures 5, 6 and 7: a message's way, cut into segments.
+//! Figures 5, 6 and 7 cut a message's way into segments.
 //!
 //! | module | what is there |
 //! |---|---|

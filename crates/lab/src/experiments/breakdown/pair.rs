@@ -1,4 +1,4 @@
-//! Two processes that send a message to and fro, each with its own stop watch.
+//! Runs two processes that send a message to and fro, each with its own stop watch.
 //!
 //! ```text
 //!       begun        notice                         done

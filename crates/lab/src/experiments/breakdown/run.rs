@@ -1,5 +1,5 @@
-//! The run: everything in turn, repetition by repetition, so that a slow minute of the
-//! machine falls on all of it.
+//! Runs everything in turn, repetition by repetition, so that a slow minute of the machine falls on
+//! all of it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What was passed, made into means and deviations.
+//! Computes means and deviations of the segments that were passed.
 //!
 //! ```text
 //! ways of a batch ──> Sums of a repetition ──> Mean ──> Spread over repetitions

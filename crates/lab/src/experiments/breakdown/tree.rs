@@ -1,4 +1,4 @@
-//! The paper's Figures 6 and 7, with our segments in their places.
+//! Draws the paper's Figures 6 and 7, with our segments in their places.
 
 use portolan::probes::Point::{self, *};
 

@@ -1,4 +1,4 @@
-//! What the breakdown says about the paper's claims.
+//! Judges the paper's claims by the breakdown.
 
 use portolan::probes::Letter;
 

@@ -1,5 +1,5 @@
-//! The neighbour: a process that reads memory all the time, faster than any cache is
-//! large, and says how much it got.
+//! Runs the neighbour: a process that reads memory all the time, more than any cache holds, and
+//! says how much it read.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Tables 2 and 4: where the time of a call goes, and what other systems take.
+//! Tables 2 and 4 show where the time of a call goes, and what other systems take.
 
 mod parts;
 mod software;

@@ -1,4 +1,4 @@
-//! Table 1 and Figure 5: how another thread is told, by component; how many lines a message
+//! Table 1 and Figure 5 measure how another thread is told, by component; how many lines a message
 //! moves; and polling with many clients.
 
 mod figures;

@@ -1,5 +1,5 @@
-//! The process that exports memory, and then does nothing: what is timed is done by another.
-//! In rows of notifications it takes them.
+//! Runs the process that exports memory, and then does nothing: another process does the timed
+//! operations. In rows of notifications it takes them.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! What is put around the part of an operation that a row is about.
+//! Meters the part of an operation that a row is about.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Large payloads: extents that go beside a channel's messages, by move or shared.
+//! Parcels carry large payloads: extents that go beside a channel's messages, by move or shared.
 //!
 //! ```text
 //! writer:  room in the ring --> parcel to each reader's inbox --> note committed

@@ -1,4 +1,4 @@
-//! Sending parcels, to readers that the writer knows.
+//! A writer sends parcels to the readers that are registered with it.
 
 use super::super::{BindChannelError, Channel, Writer};
 use super::{NoParcel, Parcel, ParcelBindError, ParcelError, Stamp, registry_name};

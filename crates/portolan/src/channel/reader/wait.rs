@@ -1,4 +1,4 @@
-//! Waiting for what is to be read, by hand or in a wait set.
+//! A reader waits for the next message, by itself or in a wait set.
 
 use super::super::wake_writer;
 use super::{ReadError, Reader, Took};

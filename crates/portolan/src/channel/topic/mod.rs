@@ -1,4 +1,5 @@
-//! Topics: publish and subscribe, typed, over message-consistent channels.
+//! A topic connects publishers and subscribers by a name and a type, over message-consistent
+//! channels.
 //!
 //! ```text
 //! topic "position"                      segments

@@ -1,4 +1,4 @@
-//! What a topic's samples are made of.
+//! Says which types a topic's samples can have.
 
 use super::plain::{Held, NotHeld, Plain};
 use super::store::{Form, structure_of};

@@ -1,5 +1,5 @@
-//! Values in memory that others read: what is shared of them, and the one file of topics where
-//! bytes become values.
+//! Turns values into bytes that others read, and bytes into values. This is the one file of topics
+//! that does the latter.
 //!
 //! Its promises: bytes become a value only after they were looked at, in memory that nobody
 //! writes any more (a copy of the reader's own, or a block whose sample was told of, B1) or

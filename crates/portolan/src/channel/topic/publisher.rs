@@ -1,4 +1,4 @@
-//! Publishing.
+//! A publisher writes samples, each once for all subscribers.
 
 use super::payload::Payload;
 use super::payload::sealed::Flat;

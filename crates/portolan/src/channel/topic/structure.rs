@@ -1,4 +1,4 @@
-//! Publishing structures: built in extents, which become blocks that their readers read.
+//! A publisher builds structures in extents, which become blocks that subscribers read in place.
 //!
 //! ```text
 //! loan: an arena in extents of its own --share each--> blocks --names--> reference in the ring

@@ -1,4 +1,4 @@
-//! Each participant of a hand-off is killed: at a marked step, or while others wait.
+//! Tests that each participant of a hand-off may be killed, at a marked step or while others wait.
 
 use super::{Child, child, from_outside, joined, long, meets, said};
 use crate::{Deadline, OfferConnectError};

@@ -1,4 +1,4 @@
-//! A private domain hands its process to an offer of its own.
+//! Tests that a private domain connects its process to an offer of its own.
 
 use super::{Queue, long};
 use crate::directory::{AcceptedConnection, Offer, OfferKind, connect_own, offer};

@@ -1,4 +1,4 @@
-//! Strangers send rubbish, or nothing, or too much.
+//! Tests strangers that send rubbish, or nothing, or too much.
 
 use super::{Child, child, from_outside, joined, long, meets, said};
 use crate::directory::OfferKind;

@@ -1,5 +1,5 @@
-//! Tests of other users need root, which alone can start their processes. Without root they test
-//! nothing, and print that.
+//! Tests other users' processes, which only root can start. Without root they test nothing, and
+//! print that.
 
 use super::{child, child_of, from_outside, joined, long, said};
 use portolan_testkit::{Child, apart, unique};

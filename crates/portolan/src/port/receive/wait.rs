@@ -1,4 +1,4 @@
-//! Waiting for the next message: spin, then sleep.
+//! Waits for a port's next message: spins, then sleeps.
 
 use super::interrupt::Until;
 use super::{Origin, ReceiveError, ReceiveRight};

@@ -1,4 +1,4 @@
-//! Where extents come from, and where they go back to.
+//! Takes extents from chunks, and gives them and chunks back.
 //!
 //! Allocation looks in this order, and stops at the first that has one:
 //!

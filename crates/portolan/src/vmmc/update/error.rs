@@ -1,4 +1,4 @@
-//! Errors of mapping memory for automatic update.
+//! Errors say why memory cannot be mapped for automatic update.
 
 use crate::vmmc::UpdateError;
 use portolan_sys::memory::{PAGE, PrivatiseError, SealError, ShareError};

@@ -1,4 +1,4 @@
-//! Log: stores through a handle, sent in the order of the program.
+//! A log makes stores through a handle, and sends them in the order of the program.
 
 use super::{Link, MappingError, Mode, Sink, Unannounced};
 use crate::vmmc::access::put;

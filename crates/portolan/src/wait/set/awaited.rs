@@ -1,4 +1,4 @@
-//! Awaiting a wait set under tokio.
+//! A task awaits a wait set under tokio.
 
 use super::{Ready, WaitError, WaitSet};
 use crate::wait::{Bell, NoDescriptor};

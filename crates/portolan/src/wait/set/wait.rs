@@ -1,4 +1,4 @@
-//! Waiting: look, arm, sleep.
+//! Waits at a wait set: looks, arms, sleeps.
 
 use super::place::link;
 use super::{Ready, WaitError, WaitSet};

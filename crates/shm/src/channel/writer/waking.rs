@@ -1,4 +1,4 @@
-//! Waking: a writer's looks for readers that sleep, and its own wait for room (M5, M6).
+//! A writer looks for readers that sleep, and waits for room itself (M5, M6).
 
 use super::{Finished, Pen, WriteError};
 use crate::atomic::{Ordering, fence, store_load_barrier};
