@@ -112,6 +112,13 @@ impl SlotState {
         self.0 >> POSITION_SHIFT
     }
 
+    /// Whether it holds the message of this position: phase and position in one look.
+    #[inline]
+    pub const fn is_published_at(self, position: u64) -> bool {
+        const BOTH: u64 = PHASE_BITS | POSITION_MASK << POSITION_SHIFT;
+        self.0 & BOTH == Self::pack(position, 0, Phase::Published).0
+    }
+
     /// The flags alone.
     pub const fn flags(self) -> u64 {
         self.0 & Self::FLAGS
@@ -297,6 +304,19 @@ impl Meta {
             extents: u16::from_le_bytes([b[2], b[3]]) as usize,
             reply: word & Self::REPLY != 0,
             structure: word & Self::STRUCTURE != 0,
+        })
+    }
+
+    /// The meta word of a message of this kind with an empty header and, where it has a reply word,
+    /// with that, and nothing else. A short header's length is added to it.
+    #[inline]
+    pub const fn short(kind: Kind, reply: bool) -> u64 {
+        Self::plain(Plain {
+            kind,
+            header: 0,
+            extents: 0,
+            reply,
+            structure: false,
         })
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a header that lie in the message itself.
 pub const INLINE_HEADER: usize = 48;
-const INLINE_WORDS: usize = INLINE_HEADER / 8;
+pub(crate) const INLINE_WORDS: usize = INLINE_HEADER / 8;
 /// Parts of sealed memory: on its way to another domain one more stands for all extents.
 const MAX_SEALED: usize = portolan_abi::bridge::MAX_SEALED - 1;
 
@@ -211,6 +211,18 @@ impl Message {
         &mut self.words[..self.header_len.div_ceil(8)]
     }
 
+    /// One with this short header and nothing else.
+    #[inline(always)]
+    pub(crate) fn short_of(len: usize, words: [u64; INLINE_WORDS]) -> Self {
+        Self {
+            words,
+            header_len: len,
+            structure: false,
+            extents: SmallVec::new(),
+            rest: None,
+        }
+    }
+
     /// A short header from a slot: its length, and the words that it lies in.
     #[inline(always)]
     pub(crate) fn set_words(&mut self, len: usize, words: [u64; INLINE_WORDS]) {
@@ -306,6 +318,14 @@ impl Message {
         }
         if self.rest.is_some() {
             self.rest = None;
+        }
+    }
+
+    /// It was sent, and all that it held with it: drops it, without a look at each part.
+    #[inline(always)]
+    pub(crate) fn sent(self) {
+        if self.is_header_only() && !self.extents.spilled() {
+            std::mem::forget(self);
         }
     }
 

@@ -155,21 +155,9 @@ pub(super) fn send(
     when_full: WhenFull,
 ) -> Result<(), SendError> {
     if post_short(to, spot, Kind::Message, None, &mut message) {
-        // Nothing is left in it that a drop would give back.
-        std::mem::forget(message);
+        message.sent();
         return Ok(());
     }
-    send_any(to, spot, message, when_full)
-}
-
-/// The same, of any message.
-#[inline(never)]
-fn send_any(
-    to: &Attached,
-    spot: &Spot,
-    mut message: Message,
-    when_full: WhenFull,
-) -> Result<(), SendError> {
     match deliver_any(to, spot, Kind::Message, None, &mut message, when_full) {
         Ok(()) => Ok(()),
         Err(reason) => Err(reason.with(message)),

@@ -282,17 +282,21 @@ impl<'r> Queue<'r> {
     /// The slot that `position` falls on.
     #[inline(always)]
     pub fn slot(&self, position: u64) -> Slot<'r> {
+        let at = self.first_line_at(position);
+        Slot {
+            first: &self.lines[at],
+            lines: self.lines,
+            at,
+            count: self.slot_lines,
+        }
+    }
+
+    /// Where the slot that `position` falls on begins.
+    #[inline(always)]
+    fn first_line_at(&self, position: u64) -> usize {
         // A power of two: masking keeps the index in bounds whatever was read.
         let index = usize::try_from(position & (self.slots_u64() - 1)).unwrap_or(0);
-        let first = index * self.slot_lines;
-        Slot {
-            first: &self.lines[first],
-            // Never the default; and where nobody looks beyond the first line, no instruction.
-            more: self
-                .lines
-                .get(first + 1..first + self.slot_lines)
-                .unwrap_or_default(),
-        }
+        index * self.slot_lines
     }
 
     /// Makes every slot free, from position `from` on.
@@ -359,11 +363,25 @@ impl<'r> Queue<'r> {
     }
 }
 
+/// Changes the state of the slot that begins with this line.
+#[inline(always)]
+fn exchange(first: &Line, from: SlotState, to: SlotState) -> Result<SlotState, SlotState> {
+    // AcqRel: publishes what the caller wrote before; sees what the last holder wrote.
+    // SeqCst, because claim and sleep marks are one half of a store-load pair (Q6).
+    match first.words[0].compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(was) => Ok(SlotState(was)),
+        Err(is) => Err(SlotState(is)),
+    }
+}
+
 /// One slot of a queue.
 #[derive(Clone, Copy)]
 pub struct Slot<'r> {
     first: &'r Line,
-    more: &'r [Line],
+    // Where its lines are, for the few that look beyond the first.
+    lines: &'r [Line],
+    at: usize,
+    count: usize,
 }
 
 impl<'r> Slot<'r> {
@@ -379,12 +397,7 @@ impl<'r> Slot<'r> {
 
     #[inline(always)]
     fn exchange(&self, from: SlotState, to: SlotState) -> Result<SlotState, SlotState> {
-        // AcqRel: publishes what the caller wrote before; sees what the last holder wrote.
-        // SeqCst, because claim and sleep marks are one half of a store-load pair (Q6).
-        match self.words()[0].compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(was) => Ok(SlotState(was)),
-            Err(is) => Err(SlotState(is)),
-        }
+        exchange(self.first, from, to)
     }
 
     /// Its meta word.
@@ -400,7 +413,7 @@ impl<'r> Slot<'r> {
         let at = index + 2;
         let line = match at / 8 {
             0 => self.first,
-            beyond => &self.more[beyond - 1],
+            beyond => &self.lines[self.at..self.at + self.count][beyond],
         };
         &line.words[at % 8]
     }
@@ -408,7 +421,7 @@ impl<'r> Slot<'r> {
     /// How many inline words it has.
     #[inline]
     pub fn inline_words(&self) -> usize {
-        self.more.len() * 8 + 6
+        self.count * 8 - 2
     }
 
     /// The inline words of the first line, read at one go: unrolled, as they are written.

@@ -6,6 +6,7 @@ mod origin;
 mod wait;
 
 pub(crate) use interrupt::Bell;
+pub(super) use look::Short;
 pub(super) use origin::Origin;
 
 use super::rights::{self, Right};
@@ -78,6 +79,8 @@ pub struct ReceiveRight {
     waiting: Waiting,
     by_urgency: bool,
     given: bool,
+    /// The way to the client that asked last: most ask again.
+    client: Option<Attached>,
     /// What an async receive waits with.
     #[cfg(feature = "tokio")]
     bell: Option<crate::wait::Bell>,
@@ -96,6 +99,7 @@ impl ReceiveRight {
             waiting: Waiting::default(),
             by_urgency,
             given: false,
+            client: None,
             #[cfg(feature = "tokio")]
             bell: None,
         }
@@ -112,9 +116,21 @@ impl ReceiveRight {
         access: Access,
         deadline: impl Into<Deadline>,
     ) -> Result<Message, ReceiveError> {
+        match self.take_short(Kind::Message) {
+            // It has no pages to open.
+            Some(short) => Ok(Message::short_of(short.header, short.words)),
+            None => self.receive_any(access, deadline.into()),
+        }
+    }
+
+    /// The same, of any message, waiting for it.
+    #[inline(never)]
+    fn receive_any(&mut self, access: Access, deadline: Deadline) -> Result<Message, ReceiveError> {
         let mut message = Message::default();
-        self.receive_into(&mut message, access, deadline)?;
-        Ok(message)
+        match self.receive_any_into(&mut message, access, deadline) {
+            Ok(()) => Ok(message),
+            Err(error) => Err(error),
+        }
     }
 
     /// As [`ReceiveRight::receive`], into a message that is already there; what it held is
@@ -131,7 +147,21 @@ impl ReceiveRight {
         deadline: impl Into<Deadline>,
     ) -> Result<(), ReceiveError> {
         message.clear();
-        let origin = self.next(message, deadline.into())?;
+        if let Some(short) = self.take_short(Kind::Message) {
+            message.set_words(short.header, short.words);
+            return Ok(());
+        }
+        self.receive_any_into(message, access, deadline.into())
+    }
+
+    #[inline(never)]
+    fn receive_any_into(
+        &mut self,
+        message: &mut Message,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<(), ReceiveError> {
+        let origin = self.next(message, deadline)?;
         self.finish(origin, message, access)
     }
 
@@ -147,7 +177,7 @@ impl ReceiveRight {
 
     #[inline]
     pub(super) fn finish(
-        &self,
+        &mut self,
         origin: Origin,
         message: &mut Message,
         access: Access,
@@ -165,17 +195,27 @@ impl ReceiveRight {
     /// Cannot happen: a request is refused by an asynchronous port. If a buggy member sent
     /// one all the same, its client is answered, and the message dropped.
     #[cold]
-    fn refuse(&self, origin: Origin, message: &mut Message) -> ReceiveError {
+    fn refuse(&mut self, origin: Origin, message: &mut Message) -> ReceiveError {
         message.clear();
         drop(origin.reply().map(|word| self.once(word)));
         ReceiveError::WrongKind("asynchronous", "send, and receive")
     }
 
-    pub(super) fn once(&self, word: RightWord) -> Option<SendOnceRight> {
-        Some(SendOnceRight::new(
-            Attached::new(&self.at.member, word.port)?,
-            word.tag,
-        ))
+    #[inline]
+    pub(super) fn once(&mut self, word: RightWord) -> Option<SendOnceRight> {
+        let client = match &self.client {
+            Some(client) if client.port == word.port => client.clone(),
+            _ => self.other_client(word.port)?,
+        };
+        Some(SendOnceRight::new(client, word.tag))
+    }
+
+    /// Finds the way to a client that is not the last one's.
+    #[cold]
+    fn other_client(&mut self, port: PortName) -> Option<Attached> {
+        let client = Attached::new(&self.at.member, port)?;
+        self.client = Some(client.clone());
+        Some(client)
     }
 
     /// Opens the message's pages as the hint says.
