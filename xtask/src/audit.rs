@@ -464,10 +464,10 @@ impl Audit<'_> {
             }
             ChunkUse::Free | ChunkUse::Small | ChunkUse::Head => {}
         }
-        if chunk.home != 0 && !self.is_live(chunk.home) {
+        if chunk.cache_owner != 0 && !self.is_live(chunk.cache_owner) {
             self.found.leaked.push(format!(
                 "chunk {index} is kept for space {}, which does not live",
-                chunk.home
+                chunk.cache_owner
             ));
         }
     }

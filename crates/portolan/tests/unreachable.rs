@@ -168,7 +168,7 @@ fn a_death_has_cycles_closed() {
             "close.drained",
             "close.told",
             "entry.swept",
-            "entry.units_returned",
+            "entry.banks_returned",
         ]
     } else {
         &["-"]

@@ -459,7 +459,7 @@ impl Client {
                 self.next = 1;
                 self.floor = 1;
                 for place in &mut self.places {
-                    // Ended, and not taken yet: of no number of this epoch.
+                    // Ended, and not taken yet: of no number of this term.
                     place.number = 0;
                 }
                 self.met(incarnation);

@@ -19,8 +19,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A number is given to one call of one *epoch* (a session and an incarnation of the
-//!   server). A packet of another epoch, of another position, or damaged, fails its checksum.
+//! - **T1** A number is given to one call of one *term* (a session and an incarnation of the
+//!   server). A packet of another term, of another position, or damaged, fails its checksum.
 //! - **T2** The server hands a number out at most once: numbers below `next` are never handed
 //!   out again, and `next` only grows. Numbers are handed out in order.
 //! - **T3** An answer is kept until its number's place (number mod [`WINDOW`]) is used by a
@@ -31,7 +31,7 @@
 //!   arrived. While no call is open the client asks nothing and has no timeout.
 //! - **T5** Whatever a peer sends, a machine answers with packets of bounded number and keeps
 //!   bounded memory; what no honest peer sends closes the connection ([`Misbehaved`]).
-//! - **T6** An epoch ends only when a server with a higher incarnation presents itself. Calls
+//! - **T6** A term ends only when a server with a higher incarnation presents itself. Calls
 //!   that are open then end as [`Outcome::ServerDied`]: they may have run.
 //!
 //! The scheme is Cheriton and Kutter's (*Optimized Memory-Based Messaging*, section 3): the

@@ -8,7 +8,7 @@ use crate::chunk::Chunks;
 use crate::owner::{AllocWords, OwnerEntry, OwnerRow};
 use crate::ports::PortsInUse;
 use crate::queue::{Line, PortEntry, Queue};
-use crate::queue_memory::{QueueMemory, UnitHints};
+use crate::queue_memory::{QueueMemory, BankHints};
 use crate::rights::{RightEntry, RightRow};
 use crate::signal::{Fifo, FifoEntry, HandlerEntry, Ranges, RangesLine};
 use crate::trace::{Ring, TraceLine};
@@ -16,7 +16,7 @@ use crate::wait_set::WaitSetEntry;
 use crate::watch::WatchEntry;
 use core::marker::PhantomData;
 use portolan_abi::limits::{
-    LINE, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES, MAX_UNITS, MAX_WAIT_SETS, MAX_WATCHES,
+    LINE, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES, MAX_BANKS, MAX_WAIT_SETS, MAX_WATCHES,
     PUBLIC_ENTRIES, QUEUE_HEAP, THREAD_LINES,
 };
 use portolan_abi::port::QueuePlace;
@@ -58,7 +58,7 @@ pub struct Header {
     /// Queues: memory that they may have, in whole chunks.
     pub queue_chunks: CounterLine,
     /// Queues: hints about the memory of each width of slot.
-    pub units: [UnitHints; MAX_SLOT_LINES],
+    pub banks: [BankHints; MAX_SLOT_LINES],
     /// Spaces that were ever used: those before it.
     pub spaces: CounterLine,
     /// Entries of ports that were ever used: those before it.
@@ -101,7 +101,7 @@ pub struct HostLine {
 #[repr(C, align(64))]
 pub struct NamesLine {
     /// Goes up whenever a name appears; a futex.
-    pub epoch: AtomicU32,
+    pub changes: AtomicU32,
 }
 
 /// See [`Header::signals`].
@@ -301,15 +301,15 @@ impl<'r> Ground<'r> {
 
 impl<'r> Ground<'r> {
     /// The queue memory for slots of so many lines.
-    fn units(&self, geometry: &Geometry, header: &'r Header, lines: usize) -> QueueMemory<'r> {
-        let words = MAX_UNITS / 64;
+    fn banks(&self, geometry: &Geometry, header: &'r Header, lines: usize) -> QueueMemory<'r> {
+        let words = MAX_BANKS / 64;
         let bits = (words * size_of::<u64>()) as u64;
-        let taken = geometry.units + (lines as u64 - 1) * Geometry::UNIT_TABLE;
+        let taken = geometry.banks + (lines as u64 - 1) * Geometry::BANK_TABLE;
         QueueMemory::new(
-            &header.units[lines - 1],
+            &header.banks[lines - 1],
             self.table(taken, words),
             self.table(taken + bits, words),
-            self.table(taken + 2 * bits, MAX_UNITS / lines),
+            self.table(taken + 2 * bits, MAX_BANKS / lines),
         )
     }
 }
@@ -344,7 +344,7 @@ pub struct Tables<'r> {
     handlers: &'r [HandlerEntry],
     rights: &'r [RightEntry],
     owners: &'r [OwnerEntry],
-    units: [QueueMemory<'r>; MAX_SLOT_LINES],
+    banks: [QueueMemory<'r>; MAX_SLOT_LINES],
     queues: &'r [Line],
     traces: &'r [Line],
 }
@@ -386,7 +386,7 @@ impl<'r> Tables<'r> {
             handlers: ground.table(geometry.handlers, MAX_HANDLERS),
             rights: ground.table(geometry.rights, MAX_SPACES * MAX_PORTS),
             owners: ground.table(geometry.owners, MAX_SPACES * size(geometry.pages())),
-            units: core::array::from_fn(|at| ground.units(&geometry, header, at + 1)),
+            banks: core::array::from_fn(|at| ground.banks(&geometry, header, at + 1)),
             queues: ground.table(geometry.queues, MAX_SLOT_LINES * (size(QUEUE_HEAP) / LINE)),
             traces: ground.table(geometry.traces, MAX_SPACES * TRACE_LINES),
         }
@@ -515,7 +515,7 @@ impl<'r> Tables<'r> {
 
     /// The queue memory for slots of so many lines.
     pub fn queue_memory(&self, lines: usize) -> Option<&QueueMemory<'r>> {
-        self.units.get(lines.checked_sub(1)?)
+        self.banks.get(lines.checked_sub(1)?)
     }
 }
 

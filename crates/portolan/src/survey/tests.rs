@@ -28,7 +28,7 @@ fn hostile(domain: &Domain) {
     let cut = ChunkWord {
         r#use: ChunkUse::Small,
         populated: true,
-        home: 1,
+        cache_owner: 1,
         size: Size::for_bytes(1).code(),
         ..ChunkWord::FRESH
     };

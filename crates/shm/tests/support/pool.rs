@@ -43,7 +43,7 @@ impl Pool {
         Chunks::new(&self.chunks)
     }
 
-    /// Makes chunk `index` the home of one extent.
+    /// Makes chunk `index` the cache owner of one extent.
     pub fn cut(&self, space: u8, index: usize, size: Size) {
         let chunks = self.chunks();
         assert_eq!(

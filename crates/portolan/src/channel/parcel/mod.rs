@@ -150,7 +150,7 @@ fn registry_name(channel: &Channel) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Stamp {
     /// How many writers of the channel had left before this one came.
-    epoch: u32,
+    writers: u32,
     /// Counts this one's notes; those that failed too.
     number: u64,
 }
@@ -161,7 +161,7 @@ impl Stamp {
     fn pack(self, has_parcel: bool) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.writers.to_le_bytes());
         bytes[12] = u8::from(has_parcel);
         bytes
     }
@@ -169,10 +169,10 @@ impl Stamp {
     /// The stamp in front of some bytes, whether a parcel comes with it, and the rest.
     fn split(bytes: &[u8]) -> Option<(Self, bool, &[u8])> {
         let (number, rest) = bytes.split_first_chunk()?;
-        let (epoch, rest) = rest.split_first_chunk()?;
+        let (writers, rest) = rest.split_first_chunk()?;
         let (flags, rest) = rest.split_first_chunk::<4>()?;
         let stamp = Self {
-            epoch: u32::from_le_bytes(*epoch),
+            writers: u32::from_le_bytes(*writers),
             number: u64::from_le_bytes(*number),
         };
         Some((stamp, flags[0] != 0, rest))

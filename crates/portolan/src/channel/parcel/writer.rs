@@ -86,12 +86,12 @@ impl Channel {
         let registry = crate::port::bind_port(self.member(), &registry)?;
         // P5.
         writer.ring_readers();
-        let epoch = writer.writers_before();
+        let writers = writer.writers_before();
         Ok(ParcelWriter {
             registry,
             writer,
             readers: Vec::new(),
-            stamp: Stamp { epoch, number: 0 },
+            stamp: Stamp { writers, number: 0 },
         })
     }
 }

@@ -11,7 +11,7 @@
 //! A publisher writes each sample once for all subscribers, and never waits. A subscriber
 //! sleeps in a wait set over all of these channels, or in another set that it was added to. A
 //! sample takes one unit of its publisher's channel: its bytes, if they are few, or a
-//! *sample reference* to the block where they lie.
+//! *sample reference* to the buffer where they lie.
 //!
 //! | file | holds |
 //! |---|---|

@@ -90,7 +90,7 @@ pub(super) mod sealed {
         const SIZE: Option<usize>;
         /// Where a sample may lie.
         const ALIGN: usize;
-        /// Bytes that a sample's reference has at the most, if it lies in several blocks.
+        /// Bytes that a sample's reference has at the most, if it lies in several buffers.
         const REFERENCE: usize = 0;
 
         /// What tells the type from another.
