@@ -1,4 +1,4 @@
-//! The words of a queue's slot.
+//! Packs the words of a queue's slot.
 //!
 //! ```text
 //! line 0:  state | meta | 48 bytes inline          line 1..: 64 bytes inline each
@@ -39,7 +39,7 @@ const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
 pub struct SlotState(pub u64);
 
 impl SlotState {
-    /// The receiver sleeps: whoever publishes here owes a wake.
+    /// The receiver sleeps: the sender that publishes here must wake it.
     pub const ASLEEP: u64 = 1 << 3;
     /// The receiver has looked past this claim; senders leave the slot out until it is free again.
     pub const PASSED: u64 = 1 << 4;

@@ -9,7 +9,7 @@ use super::memory::ConnectionMemory;
 use super::offered::{InHand, OfferedTo};
 use super::options::ring_bytes;
 use super::side::{Side, bytes_of, crossing};
-use crate::directory::Visitor;
+use crate::directory::Client;
 use crate::port::{PendingReply, RequestError, Unsent, WhenFull, may_leave};
 use crate::space::public::Shown;
 use crate::{Access, Deadline, EventKind, Message};
@@ -34,7 +34,7 @@ const FULL: Duration = Duration::from_millis(100);
 const CROWDED: Duration = Duration::from_millis(1);
 
 /// Serves one client until its connection ends, or refuses it for want of a place.
-pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Visitor, place: Option<Place>) {
+pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Client, place: Option<Place>) {
     let (uid, pid) = (client.peer.uid, client.peer.pid);
     let domain = bridge.domain.as_str();
     let over = match PortIngress::let_in(bridge, client, place.is_some()) {
@@ -50,7 +50,7 @@ pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Visitor, place: Option<P
 struct PortIngress<'g> {
     bridge: &'g Bridge<OfferedTo>,
     side: Side,
-    /// Rings when the real port is closed.
+    /// Notified when the real port is closed.
     bell: FutexFd,
     /// The value for which it is armed.
     armed: Option<u32>,
@@ -66,7 +66,7 @@ impl<'g> PortIngress<'g> {
     /// Reads a client's request, and answers it.
     fn let_in(
         bridge: &'g Bridge<OfferedTo>,
-        client: Visitor,
+        client: Client,
         has_place: bool,
     ) -> Result<Self, Over> {
         let mut bell = None;
@@ -274,7 +274,7 @@ impl PortIngress<'_> {
 /// for a refusal. Returns the request, and this side of the connection.
 pub(super) fn let_in<T>(
     bridge: &Bridge<T>,
-    client: Visitor,
+    client: Client,
     has_place: bool,
     grant: impl FnOnce(&Ask) -> Result<Granted, Denied>,
 ) -> Result<(Ask, Side), Over> {

@@ -1,4 +1,4 @@
-//! Messages: a header, extents, rights, and perhaps an urgency.
+//! A message holds a header, extents, rights, and perhaps an urgency.
 //!
 //! A header of up to [`INLINE_HEADER`] bytes lies in the message itself and is copied
 //! into the slot and out of it, in the line that carries the message anyway. A longer

@@ -1,6 +1,6 @@
-//! Sending where there is work to do first, once, however often the queue is full: a copy
-//! for a port that gives its receiver copies ([`crate::Protection::Copied`]), a look at what
-//! is to leave the domain, and in a guarded domain the end of this process's access.
+//! Prepares a message once, however often the queue is full: it copies for a port that gives its
+//! receiver copies ([`crate::Protection::Copied`]), looks at what is to leave the domain, and in a
+//! guarded domain ends this process's access.
 //!
 //! ```text
 //! check -> copy (copied ports) -> lay out -> close (guarded domains) -> post, post, ...

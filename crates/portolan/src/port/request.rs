@@ -1,4 +1,4 @@
-//! Requests and replies.
+//! Sends requests, and answers them.
 //!
 //! A client takes the answer at a small port of its own (a *reply port*), which it
 //! uses again for its next request. A request carries a send-once right on it, with a

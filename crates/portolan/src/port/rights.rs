@@ -1,4 +1,4 @@
-//! Rights: what a program holds on a port, and what becomes of them when they travel.
+//! Rights are what a program holds on a port; they may travel in messages.
 
 use super::request::ReplyPorts;
 use super::{ReceiveRight, SendError, WhenFull, send};
@@ -175,7 +175,7 @@ impl SendOnceRight {
     ///
     /// # Errors
     ///
-    /// [`SendError`] holds the message. The right is used up; whoever waits for the answer
+    /// [`SendError`] holds the message. The right is used up; the client that waits for the answer
     /// is told that none will come.
     pub fn send(mut self, mut message: Message) -> Result<(), SendError> {
         self.post(Kind::Reply, &mut message)

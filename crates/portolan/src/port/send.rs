@@ -1,4 +1,4 @@
-//! Sending: check everything, claim, write, publish.
+//! Sends a message: checks everything, claims a slot, writes it, publishes it.
 
 use super::sealed;
 use crate::port::message::{Long, Message};
@@ -719,7 +719,7 @@ fn given(message: &mut Message) -> u64 {
     bytes
 }
 
-/// Wakes whoever receives from the port: the wait set while it is armed there, else itself.
+/// Wakes the port's receiver: through the wait set while the port is armed there, else directly.
 #[cold]
 pub(crate) fn wake(member: &Member, queue: &Queue<'_>, port: u16) {
     let sleep = &queue.port.sleep;

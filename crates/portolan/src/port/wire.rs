@@ -1,4 +1,4 @@
-//! What stands in a slot: words written by the sender, read by whoever takes the message.
+//! Lays a message out as a slot's words, which the sender writes, and the receiver or the host reads.
 //!
 //! ```text
 //! inline:         [reply] [urgency] [sealed] [right]* [extent, 2 words]* [header bytes]
@@ -387,8 +387,8 @@ impl Contents {
         contents
     }
 
-    /// Reads what a header extent says behind the header. Whoever reads it does not own it yet,
-    /// so the bytes are copied as words that others may write, then checked.
+    /// Reads the records of a header extent behind the header. The reader does not own the extent
+    /// yet, so it copies the bytes as words that other spaces may write, then checks them.
     fn read_page(&mut self, member: &Member, meta: &Meta, mapped: bool) {
         let Some(page) = self.page else { return };
         let len = usize::try_from(page.len)

@@ -1,4 +1,4 @@
-//! The region of a domain, mapped: the one file where a mapping becomes structures and slices.
+//! Maps the region of a domain. This is the one file where a mapping becomes structures and slices.
 //!
 //! Everything else in this crate is safe code. Two promises are made here:
 //! that a mapped region's tables follow the protocols of `portolan-shm`
@@ -214,8 +214,8 @@ impl Region {
         self.ground.address(page)
     }
 
-    /// Reads the extent at `page`, from byte `at` on, through the file, whoever has it open; how
-    /// many bytes came. A hole reads as zeros, and stays one.
+    /// Reads the extent at `page`, from byte `at` on, through the file, so its pages need not be
+    /// open here. Returns how many bytes came. A hole reads as zeros, and stays one.
     pub(crate) fn peek(&self, page: u32, at: usize, out: &mut [u8]) -> usize {
         read_at(&self.fd, self.offset(page) + at as u64, out)
     }
@@ -233,7 +233,7 @@ impl Region {
         // - in bounds: checked above against the pool;
         // - live: the mapping lives as long as `self`;
         // - initialised: file memory reads as zeros or what was written;
-        // - not written meanwhile: the caller holds the extent (O1), whoever sent or shared
+        // - not written meanwhile: the caller holds the extent (O1), the space that sent or shared
         //   it has given up its handle, and members are trusted not to write past theirs.
         unsafe { core::slice::from_raw_parts(self.address(page) as *const u8, len) }
     }

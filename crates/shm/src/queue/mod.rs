@@ -1,4 +1,4 @@
-//! A port's queue: any number of senders, one space that receives.
+//! A port's queue has any number of senders, and one space that receives.
 //!
 //! A ring of slots, each one or more cache lines. The slot's state word decides
 //! everything; there is no index that leads to it, so a receiver that polls the
@@ -26,9 +26,9 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** A slot's words change only by the hand of whoever its state names: the
-//!   claimer while claimed, the receiver while published or void, anybody's claim
-//!   while free. The host acts for the dead.
+//! - **Q1** Only the space that a slot's state names changes its words: the claimer while
+//!   claimed, the receiver while published or void. While it is free any space may claim it. The
+//!   host acts for the dead.
 //! - **Q2** Positions of one slot only grow, also from one queue to the next that has its
 //!   memory, or its entry. `free(p)` at ring index `p mod n` is claimed for position `p` and
 //!   no other.
@@ -109,7 +109,7 @@ pub struct PortEntry {
     pub counters: Counters,
     /// The port's name, zero-padded.
     pub name: Line,
-    /// Written by whoever sends, takes or disposes of a message with a right on this port.
+    /// Written by every space that sends, takes or disposes of a message with a right on this port.
     pub rights: RightsLine,
 }
 
@@ -301,10 +301,10 @@ impl<'r> Queue<'r> {
 
     /// Makes every slot free, from position `from` on.
     ///
-    /// Only for whoever is binding the port (status `Binding`), with memory that is the port's,
-    /// and beyond every position that a sender of an earlier port can look for, be it one of
-    /// this memory or of this entry ([`Queue::retired`]). Such a sender finds larger positions
-    /// than it expects, never equal ones (Q2).
+    /// Only the space that is binding the port (status `Binding`) calls it, with memory that is the
+    /// port's. `from` must lie beyond every position that a sender of an earlier port can look for,
+    /// be it one of this memory or of this entry ([`Queue::retired`]). Such a sender finds larger
+    /// positions than it expects, never equal ones (Q2).
     pub fn open(&self, from: u64) {
         // Nobody looks for position 0, which memory that was given up reads as.
         let from = from.max(1);
@@ -351,7 +351,7 @@ impl<'r> Queue<'r> {
         let holds = |state: SlotState| {
             state.phase() == portolan_abi::slot::Phase::Published && !state.has(SlotState::CLOSING)
         };
-        // Acquire: pairs with the Release of whoever moves it.
+        // Acquire: pairs with the Release of the receiver that moves it.
         let head = self.port.receiver.head.load(Ordering::Acquire);
         if !holds(state) || state.position() >= head || state.has(SlotState::PASSED) {
             return holds(state);

@@ -1,4 +1,4 @@
-//! The receiving side: find, take, retire; and falling asleep.
+//! The receiving side finds, takes and retires slots, and falls asleep.
 
 use super::{Queue, Slot};
 use crate::atomic::{Ordering, pause, store_load_barrier};
@@ -521,7 +521,7 @@ impl<'r> Queue<'r> {
                         return false;
                     }
                 }
-                // Whoever claims it finds `asleep`.
+                // The next sender that claims it finds `asleep`.
                 Phase::Free => {}
             }
         }

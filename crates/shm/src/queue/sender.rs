@@ -1,4 +1,4 @@
-//! The sending side: claim, fill, publish.
+//! The sending side claims, fills and publishes slots.
 
 use super::{Line, PortEntry, Queue, Slot, exchange};
 use crate::atomic::{AtomicU64, Ordering, store_load_barrier};
@@ -221,8 +221,8 @@ impl<'r> Queue<'r> {
     /// Voids a claimed slot on behalf of its dead claimer; says whether the receiver must
     /// be woken, to step over it and make room.
     ///
-    /// `None` if the slot is not (or no longer) claimed by `space`. Whoever decides by
-    /// [`Queue::is_unsent`] what becomes of the dead claimer's extents does so before.
+    /// `None` if the slot is not (or no longer) claimed by `space`. A caller that asks
+    /// [`Queue::is_unsent`] what becomes of the dead claimer's extents must ask before.
     pub fn void(&self, position: u64, space: u8) -> Option<bool> {
         void(self.port, self.slot(position), position, space)
     }

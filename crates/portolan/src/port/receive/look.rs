@@ -1,4 +1,4 @@
-//! One look: what is there is taken.
+//! Looks at a port's queue once, and takes the next message, if there is one.
 
 use super::{Origin, QueueClosed, ReceiveRight};
 use crate::Extent;

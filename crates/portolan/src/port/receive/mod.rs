@@ -1,4 +1,4 @@
-//! Receiving: look, take, and wait if there is nothing.
+//! A receive right looks for a message, takes it, and waits if there is none.
 
 mod interrupt;
 mod look;
