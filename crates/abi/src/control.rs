@@ -1,4 +1,4 @@
-//! The records that a member and its host exchange after the member has joined.
+//! Lays out the records that a member and its host exchange after the member has joined.
 //!
 //! ```text
 //! member -> host   Arrived                  "mapped, and a member"
@@ -9,16 +9,16 @@
 //! member -> host   Delegate n + mem, maps   "copy to and from this", before its Offer n
 //! member -> host   Withdraw n               "no longer", answered by Done n: of a delegation,
 //!                                           after the last copy has ended
-//! host   -> member HandOff n + connection   "a visitor for your offer n", answered by Received
+//! host   -> member HandOff n + connection   "a client for your offer n", answered by Received
 //! ```
 //!
 //! A member leaves at most [`WINDOW`] offers and withdrawals unanswered, and a host as many
 //! hand-offs; so neither socket ever fills, and neither side waits for the other.
 
 use crate::codec::{DecodeError, Field, Reader, Record};
+use crate::connect::{Grants, OfferKind, OfferName};
 use crate::delegate::Delegation;
 use crate::limits::MAX_GRANTS;
-use crate::visit::{Grants, OfferKind, OfferName};
 use crate::{codes, record, tagged};
 
 /// Records that may be unanswered in each direction.
@@ -77,7 +77,7 @@ tagged! {
             /// The member's number for it.
             number: u32,
         },
-        /// With a visitor's connection.
+        /// With a client's connection.
         HandOff = b'I' {
             _: 3,
             /// The member's number for the offer.

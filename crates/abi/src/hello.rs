@@ -1,4 +1,4 @@
-//! What a newcomer and the host say to one another over the rendezvous socket.
+//! Lays out the records that a newcomer and the host exchange over the rendezvous socket.
 //!
 //! Fixed-size little-endian records over a sequenced-packet socket, each with a magic number and
 //! the format's version first, so that members of another version can still be told what is wrong.
@@ -17,13 +17,13 @@
 //! observer -> host   Look                          "let me read the tables"
 //! host -> observer   Welcome as nobody + region fd to read, or Refusal
 //!
-//! visitor  -> host   Visit                         see [`crate::visit`]
+//! client   -> host   ConnectRequest                see [`crate::connect`]
 //! ```
 
 use crate::codec::{DecodeError, Reader};
+use crate::connect::{CONNECT_MAGIC, ConnectRequest};
 use crate::handshake::{self, Ask, Grant, Request, Why};
 use crate::limits::{MAX_DOMAIN_NAME, MAX_NAME};
-use crate::visit::{VISIT_MAGIC, Visit};
 use crate::{codes, record};
 
 /// First bytes of a [`Hello`], and of answers.
@@ -84,9 +84,9 @@ codes! {
         Namespace = 6,
         /// The space that wants back in is no member.
         Stranger = 7,
-        /// The visitor shows another token than the offer asks for, or none.
+        /// The client shows another token than the offer asks for, or none.
         Token = 8,
-        /// Too many visitors wait.
+        /// Too many clients wait.
         Busy = 9,
         /// The host cannot read `/proc`.
         Proc = 10,
@@ -158,8 +158,8 @@ pub enum Greeting {
     Return(Return),
     /// Of an observer.
     Look(Look),
-    /// Of a visitor.
-    Visit(Visit),
+    /// Of a client.
+    Connect(ConnectRequest),
 }
 
 impl Greeting {
@@ -175,20 +175,21 @@ impl Greeting {
 
 impl Request for Greeting {
     type Why = Reason;
-    /// A visit is the longest.
-    const BYTES: usize = Visit::BYTES;
+    /// That of a client is the longest.
+    const BYTES: usize = ConnectRequest::BYTES;
 
     fn read(bytes: &[u8]) -> Result<Self, DecodeError> {
         match Reader::new(bytes).field("magic") {
             Ok(RETURN_MAGIC) => Return::decode(bytes).map(Self::Return),
             Ok(LOOK_MAGIC) => Look::decode(bytes).map(Self::Look),
-            Ok(VISIT_MAGIC) => Visit::decode(bytes).map(Self::Visit),
+            Ok(CONNECT_MAGIC) => ConnectRequest::decode(bytes).map(Self::Connect),
             _ => Hello::decode(bytes).map(Self::Hello),
         }
     }
 }
 
-const _: () = assert!(Hello::BYTES <= Visit::BYTES && Return::BYTES <= Visit::BYTES);
+const _: () =
+    assert!(Hello::BYTES <= ConnectRequest::BYTES && Return::BYTES <= ConnectRequest::BYTES);
 
 /// The abstract socket's name of a user's domain, without the leading zero byte.
 ///

@@ -1,4 +1,4 @@
-//! Owner words, allocation words and chunk words: who holds which pages.
+//! Packs owner words, allocation words and chunk words, which say which space holds which pages.
 //!
 //! An extent is named by the index of its first page in the pool. Two records
 //! speak about it:
@@ -21,7 +21,7 @@ pub struct AllocWord(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Alloc {
-    /// Anybody may take it by compare-exchange; its chunk's home looks first.
+    /// Anybody may take it by compare-exchange; its chunk's cache owner looks first.
     Free = 0,
     /// Some space holds it, or a published slot does.
     Used = 1,
@@ -290,7 +290,7 @@ codes! {
     pub enum ChunkUse: u8 {
         /// Nobody's.
         Free = 0,
-        /// Being taken by its home: populated, cut up.
+        /// Being taken by its cache owner: populated, cut up.
         Taking = 1,
         /// Cut into extents of one size class.
         Small = 2,
@@ -298,7 +298,7 @@ codes! {
         Head = 3,
         /// Part of a run whose head is `argument`.
         Body = 4,
-        /// Being given back by the space named as home.
+        /// Being given back by the space named as cache owner.
         Returning = 5,
     }
 }
@@ -307,7 +307,7 @@ codes! {
 bits_of! { ChunkUse: u8, unknown => Body; }
 
 word! {
-    /// A chunk's word: use, populated, huge, size code, home, argument.
+    /// A chunk's word: use, populated, huge, size code, cache owner, argument.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ChunkWord {
         /// What it is used for.
@@ -317,7 +317,7 @@ word! {
         /// Its memory is one huge page.
         pub huge: bool = 7..8,
         /// The space that allocates from it, 0 for none (up for adoption).
-        pub home: u8 = 8..16,
+        pub cache_owner: u8 = 8..16,
         /// The size code of its extents, or of the run.
         pub size: u16 = 16..32,
         /// For a body, the index of the head.
@@ -331,7 +331,7 @@ impl ChunkWord {
         r#use: ChunkUse::Free,
         populated: false,
         huge: false,
-        home: 0,
+        cache_owner: 0,
         size: 0,
         argument: 0,
     };
@@ -366,7 +366,7 @@ mod tests {
             r#use: ChunkUse::Body,
             populated: true,
             huge: true,
-            home: 255,
+            cache_owner: 255,
             size: 8,
             argument: 90_000,
         };

@@ -1,4 +1,4 @@
-//! A space's status word, and the word that says who hosts.
+//! Packs a space's status word, and the host word, which says which space hosts.
 
 use crate::codec::{bits_of, word};
 use crate::codes;

@@ -3,6 +3,7 @@
 
 use portolan_abi::bridge::{self, Form, FrameHeader};
 use portolan_abi::channel::{Lagging, ReaderState, WriterWord};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, OfferKind, OfferName};
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember};
 use portolan_abi::delegate::{Act, Capability, Delegation, Outcome, Ready, Reply, Request};
 use portolan_abi::denied::Denied;
@@ -19,7 +20,6 @@ use portolan_abi::slot::{Kind, Meta};
 use portolan_abi::space::{HostWord, SpacePhase, SpaceStatus};
 use portolan_abi::thread::{At, Wait};
 use portolan_abi::trace::{EventKind, EventState, EventWords, TraceSwitch};
-use portolan_abi::visit::{Grants, OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_abi::vmmc::{self, Ranges, Reach, Way};
 
 /// Bytes as text: a word of four bytes after another, the zeros at the end left out.
@@ -201,15 +201,15 @@ records! {
         }) => "40: 50544c4e 04000000 00000000 09010000 04030201 00000000 00000000 00200000 88776655 44332211",
         Answer::Refused(REFUSAL) => "40: 50544c4e 04000000 02000000 00000000 00000000 00000000 08070605 04030201",
     }
-    visits: Visit {
-        Visit { kind: OfferKind::Channel, name: name(), token: Some([0xab; 16]) } => "96: 50544c56 04000000 02010000 00000000 abababab abababab abababab abababab 6672616d 65732f6c 656674",
-        Visit { kind: OfferKind::Memory, name: name(), token: None } => "96: 50544c56 04000000 04000000 00000000 00000000 00000000 00000000 00000000 6672616d 65732f6c 656674",
+    connect_requests: ConnectRequest {
+        ConnectRequest { kind: OfferKind::Channel, name: name(), token: Some([0xab; 16]) } => "96: 50544c56 04000000 02010000 00000000 abababab abababab abababab abababab 6672616d 65732f6c 656674",
+        ConnectRequest { kind: OfferKind::Memory, name: name(), token: None } => "96: 50544c56 04000000 04000000 00000000 00000000 00000000 00000000 00000000 6672616d 65732f6c 656674",
     }
-    visit_answers: VisitAnswer {
-        VisitAnswer::Wait => "40: 50544c41 04000000 01",
-        VisitAnswer::Accepted => "40: 50544c41 04000000 02",
-        VisitAnswer::Queue => "40: 50544c41 04000000 03",
-        VisitAnswer::Refused(REFUSAL) => "40: 50544c4e 04000000 02000000 00000000 00000000 00000000 08070605 04030201",
+    connect_answers: ConnectAnswer {
+        ConnectAnswer::Wait => "40: 50544c41 04000000 01",
+        ConnectAnswer::Accepted => "40: 50544c41 04000000 02",
+        ConnectAnswer::Queue => "40: 50544c41 04000000 03",
+        ConnectAnswer::Refused(REFUSAL) => "40: 50544c4e 04000000 02000000 00000000 00000000 00000000 08070605 04030201",
     }
     bridge_asks: bridge::Ask {
         bridge::Ask { sealed: true, most: 0x0102_0304_0506_0708, there: 1 << 20 } => "32: 50544741 04000000 01000000 00000000 00001000 00000000 08070605 04030201",
@@ -289,7 +289,7 @@ fn greetings_are_told_apart() {
     };
     let look = Look {};
     let hello = Hello { name: space_name() };
-    let visit = Visit {
+    let connect = ConnectRequest {
         kind: OfferKind::Port,
         name: name(),
         token: None,
@@ -298,7 +298,7 @@ fn greetings_are_told_apart() {
         (back.encode().to_vec(), Greeting::Return(back)),
         (look.encode().to_vec(), Greeting::Look(look)),
         (hello.encode().to_vec(), Greeting::Hello(hello)),
-        (visit.encode().to_vec(), Greeting::Visit(visit)),
+        (connect.encode().to_vec(), Greeting::Connect(connect)),
     ] {
         assert_eq!(Greeting::decode(&bytes), Ok(greeting));
     }
@@ -361,7 +361,7 @@ words! {
             r#use: ChunkUse::Returning,
             populated: true,
             huge: false,
-            home: 0xab,
+            cache_owner: 0xab,
             size: 0x1234,
             argument: 0x5678_9abc,
         } => "56789abc1234ab45",

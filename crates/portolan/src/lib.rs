@@ -95,7 +95,7 @@ pub use bridge::{
     ConnectOptions, ConnectToError, Followed, OfferChannelError, OfferOptions, OfferedChannel,
     OfferedPort, Skipped, Violation, ViolationKind,
 };
-pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
+pub use directory::{AccessToken, GrantError, OfferConnectError, OfferError, Permissions};
 pub use port::message::{
     ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency,
 };

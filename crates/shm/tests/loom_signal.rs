@@ -241,7 +241,7 @@ impl Shared {
         Fifo::new(&self.fifos[index as usize]).unwrap()
     }
 
-    /// As whoever signals does (S5): one push for all handlers of a FIFO, and another one for
+    /// Signals as the library does (S5): one push for all handlers of a FIFO, and another one for
     /// each that has moved since.
     fn signal(&self) {
         let mut group = vec![];
@@ -332,8 +332,8 @@ fn who_moves_to_where_the_signal_was_read_already_is_told_again() {
     });
 }
 
-/// A handler is added, and given up, although somebody else has the lock, who brings the table in
-/// order meanwhile: whoever signals after it was added finds it once.
+/// A handler is added, and given up, while another thread has the lock and brings the table in
+/// order: a sender that signals after it was added finds it once.
 struct Unlisted {
     line: RangesLine,
     places: Vec<portolan_shm::atomic::AtomicU64>,

@@ -261,7 +261,7 @@ impl Honest {
             let _ = channel.arm(reading, &Kernel(u.arbitrary()?));
         }
         let _: Finished = channel.room_made();
-        channel.ring();
+        channel.change_doorbell();
         let (mut linked, mut woken) = (0, 0);
         channel.rouse(|_| linked += 1, |_| woken += 1);
         assert_eq!((linked, woken), (channel.readers().len(), 1));

@@ -4,6 +4,7 @@
 use arbitrary::{Result, Unstructured};
 use portolan_abi::channel::{self, ReaderState, Shape, Stamp, WriterWord};
 use portolan_abi::codec::DecodeError;
+use portolan_abi::connect::ConnectAnswer;
 use portolan_abi::control::{FromHost, FromMember};
 use portolan_abi::delegate;
 use portolan_abi::hello::{Answer, Greeting, socket_name};
@@ -18,7 +19,6 @@ use portolan_abi::space::{HostWord, SpaceStatus};
 use portolan_abi::sum;
 use portolan_abi::thread::Wait;
 use portolan_abi::trace::{EventState, EventWords, TraceSwitch};
-use portolan_abi::visit::VisitAnswer;
 use portolan_abi::vmmc;
 use portolan_shm::bulk::summed;
 use portolan_shm::region::read_text;
@@ -37,7 +37,7 @@ fn records(data: &[u8]) {
         Ok(Greeting::Hello(hello)) => Greeting::decode(&hello.encode()),
         Ok(Greeting::Return(back)) => Greeting::decode(&back.encode()),
         Ok(Greeting::Look(look)) => Greeting::decode(&look.encode()),
-        Ok(Greeting::Visit(visit)) => Greeting::decode(&visit.encode()),
+        Ok(Greeting::Connect(request)) => Greeting::decode(&request.encode()),
         // Of another format only the first eight bytes mean anything to us.
         Err(DecodeError::Version { .. }) => Greeting::decode(data.get(..8).unwrap_or_default()),
         Err(error) => Err(*error),
@@ -45,8 +45,8 @@ fn records(data: &[u8]) {
     assert_eq!(again, greeting);
     let answer = Answer::decode(data);
     assert_eq!(answer.and_then(|a| Answer::decode(&a.encode())), answer);
-    let answer = VisitAnswer::decode(data);
-    let again = answer.and_then(|a| VisitAnswer::decode(&a.encode()));
+    let answer = ConnectAnswer::decode(data);
+    let again = answer.and_then(|a| ConnectAnswer::decode(&a.encode()));
     assert_eq!(again, answer);
     let ask = vmmc::Ask::decode(data);
     assert_eq!(ask.and_then(|a| vmmc::Ask::decode(&a.encode())), ask);

@@ -9,7 +9,7 @@ use super::memory::ConnectionMemory;
 use super::offered::{InHand, OfferedTo};
 use super::options::ring_bytes;
 use super::side::{Side, bytes_of, crossing};
-use crate::directory::Visitor;
+use crate::directory::Client;
 use crate::port::{PendingReply, RequestError, Unsent, WhenFull, may_leave};
 use crate::space::handshake::{Awaited, Ended};
 use crate::space::public::Shown;
@@ -20,7 +20,7 @@ use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
 use portolan_proto::handshake::Unasked;
 use portolan_sys::bell::FutexFd;
-use portolan_sys::socket;
+use portolan_sys::{process, socket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,7 +35,7 @@ const FULL: Duration = Duration::from_millis(100);
 const CROWDED: Duration = Duration::from_millis(1);
 
 /// Serves one client until its connection ends, or refuses it for want of a place.
-pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Visitor, place: Option<Place>) {
+pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Client, place: Option<Place>) {
     let (uid, pid) = (client.peer.uid, client.peer.pid);
     let domain = bridge.domain.as_str();
     let over = match PortIngress::let_in(bridge, client, place.is_some()) {
@@ -51,7 +51,7 @@ pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Visitor, place: Option<P
 struct PortIngress<'g> {
     bridge: &'g Bridge<OfferedTo>,
     side: Side,
-    /// Rings when the real port is closed.
+    /// Notified when the real port is closed.
     bell: FutexFd,
     /// The value for which it is armed.
     armed: Option<u32>,
@@ -67,7 +67,7 @@ impl<'g> PortIngress<'g> {
     /// Reads a client's request, and answers it.
     fn let_in(
         bridge: &'g Bridge<OfferedTo>,
-        client: Visitor,
+        client: Client,
         has_place: bool,
     ) -> Result<Self, Over> {
         let mut bell = None;
@@ -274,13 +274,13 @@ impl PortIngress<'_> {
 /// for a refusal. Returns the request, and this side of the connection.
 pub(super) fn let_in<T>(
     bridge: &Bridge<T>,
-    client: Visitor,
+    client: Client,
     has_place: bool,
     grant: impl FnOnce(&Ask) -> Result<Granted, Denied>,
 ) -> Result<(Ask, Side), Over> {
     let connection = client.connection;
     let by = Some(Instant::now() + PATIENCE);
-    let ask = match hear(&connection, by, bridge.sealed) {
+    let ask = match hear(&connection, &bridge.stop, by, bridge.sealed) {
         Ok(ask) => ask,
         Err(refused) => {
             deny(&connection, refused.says);
@@ -323,9 +323,20 @@ struct Refused {
     over: Over,
 }
 
-/// Reads a client's request.
-fn hear(connection: impl AsFd, by: Option<Instant>, takes_sealed: bool) -> Result<Ask, Refused> {
+/// Reads a client's request. A client that says nothing, because it is stopped perhaps, holds up
+/// nobody who closes the offer.
+fn hear(
+    connection: impl AsFd,
+    stop: impl AsFd,
+    by: Option<Instant>,
+    takes_sealed: bool,
+) -> Result<Ask, Refused> {
     let refused = |says, over| Err(Refused { says, over });
+    match process::poll(&[stop.as_fd(), connection.as_fd()], by) {
+        Ok(ready) if ready[0].any() => return refused(Denied::Over, Over::Stopped),
+        Ok(_) => {}
+        Err(error) => return refused(Denied::Resources, error.into()),
+    }
     let ask = match Awaited::<Ask>::new(by).wait(connection) {
         Ok(ask) => ask,
         Err(Ended::Failed(Unasked::Refuse(says @ Denied::Version, _))) => {

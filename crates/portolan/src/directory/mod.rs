@@ -1,26 +1,26 @@
-//! Members offer ports, channels and exports by name; visitors ask for them.
+//! Members offer ports, channels and exports by name; clients of any process connect to them.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `permissions` | judge who may visit an offer |
-//! | `offer` | keeps the offers of this process, and accepts visitors |
-//! | `visit` | asks for an offer, from outside or inside |
+//! | `permissions` | judges which processes may connect to an offer |
+//! | `offer` | keeps the offers of this process, and accepts clients |
+//! | `connect` | connects to an offer, from outside the domain or inside |
 //!
 //! The host's side is `hosting::handoff`.
 
+mod connect;
 mod offer;
 mod permissions;
 #[cfg(test)]
 // They set limits.
 #[allow(unsafe_code)]
 mod tests;
-mod visit;
 
+pub use connect::OfferConnectError;
+#[cfg(test)]
+pub(crate) use connect::connect_own;
+pub(crate) use connect::{AcceptedConnection, Entrance, PendingConnection, connect};
 pub use offer::OfferError;
-pub(crate) use offer::{Offer, OfferInbox, OfferKind, Offers, Visitor, delegate, offer};
+pub(crate) use offer::{Client, Offer, OfferInbox, OfferKind, Offers, delegate, offer};
 pub use permissions::{AccessToken, GrantError, Permissions};
 pub(crate) use permissions::{Verdict, judge, started};
-pub use visit::VisitError;
-#[cfg(test)]
-pub(crate) use visit::visit_own;
-pub(crate) use visit::{AcceptedVisit, Entrance, PendingVisit, visit};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! accept -- greeting -- user and group permitted? -- entry: claimed -- joining -- welcome -- (its act) live
-//!              | visit            | no                        |           |
+//!              | connect request  | no                        |           |
 //!              v                  v                           v killed    v its connection ends
 //!         `handoff`            refused                       free again, by the host
 //! ```
@@ -283,11 +283,11 @@ impl Admission {
             Ok(Some(greeting)) => Ok(greeting),
             Err(error) => Err(error),
         };
-        // Taken out of its place: it becomes a space, a visitor, or goes.
+        // Taken out of its place: it becomes a space, a client, or goes.
         let newcomer = self.newcomers[index].take()?;
         let connection = &newcomer.connection;
         let greeting = match greeting {
-            Ok(visit @ Greeting::Visit(_)) => return Some((newcomer, visit)),
+            Ok(request @ Greeting::Connect(_)) => return Some((newcomer, request)),
             Err(Ended::Failed(Unasked::Refuse(reason @ Reason::Version, theirs))) => {
                 refuse(member, connection, reason, theirs.into());
                 return None;
@@ -508,7 +508,7 @@ impl Host {
             return;
         };
         match greeting {
-            Greeting::Visit(visit) => self.receive(member, newcomer, visit),
+            Greeting::Connect(request) => self.receive(member, newcomer, request),
             Greeting::Hello(hello) => {
                 let welcomed = self.admission.admit(member, sockets, newcomer, &hello);
                 // What was undone for it is not watched any more.

@@ -3,10 +3,10 @@
 use crate::child::Child;
 use crate::raw;
 use crate::raw_brokered::CopySlot;
+use portolan_abi::connect::{Grants, OfferKind};
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember};
 use portolan_abi::delegate::{Act, Capability, Delegation, Outcome};
 use portolan_abi::hello::{Answer, Hello, Welcome};
-use portolan_abi::visit::{Grants, OfferKind};
 use portolan_abi::vmmc::{Ranges, Reach};
 use portolan_sys::memory::Mapping;
 use portolan_sys::process::{PidFd, ProcessMemory, user};

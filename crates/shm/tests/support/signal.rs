@@ -25,20 +25,20 @@ impl Listener {
         match self.fifo().push(offset) {
             Pushed::Done => true,
             Pushed::Wake => {
-                self.fifo().rouse(|control| self.ring(control));
+                self.fifo().rouse(|control| self.wake_by(control));
                 true
             }
             Pushed::Full => false,
         }
     }
 
-    fn ring(&self, control: &FifoControl) {
-        self.futex.ring(&control.doorbell);
+    fn wake_by(&self, control: &FifoControl) {
+        self.futex.change_and_wake(&control.doorbell);
     }
 
     /// Wakes the thread, as the host does for the dead.
     pub fn wake(&self) {
-        self.ring(&self.entry.control);
+        self.wake_by(&self.entry.control);
     }
 
     /// Waits for a signal; `None` once it is over and none is there.

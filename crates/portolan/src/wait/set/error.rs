@@ -1,4 +1,4 @@
-//! Why a wait set refuses.
+//! Errors say why a wait set refuses to add something or to wait.
 
 use super::waitable::Waitable;
 use crate::space::Disowned;

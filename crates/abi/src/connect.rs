@@ -1,12 +1,13 @@
-//! The records that a visitor, the host and an acceptor (the process that made an offer) exchange.
+//! Lays out the records that a client, the host and an acceptor (the process that made an offer)
+//! exchange.
 //!
 //! ```text
-//! visitor -> host     Visit                        "hand me to this offer"
-//! host -> visitor     VisitAnswer                  "wait", or why not
-//! acceptor -> visitor VisitAnswer                  "accepted": the connection is ours now
+//! client -> host      ConnectRequest               "connect me to this offer"
+//! host -> client      ConnectAnswer                "wait", or why not
+//! acceptor -> client  ConnectAnswer                "accepted": the connection is ours now
 //! ```
 //!
-//! The host and the acceptor do not trust a visitor.
+//! The host and the acceptor do not trust a client.
 
 use crate::codec::{DecodeError, Field, Reader, Writer};
 use crate::hello::{self, Refusal};
@@ -14,8 +15,8 @@ use crate::limits::MAX_NAME;
 use crate::name::is_name;
 use crate::{codes, record};
 
-/// First bytes of a [`Visit`].
-pub const VISIT_MAGIC: u32 = 0x564c_5450;
+/// First bytes of a [`ConnectRequest`].
+pub const CONNECT_MAGIC: u32 = 0x564c_5450;
 /// First bytes of an answer that is no refusal.
 const ANSWER_MAGIC: u32 = 0x414c_5450;
 
@@ -29,7 +30,7 @@ codes! {
         Channel = 2,
         /// An export.
         Export = 3,
-        /// Ordinary memory that a member has delegated to the host, which copies for visitors.
+        /// Ordinary memory that a member has delegated to the host, which copies for clients.
         Memory = 4,
     }
 }
@@ -103,7 +104,7 @@ impl std::fmt::Debug for OfferName {
     }
 }
 
-/// Who may visit an offer.
+/// Which processes may connect to an offer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Grants {
     /// Everybody whose user is known.
@@ -131,11 +132,11 @@ impl std::fmt::Debug for Grants {
 }
 
 record! {
-    /// "Hand me to this offer."
+    /// A client's first record: "connect me to this offer".
     #[derive(Clone, PartialEq, Eq)]
-    pub struct Visit {
-        opens VISIT_MAGIC,
-        /// What the visitor wants.
+    pub struct ConnectRequest {
+        opens CONNECT_MAGIC,
+        /// What the client wants.
         pub kind: OfferKind,
         has token,
         _: 6,
@@ -146,28 +147,28 @@ record! {
     }
 }
 
-impl std::fmt::Debug for Visit {
+impl std::fmt::Debug for ConnectRequest {
     /// Without the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Visit({} {:?})", self.kind, self.name)
+        write!(f, "ConnectRequest({} {:?})", self.kind, self.name)
     }
 }
 
-/// What a visitor hears.
+/// The host's answer, or the acceptor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VisitAnswer {
-    /// Nobody has offered that yet: the connection is kept until somebody does.
+pub enum ConnectAnswer {
+    /// There is no such offer yet: the host keeps the connection until a member makes it.
     Wait,
-    /// It is offered, and whoever offers it does not take visitors just now: kept as well.
+    /// The offer exists, and its acceptor takes no client just now: the host keeps the connection.
     Queue,
-    /// From here on the connection leads to whoever made the offer.
+    /// From here on the connection leads to the acceptor.
     Accepted,
-    /// No.
+    /// The host refuses, and says why.
     Refused(Refusal),
 }
 
 codes! {
-    /// What a visitor hears that is not refused.
+    /// What a client hears that is not refused.
     enum Progress: u32 {
         Wait = 1,
         Accepted = 2,
@@ -176,7 +177,7 @@ codes! {
 }
 
 record! {
-    /// How far a visit is.
+    /// How far a connection to an offer is.
     struct Notice {
         opens ANSWER_MAGIC,
         pub progress: Progress,
@@ -184,7 +185,7 @@ record! {
     }
 }
 
-impl VisitAnswer {
+impl ConnectAnswer {
     /// Bytes on the wire.
     pub const BYTES: usize = Notice::BYTES;
 
@@ -224,12 +225,12 @@ mod tests {
 
     #[test]
     fn a_token_is_not_printed() {
-        let visit = Visit {
+        let request = ConnectRequest {
             kind: OfferKind::Export,
             name: OfferName::new("samples").unwrap(),
             token: Some([7; 16]),
         };
-        assert!(!format!("{visit:?}").contains('7'));
+        assert!(!format!("{request:?}").contains('7'));
     }
 
     #[test]
@@ -238,21 +239,21 @@ mod tests {
             assert_eq!(OfferName::new(name), None, "{name:?}");
         }
         assert_eq!(OfferName::new("é").unwrap().as_str(), "é");
-        let visit = Visit {
+        let request = ConnectRequest {
             kind: OfferKind::Port,
             name: OfferName::new("ab").unwrap(),
             token: None,
         };
-        let good = visit.encode();
+        let good = request.encode();
         // An empty name, text after its end, no end, a kind and a flag that are none.
         for (at, byte) in [(32, 0), (35, b'c'), (33, 0xff), (8, 9), (9, 2), (0, 0)] {
             let mut bad = good;
             bad[at] = byte;
-            assert!(Visit::decode(&bad).is_err(), "byte {at}");
+            assert!(ConnectRequest::decode(&bad).is_err(), "byte {at}");
         }
         let mut endless = good;
         endless[32..].fill(b'x');
-        assert!(Visit::decode(&endless).is_err());
-        assert!(Visit::decode(&good[1..]).is_err());
+        assert!(ConnectRequest::decode(&endless).is_err());
+        assert!(ConnectRequest::decode(&good[1..]).is_err());
     }
 }

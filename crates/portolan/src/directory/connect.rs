@@ -1,14 +1,14 @@
-//! A visit asks a domain's host for an offer of a member, from outside the domain or inside.
+//! A client asks a domain's host for a connection to an offer, from outside the domain or inside.
 //!
 //! ```text
-//! away --connect, Visit--> asked --Wait--> waiting --Accepted--> accepted
+//! away --connect, ConnectRequest--> asked --Wait--> waiting --Accepted--> accepted
 //!  ^                         |                |
 //!  +-------- the host is gone, or too busy ---+---- refused: an error
 //! ```
 //!
-//! A visitor need not be in any domain. It asks again when its connection ends without an answer,
-//! because the host or the acceptor may have died with the connection. So a pending visit outlives
-//! both, and ends with its own process.
+//! A client need not be in any domain. It asks again when its connection ends without an answer,
+//! because the host or the acceptor may have died with the connection. So a pending connection
+//! outlives both, and ends with its own process.
 
 use super::offer::Offers;
 use super::permissions::{AccessToken, Verdict};
@@ -18,11 +18,11 @@ use crate::space::Member;
 use crate::space::answer::{check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
 use crate::{Deadline, Disowned};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::delegate::Capability;
 use portolan_abi::hello::{Reason, socket_name};
 use portolan_abi::limits::MAX_NAME;
 use portolan_abi::name::RULE;
-use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::process::{EventFd, poll};
 use portolan_sys::socket::{self, Address, SocketError};
 use portolan_sys::watch::Alarm;
@@ -34,23 +34,23 @@ use std::time::{Duration, Instant};
 /// The first and the longest pause before asking again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 /// How long the first connection waits for an answer; each one more waits twice as long, up
-/// to the second value. A waiting visitor asks anew as often as that, for its host may be
-/// dead and a child that it had forked hold the connection open.
+/// to the second value. A waiting client asks anew as often as that, because its host may be
+/// dead while a child that the host had forked holds the connection open.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
-/// How long a visit that is not to wait for an offer waits for the host's answer.
+/// How long a client that is not to wait for an offer waits for the host's answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// A connection to the acceptor, the process that made the offer. It ends when that process is
-/// gone. If it ends before the acceptor has sent anything, visit again.
+/// gone. If it ends before the acceptor has sent anything, the caller must connect again.
 #[derive(Debug)]
-pub(crate) struct AcceptedVisit {
+pub(crate) struct AcceptedConnection {
     pub(crate) connection: Descriptor,
 }
 
-/// Why a visit was not accepted.
+/// Why there is no connection to an offer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum VisitError {
+pub enum OfferConnectError {
     /// The caller's: nothing is offered by such a name.
     #[error("{name:?} is no name of an offer: use 1 to {MAX_NAME} bytes {RULE}")]
     BadName {
@@ -59,7 +59,7 @@ pub enum VisitError {
     },
     /// The caller's: the offer's permissions do not admit this process.
     #[error(
-        "user {user} may not have the {kind} {name:?}: whoever offers it must permit that user, one of its groups, or this process (Permissions)"
+        "user {user} may not have the {kind} {name:?}: its offer must permit that user, one of its groups, or this process (Permissions)"
     )]
     NotPermitted {
         /// What was asked for.
@@ -70,7 +70,7 @@ pub enum VisitError {
         user: u64,
     },
     /// The caller's: the offer asks for a token, and this is not it.
-    #[error("the {kind} {name:?} asks for a token, and {} was shown: get it from whoever offers it", if *.shown { "another" } else { "none" })]
+    #[error("the {kind} {name:?} asks for a token, and {} was shown: get it from the offering process", if *.shown { "another" } else { "none" })]
     WrongToken {
         /// What was asked for.
         kind: &'static str,
@@ -87,8 +87,8 @@ pub enum VisitError {
         /// Its name.
         name: String,
     },
-    /// The offering process's: it does not take visitors.
-    #[error("the process that offers the {kind} {name:?} takes no visitors now; it may be stopped")]
+    /// The offering process's: it does not take clients.
+    #[error("the process that offers the {kind} {name:?} takes no clients now; it may be stopped")]
     NotMet {
         /// What was asked for.
         kind: &'static str,
@@ -113,12 +113,12 @@ pub enum VisitError {
         /// The socket.
         socket: String,
     },
-    /// The host's: it has as many visitors as it can keep, of this user or of all.
-    #[error("the domain's host has too many visitors, of this user or of all: try again later")]
+    /// The host's: it has as many clients as it can keep, of this user or of all.
+    #[error("the domain's host has too many clients, of this user or of all: try again later")]
     Busy,
     /// The host's or the offering process's: no answer came in time.
     #[error(
-        "neither the domain's host nor whoever offers it answered by the deadline: allow more time, or see whether one of them is stopped"
+        "neither the domain's host nor the offering process answered by the deadline: allow more time, or see whether one of them is stopped"
     )]
     Unanswered,
     /// The domain's: what stands in the way of everybody who connects to it.
@@ -134,47 +134,47 @@ pub enum VisitError {
 ///
 /// # Errors
 ///
-/// [`VisitError`].
-pub(crate) fn visit(
+/// [`OfferConnectError`].
+pub(crate) fn connect(
     settings: &Builder,
     kind: OfferKind,
     name: &str,
     token: Option<&AccessToken>,
     deadline: Deadline,
-) -> Result<AcceptedVisit, VisitError> {
-    PendingVisit::from_outside(settings, kind, name, token)?.wait(deadline)
+) -> Result<AcceptedConnection, OfferConnectError> {
+    PendingConnection::from_outside(settings, kind, name, token)?.wait(deadline)
 }
 
-/// Asks our own domain for an offer, as [`visit`] does.
+/// Asks our own domain for an offer, as [`connect`] does.
 ///
 /// # Errors
 ///
-/// [`VisitError`].
+/// [`OfferConnectError`].
 #[cfg(test)]
-pub(crate) fn visit_own(
+pub(crate) fn connect_own(
     member: &Arc<Member>,
     kind: OfferKind,
     name: &str,
     token: Option<&AccessToken>,
     deadline: Deadline,
-) -> Result<AcceptedVisit, VisitError> {
-    PendingVisit::from_inside(member, kind, name, token)?.wait(deadline)
+) -> Result<AcceptedConnection, OfferConnectError> {
+    PendingConnection::from_inside(member, kind, name, token)?.wait(deadline)
 }
 
-/// A visit on its way. Dropped, it is given up.
-pub(crate) struct PendingVisit {
+/// A connection to an offer that is not accepted yet. Dropped, it is given up.
+pub(crate) struct PendingConnection {
     door: Door,
-    visit: Visit,
+    request: ConnectRequest,
     stage: Stage,
     /// What stood in the way last.
     obstacle: Option<Obstacle>,
     pause: Duration,
     patience: Duration,
-    /// Rings when something is offered in a private domain; made on demand.
+    /// Notified when something is offered in a private domain; made on demand.
     bell: Option<Arc<EventFd>>,
 }
 
-/// What a visit is waiting for.
+/// What a pending connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Obstacle {
     NotOffered,
@@ -185,7 +185,7 @@ enum Obstacle {
     Unanswered,
 }
 
-/// Where a visitor asks.
+/// Where the client asks.
 enum Door {
     /// In our own private domain.
     Private(Arc<Member>),
@@ -193,7 +193,7 @@ enum Door {
     Socket(Entrance),
 }
 
-/// The socket of a domain, where visitors come in.
+/// The socket of a domain, where clients come in.
 #[derive(Clone)]
 pub(crate) struct Entrance {
     address: Address,
@@ -221,16 +221,16 @@ impl Entrance {
         })
     }
 
-    /// Begins a visit to delegated memory, which the host serves.
-    pub(crate) fn to_memory(&self, capability: &Capability) -> Option<PendingVisit> {
+    /// Begins to connect to delegated memory, which the host serves.
+    pub(crate) fn to_memory(&self, capability: &Capability) -> Option<PendingConnection> {
         let (kind, name) = (OfferKind::Memory, capability.name()?);
-        let visit = PendingVisit::of(
+        let pending = PendingConnection::of(
             Door::Socket(self.clone()),
             kind,
             name,
             Some(capability.token),
         );
-        Some(visit)
+        Some(pending)
     }
 }
 
@@ -243,8 +243,8 @@ enum Stage {
     Waiting(Descriptor, Instant),
 }
 
-impl PendingVisit {
-    /// Begins a visit to the domain that `settings` name.
+impl PendingConnection {
+    /// Begins to connect to an offer of the domain that `settings` name.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl PendingVisit {
         kind: OfferKind,
         name: &str,
         token: Option<&AccessToken>,
-    ) -> Result<Self, VisitError> {
+    ) -> Result<Self, OfferConnectError> {
         if portolan_sys::fork::in_child() {
             return Err(JoinError::Forked.into());
         }
@@ -266,7 +266,7 @@ impl PendingVisit {
         Self::new(door, kind, name, token)
     }
 
-    /// Begins a visit to our own domain.
+    /// Begins to connect to an offer of our own domain.
     ///
     /// # Errors
     ///
@@ -276,7 +276,7 @@ impl PendingVisit {
         kind: OfferKind,
         name: &str,
         token: Option<&AccessToken>,
-    ) -> Result<Self, VisitError> {
+    ) -> Result<Self, OfferConnectError> {
         member.present()?;
         let door = Entrance::from_inside(member)
             .map_or_else(|| Door::Private(Arc::clone(member)), Door::Socket);
@@ -288,8 +288,8 @@ impl PendingVisit {
         kind: OfferKind,
         name: &str,
         token: Option<&AccessToken>,
-    ) -> Result<Self, VisitError> {
-        let bad = || VisitError::BadName {
+    ) -> Result<Self, OfferConnectError> {
+        let bad = || OfferConnectError::BadName {
             name: name.to_owned(),
         };
         let name = OfferName::new(name).ok_or_else(bad)?;
@@ -299,7 +299,7 @@ impl PendingVisit {
     fn of(door: Door, kind: OfferKind, name: OfferName, token: Option<[u8; 16]>) -> Self {
         Self {
             door,
-            visit: Visit { kind, name, token },
+            request: ConnectRequest { kind, name, token },
             stage: Stage::Away(None),
             obstacle: None,
             pause: PAUSES.0,
@@ -312,15 +312,15 @@ impl PendingVisit {
     ///
     /// # Errors
     ///
-    /// [`VisitError`]: asking again is of no use.
-    pub(crate) fn poll(&mut self) -> Result<Option<AcceptedVisit>, VisitError> {
+    /// [`OfferConnectError`]: asking again is of no use.
+    pub(crate) fn poll(&mut self) -> Result<Option<AcceptedConnection>, OfferConnectError> {
         if portolan_sys::fork::in_child() {
             return Err(JoinError::Forked.into());
         }
         if let Door::Private(member) = &self.door {
             let member = Arc::clone(member);
             if let Some(bell) = &self.bell {
-                // Before the look: what is offered after it rings again.
+                // Before the look: a later offer notifies it again.
                 let _ = bell.drain();
             }
             return self.ask_within(&member);
@@ -333,7 +333,7 @@ impl PendingVisit {
                     continue;
                 }
                 Stage::Asked(connection, until) | Stage::Waiting(connection, until) => {
-                    let mut answer = [0; VisitAnswer::BYTES];
+                    let mut answer = [0; ConnectAnswer::BYTES];
                     match socket::try_receive(connection, &mut answer, 0) {
                         Ok(None) if Instant::now() < *until => return Ok(None),
                         // No answer: the host may be dead, and another process hold its socket.
@@ -349,18 +349,21 @@ impl PendingVisit {
                 continue;
             };
             if let Some(connection) = self.hear(answer.get(..len).unwrap_or_default())? {
-                return Ok(Some(AcceptedVisit { connection }));
+                return Ok(Some(AcceptedConnection { connection }));
             }
         }
     }
 
-    /// Waits until the visit is accepted, or `deadline`. May be called again after an earlier
+    /// Waits until the connection is accepted, or `deadline`. May be called again after an earlier
     /// deadline: nothing is given up.
     ///
     /// # Errors
     ///
-    /// [`VisitError`]; what stands in the way at the deadline.
-    pub(crate) fn wait(&mut self, deadline: Deadline) -> Result<AcceptedVisit, VisitError> {
+    /// [`OfferConnectError`]; what stands in the way at the deadline.
+    pub(crate) fn wait(
+        &mut self,
+        deadline: Deadline,
+    ) -> Result<AcceptedConnection, OfferConnectError> {
         let end = if deadline.is_now() {
             Deadline::after(ANSWER)
         } else {
@@ -383,7 +386,7 @@ impl PendingVisit {
     fn sleep(&self, end: Deadline) {
         let by = |at: Instant| Some(end.instant().map_or(at, |end| end.min(at)));
         match (&self.door, &self.stage) {
-            (Door::Private(member), _) => member.part::<Offers>().wait_offer(&self.visit, end),
+            (Door::Private(member), _) => member.part::<Offers>().wait_offer(&self.request, end),
             (_, Stage::Away(None)) => {}
             (_, Stage::Away(Some(again))) => {
                 let left = by(*again).map(|at| at.saturating_duration_since(Instant::now()));
@@ -414,7 +417,7 @@ impl PendingVisit {
     }
 
     /// What stands in the way now.
-    fn overdue(&self) -> VisitError {
+    fn overdue(&self) -> OfferConnectError {
         let (kind, name) = self.what();
         let Door::Socket(Entrance {
             address,
@@ -422,51 +425,54 @@ impl PendingVisit {
             domain,
         }) = &self.door
         else {
-            return VisitError::NotOffered { kind, name };
+            return OfferConnectError::NotOffered { kind, name };
         };
         match self.obstacle.unwrap_or(Obstacle::Unanswered) {
-            Obstacle::NotOffered => VisitError::NotOffered { kind, name },
-            Obstacle::NotMet => VisitError::NotMet { kind, name },
-            Obstacle::NotRunning => VisitError::NotRunning {
+            Obstacle::NotOffered => OfferConnectError::NotOffered { kind, name },
+            Obstacle::NotMet => OfferConnectError::NotMet { kind, name },
+            Obstacle::NotRunning => OfferConnectError::NotRunning {
                 domain: domain.clone(),
                 owner: *owner,
             },
-            Obstacle::Busy => VisitError::Busy,
+            Obstacle::Busy => OfferConnectError::Busy,
             Obstacle::HostDescriptors => JoinError::HostDescriptors {
                 host: socket::holder(address),
             }
             .into(),
-            Obstacle::Unanswered => VisitError::Unanswered,
+            Obstacle::Unanswered => OfferConnectError::Unanswered,
         }
     }
 
     fn what(&self) -> (&'static str, String) {
-        let Visit { kind, name, .. } = &self.visit;
+        let ConnectRequest { kind, name, .. } = &self.request;
         (kind.as_str(), name.as_str().to_owned())
     }
 
-    fn not_admitted(&self, verdict: Verdict, user: u64) -> VisitError {
+    fn not_admitted(&self, verdict: Verdict, user: u64) -> OfferConnectError {
         let (kind, name) = self.what();
-        let shown = self.visit.token.is_some();
+        let shown = self.request.token.is_some();
         match verdict {
-            Verdict::WrongToken => VisitError::WrongToken { kind, name, shown },
-            _ => VisitError::NotPermitted { kind, name, user },
+            Verdict::WrongToken => OfferConnectError::WrongToken { kind, name, shown },
+            _ => OfferConnectError::NotPermitted { kind, name, user },
         }
     }
 
-    fn ask_within(&mut self, member: &Arc<Member>) -> Result<Option<AcceptedVisit>, VisitError> {
-        match member.part::<Offers>().visit_here(&self.visit) {
+    fn ask_within(
+        &mut self,
+        member: &Arc<Member>,
+    ) -> Result<Option<AcceptedConnection>, OfferConnectError> {
+        match member.part::<Offers>().connect_here(&self.request) {
             None => Ok(None),
             Some(Err(error)) => Err(JoinError::socket(error).into()),
             Some(Ok(Err((verdict, user)))) => Err(self.not_admitted(verdict, user.into())),
-            Some(Ok(Ok(connection))) => Ok(Some(AcceptedVisit {
+            Some(Ok(Ok(connection))) => Ok(Some(AcceptedConnection {
                 connection: Descriptor::new(connection),
             })),
         }
     }
 
     /// Connects, and greets.
-    fn ask(&mut self) -> Result<(), VisitError> {
+    fn ask(&mut self) -> Result<(), OfferConnectError> {
         let Door::Socket(Entrance { address, owner, .. }) = &self.door else {
             return Ok(());
         };
@@ -487,7 +493,7 @@ impl PendingVisit {
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
                 let socket = address.to_string();
-                return Err(VisitError::Forbidden { socket });
+                return Err(OfferConnectError::Forbidden { socket });
             }
             Err(error) => return Err(JoinError::socket(error).into()),
         };
@@ -495,7 +501,7 @@ impl PendingVisit {
         // Asked anew, we know as much as before until we are answered.
         let heard = [Obstacle::NotOffered, Obstacle::NotMet];
         self.obstacle = self.obstacle.filter(|o| heard.contains(o));
-        match socket::send_by(&connection, &self.visit.encode(), &[], Some(now)) {
+        match socket::send_by(&connection, &self.request.encode(), &[], Some(now)) {
             Ok(()) => {
                 self.stage = Stage::Asked(connection, now + self.patience);
                 self.patience = (self.patience * 2).min(PATIENCE.1);
@@ -513,26 +519,26 @@ impl PendingVisit {
     }
 
     /// Reads the host's answer. Returns the connection, once it leads to the acceptor.
-    fn hear(&mut self, answer: &[u8]) -> Result<Option<Descriptor>, VisitError> {
+    fn hear(&mut self, answer: &[u8]) -> Result<Option<Descriptor>, OfferConnectError> {
         let stage = std::mem::replace(&mut self.stage, Stage::Away(None));
         let (Stage::Asked(connection, _) | Stage::Waiting(connection, _)) = stage else {
             return Ok(None);
         };
-        let refusal = match VisitAnswer::decode(answer) {
-            Ok(VisitAnswer::Accepted) => return Ok(Some(connection)),
-            Ok(wait @ (VisitAnswer::Wait | VisitAnswer::Queue)) => {
+        let refusal = match ConnectAnswer::decode(answer) {
+            Ok(ConnectAnswer::Accepted) => return Ok(Some(connection)),
+            Ok(wait @ (ConnectAnswer::Wait | ConnectAnswer::Queue)) => {
                 self.stage = Stage::Waiting(connection, Instant::now() + PATIENCE.1);
                 self.obstacle = Some(match wait {
-                    VisitAnswer::Wait => Obstacle::NotOffered,
+                    ConnectAnswer::Wait => Obstacle::NotOffered,
                     _ => Obstacle::NotMet,
                 });
                 self.pause = PAUSES.0;
                 self.patience = PATIENCE.0;
                 return Ok(None);
             }
-            Ok(VisitAnswer::Refused(refusal)) => refusal,
+            Ok(ConnectAnswer::Refused(refusal)) => refusal,
             Err(_) => {
-                let (found, wanted) = (answer.len() as u64, VisitAnswer::BYTES as u64);
+                let (found, wanted) = (answer.len() as u64, ConnectAnswer::BYTES as u64);
                 return Err(garbled("answer", found, wanted).into());
             }
         };
