@@ -1,7 +1,7 @@
 //! Packs a port's status word, the place of its queue, and rights as they travel.
 
 use crate::limits::{
-    MAX_SLOT_LINES, MAX_SLOTS, MAX_BANKS, MIN_SLOTS, PAGE, QUEUE_HEAP, BANK_SLOTS,
+    BANK_SLOTS, MAX_BANKS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS, PAGE, QUEUE_HEAP,
 };
 
 /// What a port's entry is doing.

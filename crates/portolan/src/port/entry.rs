@@ -25,12 +25,12 @@
 use super::BindError;
 use crate::space::Member;
 use crate::space::extent;
-use portolan_abi::limits::{CHUNK, MAX_SLOT_LINES, PAGE, BANK_SLOTS};
+use portolan_abi::limits::{BANK_SLOTS, CHUNK, MAX_SLOT_LINES, PAGE};
 use portolan_abi::port::{GENERATION_MASK, PortPhase, PortStatus, QueuePlace};
 use portolan_abi::slot::POSITION_BITS;
 use portolan_shm::mark;
 use portolan_shm::queue::{PortEntry, Queue};
-use portolan_shm::queue_memory::{QueueMemory, BankOwner};
+use portolan_shm::queue_memory::{BankOwner, QueueMemory};
 use portolan_sys::memory;
 use std::sync::atomic::Ordering;
 
