@@ -20,18 +20,21 @@ pub(crate) enum LastAct {
     SendMessages,
     /// It writes a letter to everybody.
     WriteLetters,
+    /// It asks to be told of a port's death.
+    Watch,
     /// It gives memory that nobody uses to the kernel.
     Trim,
 }
 
 impl LastAct {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Hold,
         Self::Listen,
         Self::TieRing,
         Self::SendPort,
         Self::SendMessages,
         Self::WriteLetters,
+        Self::Watch,
         Self::Trim,
     ];
 
@@ -53,6 +56,7 @@ impl LastAct {
             ],
             Self::SendMessages => &["send.claimed", "send.before_publish", "send.before_wake"],
             Self::WriteLetters => &["channel.claimed", "channel.filled", "channel.before_wake"],
+            Self::Watch => &["watch.taken"],
             Self::Trim => &["chunk.punched"],
         }
     }

@@ -63,10 +63,12 @@ pub(crate) enum Doing {
     Exporting,
     /// At bridges between domains, its own or others'.
     Bridging,
+    /// Waiting for what others say that they have sent over a bridge.
+    Expecting,
 }
 
 impl Doing {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::Starting,
         Self::Joining,
         Self::Leaving,
@@ -89,6 +91,7 @@ impl Doing {
         Self::Calling,
         Self::Exporting,
         Self::Bridging,
+        Self::Expecting,
     ];
 
     /// Whether it sleeps until something comes, however long.

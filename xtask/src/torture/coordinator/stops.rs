@@ -36,7 +36,7 @@ struct Wait {
 
 /// All that waits. A worker that gets nowhere for a second, and does nothing that is listed
 /// here for somebody who is stopped, is a finding; and so is one that does, for much longer.
-static WAITS: [Wait; 3] = [
+static WAITS: [Wait; 4] = [
     Wait {
         who: Who::Host,
         what: &[Doing::Joining, Doing::Leaving],
@@ -51,6 +51,11 @@ static WAITS: [Wait; 3] = [
         who: Who::Anybody,
         what: &[Doing::Leaving],
         why: "threads of who leaves end first, and one may have something for who is stopped",
+    },
+    Wait {
+        who: Who::Anybody,
+        what: &[Doing::Expecting],
+        why: "what a client has sent before it left a bridge its own thread carries, which may be stopped",
     },
 ];
 

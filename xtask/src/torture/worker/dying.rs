@@ -30,6 +30,7 @@ impl Worker {
                 let who = self.random.next();
                 others.for_each(|other| drop(channels::post(domain, other, who)));
             }
+            LastAct::Watch => drop(watch(domain)),
             LastAct::Trim => {
                 let all = (0..).map_while(|_| domain.allocate(LARGEST).ok());
                 drop(all.collect::<Vec<_>>());
@@ -38,6 +39,13 @@ impl Worker {
             }
         }
     }
+}
+
+/// Watches a port.
+fn watch(domain: &Domain) -> Option<()> {
+    let bind = || domain.bind(PortOptions::unnamed()).ok();
+    let (told, watched) = bind().zip(bind())?;
+    watched.make_send().watch(&told, 1).ok()
 }
 
 /// Sends a receive right where there is room for it.
