@@ -13,7 +13,7 @@
 //! guarded in another way than small ones; the domain's limit bounds their sum.
 
 use crate::limits::{
-    CHUNK, CHUNK_PAGES, LINE, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES, MAX_BANKS,
+    CHUNK, CHUNK_PAGES, LINE, MAX_BANKS, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES,
     MAX_WAIT_SETS, MAX_WATCHES, PAGE, PUBLIC_ENTRIES, QUEUE_HEAP, THREAD_LINES,
 };
 use crate::signal::{MAX_HANDLERS, MAX_PLACES};

@@ -450,14 +450,28 @@ impl<'r> Chunks<'r> {
                         alloc.unlock(page);
                     }
                 }
-                if !self.change(index, word, ChunkWord { cache_owner: 0, ..word }) {
+                if !self.change(
+                    index,
+                    word,
+                    ChunkWord {
+                        cache_owner: 0,
+                        ..word
+                    },
+                ) {
                     // Somebody began to give it back, or has done so.
                     return self.reclaim(alloc, index, space);
                 }
                 false
             }
             ChunkUse::Body | ChunkUse::Free => {
-                self.change(index, word, ChunkWord { cache_owner: 0, ..word });
+                self.change(
+                    index,
+                    word,
+                    ChunkWord {
+                        cache_owner: 0,
+                        ..word
+                    },
+                );
                 false
             }
         }
@@ -503,6 +517,13 @@ impl<'r> Chunks<'r> {
         let was = self.read(index);
         was.cache_owner == 0
             && matches!(was.r#use, ChunkUse::Small | ChunkUse::Head)
-            && self.change(index, was, ChunkWord { cache_owner: space, ..was })
+            && self.change(
+                index,
+                was,
+                ChunkWord {
+                    cache_owner: space,
+                    ..was
+                },
+            )
     }
 }

@@ -359,7 +359,7 @@ impl<'r> AllocWords<'r> {
         freed
     }
 
-    /// Frees an extent on behalf of the dead, or out of a message nobody will take.
+    /// Frees an extent on behalf of the dead, or out of a message that no receiver will take.
     /// `false` if that use of it had ended already (O3).
     pub fn reclaim(&self, page: u32, generation: u32) -> bool {
         let was = self.read(page);

@@ -8,7 +8,7 @@ use crate::chunk::Chunks;
 use crate::owner::{AllocWords, OwnerEntry, OwnerRow};
 use crate::ports::PortsInUse;
 use crate::queue::{Line, PortEntry, Queue};
-use crate::queue_memory::{QueueMemory, BankHints};
+use crate::queue_memory::{BankHints, QueueMemory};
 use crate::rights::{RightEntry, RightRow};
 use crate::signal::{Fifo, FifoEntry, HandlerEntry, Ranges, RangesLine};
 use crate::trace::{Ring, TraceLine};
@@ -16,7 +16,7 @@ use crate::wait_set::WaitSetEntry;
 use crate::watch::WatchEntry;
 use core::marker::PhantomData;
 use portolan_abi::limits::{
-    LINE, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES, MAX_BANKS, MAX_WAIT_SETS, MAX_WATCHES,
+    LINE, MAX_BANKS, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES,
     PUBLIC_ENTRIES, QUEUE_HEAP, THREAD_LINES,
 };
 use portolan_abi::port::QueuePlace;
@@ -107,7 +107,7 @@ pub struct NamesLine {
 /// See [`Header::signals`].
 #[repr(C, align(64))]
 pub struct SignalsLine {
-    /// The space that holds the lock on ranges plus one, 0 for nobody; a futex.
+    /// The space that holds the lock on ranges plus one, 0 for none; a futex.
     pub lock: AtomicU32,
 }
 
@@ -321,7 +321,7 @@ pub struct Tables<'r> {
     pub geometry: Geometry,
     /// The head.
     pub header: &'r Header,
-    /// Spaces; the first is nobody's.
+    /// Spaces; the first is never used.
     pub spaces: &'r [SpaceEntry],
     /// Ports.
     pub ports: &'r [PortEntry],

@@ -448,7 +448,9 @@ fn a_cache_owner_dies_under_a_giver() {
             pool.audit();
             let word = pool.chunks().read(0);
             assert!(
-                !died || (word.cache_owner == 0 && matches!(word.r#use, ChunkUse::Head | ChunkUse::Free)),
+                !died
+                    || (word.cache_owner == 0
+                        && matches!(word.r#use, ChunkUse::Head | ChunkUse::Free)),
                 "{word:?}"
             );
             died

@@ -16,7 +16,7 @@ use portolan_abi::slot::SlotState;
 use portolan_shm::atomic::death::after;
 use portolan_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use portolan_shm::queue::{CloseStep, Cursor, Line, Next, PortEntry, Published, Queue, Spot};
-use portolan_shm::queue_memory::{QueueMemory, BankHints, BankOwner};
+use portolan_shm::queue_memory::{BankHints, BankOwner, QueueMemory};
 use support::{explore, explore_deaths, with};
 
 const BANKS: usize = 4;

@@ -123,7 +123,7 @@ impl Server {
         };
         let mut first = Message::new(&to_bytes(&moving))?;
         let mut rights = vec![Right::from(port)];
-        // Nobody writes to it any more: that was the last one.
+        // No client writes to it any more: that was the last one.
         if let Some(shared_channels) = remains.shared_channels {
             rights.extend(
                 [

@@ -1,7 +1,7 @@
 //! Records events of this space while it is traced.
 //!
-//! While nobody traces, each place that could record looks at one word of its space's
-//! entry, in a line that nobody writes meanwhile, and goes on. All else is out of line.
+//! While no tracer records, each place that could record looks at one word of its space's
+//! entry, in a line that no process writes meanwhile, and goes on. All else is out of line.
 //! Everything here is async-signal-safe, for a guard's fault handler records too.
 
 use crate::space::Member;

@@ -42,7 +42,7 @@ fn reliable() -> Offering {
     )
 }
 
-/// Somebody of another domain who follows it.
+/// A follower in another domain.
 fn follower(theirs: &str) -> Child {
     let mut child = Child::new();
     let ours = unique("follower");

@@ -320,7 +320,7 @@ impl<'a> Channel<'a> {
         ]
     }
 
-    /// Makes the parts a channel. They hold zeros, or an older channel that nobody uses.
+    /// Makes the parts a channel. They hold zeros, or an older channel that no space uses.
     pub fn make(
         head: &'a Head,
         readers: &'a [ReaderEntry],
@@ -423,7 +423,7 @@ impl<'a> Channel<'a> {
         WriterWord::unpack(self.head.config.owner.load(Ordering::Acquire))
     }
 
-    /// Makes `space` the one writer; who is, if somebody is.
+    /// Makes `space` the one writer; the present one, if there is one.
     pub fn bind_writer(&self, space: u8) -> Result<(), u8> {
         let owner = &self.head.config.owner;
         let mut word = owner.load(Ordering::Acquire);
@@ -581,7 +581,7 @@ impl Channel<'_> {
                 let sum = sum::finish(stamp.position(), sum::of(&[]));
                 let bad = Meta::new(0, Meta::FIRST | Meta::LAST | Meta::CLOSED, !sum);
                 unit.meta().store(bad.0, Ordering::Relaxed);
-                // Nobody else writes it: the writer is dead, and a lap ahead is refused
+                // No other space writes it: the writer is dead, and a lap ahead is refused
                 // only by a stamp that has grown.
                 let done = Stamp::done(stamp.position(), space).0;
                 let _ = unit.stamp().compare_exchange(

@@ -87,7 +87,7 @@ impl RightsLine {
 /// Whether no send right on `port` is left: in no row of `rows`, and in no message. See the
 /// module's header for why the answer yes is exact, and why the answer no loses nothing.
 ///
-/// `in_slots` counts the rights on `port` in all messages that nobody has taken; it is asked
+/// `in_slots` counts the rights on `port` in all messages that no receiver has taken; it is asked
 /// only after the death of a space that was moving such a right.
 pub fn is_unused<'r, R>(
     entry: &PortEntry,

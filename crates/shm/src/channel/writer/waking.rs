@@ -5,7 +5,7 @@ use crate::atomic::{Ordering, fence, store_load_barrier};
 use crate::channel::{ASLEEP, Channel, Signalling};
 
 impl Channel<'_> {
-    /// Somebody sleeps, or nobody has for a while.
+    /// A reader sleeps, or none has for a while.
     #[cold]
     pub(super) fn attend(&self, pen: &mut Pen, sleepers: u64) -> Finished {
         let relaxed = &self.head.writer.relaxed;

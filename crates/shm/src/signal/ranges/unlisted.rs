@@ -28,7 +28,7 @@ impl<'a> Ranges<'a> {
     }
 
     /// Makes a handler that `space` has claimed tell `fifo` of the bytes from `start` up to `end`,
-    /// although somebody else has the lock.
+    /// although another thread has the lock.
     pub fn add_unlisted(
         &self,
         index: u16,
@@ -64,7 +64,7 @@ impl<'a> Ranges<'a> {
         Ok(())
     }
 
-    /// Ends handler `index`, if it belongs to `space`, although somebody else has the lock, who
+    /// Ends handler `index`, if it belongs to `space`, although another thread has the lock, which
     /// then takes it out. Signals that are on their way may still come.
     pub fn orphan(&self, index: u16, space: u8) {
         let Some(entry) = self.handlers.get(usize::from(index)) else {
