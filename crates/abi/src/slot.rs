@@ -307,14 +307,14 @@ impl Meta {
         })
     }
 
-    /// The meta word of a message of this kind with an empty header and, where it has a reply word,
-    /// with that, and nothing else. A short header's length is added to it.
+    /// The meta word of a message of this kind with an empty header, so many extents and, where it
+    /// has a reply word, that. A short header's length is added to it.
     #[inline]
-    pub const fn short(kind: Kind, reply: bool) -> u64 {
+    pub const fn short(kind: Kind, reply: bool, extents: usize) -> u64 {
         Self::plain(Plain {
             kind,
             header: 0,
-            extents: 0,
+            extents,
             reply,
             structure: false,
         })

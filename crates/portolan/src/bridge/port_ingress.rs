@@ -19,7 +19,7 @@ use portolan_abi::port::Leaving;
 use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
 use portolan_sys::bell::FutexFd;
-use portolan_sys::socket;
+use portolan_sys::{process, socket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -280,7 +280,7 @@ pub(super) fn let_in<T>(
 ) -> Result<(Ask, Side), Over> {
     let connection = client.connection;
     let by = Some(Instant::now() + PATIENCE);
-    let ask = match hear(&connection, by, bridge.sealed) {
+    let ask = match hear(&connection, &bridge.stop, by, bridge.sealed) {
         Ok(ask) => ask,
         Err(refused) => {
             deny(&connection, refused.says);
@@ -323,16 +323,26 @@ struct Refused {
     over: Over,
 }
 
-/// Reads a client's request.
-fn hear(connection: impl AsFd, by: Option<Instant>, takes_sealed: bool) -> Result<Ask, Refused> {
-    let mut bytes = [0; Ask::BYTES + 1];
-    let received = match socket::receive_by(connection, &mut bytes, 0, by) {
-        Ok(received) => received,
-        Err(error) => {
-            let (says, over) = (Denied::Resources, error.into());
-            return Err(Refused { says, over });
-        }
+/// Reads a client's request. A client that says nothing, because it is stopped perhaps, holds up
+/// nobody who closes the offer.
+fn hear(
+    connection: impl AsFd,
+    stop: impl AsFd,
+    by: Option<Instant>,
+    takes_sealed: bool,
+) -> Result<Ask, Refused> {
+    let resources = |over| Refused {
+        says: Denied::Resources,
+        over,
     };
+    let ready = process::poll(&[stop.as_fd(), connection.as_fd()], by);
+    if ready.map_err(|e| resources(e.into()))?[0].any() {
+        let (says, over) = (Denied::Over, Over::Stopped);
+        return Err(Refused { says, over });
+    }
+    let mut bytes = [0; Ask::BYTES + 1];
+    let received = socket::receive_by(connection, &mut bytes, 0, by);
+    let received = received.map_err(|e| resources(e.into()))?;
     let ask = Some(&bytes[..received.len])
         .filter(|_| !received.truncated)
         .and_then(Ask::decode)

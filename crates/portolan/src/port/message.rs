@@ -20,6 +20,17 @@ pub(crate) const INLINE_WORDS: usize = INLINE_HEADER / 8;
 /// Parts of sealed memory: on its way to another domain one more stands for all extents.
 const MAX_SEALED: usize = portolan_abi::bridge::MAX_SEALED - 1;
 
+/// Drops a message that was sent, with all that it held: most hold nothing then, and need no look
+/// at each part. A macro, because a function's argument would be copied first.
+macro_rules! drop_sent {
+    ($message:expr) => {
+        if $message.is_header_only() {
+            std::mem::forget($message);
+        }
+    };
+}
+pub(super) use drop_sent;
+
 /// What is sent to a port.
 ///
 /// ```
@@ -269,10 +280,20 @@ impl Message {
         }
     }
 
-    /// Whether it is a short header and nothing else.
+    /// Whether it is a short header and nothing else, and owns no memory of this process's.
     #[inline(always)]
     pub(crate) fn is_header_only(&self) -> bool {
-        self.rest.is_none() && self.extents.is_empty()
+        // One compare: the length of what is not spilled is the capacity's word.
+        self.rest.is_none() && !self.extents.spilled() && self.extents.is_empty()
+    }
+
+    /// Its extent, if it is a short header and one extent and nothing else.
+    #[inline(always)]
+    pub(crate) fn only_extent(&self) -> Option<&Extent> {
+        match &self.extents[..] {
+            [extent] if self.rest.is_none() && !self.extents.spilled() => Some(extent),
+            _ => None,
+        }
     }
 
     #[inline]
@@ -318,14 +339,6 @@ impl Message {
         }
         if self.rest.is_some() {
             self.rest = None;
-        }
-    }
-
-    /// It was sent, and all that it held with it: drops it, without a look at each part.
-    #[inline(always)]
-    pub(crate) fn sent(self) {
-        if self.is_header_only() && !self.extents.spilled() {
-            std::mem::forget(self);
         }
     }
 

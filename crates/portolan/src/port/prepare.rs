@@ -17,7 +17,7 @@ use crate::space::extent::allocate;
 use crate::space::region::Attached;
 use crate::{AllocateError, Extent};
 use portolan_abi::bridge::bytes_taken;
-use portolan_abi::port::{Leaving, PortStatus, RightWord};
+use portolan_abi::port::{Leaving, PortStatus};
 use portolan_abi::slot::{Kind, inline_capacity};
 use portolan_shm::queue::Spot;
 use smallvec::SmallVec;
@@ -42,7 +42,7 @@ pub(super) fn deliver(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
-    reply: Option<RightWord>,
+    reply: Option<u64>,
     message: &mut Message,
     when_full: WhenFull,
 ) -> Result<(), Unsent> {
@@ -61,7 +61,7 @@ pub(super) fn try_post(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
-    reply: Option<RightWord>,
+    reply: Option<u64>,
     message: &mut Message,
 ) -> Result<(), Unsent> {
     let Prepared { plan, originals } = prepare(to, kind, reply, message)?;
@@ -71,7 +71,7 @@ pub(super) fn try_post(
 fn prepare(
     to: &Attached,
     kind: Kind,
-    reply: Option<RightWord>,
+    reply: Option<u64>,
     message: &mut Message,
 ) -> Result<Prepared, Unsent> {
     let member = &to.member;

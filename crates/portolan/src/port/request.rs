@@ -12,7 +12,7 @@ use super::send;
 use super::{
     Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, Unsent, WhenFull,
 };
-use crate::port::message::Message;
+use crate::port::message::{Message, drop_sent};
 use crate::space::Member;
 use crate::space::counters;
 use crate::wait::Waiting;
@@ -173,7 +173,7 @@ impl SendRight {
     ) -> Result<PendingReply, RequestError> {
         match self.post_request(&mut message, when_full.into()) {
             Ok(port) => {
-                message.sent();
+                drop_sent!(message);
                 Ok(PendingReply {
                     pool: Arc::clone(&self.replies),
                     port: Some(port),
@@ -201,11 +201,11 @@ impl SendRight {
         };
         // Never 0, which is the tag of a send-once right that answers nothing.
         port.tag = port.tag % TAG_MASK + 1;
-        let reply = Some(RightWord {
+        let reply = RightWord {
             kind: RightKind::SendOnce,
             port: port.port.at().port,
             tag: port.tag,
-        });
+        };
         mark!("request.before_post");
         let drops = matches!(when_full, WhenFull::Drop);
         let when_full = if drops { WhenFull::Fail } else { when_full };
@@ -213,7 +213,7 @@ impl SendRight {
             &self.to,
             &self.spot,
             Kind::Request,
-            reply,
+            Some(reply.pack()),
             message,
             when_full,
         ) {
@@ -231,7 +231,7 @@ impl SendRight {
 
     /// A request was dropped at a full queue: who waits for its answer is told.
     #[cold]
-    fn dropped(&self, reply: Option<RightWord>) {
+    fn dropped(&self, reply: RightWord) {
         // Relaxed: a counter for people.
         self.to
             .queue()
@@ -240,9 +240,7 @@ impl SendRight {
             .dropped
             .fetch_add(1, Ordering::Relaxed);
         counters::dropped(&self.to.member);
-        if let Some(word) = reply {
-            send::post_word(&self.to.member, word.port, Kind::Dropped, word);
-        }
+        send::post_word(&self.to.member, reply.port, Kind::Dropped, reply);
     }
 }
 
@@ -274,7 +272,7 @@ impl ReplyPort {
     #[inline(always)]
     fn take_short(&mut self) -> Option<Short> {
         loop {
-            let short = self.port.take_short(Kind::Reply)?;
+            let short = self.port.take_short(Kind::Reply).ok()?;
             // As in `wait_any`.
             if short.origin.reply().is_some_and(|r| r.tag == self.tag) {
                 return Some(short);
@@ -375,11 +373,11 @@ impl ReceiveRight {
         deadline: impl Into<Deadline>,
     ) -> Result<Request, ReceiveError> {
         match self.take_short(Kind::Request) {
-            Some(short) => Ok(Request {
+            Ok(short) => Ok(Request {
                 reply: self.answer_to(short.origin),
                 message: Message::short_of(short.header, short.words),
             }),
-            None => self.get_any_request(access, deadline.into()),
+            Err(_) => self.get_any_request(access, deadline.into()),
         }
     }
 
@@ -412,7 +410,7 @@ impl ReceiveRight {
     ) -> Result<(), ReceiveError> {
         request.reply = None;
         request.message.clear();
-        if let Some(short) = self.take_short(Kind::Request) {
+        if let Ok(short) = self.take_short(Kind::Request) {
             request.message.set_words(short.header, short.words);
             request.reply = self.answer_to(short.origin);
             return Ok(());
@@ -470,7 +468,7 @@ impl Request {
         match self.reply.take() {
             Some(mut once) => match once.post(Kind::Reply, &mut message) {
                 Ok(()) => {
-                    message.sent();
+                    drop_sent!(message);
                     Ok(())
                 }
                 Err(reason) => Err(reason.with(message)),
@@ -488,7 +486,7 @@ impl Request {
     pub fn reply_in_place(mut self) -> Result<(), ReplyError> {
         match self.reply_from() {
             Ok(()) => {
-                self.message.sent();
+                drop_sent!(self.message);
                 Ok(())
             }
             Err(reason) => Err(reason.with(self.message)),

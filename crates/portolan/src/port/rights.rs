@@ -2,7 +2,7 @@
 
 use super::request::ReplyPorts;
 use super::{ReceiveRight, SendError, WhenFull, send};
-use crate::port::message::Message;
+use crate::port::message::{Message, drop_sent};
 use crate::port::segment::Segment;
 use crate::port::shared_extent::SharedExtent;
 use crate::space::Member;
@@ -94,8 +94,18 @@ impl SendRight {
     ///
     /// [`SendError`] holds the message, whole, and the reason.
     #[inline]
-    pub fn send(&self, message: Message, when_full: impl Into<WhenFull>) -> Result<(), SendError> {
-        send::send(&self.to, &self.spot, message, when_full.into())
+    pub fn send(
+        &self,
+        mut message: Message,
+        when_full: impl Into<WhenFull>,
+    ) -> Result<(), SendError> {
+        match self.send_from(&mut message, when_full) {
+            Ok(()) => {
+                drop_sent!(message);
+                Ok(())
+            }
+            Err(reason) => Err(reason.with(message)),
+        }
     }
 
     /// As [`SendRight::send`], out of a message that stays where it is: empty when it was
@@ -209,7 +219,7 @@ impl SendOnceRight {
             tag: self.tag,
         };
         let spot = Spot::new(self.to.queue().port.sender.tail.load(Ordering::Relaxed));
-        let posted = send::try_post(&self.to, &spot, kind, Some(reply), message);
+        let posted = send::try_post(&self.to, &spot, kind, Some(reply.pack()), message);
         // Refused for what is in it, or for want of a page: the right is not used up, and
         // its drop tells who waits.
         if matches!(posted, Ok(()) | Err(super::Unsent::DeadName)) {

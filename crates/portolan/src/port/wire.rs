@@ -33,12 +33,9 @@ pub(super) struct Plan {
     shape: Shape,
 }
 
-#[derive(PartialEq, Eq)]
 enum Shape {
     /// A short header and nothing else: written from where it lies.
     Header,
-    /// The same and a reply word, all in the first line.
-    Reply,
     /// Reply word, extents and header, all in the first line.
     Line,
     /// Anything: written word by word.
@@ -52,19 +49,13 @@ pub(super) fn plan(
     member: &Arc<Member>,
     message: &mut Message,
     kind: Kind,
-    reply: Option<RightWord>,
+    reply: Option<u64>,
     capacity: usize,
 ) -> Result<Plan, AllocateError> {
     let first = usize::from(reply.is_some());
     let extents = message.extents.len();
     if message.rest().is_some() || 8 * first + 16 * extents + message.header_len() > FIRST_LINE {
-        return plan_rich(
-            member,
-            message,
-            kind,
-            reply.map_or(0, RightWord::pack),
-            capacity,
-        );
+        return plan_rich(member, message, kind, reply.unwrap_or(0), capacity);
     }
     let meta = Meta::plain(Plain {
         kind,
@@ -82,7 +73,7 @@ pub(super) fn plan(
         });
     }
     if let Some(reply) = reply {
-        line[0] = reply.pack();
+        line[0] = reply;
     }
     let mut at = first;
     for extent in &message.extents {
@@ -95,40 +86,55 @@ pub(super) fn plan(
             at += 1;
         }
     }
-    let shape = if extents == 0 {
-        Shape::Reply
-    } else {
-        Shape::Line
-    };
-    Ok(Plan { meta, line, shape })
+    Ok(Plan {
+        meta,
+        line,
+        shape: Shape::Line,
+    })
 }
 
 impl Plan {
-    /// That of a message which is a short header and nothing else, and perhaps a reply word;
-    /// nothing, if that does not fit into one line.
+    /// That of a message which is a short header, and perhaps a reply word and one extent, and
+    /// nothing else; nothing, if that does not fit into one line.
     #[inline(always)]
-    pub(super) fn short(message: &Message, kind: Kind, reply: Option<RightWord>) -> Option<Self> {
+    pub(super) fn short(
+        message: &Message,
+        kind: Kind,
+        reply: Option<u64>,
+        extent: Option<&Extent>,
+    ) -> Option<Self> {
         let header = message.header_len();
-        if reply.is_some() && header > FIRST_LINE - 8 {
+        let before = 8 * usize::from(reply.is_some()) + 16 * usize::from(extent.is_some());
+        if before > 0 && header > FIRST_LINE - before {
             return None;
         }
         let meta = Meta::plain(Plain {
             kind,
             header,
-            extents: 0,
+            extents: usize::from(extent.is_some()),
             reply: reply.is_some(),
-            structure: false,
+            structure: extent.is_some() && message.structure,
         });
         // Words past the header's end are written too, and not read.
         let words = message.words();
-        let (line, shape) = match reply {
-            None => ([0; 6], Shape::Header),
-            Some(reply) => {
-                let [a, b, c, d, e, _] = *words;
-                ([reply.pack(), a, b, c, d, e], Shape::Reply)
+        let extent = extent.map(|e| e.descriptor().pack());
+        let line = match (reply, extent) {
+            (None, None) => {
+                return Some(Self {
+                    meta,
+                    line: [0; 6],
+                    shape: Shape::Header,
+                });
             }
+            (Some(r), None) => [r, words[0], words[1], words[2], words[3], words[4]],
+            (None, Some([page, len])) => [page, len, words[0], words[1], words[2], words[3]],
+            (Some(r), Some([page, len])) => [r, page, len, words[0], words[1], words[2]],
         };
-        Some(Self { meta, line, shape })
+        Some(Self {
+            meta,
+            line,
+            shape: Shape::Line,
+        })
     }
 }
 
@@ -192,19 +198,13 @@ fn spill(member: &Arc<Member>, message: &mut Message) -> Result<(), AllocateErro
 }
 
 impl Plan {
-    /// Whether something changes owner with the message.
-    #[inline(always)]
-    pub(super) fn moves(&self) -> bool {
-        !matches!(self.shape, Shape::Header | Shape::Reply)
-    }
-
     /// Writes the message into a claimed slot.
     #[inline(always)]
     pub(super) fn write(&self, message: &Message, claim: &Claim<'_, '_>) {
         match self.shape {
             // Words past the header's end are written too, and not read.
             Shape::Header => claim.fill(self.meta, message.words()),
-            Shape::Reply | Shape::Line => claim.fill(self.meta, &self.line),
+            Shape::Line => claim.fill(self.meta, &self.line),
             Shape::Rich => {
                 claim.fill(self.meta, &self.line);
                 Self::write_rich(message, claim, usize::from(self.line[0] != 0));
@@ -271,15 +271,21 @@ pub(super) fn read_plain(
     for at in (usize::from(meta.reply)..words).step_by(2) {
         let mut descriptor = [0; 2];
         slot.read(at, &mut descriptor);
-        if let Some(descriptor) = sound(member, descriptor) {
-            probe!(ReceiveDescriptor);
-            hold(member, &descriptor);
-            message.extents.push(Extent::taken(member, descriptor));
-            probe!(ReceiveHeld);
-        }
+        message.extents.extend(take_extent(member, descriptor));
     }
     slot.read(words, message.header_words(meta.header));
     Some(Origin::new(meta.kind, reply[0]))
+}
+
+/// The extent that two words of a slot tell of, noted as ours; `None` if they tell of none.
+#[inline(always)]
+pub(super) fn take_extent(member: &Arc<Member>, words: [u64; 2]) -> Option<Extent> {
+    let descriptor = sound(member, words)?;
+    probe!(ReceiveDescriptor);
+    hold(member, &descriptor);
+    let extent = Extent::taken(member, descriptor);
+    probe!(ReceiveHeld);
+    Some(extent)
 }
 
 /// Notes that an extent is ours. It was checked to lie in the pool.

@@ -18,7 +18,7 @@ use portolan_sys::socket::{self, Address, SocketError};
 use portolan_testkit::{PATIENCE, unique, until};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A connection to the acceptor of an offer, before the first record.
 pub(crate) fn accepted(domain: &str) -> OwnedFd {
@@ -213,6 +213,23 @@ fn what_is_no_request_is_refused() {
         assert!(matches!(answer, Answer::Granted(g) if g.there <= 4 << 20 && g.there >= 64 << 10));
         assert_eq!(fds.len(), DESCRIPTORS);
     }
+}
+
+/// A client has five seconds for its request. It may be stopped, and then says nothing.
+#[test]
+fn an_offer_that_closes_does_not_wait_for_a_client_that_says_nothing() {
+    let (name, _domain, _port, offered) = plain();
+    let silent = accepted(&name);
+    until("the offer has a thread for it", || offered.clients() == 1);
+    let began = Instant::now();
+    drop(offered);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    // It is told why.
+    let mut answer = [0; Answer::BYTES];
+    let received = socket::receive(&silent, &mut answer, 0).unwrap();
+    let answer = Answer::decode(&answer[..received.len]);
+    assert!(matches!(answer, Some(Answer::Denied(Denied::Over, _))));
 }
 
 #[test]

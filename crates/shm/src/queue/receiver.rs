@@ -125,6 +125,13 @@ impl<'r> Queue<'r> {
         })
     }
 
+    /// Whether the slot that comes next is free, and none was passed.
+    #[inline(always)]
+    pub fn is_empty_at_head(&self, cursor: &Cursor) -> bool {
+        let state = self.slot(cursor.head).state(Ordering::Acquire);
+        state == SlotState::free(cursor.head) && cursor.passed.is_empty()
+    }
+
     /// Looks for the next message. Costs one load when there is none.
     #[inline]
     pub fn next(&self, cursor: &mut Cursor) -> Next {

@@ -251,6 +251,15 @@ fn void(port: &PortEntry, slot: Slot<'_>, position: u64, space: u8) -> Option<bo
     None
 }
 
+/// See [`Claim::abandon`].
+#[cold]
+#[inline(never)]
+fn abandon(queue: &Queue<'_>, position: u64) -> bool {
+    let slot = queue.slot(position);
+    let space = slot.state(Ordering::Relaxed).space();
+    void(queue.port, slot, position, space).unwrap_or(false)
+}
+
 impl<'r> Claim<'r, '_> {
     fn slot(&self) -> Slot<'r> {
         self.queue.slot(self.position)
@@ -302,11 +311,10 @@ impl<'r> Claim<'r, '_> {
 
     /// Gives the slot up without a message, as if its sender had died; says whether the
     /// receiver must be woken.
-    #[cold]
+    // Inline, so that the claim stays in registers where it is published.
+    #[inline(always)]
     pub fn abandon(self) -> bool {
-        let slot = self.slot();
-        let space = slot.state(Ordering::Relaxed).space();
-        void(self.queue.port, slot, self.position, space).unwrap_or(false)
+        abandon(self.queue, self.position)
     }
 
     /// Publishes the message: **the commit point of a send**.

@@ -1,6 +1,7 @@
 //! Looks at a port's queue once, and takes the next message, if there is one.
 
 use super::{Origin, QueueClosed, ReceiveRight};
+use crate::Extent;
 use crate::port::message::{INLINE_HEADER, INLINE_WORDS, Message, Notice};
 use crate::port::rights::{self, Right};
 use crate::port::send;
@@ -43,28 +44,28 @@ impl ReceiveRight {
     }
 
     /// The straight line: the next message, if it is there, is of this kind, and has a short header
-    /// and perhaps a reply word and nothing else, while nobody traces. Otherwise nothing is taken,
-    /// and [`Self::next`] is to be asked.
+    /// and perhaps a reply word and nothing else, while nobody traces. Otherwise nothing is taken:
+    /// [`Self::take_found`] takes what was found, and [`Self::next`] looks further.
     #[inline(always)]
-    pub(in crate::port) fn take_short(&mut self, kind: Kind) -> Option<Short> {
+    pub(in crate::port) fn take_short(&mut self, kind: Kind) -> Result<Short, Option<Found>> {
         // The first of these before our own lines are looked at: a forked child has none.
         if self.at.member.present().is_err()
             || self.at.traces(EventKind::Receive)
             || self.by_urgency
         {
-            return None;
+            return Err(None);
         }
         let queue = self.at.queue();
-        let found = queue.at_head(&self.cursor)?;
+        let Some(found) = queue.at_head(&self.cursor) else {
+            return Err(None);
+        };
         probe!(ReceiveSeen);
         let slot = queue.slot(found.position());
         let has_reply = kind != Kind::Message;
-        let (most, header) = (
-            INLINE_HEADER - if has_reply { 8 } else { 0 },
-            slot.meta().wrapping_sub(Meta::short(kind, has_reply)),
-        );
+        let most = INLINE_HEADER - if has_reply { 8 } else { 0 };
+        let header = slot.meta().wrapping_sub(Meta::short(kind, has_reply, 0));
         if header > most as u64 {
-            return None;
+            return Err(Some(found));
         }
         let line = slot.first_line();
         let (reply, words) = match has_reply {
@@ -76,11 +77,42 @@ impl ReceiveRight {
         };
         let origin = Origin::new(kind, reply);
         self.commit(found, origin, None);
-        Some(Short {
+        Ok(Short {
             origin,
             header: header as usize,
             words,
         })
+    }
+
+    /// Takes a found message, if it is one with a short header and one extent and nothing else.
+    #[inline(always)]
+    pub(super) fn take_one(&mut self, found: Found) -> Option<(Short, Extent)> {
+        let slot = self.at.queue().slot(found.position());
+        let header = slot
+            .meta()
+            .wrapping_sub(Meta::short(Kind::Message, false, 1));
+        if header > (INLINE_HEADER - 16) as u64 {
+            return None;
+        }
+        let [page, len, a, b, c, d] = slot.first_line();
+        let extent = wire::take_extent(&self.at.member, [page, len])?;
+        let origin = Origin::new(Kind::Message, 0);
+        self.commit(found, origin, Some(extent.len()));
+        let short = Short {
+            origin,
+            header: header as usize,
+            words: [a, b, c, d, 0, 0],
+        };
+        Some((short, extent))
+    }
+
+    /// Whether nothing is there to be taken, as far as one look tells.
+    #[inline(always)]
+    pub(super) fn finds_nothing(&self) -> bool {
+        let queue = self.at.queue();
+        !self.by_urgency
+            && queue.is_empty_at_head(&self.cursor)
+            && queue.port.sleep.events_of(self.at.port.generation) == 0
     }
 
     /// Takes a found message: all of it is ours before the queue is told.
@@ -89,7 +121,7 @@ impl ReceiveRight {
         if self.at.traces(EventKind::Receive) {
             return self.take_traced(found, message);
         }
-        self.take_untraced(found, message)
+        self.take_found(found, message)
     }
 
     /// The same, and recorded.
@@ -98,15 +130,15 @@ impl ReceiveRight {
     fn take_traced(&mut self, found: Found, message: &mut Message) -> Origin {
         let begun = Begun::now(EventKind::Receive);
         let position = found.position();
-        let origin = self.take_untraced(found, message);
+        let origin = self.take_found(found, message);
         let about = About::message(self.at.port.index, position, message.len() as u64);
         self.at.member.record(begun, about);
         origin
     }
 
     /// The same, without a record.
-    #[inline(always)]
-    fn take_untraced(&mut self, found: Found, message: &mut Message) -> Origin {
+    #[inline]
+    pub(super) fn take_found(&mut self, found: Found, message: &mut Message) -> Origin {
         probe!(ReceiveSeen);
         let slot = self.at.queue().slot(found.position());
         let Some(origin) = wire::read_plain(&self.at.member, &slot, message) else {

@@ -23,7 +23,7 @@ use portolan_abi::port::{PortName, PortPhase, RightWord, event};
 use portolan_abi::slot::Kind;
 use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
-use portolan_shm::queue::Cursor;
+use portolan_shm::queue::{Cursor, Found};
 use portolan_shm::region::read_text;
 use std::sync::atomic::Ordering;
 
@@ -118,16 +118,31 @@ impl ReceiveRight {
     ) -> Result<Message, ReceiveError> {
         match self.take_short(Kind::Message) {
             // It has no pages to open.
-            Some(short) => Ok(Message::short_of(short.header, short.words)),
-            None => self.receive_any(access, deadline.into()),
+            Ok(short) => Ok(Message::short_of(short.header, short.words)),
+            Err(found) => self.receive_any(found, access, deadline.into()),
         }
     }
 
-    /// The same, of any message, waiting for it.
+    /// The same, of any message: the one that was found, or else waiting for one.
     #[inline(never)]
-    fn receive_any(&mut self, access: Access, deadline: Deadline) -> Result<Message, ReceiveError> {
+    fn receive_any(
+        &mut self,
+        found: Option<Found>,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<Message, ReceiveError> {
+        if let Some((short, extent)) = found.and_then(|found| self.take_one(found)) {
+            let mut message = Message::short_of(short.header, short.words);
+            message.extents.push(extent);
+            self.open(&message, access);
+            return Ok(message);
+        }
+        if deadline.is_now() && self.at.member.present().is_ok() && self.finds_nothing() {
+            self.settle();
+            return Err(ReceiveError::TimedOut);
+        }
         let mut message = Message::default();
-        match self.receive_any_into(&mut message, access, deadline) {
+        match self.receive_any_into(&mut message, found, access, deadline) {
             Ok(()) => Ok(message),
             Err(error) => Err(error),
         }
@@ -147,21 +162,28 @@ impl ReceiveRight {
         deadline: impl Into<Deadline>,
     ) -> Result<(), ReceiveError> {
         message.clear();
-        if let Some(short) = self.take_short(Kind::Message) {
-            message.set_words(short.header, short.words);
-            return Ok(());
+        match self.take_short(Kind::Message) {
+            Ok(short) => {
+                message.set_words(short.header, short.words);
+                Ok(())
+            }
+            Err(found) => self.receive_any_into(message, found, access, deadline.into()),
         }
-        self.receive_any_into(message, access, deadline.into())
     }
 
+    /// The same, of any message: the one that was found, or else waiting for one.
     #[inline(never)]
     fn receive_any_into(
         &mut self,
         message: &mut Message,
+        found: Option<Found>,
         access: Access,
         deadline: Deadline,
     ) -> Result<(), ReceiveError> {
-        let origin = self.next(message, deadline)?;
+        let origin = match found {
+            Some(found) => self.take_found(found, message),
+            None => self.next(message, deadline)?,
+        };
         self.finish(origin, message, access)
     }
 
