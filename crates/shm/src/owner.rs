@@ -269,7 +269,7 @@ impl<'r> AllocWords<'r> {
     #[inline]
     pub fn read(&self, page: u32) -> AllocWord {
         match self.words.get(page as usize) {
-            // Acquire: who frees wrote before (O4).
+            // Acquire: a thread that frees wrote before (O4).
             Some(word) => AllocWord(word.load(Ordering::Acquire)),
             None => AllocWord::new(Alloc::Locked, 0),
         }

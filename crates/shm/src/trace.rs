@@ -118,7 +118,7 @@ impl<'r> Ring<'r> {
         for (to, word) in line[1..].iter().zip(words) {
             to.store(*word, Ordering::Relaxed);
         }
-        // Release: who finds it done finds the words.
+        // Release: a thread that finds it done finds the words.
         line[0].store(done.pack(), Ordering::Release);
         true
     }

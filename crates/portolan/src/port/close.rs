@@ -24,7 +24,7 @@ pub(crate) fn close(member: &Member, index: u16) {
 }
 
 /// As [`close`]; from its first step on the port is `closer`'s, if there is one, so that the host
-/// goes on with it after that one's death, and after nobody else's.
+/// goes on with it after that one's death, and after no other death.
 ///
 /// Ports whose receive rights waited in its queue are closed too, one after another: they may
 /// lie in one another's queues to any depth.
@@ -104,8 +104,8 @@ fn drain(member: &Member, queue: &Queue<'_>, begun: &mut Begun) {
             let contents = Contents::read(member, &queue.slot(position));
             // Its send rights were counted as travelling; now they are gone. If we die
             // meanwhile the host corrects the counts, and asks for all ports. So we say it
-            // before the header extent is free, in which they may be listed: who repeats this
-            // finds them there no more.
+            // before the header extent is free, in which they may be listed: a host that repeats
+            // this finds them there no more.
             Right::end(member, &contents.rights);
             dispose(member, &contents, begun);
             mark!("close.disposed");

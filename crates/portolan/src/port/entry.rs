@@ -133,7 +133,7 @@ impl Drop for Taken<'_> {
 }
 
 /// Gives a lingering entry back, with the memory of its queue, if no slot of it is claimed any
-/// more. For anybody.
+/// more. Any space may call it.
 pub(crate) fn sweep(member: &Member, index: u16) {
     let tables = member.tables();
     let Some(entry) = tables.ports.get(usize::from(index)) else {

@@ -37,7 +37,7 @@ pub struct SendRight {
 }
 
 /// The right to send one message to a port: most often the answer to a request.
-/// If it is dropped unused, who waits for the answer is told.
+/// If it is dropped unused, the client that waits for the answer is told.
 pub struct SendOnceRight {
     pub(super) to: Attached,
     pub(super) tag: u32,

@@ -403,7 +403,7 @@ impl<R> Pending<R> {
             return false;
         };
         if self.stub.connection.server.to.member.present().is_err() {
-            // Its parent's, who goes on waiting for it.
+            // Its parent's, which goes on waiting for it.
             return false;
         }
         let mut inner = self.stub.connection.lock();

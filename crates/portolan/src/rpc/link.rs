@@ -224,7 +224,7 @@ impl Ways {
 
     #[inline]
     fn send(&mut self, parts: &[&[u8]; 4]) {
-        // A message-consistent channel takes everything. Who reads a reliable one and is
+        // A message-consistent channel takes everything. A client that reads a reliable one and is
         // slow is asked, and asks, again.
         match (&mut self.own, &mut self.shared) {
             (Some(writer), _) if self.on_own => {

@@ -5,7 +5,7 @@
 //! the old one, so clients notice nothing but a pause. What they sent meanwhile is lost, as
 //! anything may be in these channels, and they are asked for it.
 //!
-//! Clients that share channels come along with those. Who has some of its own beside them
+//! Clients that share channels come along with those. A client with some of its own beside them
 //! shares again: its channel is no longer written to, as when it is demoted, and where it is
 //! busy it asks the new server for others.
 

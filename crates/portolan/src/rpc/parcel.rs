@@ -97,7 +97,7 @@ pub(super) struct Reading(Option<Arc<Parcels>>);
 impl Drop for Reading {
     fn drop(&mut self) {
         if let Some(parcels) = &self.0 {
-            // Release: who finds none sees what was opened.
+            // Release: a thread that finds none sees what was opened.
             parcels.reading.fetch_sub(1, Ordering::Release);
         }
     }

@@ -321,7 +321,7 @@ fn spaces(ground: &Ground<'_>) -> Vec<SpaceSurvey> {
     known.collect()
 }
 
-/// Who waits at a port.
+/// The threads that wait at a port.
 #[derive(Clone, Copy, Default)]
 struct Waiters {
     spinning: u32,

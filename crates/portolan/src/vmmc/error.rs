@@ -284,7 +284,7 @@ pub enum UpdateError {
         "the exporter has let go of the connection (did it exec, or close all descriptors?): let go of the import, and import again"
     )]
     Disconnected,
-    /// Nobody's: the deadline has passed; what was begun goes on.
+    /// No one's fault: the deadline has passed; the operation goes on.
     #[error("what was begun has not ended by the deadline, and goes on: wait longer")]
     TimedOut,
     /// The caller's: this process was forked from the one that has the memory.

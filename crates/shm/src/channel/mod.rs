@@ -492,8 +492,8 @@ impl<'a> Channel<'a> {
         mark!("channel.raised");
         wake(doorbell);
         if seen & ASLEEP != 0 {
-            // So that a reader that died asleep costs one wake. Only now: who finds the mark
-            // before that makes the wake too.
+            // So that a reader that died asleep costs one wake. Only now: a writer that finds the
+            // mark before that makes the wake too.
             let awake = seen & !ASLEEP;
             let _ = sleepers.compare_exchange(seen, awake, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -530,7 +530,7 @@ impl<'a> Channel<'a> {
     /// Raw mode: says that one more unit was put.
     pub fn put(&self) {
         let next = &self.head.writer.next;
-        // One writer. Release: who sees it sees the unit.
+        // One writer. Release: a thread that sees it sees the unit.
         let puts = next.load(Ordering::Relaxed).wrapping_add(1);
         next.store(puts, Ordering::Release);
     }

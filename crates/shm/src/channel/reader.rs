@@ -210,7 +210,7 @@ impl Channel<'_> {
         Some((ours, self.waited_for().any(|entry| entry == ours)))
     }
 
-    /// Whether a reader has this entry, and was not dropped.
+    /// Whether this entry has a reader that was not dropped.
     pub fn is_read_by(&self, entry: u8) -> bool {
         let entry = self.readers.get(usize::from(entry));
         entry.is_some_and(|entry| matches!(entry.state(), ReaderState::Live { .. }))

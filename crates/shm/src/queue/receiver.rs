@@ -215,7 +215,7 @@ impl<'r> Queue<'r> {
 
     fn advance(&self, cursor: &mut Cursor) {
         cursor.head += 1;
-        // Release: who resumes sees the slots as we left them.
+        // Release: a thread that resumes sees the slots as we left them.
         self.port
             .receiver
             .head

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The closer begins before it frees what the message held, for the list of its rights may be
-//! there; who closes the slot after its death counts only what is left to read.
+//! there; the space that closes the slot after its death counts only what is left to read.
 //!
 //! # Why a count of zero is exact
 //!

@@ -439,7 +439,7 @@ impl<'a> Ranges<'a> {
     }
 
     /// Ends every handler of a dead space, also one that it was adding or removing; their
-    /// blocks stay until [`Self::sweep`]. Takes no lock: who has it may be stopped.
+    /// blocks stay until [`Self::sweep`]. Takes no lock, because its holder may be stopped.
     /// `held_lock`: it died with the lock.
     pub fn disown(&self, space: u8, held_lock: bool) {
         if held_lock {

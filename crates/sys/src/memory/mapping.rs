@@ -144,7 +144,7 @@ impl Mapping {
     }
 
     /// Maps the first `len` bytes of `fd` for reading only, wherever there is room.
-    /// Core dumps leave it out. Who writes to it dies of it.
+    /// Core dumps leave it out. A thread that writes to it dies of it.
     ///
     /// # Errors
     ///

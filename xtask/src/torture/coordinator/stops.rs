@@ -19,7 +19,7 @@ const HELD_UP_AT_MOST: Duration = Duration::from_secs(30);
 /// workers that need each other do too.
 const LOOK: Duration = Duration::from_millis(8);
 
-/// Who is stopped.
+/// Which workers are stopped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     Anybody,

@@ -247,7 +247,8 @@ fn move_to(
     sent.map_err(|error| ParcelError::new(error, message.remove(0).map(Parcel::Moved)))
 }
 
-/// Who is dead, or has gone, is left out; who may miss some, and is full, misses this one.
+/// A reader that is dead, or has gone, is left out; one that may miss some, and is full, misses
+/// this one.
 fn share_with(
     readers: &[Known],
     stamp: &[u8],

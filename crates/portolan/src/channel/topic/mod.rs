@@ -307,7 +307,7 @@ pub enum SubscribeError {
     #[error(transparent)]
     Topic(#[from] TopicError),
     /// Another process's: where publishers announce themselves, it wrote something that no
-    /// publisher writes. Told once; who publishes already is followed still.
+    /// publisher writes. Told once; present publishers are followed still.
     #[error("new publishers are not heard of any more ({0}): subscribe to another topic")]
     Newcomers(#[source] ReadError),
 }

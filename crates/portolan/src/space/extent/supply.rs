@@ -273,8 +273,8 @@ pub(super) fn release_one(member: &Member) -> bool {
         // Another space was faster; look again.
         return true;
     };
-    // The note first (C4): who dies here leaves a chunk that says it has no memory, and the host
-    // gives back what it has. The other way round the next taker would be handed a hole.
+    // The note first (C4): a space that dies here leaves a chunk that says it has no memory, and
+    // the host gives back what it has. The other way round the next taker would be handed a hole.
     let noted = sabotage::holds("holes").then(|| chunks.note_empty(index));
     let offset = member.region.offset(Chunks::first_page(index));
     let punched = memory::punch(member.region.fd(), offset, CHUNK as u64).is_ok();

@@ -12,7 +12,7 @@ impl Channel<'_> {
         if sleepers != 0 {
             pen.calm_since = pen.next;
             if core::mem::take(&mut pen.relaxed) {
-                // Release: who sees it sees what we published without a barrier.
+                // Release: a thread that sees it sees what we published without a barrier.
                 relaxed.store(0, Ordering::Release);
             }
             return if sleepers & ASLEEP != 0 {
