@@ -91,7 +91,7 @@ fn a_right_that_arrives_during_a_count() {
 }
 
 /// The header, and with it the list of rights, lies in an extent, which is free before the slot is
-/// closed: who closes the port after the death finds no rights any more.
+/// closed: the host that closes the port after the death finds no rights any more.
 #[test]
 fn rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died() {
     const TEST: &str = "rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died";

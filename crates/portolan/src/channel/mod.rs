@@ -123,7 +123,7 @@ pub enum MakeChannelError {
     /// See [`SegmentError`].
     #[error(transparent)]
     Segment(#[from] SegmentError),
-    /// Somebody scribbled over it at once.
+    /// Another process scribbled over it at once.
     #[error(transparent)]
     NotAChannel(#[from] NotAChannel),
 }
@@ -156,7 +156,7 @@ pub struct NotThisSegment {
     pub why: NotAChannel,
 }
 
-/// Why nobody was bound.
+/// Why no reader or writer was bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindChannelError {
@@ -243,7 +243,7 @@ impl Channel {
         Reader::bind(self.ring.clone(), options)
     }
 
-    /// The space that writes, if one does. Of many writers, nobody knows; nor does a forked
+    /// The space that writes, if one does. `None` for a channel of many writers, and in a forked
     /// child.
     pub fn writer(&self) -> Option<u8> {
         self.ring.segment().right().to.member.present().ok()?;

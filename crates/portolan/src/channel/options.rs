@@ -44,7 +44,7 @@ pub enum OptionsError {
     /// A reliable channel has one writer.
     #[error("a reliable channel has one writer: make one for each, or leave out `reliable`")]
     ManyReliable,
-    /// A raw channel has one writer, who waits for nobody.
+    /// A raw channel has one writer, which waits for no reader.
     #[error("a raw channel has one writer and no flow control: leave out the rest, or `raw`")]
     RawReliable,
 }
@@ -208,7 +208,7 @@ impl ReaderOptions {
     }
 
     /// On a reliable channel, what becomes of it if it lags; a message-consistent channel
-    /// waits for nobody.
+    /// waits for no reader.
     pub fn lagging(mut self, lagging: Lagging) -> Self {
         self.lagging = lagging;
         self

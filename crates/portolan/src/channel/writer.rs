@@ -50,7 +50,7 @@ pub struct Writer {
     pen: Pen,
     /// How often it has woken readers.
     wakes: u64,
-    /// What its messages are to a trace: nothing, where somebody else tells of them.
+    /// What its messages are to a trace: nothing, where another layer records them.
     event: Option<EventKind>,
     /// Where the message that is appended to began, and its bytes so far.
     appended: (u64, u64),
@@ -67,7 +67,7 @@ pub struct Writer {
 /// // Eight units of 48 bytes each: a signal at every second one.
 /// writer.write(&[7; 8 * 48], Deadline::NOW)?;
 /// assert_eq!(writer.counts().signals, 4);
-/// // There is nobody to wake.
+/// // There is no reader to wake.
 /// assert_eq!(writer.counts().wakes, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -242,7 +242,7 @@ impl Writer {
     }
 
     /// As [`Self::write`], of a message of `len` bytes that `copy` puts at the beginning of the
-    /// words; `false` if it does not fit a unit. Waits for nobody.
+    /// words; `false` if it does not fit a unit. Waits for no reader.
     #[inline]
     pub(crate) fn write_with(
         &mut self,
@@ -433,7 +433,7 @@ impl Writer {
         self.ring.channel().mode().reliable
     }
 
-    /// Whether somebody reads by this entry, and was not dropped.
+    /// Whether this entry has a reader that was not dropped.
     pub(super) fn is_read_by(&self, entry: u8) -> bool {
         self.ring.channel().is_read_by(entry)
     }
@@ -605,7 +605,7 @@ impl Claim<'_> {
         }
     }
 
-    /// Whether somebody reads by this entry, and was not dropped.
+    /// Whether this entry has a reader that was not dropped.
     pub(super) fn is_read_by(&self, entry: u8) -> bool {
         self.writer.is_read_by(entry)
     }

@@ -122,7 +122,7 @@ pub enum OfferConnectError {
         "neither the domain's host nor the offering process answered by the deadline: allow more time, or see whether one of them is stopped"
     )]
     Unanswered,
-    /// The domain's: what stands in the way of everybody who connects to it.
+    /// The domain's: it refuses every process that connects to it, for this reason.
     #[error(transparent)]
     Domain(#[from] JoinError),
     /// The caller's: this process is no member of the domain any more.

@@ -129,8 +129,8 @@ fn drain(member: &Member, queue: &Queue<'_>, begun: &mut Begun) {
             let contents = Contents::read(member, &queue.slot(position));
             // Its send rights were counted as travelling; now they are gone. If we die
             // meanwhile the host corrects the counts, and asks for all ports. So we say it
-            // before the header extent is free, in which they may be listed: who repeats this
-            // finds them there no more.
+            // before the header extent is free, in which they may be listed: a host that repeats
+            // this finds them there no more.
             Right::end(member, &contents.rights);
             dispose(member, &contents, begun);
             mark!("close.disposed");
@@ -141,8 +141,8 @@ fn drain(member: &Member, queue: &Queue<'_>, begun: &mut Begun) {
     }
 }
 
-/// Gives back what a message holds that nobody will take. Repeating it does nothing (O3):
-/// the header extent, in which the rest may be listed, goes last, and is read by nobody
+/// Gives back what a message holds that no receiver will take. Repeating it does nothing (O3):
+/// the header extent, in which the rest may be listed, goes last, and is read by no process
 /// once it is free.
 fn dispose(member: &Member, contents: &Contents, begun: &mut Begun) {
     // Ours, or of another process, where it is found no more.
@@ -171,7 +171,7 @@ fn dispose(member: &Member, contents: &Contents, begun: &mut Begun) {
     }
 }
 
-/// Begins to close a port whose receive right nobody will take.
+/// Begins to close a port whose receive right no space will take.
 ///
 /// Its status still names its sender, which may live, or die meanwhile; but it is we who give
 /// back the message that the right is in. Should we die of it, that message leads nobody here:
@@ -208,7 +208,7 @@ mod tests {
             contents.page.unwrap().size.bytes(),
         );
         dispose(member, &contents, &mut Vec::new());
-        // Somebody gets the page and writes to it, before the next host repeats the drain.
+        // Another space gets the page and writes to it, before the next host repeats the drain.
         let mut again = Message::default();
         while again.extents().last().is_none_or(|e| e.pages().0 != page) {
             let mut extent = domain.allocate(size).unwrap();

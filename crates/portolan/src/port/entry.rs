@@ -133,7 +133,7 @@ impl Drop for Taken<'_> {
 }
 
 /// Gives a lingering entry back, with the memory of its queue, if no slot of it is claimed any
-/// more. For anybody.
+/// more. Any space may call it.
 pub(crate) fn sweep(member: &Member, index: u16) {
     let tables = member.tables();
     let Some(entry) = tables.ports.get(usize::from(index)) else {
@@ -157,7 +157,7 @@ pub(crate) fn sweep(member: &Member, index: u16) {
         // Where it ends no other queue may begin: neither entry nor memory is seen again.
         return;
     }
-    // U5. If somebody else has given the entry back meanwhile, this skips positions.
+    // U5. If another space has given the entry back meanwhile, this skips positions.
     tables
         .header
         .positions
@@ -169,7 +169,7 @@ pub(crate) fn sweep(member: &Member, index: u16) {
         generation: was.generation,
         ..PortStatus::FRESH
     };
-    // Lost only to somebody who does the same.
+    // Lost only to another space that does the same.
     let won = status.compare_exchange(was.pack(), ours.pack(), Ordering::AcqRel, Ordering::Relaxed);
     if won.is_ok() {
         mark!("entry.swept");
@@ -202,7 +202,7 @@ fn give_back(member: &Member, index: u16, generation: u32) {
     {
         let owner = BankOwner::port(index);
         let (first, banks) = (place.bank() as usize, place.banks());
-        // Where it has not all of them, its binder died while it took them, or somebody while
+        // Where it has not all of them, its binder died while it took them, or a space while
         // they were given back: no memory was had, or what becomes of it was decided.
         let emptied = memory.has(owner, first, banks)
             && memory.spare(most_spare(place.lines())) + banks > most_spare(place.lines())
@@ -343,7 +343,7 @@ pub(crate) fn settle(member: &Member) {
         if wanted >= now {
             return;
         }
-        // Then once more: somebody may have counted on what we take away.
+        // Then once more: another space may have counted on the chunks that we take away.
         let _ = granted.compare_exchange(now, wanted, Ordering::SeqCst, Ordering::SeqCst);
     }
 }

@@ -50,7 +50,7 @@ pub struct Message {
     /// The header, if it is no longer than this.
     words: [u64; INLINE_WORDS],
     header_len: usize,
-    /// The first extents hold a data structure that was built there, and nobody else has
+    /// The first extents hold a data structure that was built there, and no other code has
     /// written to them: references into it may be made (`structure`).
     pub(crate) structure: bool,
     pub(crate) extents: SmallVec<[Extent; 1]>,

@@ -37,7 +37,7 @@ pub struct SendRight {
 }
 
 /// The right to send one message to a port: most often the answer to a request.
-/// If it is dropped unused, who waits for the answer is told.
+/// If it is dropped unused, the client that waits for the answer is told.
 pub struct SendOnceRight {
     pub(super) to: Attached,
     pub(super) tag: u32,
@@ -360,7 +360,8 @@ impl Right {
         }
     }
 
-    /// As [`Self::arrive`], for a message whose slot we are about to close: they are nobody's.
+    /// As [`Self::arrive`], for a message whose slot we are about to close: no space holds its
+    /// rights.
     pub(super) fn end(member: &Member, rights: &[RightWord]) {
         for right in rights.iter().filter(|r| r.kind == RightKind::Send) {
             member.rights().moves(right.port);
@@ -545,7 +546,7 @@ pub(super) fn held(member: &Member, port: PortName) -> u32 {
     rows.map(|row| row.sends(port)).fold(0, u32::saturating_add)
 }
 
-/// Send rights on the port in all messages that nobody has taken: looks at every slot of the
+/// Send rights on the port in all messages that no receiver has taken: looks at every slot of the
 /// domain. Only after the death of a space that was moving such a right.
 fn in_slots(member: &Member, port: PortName) -> u32 {
     let tables = member.tables();

@@ -180,8 +180,8 @@ pub(super) fn try_post(
 }
 
 /// The straight line: one attempt with a short header and nothing else, or one extent, to a port
-/// that needs no preparation, while nobody traces. `false`: nothing was sent, and the general way
-/// may send it, or says why not.
+/// that needs no preparation, while no tracer records. `false`: nothing was sent, and the general
+/// way may send it, or says why not.
 #[inline(always)]
 fn post_short(
     to: &Attached,
@@ -404,7 +404,7 @@ pub(super) fn post(
     plan: &Plan,
     message: &mut Message,
 ) -> Result<(), Unsent> {
-    // Before the claim, and so before anybody can take the message.
+    // Before the claim, and so before a receiver can take the message.
     if to.traces(EventKind::Send) {
         return post_traced(to, spot, kind, plan, message);
     }
@@ -649,7 +649,7 @@ fn take_back(to: &Attached, carried: Carried<'_>, position: u64) {
     entry::sweep(member, to.port.index);
 }
 
-/// Posts an answer that is a word and nothing else, on behalf of somebody who cannot.
+/// Posts an answer that is a word and nothing else, on behalf of a space that cannot.
 /// A dead port gets none; `false` if a live one is full, of voids most likely.
 pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: RightWord) -> bool {
     let Some(queue) = member.tables().queue(port.index) else {

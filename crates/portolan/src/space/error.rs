@@ -124,7 +124,7 @@ pub enum JoinError {
         "host and newcomer are in different process namespaces and could not see one another die: share one (for containers, --pid)"
     )]
     OtherNamespace,
-    /// The state's: nobody has this domain of another user, and only that user can create it.
+    /// The state's: no process has this domain of another user, and only that user can create it.
     #[error("user {owner} has no domain {name:?} here, and only that user can create it")]
     Absent {
         /// The domain's name.
@@ -154,7 +154,7 @@ pub enum JoinError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// A stranger's: the socket of this name belongs to somebody else. Or the caller's, in a user
+    /// A stranger's: the socket of this name belongs to another user. Or the caller's, in a user
     /// namespace that has no number for the domain's user.
     #[error(
         "the socket of this domain belongs to user {found}{} instead of {owner}{}: not connected", nameless(*.found), by(.holder)
@@ -256,7 +256,7 @@ fn by(holder: &Option<Holder>) -> String {
     })
 }
 
-/// Why nobody may have answered.
+/// Why no answer may have come.
 fn silent(holder: &Option<Holder>) -> String {
     match holder {
         Some(holder) if holder.stopped => format!(
@@ -361,7 +361,7 @@ pub enum LeaveError {
         /// How long we waited.
         waited: Duration,
     },
-    /// The caller's: its descriptors are gone, so nobody could be told; see [`crate::Disowned`].
+    /// The caller's: its descriptors are gone, so no host could be told; see [`crate::Disowned`].
     #[error("this process has closed its descriptors: what it held is returned when it ends")]
     Disconnected,
     /// The caller's: this process was forked from the member, and never was one.

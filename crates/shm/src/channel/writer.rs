@@ -16,7 +16,7 @@ pub struct Pen {
     /// The position that is written next.
     next: u64,
     /// Positions before this one may be written without a look at the readers; all, if
-    /// nobody is waited for.
+    /// the writer waits for no reader.
     limit: u64,
     /// So many units ahead of it lines are asked for.
     ahead: u64,
@@ -48,7 +48,7 @@ const WHOLE: u8 = Meta::FIRST | Meta::LAST | Meta::CLOSED;
 const AHEAD: u64 = 16;
 
 impl Pen {
-    /// Allows it to publish without barriers once it has found nobody asleep for a while.
+    /// Allows it to publish without barriers once it has found no reader asleep for a while.
     /// `may` says whether readers' [`Barriers`](super::Barriers) reach this process; it is
     /// asked now and then until they do, and from then on they must.
     pub fn relax_when(&mut self, may: fn() -> bool) {
@@ -116,7 +116,7 @@ pub enum WriteError {
 impl<'a> Channel<'a> {
     /// Goes on where the last writer stopped, as `space`.
     ///
-    /// A channel of one writer has one pen: the caller sees to it that nobody else writes.
+    /// A channel of one writer has one pen: the caller must ensure that no other thread writes.
     pub fn resume_writing(&self, space: u8) -> Pen {
         // Acquire: pairs with the last writer's release.
         let next = self.head.writer.next.load(Ordering::Acquire);
@@ -518,7 +518,7 @@ impl<'a> Channel<'a> {
         let message = parts.concat();
         for position in from..from + Self::TRIES {
             if !self.take(position, pen.space) {
-                // Not `pause`: it goes on to another place, and waits for nobody.
+                // Not `pause`: it goes on to another place, and waits for no other writer.
                 core::hint::spin_loop();
                 continue;
             }
@@ -531,7 +531,7 @@ impl<'a> Channel<'a> {
             let busy = Stamp::busy(position, pen.space).0;
             let done = Stamp::done(position, pen.space).0;
             // Release: pairs with `look`. If it fails we were stopped for a whole lap, and
-            // somebody else has the unit: ours never was.
+            // another writer has the unit: ours never was.
             let published =
                 unit.stamp()
                     .compare_exchange(busy, done, Ordering::AcqRel, Ordering::Relaxed);
@@ -559,7 +559,7 @@ impl<'a> Channel<'a> {
         let unit: Unit<'a> = self.unit(position);
         let mut found = Stamp(unit.stamp().load(Ordering::Relaxed));
         let busy = Stamp::busy(position, space).0;
-        // Until it is ours, or somebody has been here: a position that we left to nobody would
+        // Until it is ours, or another writer has been here: a position without a writer would
         // hold up readers for a lap.
         while found.phase() == UnitPhase::Empty || found.position() < position {
             // Acquire: ours come after theirs.

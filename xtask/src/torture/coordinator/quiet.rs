@@ -96,7 +96,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Waits until all living workers are `ready`; who is not in time hangs.
+    /// Waits until all living workers are `ready`; one that is not in time hangs.
     pub(super) fn wait(
         &mut self,
         bound: Duration,

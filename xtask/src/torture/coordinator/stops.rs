@@ -8,7 +8,7 @@ use crate::audit::process_state;
 use crate::marks::{MARKS, Passer, passer};
 use std::time::{Duration, Instant};
 
-/// How long somebody is stopped.
+/// How long a worker is stopped.
 pub(super) const STOPPED: Duration = Duration::from_secs(2);
 /// How long a worker may get nowhere while others are stopped.
 const HELD_UP: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const HELD_UP_AT_MOST: Duration = Duration::from_secs(30);
 /// workers that need each other do too.
 const LOOK: Duration = Duration::from_millis(8);
 
-/// Who is stopped.
+/// Which workers are stopped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     Anybody,
@@ -27,7 +27,7 @@ enum Who {
     Host,
 }
 
-/// What has to wait until somebody goes on who is stopped, and why.
+/// Lists the waits that last until a stopped worker goes on, and why.
 struct Wait {
     who: Who,
     what: &'static [Doing],
@@ -35,7 +35,7 @@ struct Wait {
 }
 
 /// All that waits. A worker that gets nowhere for a second, and does nothing that is listed
-/// here for somebody who is stopped, is a finding; and so is one that does, for much longer.
+/// here for a stopped worker, is a finding; and so is one that does, for much longer.
 static WAITS: [Wait; 4] = [
     Wait {
         who: Who::Host,
@@ -89,7 +89,7 @@ impl Coordinator {
         self.hit_a_mark()
     }
 
-    /// Looks whether everybody goes on who is not stopped.
+    /// Looks whether every worker goes on that is not stopped.
     pub(super) fn look_beside_the_stopped(&mut self) {
         let all = self.places.iter().enumerate();
         let stopped = all.filter_map(|(at, place)| Some((at, place.stopped?.1)));
@@ -130,7 +130,7 @@ impl Coordinator {
             beside.asleep = Duration::ZERO;
             return;
         }
-        // Who runs, or would if there were a processor for it, is held up by nobody.
+        // A worker that runs, or would if it had a processor, waits for no other worker.
         let pid = child.id();
         if !matches!(process_state(pid), Some('S' | 'D')) {
             return;

@@ -64,7 +64,7 @@ pub struct Delivery {
     pub position: u64,
 }
 
-/// Why nobody was bound.
+/// Why no reader or writer of parcels was bound.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParcelBindError {
@@ -74,7 +74,7 @@ pub enum ParcelBindError {
     /// No port.
     #[error(transparent)]
     Port(#[from] BindError),
-    /// Nobody sends parcels on this channel.
+    /// No writer sends parcels on this channel.
     #[error("nobody sends parcels on this channel: {0}")]
     NoWriter(#[from] ConnectError),
 }
@@ -134,7 +134,7 @@ impl Channel {
         &self.segment().right().to.member
     }
 
-    /// Whether somebody sends parcels on it now.
+    /// Whether a writer sends parcels on it now.
     pub(crate) fn has_parcels(&self) -> bool {
         connect_port(self.member(), &registry_name(self), Deadline::NOW).is_ok()
     }

@@ -33,7 +33,7 @@ use take::{Draft, Took};
 ///
 /// A [`WaitSet`](crate::WaitSet) names it when something is there: a message, a piece of one,
 /// units that were missed, or that the writer has gone. Its channel must signal: with
-/// [`Signalling::Never`](crate::channel::Signalling::Never) nobody would raise it.
+/// [`Signalling::Never`](crate::channel::Signalling::Never) no writer would raise it.
 ///
 /// ```
 /// use portolan::channel::{ChannelOptions, ReaderOptions};
@@ -67,7 +67,7 @@ pub struct Reader {
     waiting: Waiting,
     /// Another thread wants its wait to end; there if any may want it.
     interrupted: Option<Arc<AtomicBool>>,
-    /// Whether its messages are a trace's; not, where somebody else tells of them.
+    /// Whether its messages are a trace's; not, where another layer records them.
     tells: bool,
 }
 
@@ -278,7 +278,7 @@ impl Reader {
         self.reading.position()
     }
 
-    /// Whether somebody writes; of many writers, nobody knows.
+    /// Whether a writer is bound; `false` for a channel of many writers.
     pub fn has_writer(&self) -> bool {
         let member = &self.ring.segment().right().to.member;
         member.present().is_ok() && self.ring.channel().writer().space != 0
@@ -345,7 +345,7 @@ impl Reader {
         Ok(self.take(whole)? != Took::Nothing)
     }
 
-    /// Gives its entry back: nobody waits for it any more.
+    /// Gives its entry back: no writer waits for it any more.
     pub(super) fn leave(&mut self) {
         let channel = self.ring.channel();
         let none = channel.start_reading(Since::Now);

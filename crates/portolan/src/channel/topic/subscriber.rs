@@ -276,7 +276,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         SubscribeError::Read { publisher, why }
     }
 
-    /// Whether somebody has announced itself: then all are looked for.
+    /// Whether a publisher has announced itself: then the subscriber looks for all.
     fn greet(&mut self) -> Result<bool, SubscribeError> {
         let Some(rendezvous) = self.set.get_mut(self.newcomers) else {
             return Ok(false);
@@ -293,7 +293,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
             }
         }
         if came || !self.refused.is_empty() {
-            // Of somebody who came after us, all that is there.
+            // Of a publisher that came after us, all samples that are there.
             self.follow(u64::MAX)?;
         }
         Ok(came)

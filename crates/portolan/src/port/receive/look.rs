@@ -44,8 +44,8 @@ impl ReceiveRight {
     }
 
     /// The straight line: the next message, if it is there, is of this kind, and has a short header
-    /// and perhaps a reply word and nothing else, while nobody traces. Otherwise nothing is taken:
-    /// [`Self::take_found`] takes what was found, and [`Self::next`] looks further.
+    /// and perhaps a reply word and nothing else, while no tracer records. Otherwise nothing is
+    /// taken: [`Self::take_found`] takes what was found, and [`Self::next`] looks further.
     #[inline(always)]
     pub(in crate::port) fn take_short(&mut self, kind: Kind) -> Result<Short, Option<Found>> {
         // The first of these before our own lines are looked at: a forked child has none.
@@ -263,7 +263,8 @@ impl ReceiveRight {
         Some(Origin::new(Kind::Message, 0))
     }
 
-    /// Whether the next look may find something. A hint: who sleeps arms, and that decides.
+    /// Whether the next look may find something. A hint: a receiver that sleeps arms, and that
+    /// decides.
     pub(crate) fn may_have(&mut self) -> bool {
         self.settle();
         let queue = self.at.queue();

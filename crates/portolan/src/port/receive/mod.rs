@@ -296,7 +296,7 @@ impl ReceiveRight {
     }
 
     /// Asks to be told, once, when no send right on this port is left anywhere
-    /// ([`Notice::NoMoreSenders`]). If there is none now, it is told at once.
+    /// ([`Notice::NoMoreSenders`]). If there is none now, the notice comes at once.
     pub fn request_no_more_senders(&self) {
         self.at
             .queue()
