@@ -96,16 +96,14 @@ pub use bridge::{
     OfferedPort, Skipped, Violation, ViolationKind,
 };
 pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
-pub use port::message::{
-    ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency,
-};
+pub use port::message::{ComposeError, INLINE_HEADER, Message, MessageError, Notice, Urgency};
 pub use port::sealed::{FreezeError, Sealed, Unsealed};
 pub use port::segment::{Segment, SegmentError};
-pub use port::shared_extent::{ShareError, SharedExtent};
+pub use port::shared_extent::SharedExtent;
 pub use port::{
     Access, BindError, ConnectError, PendingReply, PortOptions, ReceiveError, ReceiveRight,
-    ReplyError, Request, RequestError, Right, SendError, SendOnceRight, SendRight, SharedReceiver,
-    Unsent, WatchError, WhenFull,
+    Request, RequestError, Right, SendError, SendOnceRight, SendRight, SharedReceiver, WatchError,
+    WhenFull,
 };
 pub use portolan_arena::Handover;
 /// Implements the trait [`trait@Handover`] (and [`structure::Root`]) for a struct or an enum.
@@ -259,7 +257,7 @@ pub use signal::{
 };
 pub use space::{
     AdoptError, AllocateError, Builder, Disowned, Domain, Extent, JoinError, LeaveError,
-    OutOfPages, Protection, RawExtent,
+    OutOfPages, Protection, RawExtent, Refused,
 };
 pub use survey::{
     AGES, ChannelSurvey, ConnectionKind, ConnectionSurvey, ExportSurvey, Holder, HoldingSurvey,
@@ -267,7 +265,4 @@ pub use survey::{
     SegmentKind, SegmentSurvey, SpaceState, SpaceSurvey, Survey,
 };
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
-pub use wait::{
-    AddError, Deadline, NoDescriptor, Ready, Token, WaitError, WaitSet, WaitSetError, Waitable,
-    Waiting, WhyNoPlace,
-};
+pub use wait::{Deadline, NoDescriptor, Ready, Token, WaitSet, WaitSetError, Waitable, Waiting};

@@ -6,7 +6,7 @@ use portolan::rpc::{self, RpcError};
 use portolan::vmmc::{ExportMemory, ExportOptions, ImportError, Notification, Reach, UpdateError};
 use portolan::{
     Access, ConnectOptions, Deadline, Disowned, Domain, ListenerOptions, Message, OfferOptions,
-    Permissions, PortOptions, SignalError, Unsent, WaitError, WaitSet, WhenFull,
+    Permissions, PortOptions, SendError, SignalError, WaitSet, WhenFull,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -132,8 +132,7 @@ fn a_channel_and_a_topic() {
     });
     in_child("subscribes", || {
         let nothing = subscriber.receive(Deadline::NOW).err();
-        let gone =
-            |e: &SubscribeError| matches!(e, SubscribeError::Wait(WaitError::Disowned(GONE)));
+        let gone = |e: &SubscribeError| matches!(e, SubscribeError::Disowned(GONE));
         assert!(nothing.as_ref().is_some_and(gone), "{nothing:?}");
     });
     let mut all = Some((channel, writer, reader, publisher, subscriber));
@@ -201,8 +200,8 @@ fn what_is_offered_to_other_domains() {
         .unwrap();
     in_child("sends", || {
         let sent = right.send(Message::new(b"from nobody").unwrap(), WhenFull::Fail);
-        let reason = sent.unwrap_err().reason;
-        assert!(matches!(reason, Unsent::Disowned(GONE)), "{reason}");
+        let reason = sent.unwrap_err().why;
+        assert!(matches!(reason, SendError::Disowned(GONE)), "{reason}");
     });
     in_child("offers, connects and follows", || {
         assert!(port.offer("again", &permitted, offer()).is_err());

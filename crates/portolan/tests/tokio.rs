@@ -274,7 +274,7 @@ fn a_sender_that_waits_for_room_is_told_of_a_dead_port() {
                 break error;
             }
         };
-        assert_eq!(number(&error.message), 3, "the message comes back");
+        assert_eq!(number(&error.item), 3, "the message comes back");
         closer.join().unwrap();
     });
 }

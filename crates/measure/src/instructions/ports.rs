@@ -131,7 +131,7 @@ fn extents(number: usize, protection: Protection, rounds: &Rounds<'_>) -> Result
         let extent = domain.allocate(PAGE).map_err(refused)?;
         message
             .push(extent)
-            .map_err(|refusal| refused(refusal.error))?;
+            .map_err(|refusal| refused(refusal.why))?;
     }
     let access = match protection {
         Protection::Guarded => Access::Now,

@@ -5,7 +5,7 @@ use super::{BindChannelError, Lagging, ReadError, Since};
 use crate::channel::Ring;
 use crate::port::segment::copy_to;
 use crate::space::Member;
-use crate::wait::{Armable, WhyNoPlace};
+use crate::wait::{Armable, WaitSetError};
 use crate::{Deadline, Disowned};
 use portolan_shm::bulk;
 use portolan_shm::channel::{Finished, Reading, Signalling};
@@ -264,7 +264,7 @@ impl Armable for FrameReader {
         self.member().number
     }
 
-    fn why_not(&self) -> Option<WhyNoPlace> {
+    fn why_not(&self) -> Option<WaitSetError> {
         why_not(&self.ring, &self.reading)
     }
 

@@ -62,9 +62,7 @@ mod writer;
 pub use frame::{FrameReader, FrameWriter};
 pub use interrupt::Interrupter;
 pub use options::{ChannelOptions, OptionsError, ReaderOptions};
-pub use parcel::{
-    Delivery, NoParcel, Parcel, ParcelBindError, ParcelError, ParcelReader, ParcelWriter,
-};
+pub use parcel::{Delivery, Parcel, ParcelBindError, ParcelError, ParcelReader, ParcelWriter};
 pub(crate) use portolan_abi::channel::Purpose;
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
 pub use reader::{Missed, ReadError, Reader, Received};
@@ -73,7 +71,7 @@ pub use stream::{StreamReader, StreamWriter};
 pub use topic::fields;
 pub use topic::{
     Flat, Loan, Payload, Plain, PublishError, Publisher, Sample, StructureLoan, SubscribeError,
-    Subscriber, TopicError, TopicOptions, Unpublished,
+    Subscriber, TopicError, TopicOptions,
 };
 pub use writer::{Claim, WriteError, Writer, WriterCounts};
 
@@ -82,7 +80,7 @@ use crate::port::{ConnectError, Right, shared_entries};
 use crate::space::Member;
 use crate::space::record::About;
 use crate::wait::raise_link;
-use crate::{Deadline, Disowned, Domain};
+use crate::{Deadline, Disowned, Domain, Refused};
 use portolan_shm::channel::Channel as Units;
 use portolan_shm::mark;
 use portolan_sys::futex;
@@ -143,17 +141,6 @@ pub enum FindChannelError {
         /// Why not.
         why: NotAChannel,
     },
-}
-
-/// Why a segment is no channel; it is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("the segment is no channel: {why}")]
-pub struct NotThisSegment {
-    /// The segment.
-    pub segment: Segment,
-    /// Why not.
-    #[source]
-    pub why: NotAChannel,
 }
 
 /// Why nobody was bound.
@@ -325,14 +312,14 @@ impl Channel {
 }
 
 impl TryFrom<Segment> for Channel {
-    type Error = NotThisSegment;
+    type Error = Refused<Segment, NotAChannel>;
 
-    fn try_from(segment: Segment) -> Result<Self, NotThisSegment> {
+    fn try_from(segment: Segment) -> Result<Self, Self::Error> {
         match Ring::open(segment) {
             Ok(ring) => Ok(Self { ring }),
             Err(refused) => {
                 let (segment, why) = *refused;
-                Err(NotThisSegment { segment, why })
+                Err(Refused::new(segment, why))
             }
         }
     }

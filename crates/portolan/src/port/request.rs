@@ -9,14 +9,12 @@ use super::bind::{PortOptions, bind};
 use super::receive::Origin;
 use super::rights::{self, SendOnceRight};
 use super::send;
-use super::{
-    Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, Unsent, WhenFull,
-};
+use super::{Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, WhenFull};
 use crate::port::message::Message;
 use crate::space::Member;
 use crate::space::counters;
 use crate::wait::Waiting;
-use crate::{Deadline, Disowned, NoDescriptor};
+use crate::{Deadline, Disowned, NoDescriptor, Refused};
 use crossbeam_utils::atomic::AtomicCell;
 use portolan_abi::port::{PortName, RightKind, RightWord, TAG_MASK, event};
 use portolan_abi::slot::Kind;
@@ -49,9 +47,6 @@ pub struct Request {
     pub(super) reply: Option<SendOnceRight>,
 }
 
-/// An answer that was not delivered; see [`SendError`].
-pub type ReplyError = SendError;
-
 /// A request on its way, to be waited for. Dropped, it is abandoned.
 #[must_use = "a dropped request is abandoned"]
 pub struct PendingReply {
@@ -65,7 +60,7 @@ pub struct PendingReply {
 pub enum RequestError {
     /// The request was not sent; the message is inside.
     #[error(transparent)]
-    Unsent(#[from] SendError),
+    Unsent(#[from] Refused<Message, SendError>),
     /// No port for the answer.
     #[error("no port for the answer: {0}")]
     NoReplyPort(Box<BindError>, Box<Message>),
@@ -213,13 +208,13 @@ impl SendRight {
             when_full,
         ) {
             Ok(()) => Ok(port),
-            Err(Unsent::Full { .. }) if drops => {
+            Err(SendError::Full { .. }) if drops => {
                 self.dropped(reply);
                 Ok(port)
             }
-            Err(reason) => {
+            Err(why) => {
                 self.replies.put(port);
-                Err(reason.with(std::mem::take(message)).into())
+                Err(Refused::new(std::mem::take(message), why).into())
             }
         }
     }
@@ -378,14 +373,14 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`ReplyError`] with the message inside, if the client is gone.
+    /// [`Refused`] with the message inside, if the client is gone.
     #[inline]
-    pub fn reply(mut self, mut message: Message) -> Result<(), ReplyError> {
+    pub fn reply(mut self, mut message: Message) -> Result<(), Refused<Message, SendError>> {
         match self.reply.take() {
             Some(mut once) => once
                 .post(Kind::Reply, &mut message)
-                .map_err(|reason| reason.with(message)),
-            None => Err(Unsent::DeadName.with(message)),
+                .map_err(|why| Refused::new(message, why)),
+            None => Err(Refused::new(message, SendError::DeadName)),
         }
     }
 
@@ -395,9 +390,9 @@ impl Request {
     ///
     /// As [`Request::reply`].
     #[inline]
-    pub fn reply_in_place(mut self) -> Result<(), ReplyError> {
+    pub fn reply_in_place(mut self) -> Result<(), Refused<Message, SendError>> {
         self.reply_from()
-            .map_err(|reason| reason.with(std::mem::take(&mut self.message)))
+            .map_err(|why| Refused::new(std::mem::take(&mut self.message), why))
     }
 
     /// Answers with the request's own message, which is empty then; the request can be used
@@ -407,10 +402,10 @@ impl Request {
     ///
     /// The reason; the message is untouched.
     #[inline]
-    pub fn reply_from(&mut self) -> Result<(), Unsent> {
+    pub fn reply_from(&mut self) -> Result<(), SendError> {
         match self.reply.take() {
             Some(mut once) => once.post(Kind::Reply, &mut self.message),
-            None => Err(Unsent::DeadName),
+            None => Err(SendError::DeadName),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::request::ReplyPorts;
 use super::{ReceiveRight, SendError, WhenFull, send};
+use crate::Refused;
 use crate::port::message::Message;
 use crate::port::segment::Segment;
 use crate::port::shared_extent::SharedExtent;
@@ -92,9 +93,13 @@ impl SendRight {
     ///
     /// # Errors
     ///
-    /// [`SendError`] holds the message, whole, and the reason.
+    /// [`Refused`] holds the message, whole, and why.
     #[inline]
-    pub fn send(&self, message: Message, when_full: impl Into<WhenFull>) -> Result<(), SendError> {
+    pub fn send(
+        &self,
+        message: Message,
+        when_full: impl Into<WhenFull>,
+    ) -> Result<(), Refused<Message, SendError>> {
         send::send(&self.to, &self.spot, message, when_full.into())
     }
 
@@ -109,7 +114,7 @@ impl SendRight {
         &self,
         message: &mut Message,
         when_full: impl Into<WhenFull>,
-    ) -> Result<(), super::Unsent> {
+    ) -> Result<(), super::SendError> {
         send::send_from(&self.to, &self.spot, message, when_full.into())
     }
 
@@ -158,11 +163,11 @@ impl SendOnceRight {
     ///
     /// # Errors
     ///
-    /// [`SendError`] holds the message. The right is used up; whoever waits for the answer
+    /// [`Refused`] holds the message. The right is used up; whoever waits for the answer
     /// is told that none will come.
-    pub fn send(mut self, mut message: Message) -> Result<(), SendError> {
+    pub fn send(mut self, mut message: Message) -> Result<(), Refused<Message, SendError>> {
         self.post(Kind::Reply, &mut message)
-            .map_err(|reason| reason.with(message))
+            .map_err(|why| Refused::new(message, why))
     }
 
     fn is_live(&self) -> bool {
@@ -187,14 +192,18 @@ impl SendOnceRight {
     }
 
     #[inline]
-    pub(super) fn post(&mut self, kind: Kind, message: &mut Message) -> Result<(), super::Unsent> {
+    pub(super) fn post(
+        &mut self,
+        kind: Kind,
+        message: &mut Message,
+    ) -> Result<(), super::SendError> {
         // Before the claim as well as after it: a claim that is given back takes a slot until
         // the receiver looks, and a client's reply port, which may have taken the place of
         // one that is gone, has few. Rights on dead names would fill it.
         if !self.is_live() {
             self.given = true;
             self.uncount();
-            return Err(super::Unsent::DeadName);
+            return Err(super::SendError::DeadName);
         }
         let reply = RightWord {
             kind: RightKind::SendOnce,
@@ -205,7 +214,7 @@ impl SendOnceRight {
         let posted = send::try_post(&self.to, &spot, kind, Some(reply), message);
         // Refused for what is in it, or for want of a page: the right is not used up, and
         // its drop tells who waits.
-        if matches!(posted, Ok(()) | Err(super::Unsent::DeadName)) {
+        if matches!(posted, Ok(()) | Err(super::SendError::DeadName)) {
             self.given = true;
             self.uncount();
         }

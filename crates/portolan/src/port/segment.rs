@@ -1,7 +1,7 @@
 //! Segments: memory that several spaces have at once.
 
 use crate::port::shared_entries::{self, MakeError, Memory};
-use crate::port::{BindError, ConnectError, SendRight, Unsent};
+use crate::port::{BindError, ConnectError, SendError, SendRight};
 use crate::space::region::MappedChannel;
 use crate::{AllocateError, Deadline, Domain};
 use portolan_abi::limits::PAGE;
@@ -52,7 +52,7 @@ pub enum SegmentError {
     Bind(#[from] BindError),
     /// The memory could not be handed over.
     #[error(transparent)]
-    Unsent(#[from] Unsent),
+    Unsent(#[from] SendError),
 }
 
 impl From<MakeError> for SegmentError {
@@ -87,7 +87,7 @@ impl Domain {
         extent.fill(0);
         fill(&mut extent);
         let right = shared_entries::make(self.member(), name, extent, false).map_err(|e| e.0)?;
-        Segment::attach(right).ok_or(SegmentError::Unsent(Unsent::DeadName))
+        Segment::attach(right).ok_or(SegmentError::Unsent(SendError::DeadName))
     }
 
     /// A right on the segment of this name, waiting until there is one.

@@ -11,7 +11,7 @@ use crate::space::record::{About, Begun};
 use crate::space::region::Attached;
 use crate::wait::Backoff;
 use crate::wait::raise_link;
-use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor};
+use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor, Refused};
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, Meta, inline_capacity};
@@ -40,20 +40,10 @@ impl From<Deadline> for WhenFull {
     }
 }
 
-/// A message that was not sent, and why. The message is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}")]
-pub struct SendError {
-    /// Why.
-    pub reason: Unsent,
-    /// The message, whole.
-    pub message: Box<Message>,
-}
-
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unsent {
+pub enum SendError {
     /// The state's: the queue is full.
     #[error(
         "the port's queue is full ({slots} messages): wait longer, or let the receiver catch up"
@@ -137,15 +127,6 @@ pub enum Unsent {
     NoDescriptor(#[from] NoDescriptor),
 }
 
-impl Unsent {
-    pub(crate) fn with(self, message: Message) -> SendError {
-        SendError {
-            reason: self,
-            message: Box::new(message),
-        }
-    }
-}
-
 /// Sends `message`, waiting for room as `when_full` says.
 #[inline]
 pub(super) fn send(
@@ -153,8 +134,8 @@ pub(super) fn send(
     spot: &Spot,
     mut message: Message,
     when_full: WhenFull,
-) -> Result<(), SendError> {
-    send_from(to, spot, &mut message, when_full).map_err(|reason| reason.with(message))
+) -> Result<(), Refused<Message, SendError>> {
+    send_from(to, spot, &mut message, when_full).map_err(|why| Refused::new(message, why))
 }
 
 /// As [`send`]; what was sent leaves `message` empty.
@@ -164,7 +145,7 @@ pub(super) fn send_from(
     spot: &Spot,
     message: &mut Message,
     when_full: WhenFull,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     deliver(to, spot, Kind::Message, None, message, when_full)
 }
 
@@ -178,7 +159,7 @@ pub(super) fn deliver(
     reply: Option<RightWord>,
     message: &mut Message,
     when_full: WhenFull,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     if message.holds_sealed() {
         return sealed::laid_down(to, message, |message| {
             deliver_laid(to, spot, kind, reply, message, when_full)
@@ -196,12 +177,12 @@ fn deliver_laid(
     reply: Option<RightWord>,
     message: &mut Message,
     when_full: WhenFull,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     if to.prepares {
         return prepare::deliver(to, spot, kind, reply, message, when_full);
     }
     match plan_and_post(to, spot, kind, reply, message) {
-        Err(Unsent::Full { slots }) => full(to, message, when_full, slots, |message| {
+        Err(SendError::Full { slots }) => full(to, message, when_full, slots, |message| {
             plan_and_post(to, spot, kind, reply, message)
         }),
         other => other,
@@ -216,7 +197,7 @@ pub(super) fn try_post(
     kind: Kind,
     reply: Option<RightWord>,
     message: &mut Message,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     if message.holds_sealed() {
         return sealed::laid_down(to, message, |message| {
             try_post(to, spot, kind, reply, message)
@@ -235,13 +216,13 @@ pub(super) fn full(
     message: &mut Message,
     when_full: WhenFull,
     slots: usize,
-    attempt: impl Fn(&mut Message) -> Result<(), Unsent>,
-) -> Result<(), Unsent> {
+    attempt: impl Fn(&mut Message) -> Result<(), SendError>,
+) -> Result<(), SendError> {
     let counters = &to.queue().port.counters;
     counters.full.fetch_add(1, Ordering::Relaxed);
     counters::full(&to.member);
     let deadline = match when_full {
-        WhenFull::Fail => return Err(Unsent::Full { slots }),
+        WhenFull::Fail => return Err(SendError::Full { slots }),
         WhenFull::Drop => {
             counters.dropped.fetch_add(1, Ordering::Relaxed);
             counters::dropped(&to.member);
@@ -260,12 +241,12 @@ fn await_room(
     to: &Attached,
     message: &mut Message,
     deadline: Deadline,
-    attempt: impl Fn(&mut Message) -> Result<(), Unsent>,
-) -> Result<(), Unsent> {
+    attempt: impl Fn(&mut Message) -> Result<(), SendError>,
+) -> Result<(), SendError> {
     let mut backoff = Backoff::for_room();
     loop {
         match attempt(message) {
-            Err(Unsent::Full { .. }) => {}
+            Err(SendError::Full { .. }) => {}
             other => return other,
         }
         if backoff.spin() {
@@ -274,7 +255,7 @@ fn await_room(
         let queue = to.queue();
         let room = queue.announce_waiting();
         let last = attempt(message);
-        if matches!(last, Err(Unsent::Full { .. })) && !deadline.has_passed() {
+        if matches!(last, Err(SendError::Full { .. })) && !deadline.has_passed() {
             mark!("send.waiting");
             let about = About::port(to.port.index);
             let _ = to.member.during(EventKind::Sleep, about, || {
@@ -282,8 +263,8 @@ fn await_room(
             });
         }
         match last {
-            Err(Unsent::Full { .. }) if deadline.has_passed() => return attempt(message),
-            Err(Unsent::Full { .. }) => {}
+            Err(SendError::Full { .. }) if deadline.has_passed() => return attempt(message),
+            Err(SendError::Full { .. }) => {}
             other => return other,
         }
     }
@@ -297,7 +278,7 @@ pub(super) fn plan_and_post(
     kind: Kind,
     reply: Option<RightWord>,
     message: &mut Message,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     let member = &to.member;
     member.present()?;
     probe!(SendCalled);
@@ -328,7 +309,7 @@ pub(super) fn post(
     kind: Kind,
     plan: &Plan,
     message: &mut Message,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     // Before the claim, and so before anybody can take the message.
     if to.member.traces(EventKind::Send) {
         return post_traced(to, spot, kind, plan, message);
@@ -345,7 +326,7 @@ fn post_traced(
     kind: Kind,
     plan: &Plan,
     message: &mut Message,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     let begun = Begun::now(EventKind::Send);
     let bytes = message.len() as u64;
     let position = post_untraced(to, spot, kind, plan, message)?;
@@ -362,7 +343,7 @@ fn post_untraced(
     kind: Kind,
     plan: &Plan,
     message: &mut Message,
-) -> Result<u64, Unsent> {
+) -> Result<u64, SendError> {
     let member = &to.member;
     let queue = to.queue();
     // All that can be done before the claim is: see `Claim::fill`.
@@ -378,8 +359,8 @@ fn post_untraced(
     let lives = || queue.port.control.status.load(Ordering::Acquire) & takes.0 == takes.1;
     let claim = match queue.claim(spot, member.space, lives) {
         Ok(claim) => claim,
-        Err(ClaimError::Full { slots }) => return Err(Unsent::Full { slots }),
-        Err(ClaimError::Closed) => return Err(Unsent::DeadName),
+        Err(ClaimError::Full { slots }) => return Err(SendError::Full { slots }),
+        Err(ClaimError::Closed) => return Err(SendError::DeadName),
     };
     // Not before: while we hold a slot neither entry nor memory can become another port's.
     // Acquire: pairs with the release of bind, move and close.
@@ -412,7 +393,7 @@ fn post_untraced(
     probe!(SendPublished);
     if published == Published::Closed {
         take_back(to, message, position);
-        return Err(Unsent::DeadName);
+        return Err(SendError::DeadName);
     }
     each_extent(message, |e| {
         let d = e.descriptor();
@@ -442,28 +423,28 @@ fn takes(to: &Attached, kind: Kind) -> (u64, u64) {
 
 /// The port is not one that takes this: it is dead, or of the other kind.
 #[cold]
-fn refuse(status: u64, to: &Attached) -> Unsent {
+fn refuse(status: u64, to: &Attached) -> SendError {
     entry::sweep(&to.member, to.port.index);
     let status = PortStatus::unpack(status);
     if status.generation != to.port.generation
         || !matches!(status.phase, PortPhase::Open | PortPhase::Moving)
     {
-        Unsent::DeadName
+        SendError::DeadName
     } else if status.synchronous {
-        Unsent::WrongKind("synchronous", "request_reply, or bind an asynchronous port")
+        SendError::WrongKind("synchronous", "request_reply, or bind an asynchronous port")
     } else {
-        Unsent::WrongKind("asynchronous", "send, or bind a synchronous port")
+        SendError::WrongKind("asynchronous", "send, or bind a synchronous port")
     }
 }
 
 /// Everything that could be wrong with the message, before anything is changed.
 #[inline]
-pub(super) fn check(to: &Attached, message: &Message) -> Result<(), Unsent> {
+pub(super) fn check(to: &Attached, message: &Message) -> Result<(), SendError> {
     let member = &to.member;
     let row = member.row();
     for extent in &message.extents {
         if !extent.is_of(member) {
-            return Err(Unsent::Foreign);
+            return Err(SendError::Foreign);
         }
         probe!(SendDescriptor);
         let d = extent.descriptor();
@@ -471,12 +452,12 @@ pub(super) fn check(to: &Attached, message: &Message) -> Result<(), Unsent> {
         probe!(SendOwner);
     }
     match message.rest() {
-        Some(rest) if rest.rights.iter().any(|r| !r.is_of(member)) => Err(Unsent::Foreign),
+        Some(rest) if rest.rights.iter().any(|r| !r.is_of(member)) => Err(SendError::Foreign),
         Some(rest) if matches!(&rest.long, Long::Page(extent) if !extent.is_of(member)) => {
-            Err(Unsent::Foreign)
+            Err(SendError::Foreign)
         }
         Some(rest) if rest.rights.iter().any(|r| r.receives_from(to.port)) => {
-            Err(Unsent::IntoItself)
+            Err(SendError::IntoItself)
         }
         _ => Ok(()),
     }

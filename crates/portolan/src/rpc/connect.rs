@@ -10,7 +10,7 @@ use super::method::Method;
 use super::parcel::Parcels;
 use super::sharing::Sharing;
 use crate::channel::{ChannelOptions, Purpose, ReadError, Reader, ReaderOptions};
-use crate::{Access, Deadline, Domain, Message, PortOptions, Right};
+use crate::{Access, Deadline, Domain, Message, MessageError, PortOptions, Refused, Right};
 use portolan_proto::Client;
 use portolan_shm::mark;
 use std::sync::Arc;
@@ -180,7 +180,7 @@ impl Stub {
                 Channels::Own
             },
         };
-        let refused = |refused: crate::Refused<Right>| refused.error;
+        let refused = |refused: Refused<Right, MessageError>| refused.why;
         let mut presented = Message::new(&hello.to_bytes())?;
         let own = if sharing {
             None

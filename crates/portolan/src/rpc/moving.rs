@@ -19,7 +19,7 @@ use super::serve::{Server, ServerOptions, Shared};
 use super::shared_channels::SharedChannels;
 use crate::channel::{BindChannelError, Channel, Reader, ReaderOptions};
 use crate::port::{ReceiveError, ReceiveRight, SendRight, WhenFull};
-use crate::{Access, AllocateError, Deadline, Domain, Message, MessageError, Right, Unsent};
+use crate::{Access, AllocateError, Deadline, Domain, Message, MessageError, Right, SendError};
 use portolan_proto::{NotFrozen, Server as Protocol};
 use portolan_shm::mark;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub enum MoveError {
     State(#[from] NotFrozen),
     /// It was not sent.
     #[error("it was not sent: {0}")]
-    Unsent(Unsent),
+    Unsent(SendError),
     /// It did not come.
     #[error(transparent)]
     Receive(#[from] ReceiveError),
@@ -136,7 +136,7 @@ impl Server {
         attach(&mut first, rights)?;
         for message in std::iter::once(first).chain(clients) {
             to.send(message, WhenFull::Wait(deadline))
-                .map_err(|error| MoveError::Unsent(error.reason))?;
+                .map_err(|error| MoveError::Unsent(error.why))?;
             mark!("serve.moving");
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Server {
 
 fn attach(message: &mut Message, rights: Vec<Right>) -> Result<(), MessageError> {
     for right in rights {
-        message.attach(right).map_err(|refused| refused.error)?;
+        message.attach(right).map_err(|refused| refused.why)?;
     }
     Ok(())
 }
@@ -189,7 +189,7 @@ fn pack(
         sent,
     };
     let mut message = Message::new(&to_bytes(&client))?;
-    message.push(extent).map_err(|refused| refused.error)?;
+    message.push(extent).map_err(|refused| refused.why)?;
     if let Some((to, port, _)) = parcels {
         rights.extend([to.into(), port.into()]);
     }

@@ -5,8 +5,8 @@ use super::backend::Backend;
 use super::imported::Imported;
 use super::pending::pending;
 use super::write_queue::{self, Done};
-use super::{Pending, Reach, Unwritten, UpdateError};
-use crate::Deadline;
+use super::{Pending, Reach, UpdateError};
+use crate::{Deadline, Refused};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -280,12 +280,12 @@ impl Import {
     ///
     /// # Errors
     ///
-    /// [`Unwritten`], with the buffer.
+    /// [`Refused`], with the buffer.
     pub fn write_later<B>(
         &self,
         offset: usize,
         buffer: B,
-    ) -> Result<Pending<Result<B, Unwritten<B>>>, Unwritten<B>>
+    ) -> Result<Pending<Result<B, Refused<B, UpdateError>>>, Refused<B, UpdateError>>
     where
         B: AsRef<[u8]> + Send + 'static,
     {
@@ -294,7 +294,7 @@ impl Import {
             .may_write(offset, buffer.as_ref().len())
             .and_then(|()| self.check());
         if let Err(why) = fine {
-            return Err(Unwritten { why, buffer });
+            return Err(Refused::new(buffer, why));
         }
         let (promise, pending) = pending();
         let its_own = Arc::clone(import);
@@ -318,7 +318,7 @@ impl Import {
             });
             promise.keep(match written {
                 Ok(()) => Ok(buffer),
-                Err(why) => Err(Unwritten { why, buffer }),
+                Err(why) => Err(Refused::new(buffer, why)),
             });
         };
         import.write_order.begin();

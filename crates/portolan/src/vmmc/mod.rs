@@ -61,7 +61,7 @@
 //! | [`Notifications`] | yes | yes |
 //! | page protection of the exporter's | fixed while exported | is asked at each call: [`UpdateError::Protected`], [`UpdateError::Unmapped`] |
 //! | bounds are kept by | the kernel: whole exports | to the byte: the host, where it copies; else the library: a process that may trace the exporter may write all of its memory anyway |
-//! | the end | a copy of the memory; no importer is waited for | nothing is copied; calls under way are waited for ([`WhyExported::UnderWay`]), of the host too ([`WhyExported::Unanswered`]) |
+//! | the end | a copy of the memory; no importer is waited for | nothing is copied; calls under way are waited for ([`ExportError::UnderWay`]), of the host too ([`ExportError::Unanswered`]) |
 //! | the host dies | no effect | an importer that needs a host goes on with the next one; a write that the dead host had begun is [`UpdateError::Unanswered`] |
 //!
 //! # What holds
@@ -123,7 +123,7 @@ mod watch;
 mod write_queue;
 
 pub use ask::PendingImport;
-pub use error::{ExportError, ImportError, UnexportError, Unwritten, UpdateError, WhyExported};
+pub use error::{ExportError, ImportError, UpdateError};
 pub use export::Export;
 pub use import::Import;
 pub use kernel::{Exportable, OrdinaryMemory};
@@ -131,7 +131,7 @@ pub use memory::ExportMemory;
 pub use notify::{ImporterId, Notification, NotificationError, Notifications};
 pub use options::{ExportOptions, ImportOptions, Reach};
 pub use pending::Pending;
-pub use update::{Alias, Epoch, Log, MappingError, Mode, Tracked, UnmapError};
+pub use update::{Alias, Epoch, Log, MappingError, Mode, Tracked};
 
 /// Refuses a forked child: nothing of exports and imports is mapped there.
 #[inline]

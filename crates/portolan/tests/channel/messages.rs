@@ -100,7 +100,7 @@ fn options_and_segments_that_cannot_be_are_refused() {
     let segment = domain.make_segment(Some("plain"), 4096).unwrap();
     assert!(domain.find_channel("plain", Deadline::NOW).is_err());
     let back = Channel::try_from(segment).unwrap_err();
-    assert_eq!(back.segment.len(), 4096);
+    assert_eq!(back.item.len(), 4096);
 }
 
 #[test]

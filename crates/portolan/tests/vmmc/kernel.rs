@@ -4,8 +4,8 @@ use crate::child::Child;
 use crate::raw;
 use crate::{domain, export};
 use portolan::vmmc::{
-    Export, ExportMemory, ExportOptions, Import, MappingError, Notification, OrdinaryMemory, Reach,
-    UpdateError, WhyExported,
+    Export, ExportError, ExportMemory, ExportOptions, Import, MappingError, Notification,
+    OrdinaryMemory, Reach, UpdateError,
 };
 use portolan::{Domain, Permissions};
 use portolan_abi::vmmc::{Answer, Way, notification_page};
@@ -360,12 +360,12 @@ fn an_importer_that_claims_to_write_for_ever_is_named() {
     calls.store(1, Ordering::SeqCst);
     let failed = export.unexport().unwrap_err();
     let own = std::process::id();
-    assert!(matches!(failed.source, WhyExported::UnderWay { process } if process == own));
+    assert!(matches!(failed.why, ExportError::UnderWay { process } if process == own));
     // Nobody comes any more, and who was there hears of it.
     let error = domain.import("x", std::time::Duration::from_millis(50));
     assert!(error.is_err(), "{error:?}");
     calls.store(0, Ordering::SeqCst);
-    failed.export.unexport().unwrap();
+    failed.item.unexport().unwrap();
     assert!(memory.into_vec().is_ok());
 }
 

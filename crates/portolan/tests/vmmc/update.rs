@@ -426,7 +426,7 @@ fn non_blocking_writes_land_in_order_and_give_back_their_buffer() {
         assert_eq!(buffer, vec![u8::try_from(byte).unwrap(); 2 << 20]);
     }
     let refused = import.write_later(4 << 20, "x").unwrap_err();
-    assert_eq!(refused.buffer, "x");
+    assert_eq!(*refused.item, "x");
     assert!(matches!(refused.why, UpdateError::OutOfBounds { .. }));
     // Waited for as a descriptor.
     let pending = import.write_later(0, "by itself").unwrap();
@@ -439,7 +439,7 @@ fn non_blocking_writes_land_in_order_and_give_back_their_buffer() {
     assert_eq!(import.flush(PATIENCE), Err(UpdateError::Revoked));
     let refused = import.write_later(0, vec![1]).unwrap_err();
     assert_eq!(
-        (refused.why, refused.buffer),
+        (refused.why, *refused.item),
         (UpdateError::Revoked, vec![1])
     );
 }

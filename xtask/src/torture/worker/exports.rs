@@ -14,7 +14,7 @@ use super::notes::Notes;
 use super::{SHORT, Worker, keep};
 use portolan::vmmc::{
     Alias, Export, ExportError, ExportMemory, ExportOptions, Import, ImportError, Log,
-    MappingError, Pending, Reach, Tracked, UpdateError, WhyExported,
+    MappingError, Pending, Reach, Tracked, UpdateError,
 };
 use portolan::{Deadline, Domain};
 use portolan_abi::limits::PAGE;
@@ -317,10 +317,10 @@ impl Worker {
             export.unexport()
         };
         if let Err(error) = ended {
-            if !matches!(error.source, WhyExported::Memory(_)) {
-                self.corrupt(&format!("an export: {}", error.source));
+            if !matches!(error.why, ExportError::Private(_)) {
+                self.corrupt(&format!("an export: {}", error.why));
             }
-            let export = error.export;
+            let export = *error.item;
             self.holds.exports.shown = Some(Shown {
                 export,
                 chart,

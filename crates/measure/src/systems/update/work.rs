@@ -285,7 +285,7 @@ impl Work {
                 let part = meter.begin();
                 exported
                     .unexport()
-                    .map_err(|error| MeasureError::library("ending an export")(error.source))?;
+                    .map_err(|error| MeasureError::library("ending an export")(error.why))?;
                 Ok((part.end(), 1))
             }
             Does::FreshCopy(from) => {

@@ -36,7 +36,7 @@ pub use reader::ParcelReader;
 pub use writer::ParcelWriter;
 
 use super::{BindChannelError, Channel, WriteError};
-use crate::port::{BindError, ConnectError, Unsent, connect_port};
+use crate::port::{BindError, ConnectError, SendError, connect_port};
 use crate::space::Member;
 use crate::{Deadline, Extent, SharedExtent};
 use std::sync::Arc;
@@ -79,30 +79,10 @@ pub enum ParcelBindError {
     NoWriter(#[from] ConnectError),
 }
 
-/// Why a parcel was not sent; it is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}")]
-pub struct ParcelError {
-    /// Why.
-    #[source]
-    pub reason: NoParcel,
-    /// The parcel.
-    pub parcel: Option<Box<Parcel>>,
-}
-
-impl ParcelError {
-    fn new(reason: impl Into<NoParcel>, parcel: Option<Parcel>) -> Self {
-        Self {
-            reason: reason.into(),
-            parcel: parcel.map(Box::new),
-        }
-    }
-}
-
-/// See [`ParcelError`].
+/// Why a note, and its parcel, was not sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoParcel {
+pub enum ParcelError {
     /// The caller's: what is moved has one taker.
     #[error("{readers} readers cannot have one extent: share it")]
     NotOneReader {
@@ -126,7 +106,7 @@ pub enum NoParcel {
     Write(#[from] WriteError),
     /// A reader's inbox did not take it.
     #[error(transparent)]
-    Unsent(#[from] Unsent),
+    Unsent(#[from] SendError),
 }
 
 impl Channel {

@@ -2,9 +2,9 @@
 
 use super::super::{Channel, Missed, ReadError, Reader, ReaderOptions};
 use super::{Delivery, Parcel, ParcelBindError, Stamp, registry_name};
-use crate::port::{ConnectError, ReceiveRight, Right, SendRight, Unsent};
+use crate::port::{ConnectError, ReceiveRight, Right, SendError, SendRight};
 use crate::space::Member;
-use crate::wait::{Armable, WhyNoPlace};
+use crate::wait::{Armable, WaitSetError};
 use crate::{Access, Deadline, Message, PortOptions};
 use std::sync::Arc;
 
@@ -260,7 +260,7 @@ fn register(
     reader: &Reader,
     registry: &SendRight,
     deadline: Deadline,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     let place = reader.entry();
     let place = place.map(|(entry, is_waited_for)| [entry, u8::from(is_waited_for)]);
     let mut message = Message::new(place.as_slice().as_flattened()).unwrap_or_default();
@@ -286,7 +286,7 @@ impl Armable for ParcelReader {
         self.member().number
     }
 
-    fn why_not(&self) -> Option<WhyNoPlace> {
+    fn why_not(&self) -> Option<WaitSetError> {
         self.reader.why_not()
     }
 

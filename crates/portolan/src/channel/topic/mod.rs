@@ -38,7 +38,7 @@ pub use plain::{Plain, fields};
 pub use portolan_derive::Payload;
 pub use publisher::{Loan, Publisher};
 pub use sample::Sample;
-pub use structure::{StructureLoan, Unpublished};
+pub use structure::StructureLoan;
 pub use subscriber::Subscriber;
 
 use super::{
@@ -49,8 +49,8 @@ use crate::port::BindError;
 use crate::port::segment::SegmentError;
 use crate::schema::Hash;
 use crate::structure::{NoRoom, RootError};
-use crate::wait::{AddError, WaitError, WaitSetError};
-use crate::{Deadline, Domain};
+use crate::wait::WaitSetError;
+use crate::{Deadline, Disowned, Domain};
 use portolan_abi::channel::{MAX_UNIT, MIN_UNITS, UNIT_HEAD_WORDS};
 use portolan_abi::limits::{LINE, MAX_NAME, PAGE};
 use portolan_abi::name::{RULE, is_name};
@@ -187,12 +187,10 @@ pub enum TopicError {
     /// See [`BindChannelError`].
     #[error(transparent)]
     Bind(#[from] BindChannelError),
-    /// See [`WaitSetError`].
+    /// See [`WaitSetError`]; [`WaitSetError::NoEntry`] of a topic that has as many subscribers as
+    /// it was made for.
     #[error(transparent)]
     WaitSet(#[from] WaitSetError),
-    /// The state's: it has as many subscribers as it was made for.
-    #[error(transparent)]
-    Subscribe(#[from] AddError<super::Reader>),
     /// It could not be announced.
     #[error(transparent)]
     Announce(#[from] WriteError),
@@ -299,9 +297,12 @@ pub enum SubscribeError {
         #[source]
         why: ReadError,
     },
-    /// See [`WaitError`].
+    /// See [`WaitSetError`].
     #[error(transparent)]
-    Wait(#[from] WaitError),
+    WaitSet(#[from] WaitSetError),
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
     /// A new publisher could not be followed. Told once; it is tried again.
     #[error(transparent)]
     Topic(#[from] TopicError),

@@ -27,7 +27,7 @@ use super::sample::Bytes;
 use crate::port::segment::{Segment, SegmentError};
 use crate::port::shared_entries;
 use crate::space::Member;
-use crate::{AllocateError, Domain, ShareError, SharedExtent};
+use crate::{AllocateError, Domain, SharedExtent};
 use portolan_abi::owner::Size;
 use portolan_abi::port::PortName;
 use portolan_arena::header::MAX_PARTS;
@@ -170,7 +170,7 @@ impl Block {
             Ok(shared) => Ok(Self {
                 segment: shared.into_segment(),
             }),
-            Err(ShareError { reason, .. }) => Err(reason),
+            Err(refused) => Err(refused.why),
         }
     }
 

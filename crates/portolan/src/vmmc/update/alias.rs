@@ -1,6 +1,7 @@
 //! Alias: the local range is the remote memory.
 
 use super::{Link, MappingError, Mode};
+use crate::Refused;
 use crate::vmmc::{ExportMemory, Import, UpdateError};
 use portolan_sys::memory::PrivatiseError;
 use std::fmt;
@@ -52,17 +53,6 @@ pub struct Alias {
     link: Link,
     /// Private already, but not to the last page yet.
     returning: Vec<Range<usize>>,
-}
-
-/// An alias that was not unmapped, most often for want of memory. Stores may still reach the
-/// import.
-#[derive(Debug, thiserror::Error)]
-#[error("the alias was not unmapped: {source}")]
-pub struct UnmapError {
-    /// The alias, to try again with.
-    pub alias: Alias,
-    /// Why.
-    pub source: PrivatiseError,
 }
 
 impl Import {
@@ -140,14 +130,12 @@ impl Alias {
     ///
     /// # Errors
     ///
-    /// [`UnmapError`], with the alias.
-    pub fn unmap(mut self) -> Result<(), UnmapError> {
+    /// [`Refused`], with the alias, to try again with: most often there is no memory. Stores may
+    /// still reach the import.
+    pub fn unmap(mut self) -> Result<(), Refused<Self, MappingError>> {
         match self.end() {
             Ok(()) => Ok(()),
-            Err(source) => Err(UnmapError {
-                alias: self,
-                source,
-            }),
+            Err(error) => Err(Refused::new(self, error)),
         }
     }
 
