@@ -242,11 +242,8 @@ fn an_export_that_is_notified_of() {
     import.notify(8, 8).unwrap();
     in_child("imports, and ends the export", || {
         let refused = domain.import("x", Deadline::NOW).err();
-        assert!(matches!(
-            refused,
-            Some(ImportError::Forked(UpdateError::Forked))
-        ));
-        assert_eq!(import.notify(0, 8), Err(UpdateError::Forked));
+        assert!(matches!(refused, Some(ImportError::Disowned(GONE))));
+        assert_eq!(import.notify(0, 8), Err(UpdateError::Disowned(GONE)));
     });
     let mut all = Some((set, export));
     in_child("drops", || end(&mut all));

@@ -209,7 +209,7 @@ impl Whence {
 
 impl PendingImport {
     fn new(from: Whence, name: &str, options: &ImportOptions) -> Result<Self, ImportError> {
-        super::present().map_err(ImportError::Forked)?;
+        super::present()?;
         let stage = Stage::Visit(Box::new(from.visit(name, options)?));
         Ok(Self {
             from,

@@ -1,6 +1,6 @@
 //! Errors of exports, imports and updates.
 
-use crate::{OfferError, VisitError};
+use crate::{Disowned, OfferError, VisitError};
 use portolan_abi::vmmc::MAX_RANGES;
 use portolan_sys::memory::{MapError, PAGE, PrivatiseError, SealError, ShareError, VerifyError};
 use portolan_sys::process::{OpenError, WrongKind};
@@ -83,9 +83,9 @@ pub enum ExportError {
         "the export has not ended: the domain's host has not answered that it copies nothing to this memory any more; it may be stopped"
     )]
     Unanswered,
-    /// The caller's: see [`UpdateError::Forked`].
+    /// See [`Disowned`].
     #[error(transparent)]
-    Forked(UpdateError),
+    Disowned(#[from] Disowned),
     /// The system's.
     #[error("cannot {doing} ({}): close some descriptors, or free memory", io::Error::from_raw_os_error(*.errno))]
     System {
@@ -182,9 +182,9 @@ pub enum ImportError {
     /// The system's.
     #[error(transparent)]
     Socket(SocketError),
-    /// The caller's: see [`UpdateError::Forked`].
+    /// See [`Disowned`].
     #[error(transparent)]
-    Forked(UpdateError),
+    Disowned(#[from] Disowned),
     /// The system's.
     #[error("cannot {doing} ({}): close some descriptors, or end some threads", io::Error::from_raw_os_error(*.errno))]
     System {
@@ -307,9 +307,8 @@ pub enum UpdateError {
     /// Nobody's: the deadline has passed; what was begun goes on.
     #[error("what was begun has not ended by the deadline, and goes on: wait longer")]
     TimedOut,
-    /// The caller's: this process was forked from the one that has the memory.
-    #[error(
-        "this process was forked from the one that has this memory, and does not have it itself: exec first"
-    )]
-    Forked,
+    /// The caller's: this process was forked from the one that has the memory, and does not have
+    /// it itself. See [`Disowned`].
+    #[error("this process does not have the memory: {0}")]
+    Disowned(#[from] Disowned),
 }

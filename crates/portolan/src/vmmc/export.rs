@@ -119,7 +119,7 @@ impl Export {
         options: &ExportOptions,
         deadline: Deadline,
     ) -> Result<Self, ExportError> {
-        super::present().map_err(ExportError::Forked)?;
+        super::present()?;
         let ranges = options.ranges(memory.len())?;
         let system = |doing| move |error: io::Error| ExportError::system(doing, &error);
         let (status_page, status_file) = make_status_page()?;
@@ -247,7 +247,7 @@ impl Export {
             return Ok(());
         }
         // What a forked child has is a copy, and the memory is not there.
-        super::present().map_err(ExportError::Forked)?;
+        super::present()?;
         self.offer = None;
         portolan_shm::mark!("unexport.withdrawn");
         self.exported.close();
@@ -271,7 +271,7 @@ impl Drop for Export {
     fn drop(&mut self) {
         let ended = self.end();
         let Err(error) = ended else { return };
-        if matches!(error, ExportError::Forked(_)) {
+        if matches!(error, ExportError::Disowned(_)) {
             return;
         }
         self.exported.hide();

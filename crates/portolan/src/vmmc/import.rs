@@ -109,7 +109,7 @@ impl Import {
     /// # Errors
     ///
     /// [`UpdateError::Revoked`], [`UpdateError::ExporterDied`], [`UpdateError::Disconnected`],
-    /// [`UpdateError::Forked`].
+    /// [`UpdateError::Disowned`].
     pub fn check(&self) -> Result<(), UpdateError> {
         super::present()?;
         self.inner.there()

@@ -78,7 +78,7 @@
 //!   [`UpdateError::Revoked`]; so do they when the exporter dies
 //!   ([`UpdateError::ExporterDied`]).
 //! - Forked children have neither exports nor imports, and are told so
-//!   ([`UpdateError::Forked`]).
+//!   ([`UpdateError::Disowned`]).
 
 // | file | what it does |
 // |---|---|
@@ -122,6 +122,7 @@ mod update;
 mod watch;
 mod write_queue;
 
+use crate::Disowned;
 pub use ask::PendingImport;
 pub use error::{ExportError, ImportError, UpdateError};
 pub use export::Export;
@@ -135,9 +136,9 @@ pub use update::{Alias, Epoch, Log, MappingError, Mode, Tracked};
 
 /// Refuses a forked child: nothing of exports and imports is mapped there.
 #[inline]
-fn present() -> Result<(), UpdateError> {
+fn present() -> Result<(), Disowned> {
     if portolan_sys::fork::in_child() {
-        Err(UpdateError::Forked)
+        Err(Disowned::Forked)
     } else {
         Ok(())
     }

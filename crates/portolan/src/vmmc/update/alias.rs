@@ -92,7 +92,7 @@ impl Alias {
     /// # Errors
     ///
     /// [`UpdateError::Revoked`], [`UpdateError::ExporterDied`], [`UpdateError::Disconnected`],
-    /// [`UpdateError::Forked`].
+    /// [`UpdateError::Disowned`].
     pub fn check(&self) -> Result<(), UpdateError> {
         crate::vmmc::present()?;
         self.link.import.there()
