@@ -92,18 +92,17 @@ pub mod vmmc;
 mod wait;
 
 pub use bridge::{
-    ConnectOptions, ConnectToError, Followed, OfferChannelError, OfferOptions, OfferedChannel,
-    OfferedPort, Skipped, Violation, ViolationKind,
+    ConnectOptions, ConnectToError, Followed, OfferOptions, OfferedChannel, OfferedPort, Skipped,
+    Violation, ViolationKind,
 };
-pub use directory::{AccessToken, GrantError, OfferError, Permissions, VisitError};
+pub use directory::{AccessToken, OfferError, Permissions, VisitError};
 pub use port::message::{ComposeError, INLINE_HEADER, Message, MessageError, Notice, Urgency};
 pub use port::sealed::{FreezeError, Sealed, Unsealed};
-pub use port::segment::{Segment, SegmentError};
+pub use port::segment::Segment;
 pub use port::shared_extent::SharedExtent;
 pub use port::{
     Access, BindError, ConnectError, PendingReply, PortOptions, ReceiveError, ReceiveRight,
-    Request, RequestError, Right, SendError, SendOnceRight, SendRight, SharedReceiver, WatchError,
-    WhenFull,
+    Request, RequestError, Right, SendError, SendOnceRight, SendRight, SharedReceiver, WhenFull,
 };
 pub use portolan_arena::Handover;
 /// Implements the trait [`trait@Handover`] (and [`structure::Root`]) for a struct or an enum.

@@ -11,7 +11,7 @@ use portolan::vmmc::{
 };
 use portolan::{
     AllocateError, BindError, ConnectOptions, Deadline, Domain, ListenerOptions, Message,
-    OfferOptions, Permissions, PortOptions, SegmentError, TraceOptions, Unsealed, WhenFull,
+    OfferOptions, Permissions, PortOptions, TraceOptions, Unsealed, WhenFull,
 };
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ fn memory() {
         );
         let refused = domain.make_segment(None, bytes);
         assert!(
-            matches!(refused, Err(SegmentError::Allocate(_))),
+            matches!(refused, Err(BindError::Allocate(_))),
             "{bytes}: {refused:?}"
         );
     }

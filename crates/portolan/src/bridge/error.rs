@@ -1,6 +1,6 @@
 //! The errors of connections between domains, each with the side whose fault it is.
 
-use crate::channel::MakeChannelError;
+use crate::channel::ChannelError;
 use crate::{BindError, NoDescriptor, VisitError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::Denied;
@@ -65,7 +65,7 @@ pub enum ConnectToError {
     },
     /// No channel for this side.
     #[error("no channel for this side: {0}")]
-    Channel(#[from] MakeChannelError),
+    Channel(#[from] ChannelError),
     /// The machine's: no memory for the connection.
     #[error("no memory for the connection: {0}")]
     Memory(#[from] MapError),

@@ -1,7 +1,7 @@
 //! Raw channels: units at fixed places, as in a frame buffer.
 
 use super::reader::why_not;
-use super::{BindChannelError, Lagging, ReadError, Since};
+use super::{ChannelError, Lagging, ReadError, Since};
 use crate::channel::Ring;
 use crate::port::segment::copy_to;
 use crate::space::Member;
@@ -12,8 +12,7 @@ use portolan_shm::channel::{Finished, Reading, Signalling};
 use portolan_sys::futex;
 use std::sync::Arc;
 
-const NOT_RAW: BindChannelError =
-    BindChannelError::WrongKind("not raw", "`bind_writer` and `bind_reader`");
+const NOT_RAW: ChannelError = ChannelError::WrongKind("not raw", "`bind_writer` and `bind_reader`");
 
 /// The one who puts units to a raw channel.
 ///
@@ -47,14 +46,14 @@ pub struct FrameWriter {
 }
 
 impl FrameWriter {
-    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+    pub(super) fn bind(ring: Ring) -> Result<Self, ChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
         if !ring.channel().mode().raw {
             return Err(NOT_RAW);
         }
         let bound = ring.channel().bind_writer(member.space);
-        bound.map_err(|space| BindChannelError::Written { space })?;
+        bound.map_err(|space| ChannelError::Written { space })?;
         let unsignalled = 0;
         Ok(Self { ring, unsignalled })
     }
@@ -150,7 +149,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+    pub(super) fn bind(ring: Ring) -> Result<Self, ChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
         if !ring.channel().mode().raw {

@@ -2,7 +2,7 @@
 
 mod traced;
 
-use super::{BindChannelError, Channel, Purpose};
+use super::{Channel, ChannelError, Purpose};
 use crate::channel::Ring;
 use crate::port::segment::copy_to;
 use crate::space::record::Begun;
@@ -126,18 +126,18 @@ impl From<shm::WriteError> for WriteError {
 }
 
 impl Writer {
-    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+    pub(super) fn bind(ring: Ring) -> Result<Self, ChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
         if ring.channel().mode().raw {
-            return Err(BindChannelError::WrongKind("raw", "`bind_frame_writer`"));
+            return Err(ChannelError::WrongKind("raw", "`bind_frame_writer`"));
         }
         let space = member.space;
         let channel = ring.channel();
         if !channel.mode().many_writers {
             channel
                 .bind_writer(space)
-                .map_err(|space| BindChannelError::Written { space })?;
+                .map_err(|space| ChannelError::Written { space })?;
         }
         let mut pen = channel.resume_writing(space);
         pen.relax_when(barrier::allowed);

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `permissions` | judge who may visit an offer |
 //! | `offer` | keeps the offers of this process, and accepts visitors |
+//! | `error` | why not, of both sides |
 //! | `visit` | asks for an offer, from outside or inside |
 //!
 //! The host's side is `hosting::handoff`.
 
+mod error;
 mod offer;
 mod permissions;
 #[cfg(test)]
@@ -16,11 +18,10 @@ mod permissions;
 mod tests;
 mod visit;
 
-pub use offer::OfferError;
+pub use error::{OfferError, VisitError};
 pub(crate) use offer::{Offer, OfferInbox, OfferKind, Offers, Visitor, delegate, offer};
-pub use permissions::{AccessToken, GrantError, Permissions};
+pub use permissions::{AccessToken, Permissions};
 pub(crate) use permissions::{Verdict, judge, started};
-pub use visit::VisitError;
 #[cfg(test)]
 pub(crate) use visit::visit_own;
 pub(crate) use visit::{AcceptedVisit, Entrance, PendingVisit, visit};

@@ -34,7 +34,6 @@ pub use request::{PendingReply, Request, RequestError};
 pub use rights::{Right, SendOnceRight, SendRight};
 pub use send::{SendError, WhenFull};
 pub use shared::SharedReceiver;
-pub use watches::WatchError;
 
 use crate::space::extent::Relief;
 

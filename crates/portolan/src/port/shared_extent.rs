@@ -1,6 +1,7 @@
 //! Shared extents: memory that many read at once, and nobody writes any more.
 
-use crate::port::segment::{Segment, SegmentError};
+use crate::port::BindError;
+use crate::port::segment::Segment;
 use crate::port::shared_entries;
 use crate::{Domain, Extent, Refused};
 use std::ops::Deref;
@@ -45,7 +46,7 @@ impl Domain {
     pub fn share_extent(
         &self,
         extent: Extent,
-    ) -> Result<SharedExtent, Refused<Option<Extent>, SegmentError>> {
+    ) -> Result<SharedExtent, Refused<Option<Extent>, BindError>> {
         let made = shared_entries::make(self.member(), None, extent, true);
         let right = made.map_err(|(error, extent)| Refused::new(extent, error))?;
         Segment::taken(right)

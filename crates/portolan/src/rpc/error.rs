@@ -1,6 +1,6 @@
 //! Why a call has no result, and whose fault it is.
 
-use crate::channel::{BindChannelError, FindChannelError, MakeChannelError, WriteError};
+use crate::channel::{ChannelError, WriteError};
 use crate::{BindError, Disowned, MessageError, RequestError};
 use portolan_proto::{Closed, NotCalled};
 use std::error::Error;
@@ -201,9 +201,6 @@ pub enum ConnectError {
     /// The peer's: it did not answer.
     #[error("the server did not answer: {0}")]
     Unanswered(#[from] RequestError),
-    /// Nobody is called over a channel under this name.
-    #[error(transparent)]
-    NoChannel(#[from] FindChannelError),
     /// The state's, or the server's: it was called, and nobody answered.
     #[error("nobody answered over the channel for {name:?}: is it served with `on_channel`?")]
     Unheard {
@@ -213,12 +210,10 @@ pub enum ConnectError {
     /// It cannot be called.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// No channels.
+    /// Nobody is called over a channel under this name; or none was made; or one that was made is
+    /// taken.
     #[error(transparent)]
-    Channel(#[from] MakeChannelError),
-    /// A channel that was made is taken.
-    #[error(transparent)]
-    Taken(#[from] BindChannelError),
+    Channel(#[from] ChannelError),
     /// No port.
     #[error(transparent)]
     Port(#[from] BindError),
@@ -234,12 +229,10 @@ pub enum ServeError {
     /// The name is taken, or there is no port.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// No channel to be called on ([`super::ServerOptions::on_channel`]).
+    /// No channel to be called on ([`super::ServerOptions::on_channel`]), or it cannot be listened
+    /// to.
     #[error(transparent)]
-    Channel(#[from] MakeChannelError),
-    /// It cannot be listened to.
-    #[error(transparent)]
-    Listen(#[from] BindChannelError),
+    Channel(#[from] ChannelError),
     /// The system's: no thread.
     #[error("no thread to serve with: {0}")]
     Thread(#[from] std::io::Error),

@@ -17,7 +17,7 @@ use super::method::Service;
 use super::parcel::Parcels;
 use super::serve::{Server, ServerOptions, Shared};
 use super::shared_channels::SharedChannels;
-use crate::channel::{BindChannelError, Channel, Reader, ReaderOptions};
+use crate::channel::{Channel, ChannelError, Reader, ReaderOptions};
 use crate::port::{ReceiveError, ReceiveRight, SendRight, WhenFull};
 use crate::{Access, AllocateError, Deadline, Domain, Message, MessageError, Right, SendError};
 use portolan_proto::{NotFrozen, Server as Protocol};
@@ -55,7 +55,7 @@ pub enum MoveError {
     Allocate(#[from] AllocateError),
     /// A channel is taken.
     #[error(transparent)]
-    Channel(#[from] BindChannelError),
+    Channel(#[from] ChannelError),
     /// It cannot be served here.
     #[error(transparent)]
     Serve(#[from] ServeError),

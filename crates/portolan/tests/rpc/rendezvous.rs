@@ -2,7 +2,7 @@
 
 use super::calls::other;
 use super::service::{Fault, PATIENCE, TestClient, Tested};
-use portolan::channel::ChannelOptions;
+use portolan::channel::{ChannelError, ChannelOptions};
 use portolan::rpc::{self, CallError, ClientOptions, ConnectError, RpcError, ServerOptions};
 use portolan::{Deadline, Domain};
 use std::time::Duration;
@@ -81,7 +81,10 @@ fn nobody_who_listens_is_an_error_that_says_so() -> Outcome {
     let connect = |deadline| TestClient::connect_with(&domain, "test", &over_channel(), deadline);
     let refused = connect(Deadline::NOW).err();
     assert!(
-        matches!(refused, Some(ConnectError::NoChannel(_))),
+        matches!(
+            refused,
+            Some(ConnectError::Channel(ChannelError::Connect(_)))
+        ),
         "{refused:?}"
     );
     let calls = ChannelOptions::named("test calls").many_writers().unit(512);

@@ -35,7 +35,7 @@ mod writer;
 pub use reader::ParcelReader;
 pub use writer::ParcelWriter;
 
-use super::{BindChannelError, Channel, WriteError};
+use super::{Channel, WriteError};
 use crate::port::{BindError, ConnectError, SendError, connect_port};
 use crate::space::Member;
 use crate::{Deadline, Extent, SharedExtent};
@@ -62,21 +62,6 @@ pub struct Delivery {
     pub parcel: Option<Parcel>,
     /// The position of the note.
     pub position: u64,
-}
-
-/// Why nobody was bound.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ParcelBindError {
-    /// See [`BindChannelError`].
-    #[error(transparent)]
-    Channel(#[from] BindChannelError),
-    /// No port.
-    #[error(transparent)]
-    Port(#[from] BindError),
-    /// Nobody sends parcels on this channel.
-    #[error("nobody sends parcels on this channel: {0}")]
-    NoWriter(#[from] ConnectError),
 }
 
 /// Why a note, and its parcel, was not sent.

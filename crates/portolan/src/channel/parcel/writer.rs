@@ -1,7 +1,7 @@
 //! Sending parcels, to readers that the writer knows.
 
-use super::super::{BindChannelError, Channel, Writer};
-use super::{Parcel, ParcelBindError, ParcelError, Stamp, registry_name};
+use super::super::{Channel, ChannelError, Writer};
+use super::{Parcel, ParcelError, Stamp, registry_name};
 use crate::port::{ReceiveRight, Right, SendError, SendRight};
 use crate::{Access, Deadline, Extent, Message, PortOptions, Refused, SharedExtent, WhenFull};
 use portolan_shm::mark;
@@ -75,11 +75,11 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ParcelBindError`], also if many write to the channel.
-    pub fn bind_parcel_writer(&self) -> Result<ParcelWriter, ParcelBindError> {
+    /// [`ChannelError`], also if many write to the channel.
+    pub fn bind_parcel_writer(&self) -> Result<ParcelWriter, ChannelError> {
         if self.has_many_writers() {
             let wrong = ("of many writers", "one of one writer for parcels");
-            return Err(BindChannelError::WrongKind(wrong.0, wrong.1).into());
+            return Err(ChannelError::WrongKind(wrong.0, wrong.1));
         }
         let writer = self.bind_writer()?;
         let registry = PortOptions::named(&registry_name(self)).queue(REGISTRY);

@@ -41,12 +41,8 @@ pub use sample::Sample;
 pub use structure::StructureLoan;
 pub use subscriber::Subscriber;
 
-use super::{
-    BindChannelError, Channel, ChannelOptions, FindChannelError, MakeChannelError, Purpose,
-    ReadError, WriteError,
-};
+use super::{Channel, ChannelError, ChannelOptions, Purpose, ReadError, WriteError};
 use crate::port::BindError;
-use crate::port::segment::SegmentError;
 use crate::schema::Hash;
 use crate::structure::{NoRoom, RootError};
 use crate::wait::WaitSetError;
@@ -178,15 +174,9 @@ pub enum TopicError {
         /// What was asked for.
         history: u64,
     },
-    /// See [`MakeChannelError`].
+    /// See [`ChannelError`].
     #[error(transparent)]
-    Make(#[from] MakeChannelError),
-    /// See [`FindChannelError`].
-    #[error(transparent)]
-    Find(#[from] FindChannelError),
-    /// See [`BindChannelError`].
-    #[error(transparent)]
-    Bind(#[from] BindChannelError),
+    Channel(#[from] ChannelError),
     /// See [`WaitSetError`]; [`WaitSetError::NoEntry`] of a topic that has as many subscribers as
     /// it was made for.
     #[error(transparent)]
@@ -216,7 +206,7 @@ pub enum PublishError {
     Foreign,
     /// No memory of its own for a long sample.
     #[error(transparent)]
-    NoMemory(#[from] SegmentError),
+    NoMemory(#[from] BindError),
     /// See [`WriteError`].
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -389,7 +379,7 @@ impl Domain {
             }
             let writer = match channel.bind_writer() {
                 Ok(writer) => writer,
-                Err(BindChannelError::Written { .. }) => continue,
+                Err(ChannelError::Written { .. }) => continue,
                 Err(error) => return Err(error.into()),
             };
             let announce = rendezvous.channel.bind_writer();
@@ -477,9 +467,7 @@ fn open(domain: &Domain, options: &ChannelOptions, name: &str) -> Result<Channel
         match domain.make_channel(options) {
             Ok(channel) => return Ok(channel),
             // Made meanwhile; or the last right on it is just being dropped.
-            Err(MakeChannelError::Segment(SegmentError::Bind(BindError::NameTaken { .. })))
-                if tries < TRIES =>
-            {
+            Err(ChannelError::Bind(BindError::NameTaken { .. })) if tries < TRIES => {
                 std::thread::yield_now();
             }
             Err(error) => return Err(error.into()),

@@ -24,7 +24,8 @@
 //! - **B3** Of the last `history` samples, those in blocks have a right of their publisher's.
 
 use super::sample::Bytes;
-use crate::port::segment::{Segment, SegmentError};
+use crate::port::BindError;
+use crate::port::segment::Segment;
 use crate::port::shared_entries;
 use crate::space::Member;
 use crate::{AllocateError, Domain, SharedExtent};
@@ -163,7 +164,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    fn make(domain: &Domain, len: usize) -> Result<Self, SegmentError> {
+    fn make(domain: &Domain, len: usize) -> Result<Self, BindError> {
         // All of it, so that it serves samples of other lengths too.
         let extent = domain.allocate(Size::for_bytes(len).bytes())?;
         match domain.share_extent(extent) {
@@ -213,7 +214,7 @@ impl Store {
     }
 
     /// A block for the sample at `position`, of `len` bytes at least.
-    pub(super) fn block(&mut self, position: u64, len: usize) -> Result<Block, SegmentError> {
+    pub(super) fn block(&mut self, position: u64, len: usize) -> Result<Block, BindError> {
         self.retire(position);
         for index in 0..self.spare.len() {
             if self.spare[index].len() < len || !self.spare[index].reissue() {
@@ -224,7 +225,7 @@ impl Store {
             }
         }
         match Block::make(&self.domain, len) {
-            Err(SegmentError::Allocate(AllocateError::OutOfPages(_))) => {
+            Err(BindError::Allocate(AllocateError::OutOfPages(_))) => {
                 // Ours may be what is missing.
                 self.spare.clear();
                 Block::make(&self.domain, len)
