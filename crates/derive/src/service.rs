@@ -492,7 +492,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 domain: &::portolan::Domain,
                 name: &str,
                 deadline: impl ::core::convert::Into<::portolan::Deadline>,
-            ) -> ::core::result::Result<Self, #krate::ConnectError> {
+            ) -> ::core::result::Result<Self, #krate::ClientError> {
                 Self::connect_with(domain, name, &#krate::ClientOptions::default(), deadline)
             }
 
@@ -502,7 +502,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 name: &str,
                 options: &#krate::ClientOptions,
                 deadline: impl ::core::convert::Into<::portolan::Deadline>,
-            ) -> ::core::result::Result<Self, #krate::ConnectError> {
+            ) -> ::core::result::Result<Self, #krate::ClientError> {
                 let stub =
                     #krate::Stub::connect(domain, name, #text, #table::ALL, options, deadline.into())?;
                 ::core::result::Result::Ok(Self { stub })

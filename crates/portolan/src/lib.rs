@@ -96,7 +96,7 @@ pub use bridge::{
     Violation, ViolationKind,
 };
 pub use directory::{AccessToken, OfferError, Permissions, VisitError};
-pub use port::message::{ComposeError, INLINE_HEADER, Message, MessageError, Notice, Urgency};
+pub use port::message::{INLINE_HEADER, Message, MessageError, Notice, Urgency};
 pub use port::sealed::{FreezeError, Sealed, Unsealed};
 pub use port::segment::Segment;
 pub use port::shared_extent::SharedExtent;
@@ -251,16 +251,15 @@ pub use portolan_derive::Handover;
 pub use portolan_derive::service;
 pub use portolan_shm::owner::OwnerError;
 pub use signal::{
-    Delivery, Given, HandlerId, Listener, ListenerOptions, Note, Origin, Outbox, SignalError,
-    Source, SourceError,
+    Delivery, HandlerId, Listener, ListenerOptions, Note, Origin, Outbox, SignalError, Source,
 };
 pub use space::{
-    AdoptError, AllocateError, Builder, Disowned, Domain, Extent, JoinError, LeaveError,
-    OutOfPages, Protection, RawExtent, Refused,
+    AllocateError, Builder, Disowned, Domain, Extent, JoinError, LeaveError, Protection, RawExtent,
+    Refused,
 };
 pub use survey::{
     AGES, ChannelSurvey, ConnectionKind, ConnectionSurvey, ExportSurvey, Holder, HoldingSurvey,
-    ListenerSurvey, MemorySurvey, Observer, Over, PortKind, PortState, PortSurvey, ReaderSurvey,
+    ListenerSurvey, MemorySurvey, Observer, PortKind, PortState, PortSurvey, ReaderSurvey,
     SegmentKind, SegmentSurvey, SpaceState, SpaceSurvey, Survey,
 };
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};

@@ -120,7 +120,7 @@ fn queues_and_extents_share_the_limit() {
         .collect();
     // 8 MiB each, 40 in all.
     let refused = domain.allocate(26 << 20);
-    assert!(matches!(refused, Err(AllocateError::OutOfPages(_))));
+    assert!(matches!(refused, Err(AllocateError::OutOfPages { .. })));
     let extent = domain.allocate(24 << 20).unwrap();
     assert!(matches!(
         domain.bind(options(32_767, 240)),

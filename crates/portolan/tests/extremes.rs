@@ -77,7 +77,7 @@ fn memory() {
     for bytes in HUGE.into_iter().chain([33 << 20, 1 << 37, (1 << 37) + 1]) {
         let refused = domain.allocate(bytes);
         assert!(
-            matches!(refused, Err(AllocateError::OutOfPages(_))),
+            matches!(refused, Err(AllocateError::OutOfPages { .. })),
             "{bytes}"
         );
         let refused = domain.make_segment(None, bytes);

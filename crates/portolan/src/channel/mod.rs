@@ -78,11 +78,11 @@ pub use topic::{
 pub use writer::{Claim, WriteError, Writer, WriterCounts};
 
 use crate::port::segment::Segment;
-use crate::port::{ConnectError, Right, shared_entries};
+use crate::port::{Right, shared_entries};
 use crate::space::Member;
 use crate::space::record::About;
 use crate::wait::raise_link;
-use crate::{Deadline, Disowned, Domain, Refused};
+use crate::{Deadline, Domain, Refused};
 use portolan_shm::channel::Channel as Units;
 use portolan_shm::mark;
 use portolan_sys::futex;

@@ -115,11 +115,11 @@ pub enum WriteError {
     NoDescriptor(#[from] crate::NoDescriptor),
 }
 
-impl From<shm::WriteError> for WriteError {
-    fn from(error: shm::WriteError) -> Self {
+impl From<shm::NotWritten> for WriteError {
+    fn from(error: shm::NotWritten) -> Self {
         match error {
-            shm::WriteError::Full { room, wanted } => Self::Full { room, wanted },
-            shm::WriteError::TooLong { len, most } => Self::TooLong { len, most },
+            shm::NotWritten::Full { room, wanted } => Self::Full { room, wanted },
+            shm::NotWritten::TooLong { len, most } => Self::TooLong { len, most },
             _ => Self::Contended,
         }
     }
@@ -239,15 +239,15 @@ impl Writer {
     #[cold]
     fn retry(
         &mut self,
-        mut error: shm::WriteError,
+        mut error: shm::NotWritten,
         parts: &[&[u8]],
         deadline: Deadline,
     ) -> Result<u64, WriteError> {
         let mut pause = Duration::from_micros(1);
         loop {
             match error {
-                shm::WriteError::Full { wanted, .. } => self.wait_for_room(wanted, deadline)?,
-                shm::WriteError::Contended if !deadline.has_passed() => {
+                shm::NotWritten::Full { wanted, .. } => self.wait_for_room(wanted, deadline)?,
+                shm::NotWritten::Contended if !deadline.has_passed() => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(1));
                 }
@@ -281,7 +281,7 @@ impl Writer {
         loop {
             match self.ring.channel().claim(&mut self.pen, len) {
                 Ok(()) => return Ok(Claim { writer: self, len }),
-                Err(shm::WriteError::Full { wanted, .. }) => {
+                Err(shm::NotWritten::Full { wanted, .. }) => {
                     self.wait_for_room(wanted, deadline)?;
                 }
                 Err(other) => return Err(other.into()),
@@ -333,7 +333,7 @@ impl Writer {
                     self.owe(finished);
                     return Ok(done);
                 }
-                Err(shm::WriteError::Full { wanted, .. }) => {
+                Err(shm::NotWritten::Full { wanted, .. }) => {
                     self.wait_for_room(wanted, deadline)?;
                 }
                 Err(other) => return Err(other.into()),
@@ -371,7 +371,7 @@ impl Writer {
                     }
                     return Ok(());
                 }
-                Err(shm::WriteError::Full { wanted, .. }) => {
+                Err(shm::NotWritten::Full { wanted, .. }) => {
                     self.wait_for_room(wanted, deadline)?;
                 }
                 Err(other) => return Err(other.into()),

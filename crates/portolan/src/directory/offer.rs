@@ -20,7 +20,7 @@ use super::OfferError;
 use super::permissions::{Permissions, Verdict, judge, started};
 use crate::space::descriptor::{Descriptor, HeldMemory};
 use crate::space::{Member, Part};
-use crate::{Deadline, Disowned, NoDescriptor};
+use crate::{Deadline, Disowned};
 use portolan_abi::control::{Announcement, Decline, FromMember};
 use portolan_abi::delegate::{Capability, Delegation};
 use portolan_abi::limits::MAX_OFFERS;

@@ -13,12 +13,12 @@
 use super::VisitError;
 use super::offer::Offers;
 use super::permissions::{AccessToken, Verdict};
+use crate::Deadline;
 use crate::space::Builder;
 use crate::space::JoinError;
 use crate::space::Member;
 use crate::space::answer::{check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
-use crate::{Deadline, Disowned};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::delegate::Capability;
 use portolan_abi::hello::{Reason, socket_name};

@@ -96,7 +96,8 @@ pub enum Notice {
     },
 }
 
-/// The caller's: a message holds less than that.
+/// Why something was not put into a message. But for want of memory it is the caller's: a message
+/// holds less than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
@@ -131,6 +132,9 @@ pub enum MessageError {
         /// The limit.
         limit: usize,
     },
+    /// No page for the header.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
 }
 
 impl Message {
@@ -550,9 +554,9 @@ impl Domain {
     /// # Errors
     ///
     /// As [`Message::new`] and [`Domain::allocate`].
-    pub fn message(&self, header: &[u8]) -> Result<Message, ComposeError> {
+    pub fn message(&self, header: &[u8]) -> Result<Message, MessageError> {
         if header.len() <= INLINE_HEADER || header.len() > MAX_HEADER {
-            return Ok(Message::new(header)?);
+            return Message::new(header);
         }
         let mut extent = self.allocate(header.len())?;
         extent.copy_from_slice(header);
@@ -560,18 +564,6 @@ impl Domain {
         message.set_long(Long::Page(extent), header.len());
         Ok(message)
     }
-}
-
-/// Why a message could not be composed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ComposeError {
-    /// The caller's.
-    #[error(transparent)]
-    Message(#[from] MessageError),
-    /// No page for the header.
-    #[error(transparent)]
-    Allocate(#[from] AllocateError),
 }
 
 /// The bytes of little-endian words; on this machine the words themselves.

@@ -3,7 +3,7 @@
 use crate::port::shared_entries::{self, Memory};
 use crate::port::{BindError, ConnectError, SendError, SendRight};
 use crate::space::region::MappedChannel;
-use crate::{AllocateError, Deadline, Domain};
+use crate::{Deadline, Domain};
 use portolan_abi::limits::PAGE;
 use portolan_abi::owner::Size;
 use portolan_shm::bulk;

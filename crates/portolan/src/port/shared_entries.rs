@@ -16,7 +16,7 @@
 use super::bind::bind;
 use super::rights::{SendRight, drop_counted, held, is_unused};
 use super::wire::Contents;
-use super::{BindError, ConnectError, PortOptions, SendError, close, names, send};
+use super::{BindError, ConnectError, PortOptions, close, names, send};
 use crate::space::Member;
 use crate::space::region::Attached;
 use crate::{Deadline, Extent, Message};

@@ -1,8 +1,10 @@
 //! Why a call has no result, and whose fault it is.
 
 use crate::channel::{ChannelError, WriteError};
-use crate::{BindError, Disowned, MessageError, RequestError};
-use portolan_proto::{Closed, NotCalled};
+use crate::{
+    AllocateError, BindError, Disowned, MessageError, ReceiveError, RequestError, SendError,
+};
+use portolan_proto::{Closed, NotCalled, NotFrozen};
 use std::error::Error;
 use std::fmt::{self, Debug, Display, Formatter};
 
@@ -167,10 +169,10 @@ impl<E: Debug> Error for CallError<E> {
     }
 }
 
-/// Why there is no connection.
+/// Why a client is not connected to a service.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConnectError {
+pub enum ClientError {
     /// Nobody serves under this name.
     #[error(transparent)]
     NoService(#[from] crate::ConnectError),
@@ -222,7 +224,8 @@ pub enum ConnectError {
     Message(#[from] MessageError),
 }
 
-/// Why nothing is served.
+/// Why nothing is served; or why a server did not move: it has ended then, and its clients get
+/// errors and connect again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -236,4 +239,28 @@ pub enum ServeError {
     /// The system's: no thread.
     #[error("no thread to serve with: {0}")]
     Thread(#[from] std::io::Error),
+    /// The state's: calls ran until the deadline.
+    #[error("calls were still running at the deadline: give it more time")]
+    Running,
+    /// The caller's: what came is no server of this service.
+    #[error("what came is no server of {service:?}")]
+    NotThis {
+        /// What is served here.
+        service: &'static str,
+    },
+    /// The peer's: what came is damaged.
+    #[error(transparent)]
+    State(#[from] NotFrozen),
+    /// A server that moves was not sent.
+    #[error("it was not sent: {0}")]
+    Unsent(#[source] SendError),
+    /// A server that moves did not come.
+    #[error(transparent)]
+    Receive(#[from] ReceiveError),
+    /// The state of a server does not fit a message.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// No memory for the state of a server.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
 }

@@ -144,6 +144,13 @@ pub enum JoinError {
         /// Whose it would be.
         owner: u32,
     },
+    /// The state's: every process that was in the domain has left it or died, and an observer
+    /// sees nothing any more.
+    #[error("the domain {name:?} has ended: every process that was in it has left or died")]
+    Ended {
+        /// The domain's name.
+        name: String,
+    },
     /// The caller's: the directory of [`Builder::path`](super::Builder::path) is not one that
     /// this user may make a socket in.
     #[error(

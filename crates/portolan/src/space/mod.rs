@@ -45,7 +45,7 @@ pub use disowned::Disowned;
 pub use domain::Domain;
 pub(crate) use error::OVERFLOW_ID;
 pub use error::{JoinError, LeaveError};
-pub use extent::{AdoptError, AllocateError, Extent, OutOfPages, RawExtent};
+pub use extent::{AllocateError, Extent, RawExtent};
 pub(crate) use member::Member;
 pub(crate) use part::{Part, Parts};
 pub use protection::Protection;

@@ -281,6 +281,10 @@ impl Import {
     /// # Errors
     ///
     /// [`Refused`], with the buffer.
+    #[allow(
+        clippy::type_complexity,
+        reason = "the buffer comes back at once, or later, in one way"
+    )]
     pub fn write_later<B>(
         &self,
         offset: usize,

@@ -2,7 +2,7 @@
 
 use super::service::{Fault, PATIENCE, Record, TestClient, Tested, until};
 use portolan::rpc::{
-    self, CallError, ClientOptions, Concurrency, ConnectError, RpcError, ServeError, ServerOptions,
+    self, CallError, ClientError, ClientOptions, Concurrency, RpcError, ServeError, ServerOptions,
 };
 use portolan::{BindError, Deadline, Domain, PortOptions};
 use std::sync::Barrier;
@@ -239,7 +239,7 @@ fn another_version_and_another_service_are_told_apart() -> Outcome {
     assert_eq!(client.add(1, 2), Ok(3));
     let unrelated = other::UnrelatedClient::connect(&domain, "test", PATIENCE).err();
     assert!(
-        matches!(&unrelated, Some(ConnectError::OtherService { ours: "Unrelated", theirs, .. }) if theirs == "Test"),
+        matches!(&unrelated, Some(ClientError::OtherService { ours: "Unrelated", theirs, .. }) if theirs == "Test"),
         "{unrelated:?}"
     );
     Ok(())
@@ -260,7 +260,7 @@ fn two_services_with_one_name_and_a_port_that_serves_none() -> Outcome {
     ));
     let nobody = TestClient::connect(&domain, "nobody", Deadline::NOW).err();
     assert!(
-        matches!(nobody, Some(ConnectError::NoService(_))),
+        matches!(nobody, Some(ClientError::NoService(_))),
         "{nobody:?}"
     );
     let mut port = domain.bind(PortOptions::named("plain").synchronous())?;
@@ -273,7 +273,7 @@ fn two_services_with_one_name_and_a_port_that_serves_none() -> Outcome {
         });
         let refused = TestClient::connect(&domain, "plain", PATIENCE).err();
         assert!(
-            matches!(refused, Some(ConnectError::NotServed { .. })),
+            matches!(refused, Some(ClientError::NotServed { .. })),
             "{refused:?}"
         );
     });

@@ -3,7 +3,7 @@
 use super::calls::other;
 use super::service::{Fault, PATIENCE, TestClient, Tested};
 use portolan::channel::{ChannelError, ChannelOptions};
-use portolan::rpc::{self, CallError, ClientOptions, ConnectError, RpcError, ServerOptions};
+use portolan::rpc::{self, CallError, ClientError, ClientOptions, RpcError, ServerOptions};
 use portolan::{Deadline, Domain};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn a_client_is_let_in_over_the_channel_with_all_that_it_needs() -> Outcome {
     assert!(
         matches!(
             unrelated.err(),
-            Some(ConnectError::OtherService {
+            Some(ClientError::OtherService {
                 ours: "Unrelated",
                 ..
             })
@@ -83,7 +83,7 @@ fn nobody_who_listens_is_an_error_that_says_so() -> Outcome {
     assert!(
         matches!(
             refused,
-            Some(ConnectError::Channel(ChannelError::Connect(_)))
+            Some(ClientError::Channel(ChannelError::Connect(_)))
         ),
         "{refused:?}"
     );
@@ -91,7 +91,7 @@ fn nobody_who_listens_is_an_error_that_says_so() -> Outcome {
     let _calls = domain.make_channel(&calls)?;
     let refused = connect(Deadline::after(Duration::from_millis(50))).err();
     assert!(
-        matches!(&refused, Some(ConnectError::Unheard { name }) if name == "test"),
+        matches!(&refused, Some(ClientError::Unheard { name }) if name == "test"),
         "{refused:?}"
     );
     Ok(())

@@ -2,7 +2,7 @@
 
 use super::service::{Fault, PATIENCE, TestClient, Tested, share, until};
 use portolan::Domain;
-use portolan::rpc::{self, CallError, Concurrency, ConnectError, RpcError, ServerOptions};
+use portolan::rpc::{self, CallError, ClientError, Concurrency, RpcError, ServerOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -284,7 +284,7 @@ fn a_server_without_memory_for_shared_channels_says_so() -> Outcome {
     let connect = || TestClient::connect_with(&domain, "test", &sharing, PATIENCE);
     let refused = connect().map(|_| ());
     assert!(
-        matches!(&refused, Err(ConnectError::NoRoom { name }) if name == "test"),
+        matches!(&refused, Err(ClientError::NoRoom { name }) if name == "test"),
         "{refused:?}"
     );
     drop(all);

@@ -9,7 +9,7 @@ use super::super::{Doing, payload};
 use super::awaited::{self, Naps};
 use super::{SHORT, Worker};
 use portolan::rpc::{
-    self, CallError, ClientOptions, Closed, Concurrency, Large, MoveError, Pending, RpcError,
+    self, CallError, ClientOptions, Closed, Concurrency, Large, Pending, RpcError, ServeError,
     Server, ServerOptions,
 };
 use portolan::{Deadline, Domain, PortOptions, ReceiveError, ReceiveRight};
@@ -237,7 +237,7 @@ impl Worker {
         };
         match rpc::take_over(domain, port, service, &options, COMING) {
             Ok(server) => self.holds.calls.server = Some(server),
-            Err(MoveError::Receive(ReceiveError::TimedOut)) => {}
+            Err(ServeError::Receive(ReceiveError::TimedOut)) => {}
             // What is left of a server that died on its way is of no use.
             Err(_) => self.holds.calls.heir = None,
         }

@@ -36,7 +36,7 @@ pub use reader::ParcelReader;
 pub use writer::ParcelWriter;
 
 use super::{Channel, WriteError};
-use crate::port::{BindError, ConnectError, SendError, connect_port};
+use crate::port::{SendError, connect_port};
 use crate::space::Member;
 use crate::{Deadline, Extent, SharedExtent};
 use std::sync::Arc;

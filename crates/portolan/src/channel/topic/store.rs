@@ -225,7 +225,7 @@ impl Store {
             }
         }
         match Block::make(&self.domain, len) {
-            Err(BindError::Allocate(AllocateError::OutOfPages(_))) => {
+            Err(BindError::Allocate(AllocateError::OutOfPages { .. })) => {
                 // Ours may be what is missing.
                 self.spare.clear();
                 Block::make(&self.domain, len)

@@ -28,8 +28,8 @@ mod poster;
 pub(super) use notes::Notes;
 pub(super) use poster::Poster;
 
+use super::Export;
 use super::export::Exported;
-use super::{Export, UpdateError};
 use crate::space::Member;
 use crate::space::record::About;
 use crate::wait::Armable;
